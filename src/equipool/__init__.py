@@ -1,0 +1,36 @@
+"""Equilibrium Aggregation: pooling sets by minimising a learned energy.
+
+>>> layer = equipool.EquilibriumAggregation(in_channels=3, out_channels=8)
+>>> layer(torch.randn(5, 3), torch.tensor([0, 1, 0, 0, 1])).shape
+torch.Size([2, 8])
+"""
+
+from equipool.aggregation import EquilibriumAggregation
+from equipool.differentiation import Differentiation, Unrolled
+from equipool.potentials import Potential, ResNetPotential
+from equipool.regularizers import NoRegularizer, Regularizer, SquaredNorm
+from equipool.solution import Solution, Solutions, record
+from equipool.solvers import HeavyBall, Nesterov, Solver
+from equipool.starts import LearnedStart, Start, ZeroStart
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Differentiation",
+    "EquilibriumAggregation",
+    "HeavyBall",
+    "LearnedStart",
+    "Nesterov",
+    "NoRegularizer",
+    "Potential",
+    "Regularizer",
+    "ResNetPotential",
+    "Solution",
+    "Solutions",
+    "Solver",
+    "SquaredNorm",
+    "Start",
+    "Unrolled",
+    "ZeroStart",
+    "record",
+]

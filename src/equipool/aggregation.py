@@ -1,0 +1,276 @@
+"""The layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from equipool.differentiation import Descent, Differentiation, Unrolled
+from equipool.energy import Energy
+from equipool.layouts import gather_sets
+from equipool.potentials.base import AutogradSum, Potential
+from equipool.potentials.resnet import ResNetPotential
+from equipool.regularizers import Regularizer, SquaredNorm
+from equipool.scalings import SCALINGS, ScalingName, scaling_weights
+from equipool.sets import Sets
+from equipool.solution import Solution, active_recorders
+from equipool.solvers import Nesterov, Solver
+from equipool.starts import Start, ZeroStart
+
+
+class Problem(NamedTuple):
+    """The minimisation that a batch poses."""
+
+    x: Tensor  # [N, C] in set order
+    sets: Sets
+    energy: Energy
+    start: Tensor  # [num_rows, K]
+
+
+class EquilibriumAggregation(nn.Module):
+    r"""Pools a set by minimising a learned energy, as in [Equilibrium Aggregation: Encoding Sets
+    via Optimization](https://arxiv.org/abs/2202.12795):
+
+    $$y(X) = \arg\min_y \; R(y) + \sum_{x \in X} F(x, y).$$
+
+    The output of a set depends on the set alone: not on its order, not on the batch around it,
+    not on the layout it came in.
+
+    Args:
+        in_channels: size of an element.
+        out_channels: size of a set's output.
+        potential: $F$, any module that maps `x [N, C]` and the set's output for each element,
+            `y [N, K]`, to `[N]`. Default: the paper's `ResNetPotential`.
+        regularizer: $R$. Default: `SquaredNorm(0.1)`.
+        solver: the inner optimiser. Default: `Nesterov()`.
+        differentiation: how gradients pass through the solve. Default: `Unrolled()`.
+        start: where the search begins. Default: the zero vector.
+        num_steps: steps of the inner optimiser. May be changed at any time.
+        scaling: how the energy grows with the number of elements: `"log"` as in the paper,
+            `"sum"` not scaled at all, `"mean"` blind to it.
+        tolerance: a set has converged when no component of its gradient exceeds this.
+        check_finite: raise an error where `x` has a value that is not finite. On a GPU this waits
+            for the device.
+
+    Shapes:
+        `x [N, C]` with `index [N]` or `ptr [B + 1]`, `x [B, L, C]` with `mask [B, L]`, a jagged
+        nested tensor `x [B, j, C]`, or one set `x [N, C]` -> `[B, out_channels]`.
+
+    Example:
+        >>> layer = EquilibriumAggregation(in_channels=3, out_channels=8)
+        >>> x, index = torch.randn(5, 3), torch.tensor([0, 1, 0, 0, 1])
+        >>> layer(x, index).shape
+        torch.Size([2, 8])
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        potential: nn.Module | None = None,
+        regularizer: Regularizer | None = None,
+        solver: Solver | None = None,
+        differentiation: Differentiation | None = None,
+        start: Start | None = None,
+        num_steps: int = 10,
+        scaling: ScalingName = "log",
+        tolerance: float = 1e-3,
+        check_finite: bool = False,
+    ) -> None:
+        super().__init__()
+        if min(in_channels, out_channels) < 1:
+            raise ValueError(
+                f"in_channels is {in_channels} and out_channels {out_channels}, expected 1 or more"
+            )
+        if scaling not in SCALINGS:
+            raise ValueError(f"scaling is {scaling!r}, expected one of {sorted(SCALINGS)}")
+        self.in_channels = in_channels
+        self.out_channels = out_channels
+        self.potential = (
+            potential if potential is not None else ResNetPotential(in_channels, out_channels)
+        )
+        self.regularizer = regularizer if regularizer is not None else SquaredNorm()
+        self.solver = solver if solver is not None else Nesterov()
+        self.differentiation = differentiation if differentiation is not None else Unrolled()
+        self.start = start if start is not None else ZeroStart(out_channels)
+        self.num_steps = num_steps
+        self.scaling: ScalingName = scaling
+        self.tolerance = tolerance
+        self.check_finite = check_finite
+        self._check_potential()
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of the inner optimiser; train short and test long, if you like."""
+        return self._num_steps
+
+    @num_steps.setter
+    def num_steps(self, num_steps: int) -> None:
+        if isinstance(num_steps, bool) or not isinstance(num_steps, int) or num_steps < 0:
+            raise ValueError(f"num_steps is {num_steps!r}, expected an int of 0 or more")
+        self._num_steps = num_steps
+
+    def reset_parameters(self) -> None:
+        """Draw the potential's parameters anew and return all others to where they started."""
+        for part in (self.potential, self.regularizer, self.solver, self.start):
+            for module in [part] if hasattr(part, "reset_parameters") else part.modules():
+                if hasattr(module, "reset_parameters"):
+                    cast(Callable[[], None], module.reset_parameters)()
+
+    def forward(
+        self,
+        x: Tensor,
+        index: Tensor | None = None,
+        *,
+        ptr: Tensor | None = None,
+        mask: Tensor | None = None,
+        dim_size: int | None = None,
+    ) -> Tensor:
+        """Pool each set.
+
+        Args:
+            x: elements, `[N, C]`, or padded `[B, L, C]`, or a jagged nested tensor.
+            index: the set of each element, `[N]`, in any order.
+            ptr: instead of index, where each set begins and ends, `[B + 1]`.
+            mask: True for real elements: `[B, L]` with a padded x, `[N]` with a flat one.
+            dim_size: the number of sets, where some at the end may be empty.
+
+        Returns:
+            `[B, out_channels]`. The output of an empty set is the start.
+        """
+        problem = self._pose(x, index, ptr, mask, dim_size)
+        descent = self._descend(problem, trajectory=False)
+        for recorder in active_recorders():
+            recorder.append(self._solution(problem, descent, recorder.diagnostics))
+        return self._output(problem, descent.y)
+
+    def solve(
+        self,
+        x: Tensor,
+        index: Tensor | None = None,
+        *,
+        ptr: Tensor | None = None,
+        mask: Tensor | None = None,
+        dim_size: int | None = None,
+        trajectory: bool = False,
+    ) -> Solution:
+        """Pool each set, and say how well that went. The arguments are those of `forward`.
+
+        Args:
+            trajectory: whether to keep y from the start to the end of the search.
+
+        Example:
+            >>> solution = EquilibriumAggregation(3, 8).solve(torch.randn(5, 3))
+            >>> solution.residual.shape, solution.converged.dtype
+            (torch.Size([1]), torch.bool)
+        """
+        problem = self._pose(x, index, ptr, mask, dim_size)
+        return self._solution(problem, self._descend(problem, trajectory))
+
+    def energy(
+        self,
+        x: Tensor,
+        y: Tensor,
+        index: Tensor | None = None,
+        *,
+        ptr: Tensor | None = None,
+        mask: Tensor | None = None,
+        dim_size: int | None = None,
+    ) -> Tensor:
+        """Energy of each set at `y [B, K]`, scaled as in the search: `[B]`, never a batch mean."""
+        problem = self._pose(x, index, ptr, mask, dim_size)
+        expected = (problem.sets.num_sets, self.out_channels)
+        if tuple(y.shape) != expected:
+            raise ValueError(f"y has shape {list(y.shape)}, expected {list(expected)}")
+        rows = y.to(problem.start.dtype)
+        if problem.sets.padded:
+            rows = torch.cat([rows, rows.new_zeros(1, self.out_channels)])
+        return problem.sets.real(problem.energy.value(rows))
+
+    def _pose(
+        self,
+        x: Tensor,
+        index: Tensor | None,
+        ptr: Tensor | None,
+        mask: Tensor | None,
+        dim_size: int | None,
+    ) -> Problem:
+        x, sets = gather_sets(x, index, ptr=ptr, mask=mask, dim_size=dim_size)
+        self._check_fits(x)
+        # y lives in float32 at least: its steps are small beside it, and sums are long.
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        summed = (
+            self.potential.over(x, sets)
+            if isinstance(self.potential, Potential)
+            else AutogradSum(self.potential, x, sets)
+        )
+        energy = Energy(summed, self.regularizer, scaling_weights(self.scaling, sets.counts, dtype))
+        return Problem(x, sets, energy, self.start(x, sets).to(dtype))
+
+    def _descend(self, problem: Problem, trajectory: bool) -> Descent:
+        return self.differentiation(
+            self.solver, problem.energy.gradient, problem.start, self.num_steps, trajectory
+        )
+
+    def _output(self, problem: Problem, y: Tensor) -> Tensor:
+        return problem.sets.real(y).to(problem.x.dtype)
+
+    def _solution(self, problem: Problem, descent: Descent, diagnostics: bool = True) -> Solution:
+        x, sets, energy, _ = problem
+        energies = residual = converged = None
+        with torch.no_grad():
+            broken = sets.sum((~torch.isfinite(x)).any(-1).to(descent.y.dtype)) > 0
+            finite = sets.real(~broken & torch.isfinite(descent.y).all(-1))
+            if diagnostics:
+                residual = sets.real(energy.gradient(descent.y.detach()).abs().amax(-1))
+                converged = finite & (residual <= self.tolerance)
+        if diagnostics:
+            energies = sets.real(energy.value(descent.y))
+        occupied = sets.counts > 0
+        penalty = torch.where(occupied, descent.squared_gradient, 0).sum()
+        path = descent.trajectory
+        return Solution(
+            y=self._output(problem, descent.y),
+            energy=energies,
+            residual=residual,
+            converged=converged,
+            finite=finite,
+            aux_loss=penalty / occupied.sum().clamp(min=1),
+            trajectory=torch.stack([self._output(problem, y) for y in path]) if path else None,
+            num_steps=self.num_steps,
+        )
+
+    def _check_potential(self) -> None:
+        for name in ("in_channels", "out_channels"):
+            found, expected = getattr(self.potential, name, None), getattr(self, name)
+            if found is not None and found != expected:
+                raise ValueError(f"the potential's {name} is {found}, expected {expected}")
+
+    def _check_fits(self, x: Tensor) -> None:
+        if x.shape[-1] != self.in_channels:
+            raise ValueError(
+                f"x has {x.shape[-1]} channels, expected in_channels = {self.in_channels}"
+            )
+        parameter = next((p for p in self.parameters() if p.is_floating_point()), None)
+        if parameter is not None and parameter.device != x.device:
+            raise ValueError(
+                f"x is on {x.device} and the layer on {parameter.device}, expected one device"
+            )
+        autocast = torch.is_autocast_enabled(x.device.type)
+        if parameter is not None and parameter.dtype != x.dtype and not autocast:
+            raise TypeError(
+                f"x has dtype {x.dtype}, expected {parameter.dtype}, that of the layer's "
+                "parameters: convert one of them, or use torch.autocast"
+            )
+        if self.check_finite and not bool(torch.isfinite(x).all()):
+            raise ValueError("x has values that are not finite, expected finite ones")
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.in_channels}, {self.out_channels}, num_steps={self.num_steps}, "
+            f"scaling={self.scaling!r}, differentiation={self.differentiation!r}"
+        )

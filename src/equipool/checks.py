@@ -1,0 +1,94 @@
+"""What is wrong with an input, said in terms of the caller's arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+def values_are_at_hand(x: Tensor) -> bool:
+    """Whether a look at the batch's values costs nothing: eager, on the CPU."""
+    return x.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def check_elements(x: Tensor) -> None:
+    if not isinstance(x, Tensor):
+        raise TypeError(f"x is a {type(x).__name__}, expected a tensor")
+    if not x.is_floating_point():
+        raise TypeError(f"x has dtype {x.dtype}, expected a floating-point dtype: call x.float()")
+    if x.dim() not in (2, 3):
+        raise ValueError(
+            f"x has shape {list(x.shape)}, expected [N, C] elements or a padded [B, L, C] batch"
+        )
+
+
+def check_nested(x: Tensor) -> None:
+    jagged = x.layout == torch.jagged and x.dim() == 3
+    if not jagged or x.lengths() is not None:  # type: ignore[attr-defined]
+        raise ValueError(
+            "x is a nested tensor of another kind, expected a contiguous jagged one of shape "
+            "[B, j, C]: torch.nested.nested_tensor(list_of_sets, layout=torch.jagged)"
+        )
+
+
+def check_like(
+    name: str, tensor: Tensor, x: Tensor, shape: Sequence[int], dtypes: tuple[torch.dtype, ...]
+) -> None:
+    """Check that an argument fits the elements: its kind, shape and device."""
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name} is a {type(tensor).__name__}, expected a tensor")
+    if tensor.dtype not in dtypes:
+        expected = "torch.bool" if dtypes == (torch.bool,) else "an integer dtype"
+        raise TypeError(f"{name} has dtype {tensor.dtype}, expected {expected}")
+    if tuple(tensor.shape) != tuple(shape):
+        raise ValueError(
+            f"{name} has shape {list(tensor.shape)}, expected {list(shape)} "
+            f"to go with x of shape {list(x.shape)}"
+        )
+    if tensor.device != x.device:
+        raise ValueError(f"{name} is on {tensor.device} and x on {x.device}, expected one device")
+
+
+def check_dim_size(dim_size: int) -> None:
+    if isinstance(dim_size, bool) or not isinstance(dim_size, (int, torch.SymInt)):
+        raise TypeError(f"dim_size is {dim_size!r}, expected the number of sets as an int")
+    if dim_size < 0:
+        raise ValueError(f"dim_size is {dim_size}, expected 0 or more sets")
+
+
+def check_agrees(dim_size: int | None, num_sets: int, because: str) -> None:
+    if dim_size is not None and dim_size != num_sets:
+        raise ValueError(f"dim_size is {dim_size}, expected {num_sets}: {because}")
+
+
+def check_range(index: Tensor, num_sets: int) -> None:
+    if index.numel() == 0:
+        return
+    low, high = (int(v) for v in torch.aminmax(index))
+    if low < 0:
+        raise ValueError(f"index has the negative value {low}, expected values from 0")
+    if high >= num_sets:
+        raise ValueError(
+            f"index has the value {high}, expected values below {num_sets}, the number of sets"
+        )
+
+
+def check_offsets(ptr: Tensor, num_elements: int) -> None:
+    if bool((ptr.diff() < 0).any()):
+        raise ValueError("ptr decreases, expected offsets that never do")
+    if int(ptr[0]) != 0 or int(ptr[-1]) != num_elements:
+        raise ValueError(
+            f"ptr runs from {int(ptr[0])} to {int(ptr[-1])}, expected 0 to {num_elements}, "
+            "the number of elements"
+        )
+
+
+def refuse_with(layout: str, **arguments: Tensor | None) -> None:
+    """Refuse arguments that say the same thing twice."""
+    given = [name for name, value in arguments.items() if value is not None]
+    if given:
+        raise ValueError(f"{' and '.join(given)} given beside {layout}, expected {layout} alone")

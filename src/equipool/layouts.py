@@ -1,0 +1,125 @@
+"""The layouts people keep batches of sets in, all read into one."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from equipool.checks import (
+    INTEGERS,
+    check_agrees,
+    check_dim_size,
+    check_elements,
+    check_like,
+    check_nested,
+    check_offsets,
+    check_range,
+    refuse_with,
+    values_are_at_hand,
+)
+from equipool.ops.segments import segment_sum
+from equipool.sets import Sets, make_sets
+
+
+def gather_sets(
+    x: Tensor,
+    index: Tensor | None = None,
+    *,
+    ptr: Tensor | None = None,
+    mask: Tensor | None = None,
+    dim_size: int | None = None,
+) -> tuple[Tensor, Sets]:
+    """Read a batch of sets in any layout; return its elements `[N, C]` in set order, and the sets.
+
+    | `x` | with | sets |
+    |---|---|---|
+    | `[N, C]` | `index [N]`, any order | `dim_size`, or the largest index + 1 |
+    | `[N, C]` | `ptr [B + 1]` | `B` |
+    | `[B, L, C]` | `mask [B, L]`, True = real; none: all real | `B` |
+    | `[B, j, C]` jagged nested tensor | nothing | `B` |
+    | `[N, C]` | nothing | 1 |
+
+    With `[N, C]` a `mask [N]` marks the real elements; the others belong to no set and change
+    nothing, so a batch can be padded to a fixed capacity.
+
+    Values of `index` and `ptr` are checked where that is free: on the CPU, and wherever the number
+    of sets has to be read from `index` anyway. On another device with `dim_size` or `ptr` given,
+    nothing waits for the device.
+    """
+    check_elements(x)
+    if dim_size is not None:
+        check_dim_size(dim_size)
+    if x.is_nested:
+        refuse_with("a nested x", index=index, ptr=ptr, mask=mask)
+        check_nested(x)
+        return _from_ptr(x.values(), x.offsets(), dim_size)  # type: ignore[attr-defined]
+    if x.dim() == 3:
+        refuse_with("a padded x of shape [B, L, C]", index=index, ptr=ptr)
+        return _from_padded(x, mask, dim_size)
+    if mask is not None:
+        check_like("mask", mask, x, x.shape[:1], (torch.bool,))
+    if ptr is not None:
+        refuse_with("ptr", index=index, mask=mask)
+        return _from_ptr(x, ptr, dim_size)
+    if index is not None:
+        return _from_index(x, index, mask, dim_size)
+    check_agrees(dim_size, 1, "x without index is one set")
+    zeros = torch.zeros(x.shape[0], dtype=torch.long, device=x.device)
+    return _arrange(x, zeros, mask, 1, in_order=mask is None)
+
+
+def _from_index(
+    x: Tensor, index: Tensor, mask: Tensor | None, dim_size: int | None
+) -> tuple[Tensor, Sets]:
+    check_like("index", index, x, x.shape[:1], INTEGERS)
+    index = index.long()
+    if dim_size is None:
+        if torch.compiler.is_compiling():
+            raise ValueError("give dim_size (the number of sets) to compile or export the layer")
+        dim_size = int(index.max()) + 1 if index.numel() else 0
+    if values_are_at_hand(x):
+        check_range(index if mask is None else index[mask], dim_size)
+    return _arrange(x, index, mask, dim_size, in_order=False)
+
+
+def _from_ptr(x: Tensor, ptr: Tensor, dim_size: int | None) -> tuple[Tensor, Sets]:
+    if ptr.dim() != 1 or ptr.shape[0] == 0:
+        raise ValueError(f"ptr has shape {list(ptr.shape)}, expected [B + 1] offsets")
+    check_like("ptr", ptr, x, ptr.shape, INTEGERS)
+    ptr, num_sets = ptr.long(), ptr.shape[0] - 1
+    check_agrees(dim_size, num_sets, f"ptr has {num_sets + 1} offsets")
+    if values_are_at_hand(x):
+        check_offsets(ptr, x.shape[0])
+    positions = torch.arange(x.shape[0], device=x.device)
+    index = torch.searchsorted(ptr[1:], positions, right=True)
+    return x, make_sets(index, ptr.diff(), num_sets, padded=False)
+
+
+def _from_padded(x: Tensor, mask: Tensor | None, dim_size: int | None) -> tuple[Tensor, Sets]:
+    num_sets, length = x.shape[:2]
+    check_agrees(dim_size, num_sets, f"x has {num_sets} rows")
+    if mask is not None:
+        check_like("mask", mask, x, x.shape[:2], (torch.bool,))
+    index = torch.arange(num_sets, device=x.device).repeat_interleave(length)
+    values, keep = x.flatten(0, 1), None if mask is None else mask.flatten()
+    if keep is not None and values_are_at_hand(x):  # padding is dropped rather than carried along
+        values, index, keep = values[keep], index[keep], None
+    return _arrange(values, index, keep, num_sets, in_order=keep is None)
+
+
+def _arrange(
+    x: Tensor, index: Tensor, mask: Tensor | None, num_sets: int, *, in_order: bool
+) -> tuple[Tensor, Sets]:
+    """Sort the elements by set, the masked ones last and zeroed: they may hold anything."""
+    num_rows = num_sets
+    if mask is not None:
+        num_rows = num_sets + 1
+        index = torch.where(mask, index, num_sets)
+        x = torch.where(mask.unsqueeze(-1), x, 0)
+    if not in_order and not (values_are_at_hand(x) and bool((index[1:] >= index[:-1]).all())):
+        index, order = torch.sort(index, stable=True)
+        x = x.index_select(0, order)
+    counts = segment_sum(torch.ones_like(index), index, num_rows)
+    if mask is not None:
+        counts = torch.nn.functional.pad(counts[:num_sets], (0, 1))
+    return x, make_sets(index, counts, num_sets, padded=mask is not None)

@@ -1,0 +1,80 @@
+"""What a potential is, and how its sum over a set is taken and differentiated."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from equipool.sets import Sets
+
+
+class SummedPotential(Protocol):
+    """The potential of one batch, summed over each set, as a function of the sets' `y` alone."""
+
+    def value(self, y: Tensor) -> Tensor:
+        """`[num_rows, K] -> [num_rows]`."""
+
+    def gradient(self, y: Tensor) -> Tensor:
+        """Its derivative by y, `[num_rows, K] -> [num_rows, K]`; differentiable itself."""
+
+
+class Potential(nn.Module):
+    """The disagreement `F(x, y) -> [N]` between an element and the output of its set.
+
+    Any module with that call serves as a potential. One that derives from this class may also say
+    how its sum over sets is best computed, by overriding `over`.
+
+    Example:
+        >>> class Quadratic(torch.nn.Module):
+        ...     def forward(self, x, y):
+        ...         return (x - y).square().sum(-1)
+        >>> layer = equipool.EquilibriumAggregation(3, 3, potential=Quadratic())
+        >>> layer(torch.randn(5, 3)).shape
+        torch.Size([1, 3])
+    """
+
+    @abstractmethod
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """Potential of each element.
+
+        Args:
+            x: elements, `[N, C]`.
+            y: for each element the output of its set, `[N, K]`.
+        """
+
+    def over(self, x: Tensor, sets: Sets) -> SummedPotential:
+        """This potential summed over each set of a batch whose elements are in set order."""
+        return AutogradSum(self, x, sets)
+
+    def reset_parameters(self) -> None:
+        """Draw the parameters anew; a potential without parameters has nothing to do."""
+
+
+class AutogradSum:
+    """Any potential summed over sets, its gradient by automatic differentiation."""
+
+    def __init__(
+        self, potential: Callable[[Tensor, Tensor], Tensor], x: Tensor, sets: Sets
+    ) -> None:
+        self.potential = potential
+        self.x = x
+        self.sets = sets
+
+    def value(self, y: Tensor) -> Tensor:
+        # y is spread before it is rounded to the elements' precision: the adjoint of spreading is
+        # a sum over the set, and sums are taken in y's precision.
+        rows = self.sets.spread(y).to(self.x.dtype)
+        values = self.potential(self.x, rows)
+        if values.shape != self.x.shape[:1]:
+            raise ValueError(
+                f"the potential returned shape {list(values.shape)} for {self.x.shape[0]} "
+                f"elements, expected [{self.x.shape[0]}]: one value for each"
+            )
+        return self.sets.sum(values.to(y.dtype))
+
+    def gradient(self, y: Tensor) -> Tensor:
+        return torch.func.grad(lambda y: self.value(y).sum())(y)

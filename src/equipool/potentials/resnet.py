@@ -1,0 +1,89 @@
+"""The paper's potential: a small residual network with squared outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from equipool.potentials.base import Potential
+
+
+class ResNetPotential(Potential):
+    r"""The potential of the paper's listing, $F(x, y) = \mathrm{mean}(z_L^2)$ with
+
+    $$z_0 = [x; y], \qquad z_l = S_l z_{l-1} + \tanh(\mathrm{LN}(W_l z_{l-1} + b_l)),$$
+
+    where the last layer has neither normalisation nor tanh, and $S_l$ is the identity where the
+    sizes match and a learned affine map elsewhere.
+
+    Args:
+        in_channels: size of an element.
+        out_channels: size of a set's output.
+        hidden: sizes of the layers, the last one included. Default: the listing's
+            `(2 * out_channels, out_channels, 32)`.
+        reduction: `"mean"` of the squares, as in the paper's listing, or `"sum"`, as in its text.
+
+    Shapes:
+        `x [N, in_channels]`, `y [N, out_channels]` -> `[N]`, never negative.
+
+    Example:
+        >>> potential = ResNetPotential(4, 8, hidden=(16, 8, 3))
+        >>> potential(torch.randn(5, 4), torch.zeros(5, 8)).shape
+        torch.Size([5])
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        hidden: Sequence[int] | None = None,
+        reduction: Literal["mean", "sum"] = "mean",
+    ) -> None:
+        super().__init__()
+        hidden = tuple(hidden) if hidden is not None else (2 * out_channels, out_channels, 32)
+        if not hidden or min(hidden) < 1:
+            raise ValueError(f"hidden is {hidden}, expected at least one size, each 1 or more")
+        if reduction not in ("mean", "sum"):
+            raise ValueError(f"reduction is {reduction!r}, expected 'mean' or 'sum'")
+        self.in_channels = in_channels
+        self.out_channels = out_channels
+        self.hidden = hidden
+        self.reduction = reduction
+        sizes = (in_channels + out_channels, *hidden)
+        pairs = list(pairwise(sizes))
+        self.linears = nn.ModuleList(nn.Linear(a, b) for a, b in pairs)
+        self.norms = nn.ModuleList(nn.LayerNorm(b) for b in hidden[:-1])
+        self.skips = nn.ModuleList(nn.Identity() if a == b else nn.Linear(a, b) for a, b in pairs)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weights as the paper's library does by default: from a normal distribution of
+        deviation `1 / sqrt(fan_in)`, cut at two deviations; biases are zero."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                std = module.in_features**-0.5
+                nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
+                nn.init.zeros_(module.bias)
+            elif isinstance(module, nn.LayerNorm):
+                module.reset_parameters()
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        z = torch.cat([x, y], dim=-1)
+        last = len(self.hidden) - 1
+        for i, (linear, skip) in enumerate(zip(self.linears, self.skips, strict=True)):
+            h = linear(z)
+            if i < last:
+                h = torch.tanh(self.norms[i](h))
+            z = skip(z) + h
+        squares = z.float().square() if z.dtype.itemsize < 4 else z.square()
+        return squares.mean(-1) if self.reduction == "mean" else squares.sum(-1)
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.in_channels}, {self.out_channels}, hidden={self.hidden}, "
+            f"reduction={self.reduction!r}"
+        )

@@ -1,0 +1,65 @@
+"""What keeps the output of a set near the origin."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import torch
+from torch import Tensor, nn
+
+from equipool.scalars import PositiveScalar
+
+
+class Regularizer(nn.Module):
+    """The part of the energy that depends on `y` alone, `R(y)`: `[B, K] -> [B]`."""
+
+    @abstractmethod
+    def forward(self, y: Tensor) -> Tensor:
+        """`R(y)` of each set."""
+
+    def gradient(self, y: Tensor) -> Tensor:
+        """Its derivative by y, `[B, K] -> [B, K]`."""
+        return torch.func.grad(lambda y: self(y).sum())(y)
+
+    def reset_parameters(self) -> None:
+        """Return to the values given at construction."""
+
+
+class SquaredNorm(Regularizer):
+    r"""$R(y) = w \lVert y \rVert_2^2$ with a learned weight $w = \mathrm{softplus}(\lambda)$.
+
+    Args:
+        weight: the weight it starts with; the value given is the value in effect.
+        learnable: whether the weight is learned. A fixed weight may be 0.
+
+    Example:
+        >>> SquaredNorm(weight=0.5)(torch.ones(2, 4))
+        tensor([2., 2.], grad_fn=<MulBackward0>)
+    """
+
+    def __init__(self, weight: float = 0.1, learnable: bool = True) -> None:
+        super().__init__()
+        self.raw_weight = PositiveScalar("weight", weight, learnable)
+
+    @property
+    def weight(self) -> Tensor:
+        return self.raw_weight()
+
+    def forward(self, y: Tensor) -> Tensor:
+        return self.weight * y.square().sum(-1)
+
+    def gradient(self, y: Tensor) -> Tensor:
+        return 2 * self.weight * y
+
+    def reset_parameters(self) -> None:
+        self.raw_weight.reset_parameters()
+
+
+class NoRegularizer(Regularizer):
+    """$R(y) = 0$, for potentials that have a minimum by themselves."""
+
+    def forward(self, y: Tensor) -> Tensor:
+        return y.new_zeros(y.shape[0])
+
+    def gradient(self, y: Tensor) -> Tensor:
+        return torch.zeros_like(y)

@@ -1,0 +1,74 @@
+"""Learned scalars that stay in their range and start exactly where they were told to."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+
+class LearnedScalar(nn.Module):
+    """A number within a range, `constrain(origin, raw)`, which is `origin` exactly at `raw = 0`.
+
+    `raw` is learned and free, so weight decay pulls the number towards its origin. With
+    `learnable=False` the number stays at its origin.
+    """
+
+    origin: Tensor
+
+    def __init__(self, origin: float, learnable: bool) -> None:
+        super().__init__()
+        self.register_buffer("origin", torch.tensor(float(origin)))
+        self.raw = nn.Parameter(torch.zeros(())) if learnable else None
+
+    @staticmethod
+    @abstractmethod
+    def constrain(origin: Tensor, raw: Tensor) -> Tensor:
+        """The number at `raw`."""
+
+    def reset_parameters(self) -> None:
+        if self.raw is not None:
+            nn.init.zeros_(self.raw)
+
+    def forward(self) -> Tensor:
+        if self.raw is None:
+            return self.origin
+        dtype = torch.promote_types(self.origin.dtype, torch.float32)
+        return self.constrain(self.origin.to(dtype), self.raw.to(dtype))
+
+    def extra_repr(self) -> str:
+        return f"{self().item():.4g}"
+
+
+class PositiveScalar(LearnedScalar):
+    r"""A positive number, $v = v_0 \, \mathrm{softplus}(r + c) / \mathrm{softplus}(c)$ where
+    $\mathrm{softplus}(c) = v_0$: the paper's softplus, without the rounding at the start."""
+
+    def __init__(self, name: str, origin: float, learnable: bool = True) -> None:
+        lowest = "more than 0" if learnable else "0 or more"
+        if not math.isfinite(origin) or origin < 0 or (learnable and origin == 0):
+            raise ValueError(f"{name} is {origin}, expected {lowest}")
+        super().__init__(origin, learnable)
+
+    @staticmethod
+    def constrain(origin: Tensor, raw: Tensor) -> Tensor:
+        center = origin + torch.log(-torch.expm1(-origin))
+        return origin * (softplus(raw + center) / softplus(center))
+
+
+class FractionScalar(LearnedScalar):
+    r"""A number from 0 up to 1, $v = v_0 / (v_0 + (1 - v_0) e^{-r})$: the paper's
+    $\mathrm{sigmoid}(r + c)$ where $\mathrm{sigmoid}(c) = v_0$, without the rounding at the start.
+    """
+
+    def __init__(self, name: str, origin: float, learnable: bool = True) -> None:
+        if not 0 <= origin < 1:
+            raise ValueError(f"{name} is {origin}, expected at least 0 and less than 1")
+        super().__init__(origin, learnable)
+
+    @staticmethod
+    def constrain(origin: Tensor, raw: Tensor) -> Tensor:
+        return origin / (origin + (1 - origin) * torch.exp(-raw))

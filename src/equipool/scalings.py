@@ -1,0 +1,47 @@
+"""How the energy of a set is scaled by the number of its elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+EPSILON = 1e-8
+
+ScalingName = Literal["log", "sum", "mean"]
+
+
+class Weights(NamedTuple):
+    """Weights of the two parts of a set's energy, `[num_rows, 1]` each."""
+
+    regularizer: Tensor
+    potential: Tensor
+
+
+def log(counts: Tensor) -> Weights:
+    """The paper's Eq. 8: the whole energy times `log2(N + 1) / (N + eps)`."""
+    weight = torch.log2(counts + 1) / (counts + EPSILON)
+    return Weights(weight, weight)
+
+
+def sum(counts: Tensor) -> Weights:
+    """The energy as it is, `R + sum F`."""
+    return Weights(torch.ones_like(counts), torch.ones_like(counts))
+
+
+def mean(counts: Tensor) -> Weights:
+    """`R + mean F`: blind to the number of elements, so `R` must not be divided by it either."""
+    return Weights(torch.ones_like(counts), 1 / counts.clamp(min=1))
+
+
+SCALINGS: dict[str, Callable[[Tensor], Weights]] = {"log": log, "sum": sum, "mean": mean}
+
+
+def scaling_weights(name: ScalingName, counts: Tensor, dtype: torch.dtype) -> Weights:
+    """Weights of each row's energy. An empty set has none under any scaling: its output stays at
+    the start."""
+    occupied = (counts > 0).to(dtype)
+    weights = SCALINGS[name](counts.to(dtype))
+    return Weights(*((weight * occupied).unsqueeze(-1) for weight in weights))

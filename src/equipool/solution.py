@@ -1,0 +1,88 @@
+"""What a solve found, and how to get hold of it from outside a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The outcome of a solve, set by set."""
+
+    y: Tensor
+    """`[B, K]` the outputs."""
+
+    energy: Tensor | None
+    """`[B]` energy at y."""
+
+    residual: Tensor | None
+    """`[B]` largest component of the energy's gradient at y, in absolute value."""
+
+    converged: Tensor | None
+    """`[B]` whether the residual is within the layer's tolerance; never for a non-finite set."""
+
+    finite: Tensor
+    """`[B]` whether all elements of the set and its output are finite."""
+
+    aux_loss: Tensor
+    """The auxiliary loss of Eq. 5: squared norm of the gradient, averaged over the steps, then over
+    the sets that have elements. Differentiable."""
+
+    trajectory: Tensor | None
+    """`[num_steps + 1, B, K]`, y from the start to the end, where it was asked for."""
+
+    num_steps: int
+    """Steps taken."""
+
+    def __repr__(self) -> str:
+        converged = "" if self.converged is None else f", converged={int(self.converged.sum())}"
+        return f"Solution(sets={self.y.shape[0]}{converged}, num_steps={self.num_steps})"
+
+
+class Solutions(list[Solution]):
+    """The solutions recorded in a `with equipool.record()` block, in the order of their solves."""
+
+    def __init__(self, diagnostics: bool) -> None:
+        super().__init__()
+        self.diagnostics = diagnostics
+
+    @property
+    def aux_loss(self) -> Tensor:
+        """The auxiliary losses' sum over the layers; 0 where no equilibrium layer ran."""
+        return sum((solution.aux_loss for solution in self), start=torch.zeros(()))
+
+
+_recorders: list[Solutions] = []
+
+
+@contextmanager
+def record(diagnostics: bool = True) -> Iterator[Solutions]:
+    """Collect the `Solution` of every equilibrium layer that runs inside the block.
+
+    Args:
+        diagnostics: whether energy, residual and convergence are computed as well, for one more
+            evaluation of the gradient; the auxiliary loss costs nothing either way.
+
+    Example:
+        >>> layer = equipool.EquilibriumAggregation(3, 8)
+        >>> model = torch.nn.Sequential(layer, torch.nn.Linear(8, 1))
+        >>> with equipool.record() as solutions:
+        ...     out = model(torch.randn(5, 3))
+        >>> loss = out.square().mean() + 1e-4 * solutions.aux_loss
+    """
+    solutions = Solutions(diagnostics)
+    _recorders.append(solutions)
+    try:
+        yield solutions
+    finally:
+        _recorders.pop()
+
+
+def active_recorders() -> list[Solutions]:
+    """The recorders of the blocks that are being run, outermost first."""
+    return _recorders

@@ -1,0 +1,65 @@
+"""Where the search for the minimum begins."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import torch
+from torch import Tensor, nn
+
+from equipool.sets import Sets
+
+
+class Start(nn.Module):
+    """The first `y` of each set, `[num_rows, K]`."""
+
+    @abstractmethod
+    def forward(self, x: Tensor, sets: Sets) -> Tensor:
+        """Starts for a batch whose elements `x [N, C]` are in set order."""
+
+    def reset_parameters(self) -> None:
+        """Return to the values given at construction."""
+
+
+class ZeroStart(Start):
+    """The paper's start: the zero vector."""
+
+    def __init__(self, out_channels: int) -> None:
+        super().__init__()
+        self.out_channels = out_channels
+
+    def forward(self, x: Tensor, sets: Sets) -> Tensor:
+        return x.new_zeros(sets.num_rows, self.out_channels)
+
+    def extra_repr(self) -> str:
+        return f"{self.out_channels}"
+
+
+class LearnedStart(Start):
+    """One learned vector from which every set starts.
+
+    Args:
+        out_channels: size of the output.
+        value: where the vector itself starts.
+        learnable: whether it is learned, or stays.
+    """
+
+    y: Tensor
+
+    def __init__(self, out_channels: int, value: float = 0.0, learnable: bool = True) -> None:
+        super().__init__()
+        self.value = value
+        y = torch.full((out_channels,), float(value))
+        if learnable:
+            self.y = nn.Parameter(y)
+        else:
+            self.register_buffer("y", y)
+
+    def reset_parameters(self) -> None:
+        nn.init.constant_(self.y, self.value)
+
+    def forward(self, x: Tensor, sets: Sets) -> Tensor:
+        return self.y.to(x.dtype).expand(sets.num_rows, -1)
+
+    def extra_repr(self) -> str:
+        return f"{self.y.shape[0]}, value={self.value}"
