@@ -36,7 +36,11 @@ def check_nested(x: Tensor) -> None:
 
 
 def check_like(
-    name: str, tensor: Tensor, x: Tensor, shape: Sequence[int], dtypes: tuple[torch.dtype, ...]
+    name: str,
+    tensor: Tensor,
+    x: Tensor,
+    shape: Sequence[int] | None,
+    dtypes: tuple[torch.dtype, ...],
 ) -> None:
     """Check that an argument fits the elements: its kind, shape and device."""
     if not isinstance(tensor, Tensor):
@@ -44,7 +48,7 @@ def check_like(
     if tensor.dtype not in dtypes:
         expected = "torch.bool" if dtypes == (torch.bool,) else "an integer dtype"
         raise TypeError(f"{name} has dtype {tensor.dtype}, expected {expected}")
-    if tuple(tensor.shape) != tuple(shape):
+    if shape is not None and tuple(tensor.shape) != tuple(shape):
         raise ValueError(
             f"{name} has shape {list(tensor.shape)}, expected {list(shape)} "
             f"to go with x of shape {list(x.shape)}"

@@ -24,12 +24,13 @@ def iterate(
     """Take the steps. This is the only loop."""
     state = solver.init(y)
     total = y.new_zeros(y.shape[0])
-    path = [y]
+    path = [y] if trajectory else []
     for _ in range(num_steps):
         state = solver.step(gradient, state)
         total = total + state.gradient.square().sum(-1)
-        path.append(state.y)
-    return Descent(state.y, total / max(num_steps, 1), tuple(path) if trajectory else ())
+        if trajectory:
+            path.append(state.y)
+    return Descent(state.y, total / max(num_steps, 1), tuple(path))
 
 
 class Differentiation(ABC):

@@ -76,16 +76,17 @@ def _from_index(
     if dim_size is None:
         if torch.compiler.is_compiling():
             raise ValueError("give dim_size (the number of sets) to compile or export the layer")
-        dim_size = int(index.max()) + 1 if index.numel() else 0
+        real = index if mask is None else torch.where(mask, index, -1)
+        dim_size = int(real.max()) + 1 if index.numel() else 0
     if values_are_at_hand(x):
         check_range(index if mask is None else index[mask], dim_size)
     return _arrange(x, index, mask, dim_size, in_order=False)
 
 
 def _from_ptr(x: Tensor, ptr: Tensor, dim_size: int | None) -> tuple[Tensor, Sets]:
+    check_like("ptr", ptr, x, None, INTEGERS)
     if ptr.dim() != 1 or ptr.shape[0] == 0:
         raise ValueError(f"ptr has shape {list(ptr.shape)}, expected [B + 1] offsets")
-    check_like("ptr", ptr, x, ptr.shape, INTEGERS)
     ptr, num_sets = ptr.long(), ptr.shape[0] - 1
     check_agrees(dim_size, num_sets, f"ptr has {num_sets + 1} offsets")
     if values_are_at_hand(x):

@@ -21,9 +21,6 @@ class Regularizer(nn.Module):
         """Its derivative by y, `[B, K] -> [B, K]`."""
         return torch.func.grad(lambda y: self(y).sum())(y)
 
-    def reset_parameters(self) -> None:
-        """Return to the values given at construction."""
-
 
 class SquaredNorm(Regularizer):
     r"""$R(y) = w \lVert y \rVert_2^2$ with a learned weight $w = \mathrm{softplus}(\lambda)$.

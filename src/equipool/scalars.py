@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +33,14 @@ class LearnedScalar(nn.Module):
     def reset_parameters(self) -> None:
         if self.raw is not None:
             nn.init.zeros_(self.raw)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> LearnedScalar:
+        """Move with the module, but keep the origin's digits: in bfloat16, 0.999 would be 1."""
+        origin = self.origin
+        super()._apply(fn, recurse)
+        if self.origin.dtype.itemsize < origin.dtype.itemsize:
+            self.origin = origin.to(self.origin.device)
+        return self
 
     def forward(self) -> Tensor:
         if self.raw is None:

@@ -38,9 +38,6 @@ class Solver(nn.Module):
     def step(self, gradient: GradientFunction, state: SolverState) -> SolverState:
         """The state one step further."""
 
-    def reset_parameters(self) -> None:
-        """Return to the values given at construction."""
-
 
 class Momentum(Solver):
     """What gradient descent with momentum has in common, wherever its gradient is taken."""

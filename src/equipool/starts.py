@@ -17,9 +17,6 @@ class Start(nn.Module):
     def forward(self, x: Tensor, sets: Sets) -> Tensor:
         """Starts for a batch whose elements `x [N, C]` are in set order."""
 
-    def reset_parameters(self) -> None:
-        """Return to the values given at construction."""
-
 
 class ZeroStart(Start):
     """The paper's start: the zero vector."""

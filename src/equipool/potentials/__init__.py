@@ -1,6 +1,22 @@
 """Potentials `F(x, y)`: the paper's network, and those with a known minimum."""
 
+from equipool.potentials.attention import Attention
 from equipool.potentials.base import Potential
+from equipool.potentials.closed_form import Huber, Max, Mean, Median, Quantile, Sum
+from equipool.potentials.frechet import FrechetMean
+from equipool.potentials.power_sums import PowerSums
 from equipool.potentials.resnet import ResNetPotential
 
-__all__ = ["Potential", "ResNetPotential"]
+__all__ = [
+    "Attention",
+    "FrechetMean",
+    "Huber",
+    "Max",
+    "Mean",
+    "Median",
+    "Potential",
+    "PowerSums",
+    "Quantile",
+    "ResNetPotential",
+    "Sum",
+]

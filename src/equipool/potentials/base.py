@@ -50,9 +50,6 @@ class Potential(nn.Module):
         """This potential summed over each set of a batch whose elements are in set order."""
         return AutogradSum(self, x, sets)
 
-    def reset_parameters(self) -> None:
-        """Draw the parameters anew; a potential without parameters has nothing to do."""
-
 
 class AutogradSum:
     """Any potential summed over sets, its gradient by automatic differentiation."""

@@ -9,7 +9,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from equipool.potentials.base import Potential
+from equipool.ops.resnet_gradient import Folded, Spec, fold, summed_gradient
+from equipool.potentials.base import AutogradSum, Potential, SummedPotential
+from equipool.sets import Sets
 
 
 class ResNetPotential(Potential):
@@ -26,6 +28,9 @@ class ResNetPotential(Potential):
         hidden: sizes of the layers, the last one included. Default: the listing's
             `(2 * out_channels, out_channels, 32)`.
         reduction: `"mean"` of the squares, as in the paper's listing, or `"sum"`, as in its text.
+        factored: whether the gradient by y is taken by the hand-written operation, which is faster
+            and keeps no activations, or by automatic differentiation, which can be differentiated
+            more than once more.
 
     Shapes:
         `x [N, in_channels]`, `y [N, out_channels]` -> `[N]`, never negative.
@@ -42,6 +47,7 @@ class ResNetPotential(Potential):
         out_channels: int,
         hidden: Sequence[int] | None = None,
         reduction: Literal["mean", "sum"] = "mean",
+        factored: bool = True,
     ) -> None:
         super().__init__()
         hidden = tuple(hidden) if hidden is not None else (2 * out_channels, out_channels, 32)
@@ -53,6 +59,7 @@ class ResNetPotential(Potential):
         self.out_channels = out_channels
         self.hidden = hidden
         self.reduction = reduction
+        self.factored = factored
         sizes = (in_channels + out_channels, *hidden)
         pairs = list(pairwise(sizes))
         self.linears = nn.ModuleList(nn.Linear(a, b) for a, b in pairs)
@@ -82,8 +89,59 @@ class ResNetPotential(Potential):
         squares = z.float().square() if z.dtype.itemsize < 4 else z.square()
         return squares.mean(-1) if self.reduction == "mean" else squares.sum(-1)
 
+    def over(self, x: Tensor, sets: Sets) -> SummedPotential:
+        return FactoredSum(self, x, sets) if self.factored else super().over(x, sets)
+
     def extra_repr(self) -> str:
         return (
             f"{self.in_channels}, {self.out_channels}, hidden={self.hidden}, "
             f"reduction={self.reduction!r}"
         )
+
+
+class FactoredSum(AutogradSum):
+    """The paper's potential summed over sets, its gradient by the hand-written operation.
+
+    What x gives to the network is computed here, once for all steps of the solve.
+    """
+
+    def __init__(self, potential: ResNetPotential, x: Tensor, sets: Sets) -> None:
+        super().__init__(potential, x, sets)
+        norms = [norm for norm in potential.norms if isinstance(norm, nn.LayerNorm)]
+        self.gammas = [_wide(norm.weight) for norm in norms]
+        self.betas = [_wide(norm.bias) for norm in norms]
+        device = x.device.type
+        autocast = torch.is_autocast_enabled(device)
+        self.spec = Spec(
+            sizes=potential.hidden,
+            scale=2.0 / (potential.hidden[-1] if potential.reduction == "mean" else 1),
+            eps=norms[0].eps if norms else 0.0,
+            product_dtype=torch.get_autocast_dtype(device) if autocast else x.dtype,
+        )
+        with torch.autocast(device, enabled=False):
+            self.folded = _fold(potential)
+            products = self.spec.product_dtype
+            x_part = x.to(products) @ self.folded.from_x.to(products).T
+            self.x_part = x_part.to(self.folded.constant.dtype) + self.folded.constant
+
+    def gradient(self, y: Tensor) -> Tensor:
+        with torch.autocast(y.device.type, enabled=False):
+            return summed_gradient(
+                self.spec, y, self.x_part, self.folded.from_y, self.sets.index,
+                self.folded.from_hidden, self.gammas, self.betas,
+            )  # fmt: skip
+
+
+def _fold(potential: ResNetPotential) -> Folded:
+    """The potential's matrices, folded in float32 at least."""
+    layers = [_affine(linear) for linear in potential.linears if isinstance(linear, nn.Linear)]
+    skips = [_affine(skip) if isinstance(skip, nn.Linear) else None for skip in potential.skips]
+    return fold(layers, skips, potential.in_channels)
+
+
+def _affine(linear: nn.Linear) -> tuple[Tensor, Tensor]:
+    return _wide(linear.weight), _wide(linear.bias)
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
