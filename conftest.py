@@ -1,9 +1,14 @@
 """Names that the docstrings' examples may use."""
 
+import os
+
 import pytest
 import torch
 
-import equipool
+if not torch.cuda.is_available():  # read by Triton when it is imported
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
+import equipool  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from equipool.ops.resnet_gradient import Folded, Spec, fold, summed_gradient
+from equipool.ops.resnet_gradient import Folded, Spec, bind_gradient, fold
 from equipool.potentials.base import AutogradSum, Potential, SummedPotential
 from equipool.sets import Sets
 
@@ -100,36 +100,33 @@ class ResNetPotential(Potential):
 
 
 class FactoredSum(AutogradSum):
-    """The paper's potential summed over sets, its gradient by the hand-written operation.
-
-    What x gives to the network is computed here, once for all steps of the solve.
-    """
+    """The paper's potential summed over sets, its gradient by the hand-written operation."""
 
     def __init__(self, potential: ResNetPotential, x: Tensor, sets: Sets) -> None:
         super().__init__(potential, x, sets)
         norms = [norm for norm in potential.norms if isinstance(norm, nn.LayerNorm)]
-        self.gammas = [_wide(norm.weight) for norm in norms]
-        self.betas = [_wide(norm.bias) for norm in norms]
         device = x.device.type
         autocast = torch.is_autocast_enabled(device)
-        self.spec = Spec(
+        spec = Spec(
             sizes=potential.hidden,
             scale=2.0 / (potential.hidden[-1] if potential.reduction == "mean" else 1),
             eps=norms[0].eps if norms else 0.0,
             product_dtype=torch.get_autocast_dtype(device) if autocast else x.dtype,
         )
         with torch.autocast(device, enabled=False):
-            self.folded = _fold(potential)
-            products = self.spec.product_dtype
-            x_part = x.to(products) @ self.folded.from_x.to(products).T
-            self.x_part = x_part.to(self.folded.constant.dtype) + self.folded.constant
+            self._gradient = bind_gradient(
+                spec,
+                _fold(potential),
+                x,
+                sets.index,
+                sets.num_rows,
+                [_wide(norm.weight) for norm in norms],
+                [_wide(norm.bias) for norm in norms],
+            )
 
     def gradient(self, y: Tensor) -> Tensor:
         with torch.autocast(y.device.type, enabled=False):
-            return summed_gradient(
-                self.spec, y, self.x_part, self.folded.from_y, self.sets.index,
-                self.folded.from_hidden, self.gammas, self.betas,
-            )  # fmt: skip
+            return self._gradient(y)
 
 
 def _fold(potential: ResNetPotential) -> Folded:

@@ -3,7 +3,8 @@
 `docs/derivation.md` derives what is computed here.
 """
 
+from equipool.ops.resnet_gradient.binding import bind_gradient
 from equipool.ops.resnet_gradient.folding import Folded, fold
-from equipool.ops.resnet_gradient.op import Spec, summed_gradient
+from equipool.ops.resnet_gradient.spec import Spec
 
-__all__ = ["Folded", "Spec", "fold", "summed_gradient"]
+__all__ = ["Folded", "Spec", "bind_gradient", "fold"]

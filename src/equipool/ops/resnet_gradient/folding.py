@@ -62,3 +62,30 @@ def _join(layer: Affine, skip: Affine | None) -> Affine:
         eye = torch.eye(weight.shape[0], dtype=weight.dtype, device=weight.device)
         return weight + eye, bias
     return weight + skip[0], bias + skip[1]
+
+
+def align(folded: Folded, sizes: Sequence[int], alignment: int = 8) -> Folded:
+    """Pad each layer's columns with zeros to a multiple of the alignment, which fast matrix
+    products want. Padding takes part in no normalisation, so it changes nothing."""
+    pads = [-size % alignment for size in sizes]
+    return Folded(
+        _pad_rows(folded.from_x, sizes, pads),
+        _pad_rows(folded.from_y, sizes, pads),
+        _pad_rows(folded.constant.unsqueeze(1), sizes, pads).squeeze(1),
+        tuple(
+            torch.nn.functional.pad(_pad_rows(weight, sizes[j + 1 :], pads[j + 1 :]), (0, pads[j]))
+            for j, weight in enumerate(folded.from_hidden)
+        ),
+    )
+
+
+def _pad_rows(matrix: Tensor, sizes: Sequence[int], pads: Sequence[int]) -> Tensor:
+    if not any(pads):
+        return matrix
+    parts = matrix.split(list(sizes))
+    return torch.cat(
+        [
+            torch.nn.functional.pad(part, (0, 0, 0, pad))
+            for part, pad in zip(parts, pads, strict=True)
+        ]
+    )

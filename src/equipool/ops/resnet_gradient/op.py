@@ -7,27 +7,17 @@ where they are needed, so a solve of many steps holds one `y` a step and nothing
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from equipool.ops.resnet_gradient.spec import Spec
 from equipool.ops.resnet_gradient.torch import Network, element_adjoints, element_gradient
 from equipool.ops.segments import segment_spread, segment_sum
 
 # Rows at a time on the CPU, so that what is computed for them stays in its caches.
 CPU_ROWS = 1024
-
-
-@dataclass(frozen=True)
-class Spec:
-    """What the operation needs to know beside tensors."""
-
-    sizes: tuple[int, ...]
-    scale: float
-    eps: float
-    product_dtype: torch.dtype
 
 
 def summed_gradient(
