@@ -5,6 +5,7 @@
 torch.Size([2, 8])
 """
 
+from equipool import closed_form
 from equipool.aggregation import EquilibriumAggregation
 from equipool.differentiation import Differentiation, Unrolled
 from equipool.potentials import Potential, ResNetPotential
@@ -32,5 +33,6 @@ __all__ = [
     "Start",
     "Unrolled",
     "ZeroStart",
+    "closed_form",
     "record",
 ]

@@ -38,8 +38,8 @@ class LearnedScalar(nn.Module):
         """Move with the module, but keep the origin's digits: in bfloat16, 0.999 would be 1."""
         origin = self.origin
         super()._apply(fn, recurse)
-        if self.origin.dtype.itemsize < origin.dtype.itemsize:
-            self.origin = origin.to(self.origin.device)
+        if self.origin.dtype.itemsize < 4:
+            self.origin = origin.to(self.origin.device, torch.float32)
         return self
 
     def forward(self) -> Tensor:

@@ -1,0 +1,205 @@
+"""Layers whose output is known: a closed-form potential with the regulariser, scaling, start and
+step size that suit it.
+
+They are for understanding and for tests. Each is an `EquilibriumAggregation` like any other, only
+without a network.
+
+On `learning_rate` and `num_steps`: `mean`, `sum` and `power_sums` are at the minimum after one
+step. `median`, `quantile` and `max` have kinks, where the gradient jumps: with a constant step they
+end within one `learning_rate` of the minimum, never nearer for sure, and come nearer by as little
+as `learning_rate / N` a step on the way there. Their outputs are made of whole steps and so have
+zero gradient by `x`; and as the gradient does not vanish next to a kink, `Solution.converged`
+says nothing about them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from equipool.aggregation import EquilibriumAggregation
+from equipool.potentials.attention import Attention
+from equipool.potentials.base import Potential
+from equipool.potentials.closed_form import Huber, Max, Mean, Median, Quantile, Sum
+from equipool.potentials.frechet import FrechetMean
+from equipool.potentials.power_sums import PowerSums
+from equipool.regularizers import NoRegularizer, Regularizer, SquaredNorm
+from equipool.scalings import ScalingName
+from equipool.sets import Sets
+from equipool.solvers import Nesterov
+from equipool.starts import Start
+
+
+class BelowStart(Start):
+    """In each coordinate the least element of the set, so that no maximum lies below the start.
+
+    Of an empty set it is zero. No gradient passes to `x`.
+
+    Example:
+        >>> layer = equipool.closed_form.max(1, num_steps=0)
+        >>> layer(torch.tensor([[-3.0], [-1.0]]))
+        tensor([[-3.]])
+    """
+
+    def forward(self, x: Tensor, sets: Sets) -> Tensor:
+        rows = sets.index.unsqueeze(-1).expand(-1, x.shape[-1])
+        zeros = x.new_zeros(sets.num_rows, x.shape[-1])
+        return zeros.scatter_reduce(0, rows, x.detach(), "amin", include_self=False)
+
+
+def _assemble(
+    in_channels: int,
+    out_channels: int,
+    potential: Potential,
+    learning_rate: float,
+    momentum: float,
+    num_steps: int,
+    *,
+    regularizer: Regularizer | None = None,
+    scaling: ScalingName = "mean",
+    start: Start | None = None,
+) -> EquilibriumAggregation:
+    return EquilibriumAggregation(
+        in_channels,
+        out_channels,
+        potential=potential,
+        regularizer=regularizer if regularizer is not None else NoRegularizer(),
+        solver=Nesterov(learning_rate, momentum, learnable=False),
+        start=start,
+        num_steps=num_steps,
+        scaling=scaling,
+    )
+
+
+def mean(
+    channels: int, *, learning_rate: float = 0.5, momentum: float = 0.0, num_steps: int = 1
+) -> EquilibriumAggregation:
+    """The mean of each coordinate, by the potential `Mean`."""
+    return _assemble(channels, channels, Mean(), learning_rate, momentum, num_steps)
+
+
+def sum(
+    channels: int, *, learning_rate: float = 1.0, momentum: float = 0.0, num_steps: int = 1
+) -> EquilibriumAggregation:
+    """The sum, by the potential `Sum`, the regulariser `|y|^2 / 2` and the scaling `"sum"`."""
+    return _assemble(
+        channels,
+        channels,
+        Sum(),
+        learning_rate,
+        momentum,
+        num_steps,
+        regularizer=SquaredNorm(0.5, learnable=False),
+        scaling="sum",
+    )
+
+
+def median(
+    channels: int, *, learning_rate: float = 0.01, momentum: float = 0.0, num_steps: int = 1000
+) -> EquilibriumAggregation:
+    """A median of each coordinate to within `learning_rate`, by the potential `Median`.
+
+    The search starts at zero and has arrived after `N |median| / learning_rate` steps, or sooner.
+    """
+    return _assemble(channels, channels, Median(), learning_rate, momentum, num_steps)
+
+
+def quantile(
+    channels: int,
+    tau: float,
+    *,
+    learning_rate: float = 0.01,
+    momentum: float = 0.0,
+    num_steps: int = 1000,
+) -> EquilibriumAggregation:
+    """A `tau`-quantile of each coordinate to within `learning_rate`, by the potential `Quantile`.
+
+    The search starts at zero.
+    """
+    return _assemble(channels, channels, Quantile(tau), learning_rate, momentum, num_steps)
+
+
+def max(
+    channels: int, *, learning_rate: float = 0.01, num_steps: int = 1000
+) -> EquilibriumAggregation:
+    """The maximum of each coordinate, or up to `learning_rate` more, by the potential `Max`.
+
+    The search starts at the set's least elements and has arrived after
+    `N (max - min) / learning_rate` steps, or sooner. It has no momentum, which would carry it
+    beyond the maximum, where nothing pulls it back.
+    """
+    return _assemble(channels, channels, Max(), learning_rate, 0.0, num_steps, start=BelowStart())
+
+
+def huber(
+    channels: int,
+    delta: float = 1.0,
+    *,
+    learning_rate: float = 1.0,
+    momentum: float = 0.0,
+    num_steps: int = 100,
+) -> EquilibriumAggregation:
+    """Huber's mean of each coordinate, by the potential `Huber`. The search starts at zero and
+    covers at most `delta * learning_rate` a step."""
+    return _assemble(channels, channels, Huber(delta), learning_rate, momentum, num_steps)
+
+
+def frechet_mean(
+    channels: int,
+    distance: Callable[[Tensor, Tensor], Tensor],
+    *,
+    start: Start | None = None,
+    learning_rate: float = 0.1,
+    momentum: float = 0.0,
+    num_steps: int = 100,
+) -> EquilibriumAggregation:
+    """The Fréchet mean under your `distance`, by the potential `FrechetMean`.
+
+    Args:
+        start: where the search begins, if zero will not do.
+    """
+    return _assemble(
+        channels,
+        channels,
+        FrechetMean(distance),
+        learning_rate,
+        momentum,
+        num_steps,
+        start=start,
+    )
+
+
+def attention(
+    query: Tensor,
+    *,
+    shift: float = 0.0,
+    learning_rate: float = 0.5,
+    momentum: float = 0.0,
+    num_steps: int = 100,
+) -> EquilibriumAggregation:
+    """The softmax-weighted mean of a set and, as one more output, its mean weight, by the
+    potential `Attention`, which says how to choose `shift` and `learning_rate`.
+
+    Example:
+        >>> x, query = torch.rand(5, 3), torch.rand(3)
+        >>> y = equipool.closed_form.attention(query, shift=2.0)(x)
+        >>> torch.allclose(y[0, :-1], torch.softmax(x @ query, 0) @ x, atol=1e-5)
+        True
+    """
+    channels = query.shape[0]
+    return _assemble(
+        channels, channels + 1, Attention(query, shift), learning_rate, momentum, num_steps
+    )
+
+
+def power_sums(set_size: int, num_powers: int | None = None) -> EquilibriumAggregation:
+    """The sums of the first powers of a set's `set_size` numbers, by the potential `PowerSums`.
+
+    Args:
+        num_powers: how many; `set_size` of them, enough to tell all sets apart, if not given.
+    """
+    num_powers = set_size if num_powers is None else num_powers
+    # The curvature of the scaled energy is 2 / N^2, so this step lands on the minimum.
+    learning_rate = set_size**2 / 2
+    return _assemble(1, num_powers, PowerSums(num_powers, set_size), learning_rate, 0.0, 1)

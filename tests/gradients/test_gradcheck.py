@@ -1,0 +1,115 @@
+"""The layer's gradients against finite differences, and that nothing goes without one."""
+
+import pytest
+import torch
+from cases import SCALINGS, flatten, make_layer, make_sets
+from torch.autograd import gradcheck, gradgradcheck
+
+from equipool import LearnedStart, SquaredNorm
+
+
+def as_function(layer, index, num_sets, outcome):
+    """The layer as a function of x and of its parameters, for gradcheck."""
+    names = [name for name, _ in layer.named_parameters()]
+
+    class Outcome(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x):
+            return outcome(self.layer.solve(x, index, dim_size=num_sets))
+
+    def function(x, *parameters):
+        named = {f"layer.{name}": p for name, p in zip(names, parameters, strict=True)}
+        return torch.func.functional_call(Outcome(), named, (x,))
+
+    return function
+
+
+def check(layer, outcome, checker=gradcheck):
+    x, index = flatten(make_sets((2, 0, 3), layer.in_channels))
+    order = torch.tensor([3, 0, 4, 1, 2])
+    parameters = [p.detach().clone().requires_grad_() for p in layer.parameters()]
+    inputs = (x[order].requires_grad_(), *parameters)
+    assert checker(as_function(layer, index[order], 3, outcome), inputs)
+
+
+OUTCOMES = {
+    "y": lambda solution: solution.y,
+    "energy": lambda solution: solution.energy,
+    "aux_loss": lambda solution: solution.aux_loss,
+}
+
+
+@pytest.mark.parametrize("factored", [True, False], ids=["factored", "autograd"])
+@pytest.mark.parametrize("outcome", OUTCOMES.values(), ids=OUTCOMES)
+@pytest.mark.parametrize("scaling", SCALINGS)
+def test_gradcheck(scaling, outcome, factored):
+    start = LearnedStart(3, 0.2)
+    layer = make_layer(
+        2, 3, (4, 3), scaling=scaling, num_steps=3, start=start, factored=factored
+    )
+    check(layer, outcome)
+
+
+@pytest.mark.parametrize("hidden", [(5,), (5, 5, 2), (4, 3, 3, 2)])
+def test_gradcheck_of_other_depths(hidden):
+    check(make_layer(2, 3, hidden, num_steps=2, reduction="sum"), OUTCOMES["y"])
+
+
+def test_gradcheck_with_clip():
+    check(make_layer(2, 3, (4, 3), num_steps=4, clip_value=0.1), OUTCOMES["y"])
+
+
+def test_second_order():
+    """A gradient penalty or a meta-learner differentiates the layer's gradient once more."""
+    check(make_layer(1, 2, (3, 2), num_steps=2, factored=False), OUTCOMES["y"], gradgradcheck)
+
+
+def test_second_order_of_the_fast_operation_says_what_to_do():
+    layer = make_layer()
+    x = make_sets((3,))[0].requires_grad_()
+    (gradient,) = torch.autograd.grad(layer(x).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="factored=False"):
+        gradient.square().sum().backward()
+
+
+@pytest.mark.parametrize("scaling", SCALINGS)
+@pytest.mark.parametrize("hidden", [(7, 7), (5, 3, 4), (6,)])
+def test_every_parameter_receives_a_gradient(hidden, scaling):
+    layer = make_layer(3, 4, hidden, scaling=scaling, start=LearnedStart(4))
+    x, index = flatten(make_sets((3, 5)))
+    layer(x, index).square().sum().backward()
+    for name, parameter in layer.named_parameters():
+        assert parameter.grad is not None, name
+        assert torch.isfinite(parameter.grad).all(), name
+        assert parameter.grad.abs().max() > 0, name
+
+
+def test_every_parameter_receives_a_gradient_after_one_step_or_from_empty_sets():
+    """What a parameter cannot change has the gradient 0, not none: DDP waits for one."""
+    layer = make_layer(num_steps=1)
+    x, index = flatten(make_sets((3, 5)))
+    for batch in [(x, index), (x[:0], index[:0])]:
+        layer.zero_grad()
+        layer(*batch, dim_size=2).sum().backward()
+        assert all(p.grad is not None for p in layer.parameters())
+
+
+def test_what_is_not_learned_has_no_parameters():
+    fixed = SquaredNorm(0.0, learnable=False)
+    assert list(fixed.parameters()) == []
+    assert fixed.weight == 0
+
+
+def test_x_without_gradient_and_frozen_parameters():
+    layer = make_layer()
+    x, index = flatten(make_sets((3, 5)))
+    assert x.grad_fn is None
+    layer(x, index).sum().backward()
+    assert x.grad is None
+    layer.requires_grad_(False)
+    x.requires_grad_()
+    layer(x, index).sum().backward()
+    assert x.grad.abs().max() > 0

@@ -1,0 +1,310 @@
+"""The adapter as an aggregation: the call, the shapes, the errors, the parts."""
+
+import copy
+import importlib
+import inspect
+import pickle
+import sys
+
+import pytest
+import torch
+from torch_geometric import EdgeIndex
+from torch_geometric.nn import aggr
+
+import equipool
+from cases import assert_near, flatten, make_sets, offsets
+from equipool.pyg import EquilibriumAggregation
+
+HIDDEN = (7, 5, 3)
+
+
+def make_aggregation(in_channels=3, out_channels=4, dtype=torch.float64, num_steps=5):
+    torch.manual_seed(0)
+    return EquilibriumAggregation(
+        in_channels,
+        out_channels,
+        potential=equipool.ResNetPotential(in_channels, out_channels, HIDDEN),
+        num_steps=num_steps,
+    ).to(dtype)
+
+
+@pytest.fixture
+def aggregation():
+    return make_aggregation()
+
+
+def test_is_an_aggregation_of_the_same_construction():
+    ours, core = EquilibriumAggregation, equipool.EquilibriumAggregation
+    assert issubclass(ours, aggr.Aggregation)
+    assert inspect.signature(ours) == inspect.signature(core)
+    base = inspect.signature(aggr.Aggregation.forward).parameters
+    assert list(inspect.signature(ours.forward).parameters) == list(base)
+
+
+def test_every_argument_reaches_the_layer():
+    given = {
+        "potential": equipool.ResNetPotential(3, 4, HIDDEN),
+        "regularizer": equipool.SquaredNorm(0.3),
+        "solver": equipool.HeavyBall(),
+        "differentiation": equipool.Unrolled(),
+        "start": equipool.LearnedStart(4),
+        "num_steps": 3,
+        "scaling": "mean",
+        "tolerance": 0.5,
+        "check_finite": True,
+    }
+    layer = EquilibriumAggregation(3, 4, **given).layer
+    assert {name: getattr(layer, name) for name in given} == given
+
+
+# What PyTorch Geometric's tests of its own layer ask for.
+
+
+@pytest.mark.parametrize("num_steps", [0, 1, 5])
+@pytest.mark.parametrize("weight", [0.01, 0.1, 5.0])
+@pytest.mark.parametrize("size", [1, 2, 4, 8])
+def test_shapes_of_one_set(num_steps, weight, size):
+    x = torch.randn(10, 6)
+    model = EquilibriumAggregation(
+        6, size, regularizer=equipool.SquaredNorm(weight), num_steps=num_steps
+    )
+    out = model(x)
+    assert out.shape == (1, size)
+    assert bool(out.any()) == (num_steps > 0)
+    with pytest.raises(ValueError, match="index has the value 0, expected values below 0"):
+        model(x, dim_size=0)
+    out = model(x, dim_size=3)
+    assert out.shape == (3, size)
+    assert not out[1:].any()
+
+
+@pytest.mark.parametrize("num_steps", [0, 1, 5])
+@pytest.mark.parametrize("size", [1, 2, 4, 8])
+def test_shapes_of_several_sets(num_steps, size):
+    x, batch = torch.randn(6, 16), torch.tensor([0, 1, 1, 1, 1, 1])
+    model = EquilibriumAggregation(16, size, num_steps=num_steps)
+    out = model(x, batch)
+    assert out.shape == (2, size)
+    assert bool(out.any()) == (num_steps > 0)
+    with pytest.raises(ValueError, match="expected values below 1"):
+        model(x, batch, dim_size=1)
+
+
+def test_a_set_without_elements_stays_at_the_start(aggregation):
+    x, batch = torch.randn(6, 3).double(), torch.tensor([0, 0, 1, 1, 1, 3])
+    out = aggregation(x, batch, dim_size=5)
+    assert out.shape == (5, 4)
+    assert out[[0, 1, 3]].any(-1).all()
+    assert not out[[2, 4]].any()
+
+
+@pytest.mark.parametrize("num_sets", [0, 3])
+def test_a_batch_without_elements(aggregation, num_sets):
+    x, index = torch.zeros(0, 3).double(), torch.zeros(0, dtype=torch.long)
+    assert torch.equal(aggregation(x, index, dim_size=num_sets), torch.zeros(num_sets, 4).double())
+    ptr = torch.zeros(num_sets + 1, dtype=torch.long)
+    assert torch.equal(aggregation(x, ptr=ptr), torch.zeros(num_sets, 4).double())
+    # without an index PyTorch Geometric takes the sets from the elements: there are none
+    assert aggregation(x).shape == (0, 4) == (len(aggr.SumAggregation()(x)), 4)
+
+
+# The layouts.
+
+
+def test_equals_the_layer_in_every_layout(aggregation):
+    sets = make_sets([3, 0, 1, 6, 0])
+    x, index = flatten(sets)
+    ptr = offsets(sets)
+    order = torch.randperm(len(x))
+    expected = torch.cat([aggregation.layer(x) for x in sets])
+    assert expected.any()
+    for found in (
+        aggregation(x, ptr=ptr),
+        aggregation(x, ptr=ptr, dim_size=5),
+        aggregation(x, index, dim_size=5),
+        aggregation(x[order], index[order], dim_size=5),
+        aggregation(x, index.int(), None, 5, -2),
+        aggregation(x, index, dim_size=5, dim=0, max_num_elements=6),
+        aggregation(x, index, ptr=ptr, dim_size=5),
+    ):
+        assert_near(found, expected, 1e-12)
+
+
+def test_ptr_is_preferred_to_index(aggregation):
+    x, ptr = torch.randn(5, 3).double(), torch.tensor([0, 2, 5])
+    wrong = torch.tensor([1, 1, 1, 0, 0])
+    assert torch.equal(aggregation(x, wrong, ptr), aggregation(x, ptr=ptr))
+
+
+@pytest.mark.parametrize("sort_order", [None, "col"])
+def test_index_may_be_half_of_an_edge_index(aggregation, sort_order):
+    edges = torch.tensor([[0, 1, 2, 0], [0, 0, 1, 2]])
+    index = EdgeIndex(edges, sparse_size=(3, 3), sort_order=sort_order)[1]
+    assert type(index) is not torch.Tensor
+    x = torch.randn(4, 3).double()
+    found = aggregation(x, index)
+    assert type(found) is torch.Tensor
+    assert torch.equal(found, aggregation(x, edges[1]))
+
+
+@pytest.mark.parametrize(("shape", "dim"), [((2, 7, 3), -2), ((2, 5, 7, 3), 2), ((7, 2, 3), 0),
+                                            ((4, 7, 2, 3), 1), ((0, 7, 3), -2)])  # fmt: skip
+def test_further_dimensions_hold_independent_sets(aggregation, shape, dim):
+    x = torch.randn(shape).double()
+    index = torch.tensor([2, 0, 2, 0, 0, 3, 2])
+    found = aggregation(x, index, dim_size=5, dim=dim)
+    expected_shape = list(shape)
+    expected_shape[dim], expected_shape[-1] = 5, 4
+    assert list(found.shape) == expected_shape
+    one_by_one = zip(
+        found.movedim(dim, -2).reshape(-1, 5, 4), x.movedim(dim, -2).reshape(-1, 7, 3), strict=True
+    )
+    for y, elements in one_by_one:
+        assert_near(y, aggregation.layer(elements, index, dim_size=5), 1e-12)
+
+
+def test_further_dimensions_in_every_layout(aggregation):
+    x, ptr = torch.randn(2, 7, 3).double(), torch.tensor([0, 3, 3, 7])
+    index = torch.tensor([0, 0, 0, 2, 2, 2, 2])
+    expected = aggregation(x, index)
+    assert expected.shape == (2, 3, 4)
+    assert torch.equal(aggregation(x, ptr=ptr), expected)
+    assert torch.equal(aggregation(x, index, ptr, dim_size=3), expected)
+    alone = aggregation(x)
+    assert alone.shape == (2, 1, 4)
+    assert_near(alone[1], aggregation.layer(x[1]), 1e-12)
+
+
+# The errors.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"index": torch.tensor([0, 1])}, ValueError, r"index has shape \[2\], expected \[4\]"),
+        ({"index": torch.tensor([0, 0, -1, 1])}, ValueError, "index has the negative value -1"),
+        ({"index": torch.tensor([0, 0, 5, 1]), "dim_size": 3}, ValueError, "the value 5"),
+        ({"index": torch.zeros(4)}, TypeError, "index has dtype torch.float32"),
+        ({"ptr": torch.tensor([0, 3, 2, 4])}, ValueError, "ptr decreases"),
+        ({"ptr": torch.tensor([0, 3])}, ValueError, "ptr runs from 0 to 3, expected 0 to 4"),
+        ({"ptr": torch.zeros(0, dtype=torch.long)}, ValueError, r"ptr has shape \[0\]"),
+        ({"ptr": torch.tensor([0, 4]), "dim_size": 3}, ValueError, "dim_size"),
+        ({"index": torch.zeros(4).long(), "dim_size": 2.0}, TypeError, "dim_size is 2.0"),
+        ({"dim": -1}, ValueError, "dim is -1 and x has shape"),
+        ({"dim": 5}, ValueError, "dimension '5'"),
+    ],
+)
+@pytest.mark.parametrize("shape", [(4, 3), (2, 4, 3)])
+def test_errors_reach_the_caller(aggregation, arguments, error, message, shape):
+    with pytest.raises(error, match=message):
+        aggregation(torch.randn(shape).double(), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("x", "error", "message"),
+    [
+        (torch.zeros(4, 2).double(), ValueError, "x has 2 channels, expected in_channels = 3"),
+        (torch.zeros(5, 4, 2).double(), ValueError, "x has 2 channels, expected in_channels = 3"),
+        (torch.zeros(4, 3), TypeError, "x has dtype torch.float32, expected torch.float64"),
+        (torch.zeros(4, 3).long(), TypeError, "x has dtype torch.int64, expected a floating"),
+        (torch.zeros(2, 4, 3).long(), TypeError, "x has dtype torch.int64, expected a floating"),
+        (torch.zeros(4, 3, device="meta").double(), ValueError, "index is on cpu and x on meta"),
+    ],
+)
+def test_errors_about_x_reach_the_caller(aggregation, x, error, message):
+    with pytest.raises(error, match=message):
+        aggregation(x, torch.tensor([0, 0, 1, 1]), dim_size=2)
+
+
+@pytest.mark.parametrize("failure", [IndexError, RuntimeError])
+def test_an_error_inside_a_potential_reaches_the_caller(failure):
+    class Broken(torch.nn.Module):
+        def forward(self, x, y):
+            raise failure("this is why")
+
+    with pytest.raises(failure, match="this is why"):
+        EquilibriumAggregation(3, 4, potential=Broken())(torch.randn(5, 3))
+
+
+def test_forward_checks_the_dimensions_by_itself(aggregation):
+    with pytest.raises(ValueError, match=r"x has shape \[3\], expected \[\*, N, C\]"):
+        aggregation.forward(torch.zeros(3).double())
+    with pytest.raises(ValueError, match="dim is 7"):
+        aggregation.forward(torch.zeros(4, 3).double(), dim=7)
+
+
+# The parts.
+
+
+def test_solve_and_energy_are_the_layers(aggregation):
+    sets = make_sets([3, 0, 2])
+    x, index = flatten(sets)
+    ptr = offsets(sets)
+    expected = aggregation.layer.solve(x, index, trajectory=True)
+    for layout in ({"index": index}, {"ptr": ptr}, {"index": index, "ptr": ptr, "dim_size": 3}):
+        found = aggregation.solve(x, **layout, trajectory=True)
+        assert_near(found.y, expected.y, 1e-12)
+        assert_near(found.trajectory, expected.trajectory, 1e-12)
+        assert_near(aggregation.energy(x, found.y, **layout), expected.energy, 1e-12)
+    assert aggregation.solve(x, index).trajectory is None
+    for call in (aggregation.solve, lambda x: aggregation.energy(x, expected.y)):
+        with pytest.raises(ValueError, match=r"x has shape \[2, 4, 3\], expected \[N, C\]"):
+            call(torch.zeros(2, 4, 3).double())
+
+
+def test_parts_are_read_and_replaced_through_the_adapter(aggregation):
+    names = ("potential", "regularizer", "solver", "differentiation", "start",
+             "in_channels", "out_channels", "num_steps")  # fmt: skip
+    for name in names:
+        assert getattr(aggregation, name) is getattr(aggregation.layer, name)
+    x = torch.randn(5, 3).double()
+    before = aggregation(x)
+    solver = equipool.HeavyBall(0.01).double()
+    aggregation.solver = solver
+    assert aggregation.layer.solver is aggregation.solver is solver
+    assert not torch.equal(aggregation(x), before)
+    assert [name for name, _ in aggregation.named_children()] == ["layer"]
+
+
+def test_num_steps_may_change(aggregation):
+    x = torch.randn(5, 3).double()
+    aggregation.num_steps = 9
+    assert aggregation.num_steps == aggregation.layer.num_steps == 9
+    assert torch.equal(aggregation(x), aggregation.layer(x))
+    assert aggregation.solve(x).num_steps == 9
+    with pytest.raises(ValueError, match="num_steps is -1"):
+        aggregation.num_steps = -1
+
+
+def test_reset_parameters(aggregation):
+    before = copy.deepcopy(aggregation.state_dict())
+    with torch.no_grad():
+        aggregation.regularizer.raw_weight.raw.fill_(1.0)
+    aggregation.reset_parameters()
+    after = aggregation.state_dict()
+    assert torch.equal(after["layer.regularizer.raw_weight.raw"], torch.zeros(()).double())
+    weight = "layer.potential.linears.0.weight"
+    assert not torch.equal(after[weight], before[weight])
+
+
+def test_copies_and_saved_states_compute_the_same(aggregation):
+    x = torch.randn(5, 3).double()
+    loaded = EquilibriumAggregation(
+        3, 4, potential=equipool.ResNetPotential(3, 4, HIDDEN), num_steps=5
+    ).double()
+    loaded.load_state_dict(aggregation.state_dict())
+    for other in (loaded, copy.deepcopy(aggregation), pickle.loads(pickle.dumps(aggregation))):
+        assert torch.equal(other(x), aggregation(x))
+
+
+def test_repr_says_what_it_is(aggregation):
+    text = repr(aggregation)
+    for part in ("EquilibriumAggregation(", "3, 4, num_steps=5", "ResNetPotential", "Nesterov"):
+        assert part in text
+
+
+def test_without_pytorch_geometric_the_import_says_what_to_install(monkeypatch):
+    monkeypatch.delitem(sys.modules, "equipool.pyg")
+    monkeypatch.setitem(sys.modules, "torch_geometric.nn.aggr", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'equipool\[pyg\]'"):
+        importlib.import_module("equipool.pyg")

@@ -1,0 +1,355 @@
+"""The adapter inside graph networks: as readout, in convolutions, beside other aggregations."""
+
+import copy
+
+import pytest
+import torch
+from torch_geometric import EdgeIndex
+from torch_geometric.data import Batch, Data
+from torch_geometric.explain import Explainer, GNNExplainer
+from torch_geometric.nn import (
+    GATConv,
+    GCNConv,
+    GINConv,
+    MessagePassing,
+    MultiAggregation,
+    SAGEConv,
+    aggr,
+)
+
+import equipool
+from cases import assert_near
+from equipool.pyg import EquilibriumAggregation
+
+NUM_NODES = 9
+ISOLATED = [4, 8]  # no edge leads to them
+CHANNELS = 6
+
+
+def make_aggregation(in_channels=CHANNELS, out_channels=CHANNELS):
+    return EquilibriumAggregation(
+        in_channels,
+        out_channels,
+        potential=equipool.ResNetPotential(in_channels, out_channels, (8, 5)),
+        num_steps=4,
+    )
+
+
+@pytest.fixture
+def graph():
+    """Nodes `[9, 6]` and edges in no order, some nodes without a neighbour."""
+    torch.manual_seed(0)
+    targets = torch.tensor([i for i in range(NUM_NODES) if i not in ISOLATED])
+    edges = torch.stack([torch.randint(NUM_NODES, (40,)), targets[torch.randint(7, (40,))]])
+    edges = edges.unique(dim=1)
+    return torch.randn(NUM_NODES, CHANNELS).double(), edges[:, torch.randperm(edges.shape[1])]
+
+
+class PlainConv(MessagePassing):
+    """Messages are the neighbours' features, as they are."""
+
+    def forward(self, x, edge_index):
+        return self.propagate(edge_index, x=x)
+
+    def message(self, x_j):
+        return x_j
+
+
+def pool_neighbours(layer, x, edge_index):
+    """What a plain convolution with this aggregation gives, one node at a time."""
+    return torch.cat([layer(x[edge_index[0, edge_index[1] == i]]) for i in range(NUM_NODES)])
+
+
+def test_a_plain_convolution(graph):
+    aggregation = make_aggregation(CHANNELS, 3).double()
+    conv = PlainConv(aggr=aggregation)
+    assert conv.aggr_module is aggregation
+    found = conv(*graph)
+    assert_near(found, pool_neighbours(aggregation.layer, *graph), 1e-12)
+    assert not found[ISOLATED].any()
+    assert found.any(-1).sum() == NUM_NODES - len(ISOLATED)
+
+
+def test_a_convolution_against_the_flow(graph):
+    x, edges = graph
+    aggregation = make_aggregation().double()
+    conv = PlainConv(aggr=aggregation, flow="target_to_source")
+    assert_near(conv(x, edges.flip(0)), pool_neighbours(aggregation.layer, x, edges), 1e-12)
+
+
+def test_sage(graph):
+    conv = SAGEConv(CHANNELS, 5, aggr=make_aggregation()).double()
+    pooled = pool_neighbours(conv.aggr_module.layer, *graph)
+    assert_near(conv(*graph), conv.lin_l(pooled) + conv.lin_r(graph[0]), 1e-12)
+
+
+def test_gcn(graph):
+    x, edges = graph
+    conv = GCNConv(CHANNELS, CHANNELS, aggr=make_aggregation()).double()
+    loops = torch.arange(NUM_NODES).expand(2, -1)
+    adjacency = torch.zeros(NUM_NODES, NUM_NODES).double()
+    adjacency[tuple(torch.cat([edges, loops], 1))] = 1  # a loop that is there is not added twice
+    degree = adjacency.sum(0)
+    weight = adjacency / (degree[:, None] * degree).sqrt()
+    messages = weight.unsqueeze(-1) * conv.lin(x).unsqueeze(1)  # [source, target, C]
+    layer = conv.aggr_module.layer
+    expected = torch.cat([layer(messages[adjacency[:, i] > 0, i]) for i in range(NUM_NODES)])
+    assert_near(conv(x, edges), expected + conv.bias, 1e-12)
+
+
+def test_gat_pools_its_heads_separately(graph):
+    x, edges = graph
+    conv = GATConv(CHANNELS, 4, heads=3, bias=False, aggr=make_aggregation(4, 4)).double()
+    found, (edges, attention) = conv(x, edges, return_attention_weights=True)
+    values = conv.lin(x).view(NUM_NODES, 3, 4)[edges[0]] * attention.unsqueeze(-1)
+    layer = conv.aggr_module.layer
+    heads = [layer(values[:, head], edges[1], dim_size=NUM_NODES) for head in range(3)]
+    assert_near(found, torch.cat(heads, -1), 1e-12)
+
+
+CONVOLUTIONS = {
+    "plain": lambda: PlainConv(aggr=make_aggregation()),
+    "sage": lambda: SAGEConv(CHANNELS, CHANNELS, aggr=make_aggregation()),
+    "gcn": lambda: GCNConv(CHANNELS, CHANNELS, aggr=make_aggregation()),
+    "gin": lambda: GINConv(torch.nn.Linear(CHANNELS, CHANNELS), aggr=make_aggregation()),
+    "gat": lambda: GATConv(CHANNELS, 3, heads=2, aggr=make_aggregation(3, 3)),
+    "several": lambda: SAGEConv(
+        CHANNELS, CHANNELS, aggr=MultiAggregation(["mean", make_aggregation(), "max"])
+    ),
+}
+
+
+@pytest.fixture(params=list(CONVOLUTIONS))
+def conv(request):
+    torch.manual_seed(1)
+    return CONVOLUTIONS[request.param]().double()
+
+
+def test_the_order_of_edges_does_not_matter(conv, graph):
+    x, edges = graph
+    assert_near(conv(x, edges[:, torch.randperm(edges.shape[1])]), conv(x, edges), 1e-12)
+
+
+def test_a_graph_is_computed_alone_as_beside_another(conv, graph):
+    x, edges = graph
+    other = torch.randn(5, CHANNELS).double()
+    other_edges = torch.tensor([[0, 1, 1, 1, 4], [0, 0, 1, 2, 2]])
+    both = conv(torch.cat([x, other]), torch.cat([edges, other_edges + NUM_NODES], 1))
+    assert_near(both[:NUM_NODES], conv(x, edges), 1e-12)
+    assert_near(both[NUM_NODES:], conv(other, other_edges), 1e-12)
+
+
+@pytest.mark.parametrize("sort_order", ["col", None])
+def test_an_edge_index_that_knows_its_order(conv, graph, sort_order):
+    x, edges = graph
+    expected = conv(x, edges)
+    if sort_order is not None:
+        edges = edges[:, edges[1].argsort(stable=True)]
+    size = (NUM_NODES, NUM_NODES)
+    assert_near(conv(x, EdgeIndex(edges, sparse_size=size, sort_order=sort_order)), expected, 1e-12)
+
+
+def test_a_sorted_edge_index_arrives_as_ptr(graph):
+    x, edges = graph
+    edges = edges[:, edges[1].argsort(stable=True)]
+    aggregation = make_aggregation().double()
+    seen = []
+    aggregation.register_forward_pre_hook(
+        lambda module, args, kwargs: seen.append(kwargs["ptr"]), with_kwargs=True
+    )
+    PlainConv(aggr=aggregation)(
+        x, EdgeIndex(edges, sparse_size=(NUM_NODES, NUM_NODES), sort_order="col")
+    )
+    assert seen[0].tolist() == [0, *torch.bincount(edges[1], minlength=NUM_NODES).cumsum(0)]
+
+
+def test_a_graph_without_edges(conv, graph):
+    x, edges = graph[0], torch.zeros(2, 0, dtype=torch.long)
+    out = conv(x, edges)
+    assert out.shape == (NUM_NODES, CHANNELS)
+    assert out.isfinite().all()
+
+
+def test_every_parameter_learns(conv, graph):
+    x, edges = graph
+    x.requires_grad_()
+    conv(x, edges).square().sum().backward()
+    parameters = {name: p.grad for name, p in conv.named_parameters()} | {"x": x.grad}
+    assert [name for name, grad in parameters.items() if grad is None] == []
+    assert all(grad.isfinite().all() for grad in parameters.values())
+    assert x.grad.any()
+    assert [
+        name for name, p in conv.named_parameters() if name.endswith("raw") and not p.grad
+    ] == []
+
+
+def test_copies_and_reset(conv, graph):
+    expected = conv(*graph)
+    assert torch.equal(copy.deepcopy(conv)(*graph), expected)
+    conv.reset_parameters()
+    assert not torch.allclose(conv(*graph), expected)
+
+
+def test_explain_mode_masks_the_messages(graph):
+    x, edges = graph
+    conv = PlainConv(aggr=make_aggregation().double())
+    expected = conv(x, edges)
+    conv.explain = True
+    conv._apply_sigmoid = False
+    conv._edge_mask = torch.ones(edges.shape[1]).double()
+    assert_near(conv(x, edges), expected, 1e-12)
+    conv._edge_mask = torch.zeros(edges.shape[1]).double()
+    zero = torch.zeros_like(x)
+    assert_near(conv(x, edges), pool_neighbours(conv.aggr_module.layer, zero, edges), 1e-12)
+    conv.explain = False
+    assert_near(conv(x, edges), expected, 1e-12)
+
+
+@pytest.mark.parametrize("make", [PlainConv, lambda **k: GCNConv(CHANNELS, CHANNELS, **k)])
+def test_decomposed_layers_pool_parts_of_the_channels(graph, make):
+    x, edges = graph
+    aggregation = make_aggregation(CHANNELS // 2, CHANNELS // 2)
+    conv = make(aggr=aggregation, decomposed_layers=2).double()
+    assert conv(x, edges).shape == (NUM_NODES, CHANNELS)
+    if isinstance(conv, PlainConv):
+        parts = [pool_neighbours(aggregation.layer, part, edges) for part in x.chunk(2, -1)]
+        assert_near(conv(x, edges), torch.cat(parts, -1), 1e-12)
+    whole = make(aggr=make_aggregation(), decomposed_layers=2).double()
+    with pytest.raises(ValueError, match="x has 3 channels, expected in_channels = 6"):
+        whole(x, edges)
+
+
+# As one aggregation of several.
+
+
+@pytest.mark.parametrize("mode", ["cat", "sum"])
+def test_in_a_multi_aggregation(graph, mode):
+    x, index = graph[0], torch.tensor([3, 0, 0, 3, 1, 0, 1, 1, 0])
+    equilibrium = make_aggregation().double()
+    several = MultiAggregation(["mean", equilibrium, aggr.StdAggregation()], mode=mode)
+    parts = [
+        aggr.MeanAggregation()(x, index, dim_size=5),
+        equilibrium.layer(x, index, dim_size=5),
+        aggr.StdAggregation()(x, index, dim_size=5),
+    ]
+    expected = torch.cat(parts, -1) if mode == "cat" else sum(parts)
+    assert_near(several(x, index, dim_size=5), expected, 1e-12)
+    assert "ResNetPotential" in repr(several)
+    several.reset_parameters()
+    assert not torch.allclose(several(x, index, dim_size=5), expected)
+
+
+def test_in_a_multi_aggregation_by_ptr(graph):
+    x, ptr = graph[0], torch.tensor([0, 4, 4, 9])
+    equilibrium = make_aggregation(CHANNELS, 2).double()
+    found = MultiAggregation(["sum", equilibrium])(x, ptr=ptr)
+    assert_near(found[:, CHANNELS:], equilibrium.layer(x, ptr=ptr), 1e-12)
+
+
+def test_a_list_of_aggregations_in_a_convolution(graph):
+    equilibrium = make_aggregation().double()
+    found = PlainConv(aggr=["max", equilibrium])(*graph)
+    assert_near(found[:, CHANNELS:], pool_neighbours(equilibrium.layer, *graph), 1e-12)
+
+
+# As readout.
+
+
+class Network(torch.nn.Module):
+    """Two convolutions and a readout, equilibrium layers in two places."""
+
+    def __init__(self, kind):
+        super().__init__()
+        if kind == "gcn":
+            self.first = GCNConv(CHANNELS, CHANNELS)
+        else:
+            self.first = GINConv(torch.nn.Linear(CHANNELS, CHANNELS))
+        self.second = SAGEConv(CHANNELS, CHANNELS, aggr=make_aggregation())
+        self.readout = make_aggregation(CHANNELS, 4)
+        self.head = torch.nn.Linear(4, 1)
+
+    def forward(self, x, edge_index, batch=None, batch_size=None):
+        x = self.first(x, edge_index).relu()
+        x = self.second(x, edge_index).relu()
+        return self.head(self.readout(x, batch, dim_size=batch_size))
+
+
+@pytest.fixture
+def graphs():
+    torch.manual_seed(2)
+    sizes = [4, 1, 7, 3]
+    return [
+        Data(x=torch.randn(n, CHANNELS).double(), edge_index=torch.randint(n, (2, 2 * n)))
+        for n in sizes
+    ]
+
+
+@pytest.mark.parametrize("kind", ["gcn", "gin"])
+def test_a_graph_is_read_out_alone_as_in_a_batch(kind, graphs):
+    network = Network(kind).double()
+    batch = Batch.from_data_list(graphs)
+    found = network(batch.x, batch.edge_index, batch.batch, batch.batch_size)
+    alone = [network(graph.x, graph.edge_index) for graph in graphs]
+    assert_near(found, torch.cat(alone), 1e-12)
+    assert found.std() > 1e-6
+
+
+def test_a_batch_is_read_out_by_its_ptr(graphs):
+    readout = make_aggregation(CHANNELS, 4).double()
+    batch = Batch.from_data_list(graphs)
+    assert_near(readout(batch.x, ptr=batch.ptr), readout(batch.x, batch.batch), 1e-12)
+
+
+@pytest.mark.parametrize("kind", ["gcn", "gin"])
+def test_three_steps_of_training_lower_the_loss(kind, graphs):
+    torch.manual_seed(3)
+    network = Network(kind).double()
+    batch = Batch.from_data_list(graphs)
+    target = torch.tensor([[1.0], [-1.0], [0.5], [2.0]]).double()
+    optimizer = torch.optim.Adam(network.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(4):
+        optimizer.zero_grad()
+        out = network(batch.x, batch.edge_index, batch.batch, batch.batch_size)
+        loss = (out - target).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses == sorted(losses, reverse=True)
+    assert losses[3] < losses[0] - 1e-3
+    assert network.readout.solver.learning_rate != 0.125
+
+
+def test_record_sees_every_solve(graphs):
+    network = Network("gcn").double()
+    batch = Batch.from_data_list(graphs)
+    with equipool.record() as solutions:
+        out = network(batch.x, batch.edge_index, batch.batch, batch.batch_size)
+    assert [len(solution.y) for solution in solutions] == [batch.num_nodes, batch.batch_size]
+    assert_near(network.head(solutions[1].y), out, 1e-12)
+    solutions.aux_loss.backward()
+    for aggregation in (network.second.aggr_module, network.readout):
+        assert aggregation.potential.linears[0].weight.grad.any()
+
+
+def test_no_graph_is_kept_without_gradients(graphs):
+    network = Network("gcn").double()
+    with torch.no_grad():
+        assert not network(graphs[0].x, graphs[0].edge_index).requires_grad
+    with torch.inference_mode():
+        assert network(graphs[0].x, graphs[0].edge_index).is_inference()
+
+
+def test_a_network_is_explained(graphs):
+    explainer = Explainer(
+        Network("gcn").double(),
+        GNNExplainer(epochs=2),
+        explanation_type="model",
+        edge_mask_type="object",
+        model_config={"mode": "regression", "task_level": "graph", "return_type": "raw"},
+    )
+    graph = graphs[2]
+    mask = explainer(graph.x, graph.edge_index).edge_mask
+    assert mask.shape == (graph.num_edges,)
+    assert mask.isfinite().all()
+    assert (mask > 0).any()  # an edge that no gradient reaches is given 0

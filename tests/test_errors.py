@@ -1,0 +1,229 @@
+"""Bad input: the error names the argument, what was found and what was expected."""
+
+import pytest
+import torch
+from cases import make_layer
+
+from equipool import (
+    EquilibriumAggregation,
+    HeavyBall,
+    Nesterov,
+    ResNetPotential,
+    SquaredNorm,
+)
+
+X = torch.zeros(5, 3, dtype=torch.float64)
+INDEX = torch.tensor([0, 0, 1, 1, 1])
+PADDED = torch.zeros(2, 4, 3, dtype=torch.float64)
+
+
+def nested(**options):
+    return torch.nested.nested_tensor([X[:2], X[2:]], **options)
+
+
+# name: (arguments, error, pieces of its message)
+BAD_BATCHES = {
+    "x a list": ({"x": [[1.0, 2.0, 3.0]]}, TypeError, ("x", "list", "tensor")),
+    "integer x": ({"x": torch.zeros(5, 3).int()}, TypeError, ("x", "torch.int32", "floating-point")),
+    "boolean x": ({"x": torch.zeros(5, 3).bool()}, TypeError, ("x", "torch.bool", "floating-point")),
+    "complex x": ({"x": X.cfloat()}, TypeError, ("x", "torch.complex64", "floating-point")),
+    "x of one dim": ({"x": X[0]}, ValueError, ("x", "[3]", "[N, C]")),
+    "x of four dims": ({"x": X[None, None]}, ValueError, ("x", "[1, 1, 5, 3]", "[B, L, C]")),
+    "channels": ({"x": X[:, :2]}, ValueError, ("x", "2 channels", "in_channels = 3")),
+    "padded channels": ({"x": PADDED[..., :1]}, ValueError, ("x", "1 channels", "in_channels = 3")),
+    "dtype of x": ({"x": X.float()}, TypeError, ("x", "torch.float32", "torch.float64")),
+    "index a list": ({"index": [0, 0, 1, 1, 1]}, TypeError, ("index", "list", "tensor")),
+    "float index": ({"index": INDEX.float()}, TypeError, ("index", "torch.float32", "integer")),
+    "boolean index": ({"index": INDEX.bool()}, TypeError, ("index", "torch.bool", "integer")),
+    "short index": ({"index": INDEX[:4]}, ValueError, ("index", "[4]", "[5]")),
+    "two-dim index": ({"index": INDEX[:, None]}, ValueError, ("index", "[5, 1]", "[5]")),
+    "negative index": ({"index": INDEX - 1}, ValueError, ("index", "-1", "from 0")),
+    "index too large": (
+        {"index": INDEX, "dim_size": 1}, ValueError, ("index", "value 1", "below 1"),
+    ),
+    "ptr a list": ({"ptr": [0, 5]}, TypeError, ("ptr", "list", "tensor")),
+    "float ptr": ({"ptr": torch.tensor([0.0, 5.0])}, TypeError, ("ptr", "float32", "integer")),
+    "empty ptr": ({"ptr": INDEX[:0]}, ValueError, ("ptr", "[0]", "[B + 1]")),
+    "two-dim ptr": ({"ptr": INDEX[None]}, ValueError, ("ptr", "[1, 5]", "[B + 1]")),
+    "scalar ptr": ({"ptr": torch.tensor(5)}, ValueError, ("ptr", "[]", "[B + 1]")),
+    "falling ptr": ({"ptr": torch.tensor([0, 4, 2, 5])}, ValueError, ("ptr", "decreases", "never")),
+    "ptr too short": ({"ptr": torch.tensor([0, 4])}, ValueError, ("ptr", "0 to 4", "0 to 5")),
+    "ptr too long": ({"ptr": torch.tensor([0, 6])}, ValueError, ("ptr", "0 to 6", "0 to 5")),
+    "ptr not from 0": ({"ptr": torch.tensor([1, 5])}, ValueError, ("ptr", "1 to 5", "0 to 5")),
+    "ptr and dim_size": (
+        {"ptr": torch.tensor([0, 5]), "dim_size": 2}, ValueError, ("dim_size", "2", "expected 1"),
+    ),
+    "mask a list": ({"mask": [True] * 5}, TypeError, ("mask", "list", "tensor")),
+    "integer mask": ({"mask": INDEX}, TypeError, ("mask", "torch.int64", "torch.bool")),
+    "flat mask": ({"mask": INDEX[:4] > 0}, ValueError, ("mask", "[4]", "[5]")),
+    "padded mask": (
+        {"x": PADDED, "mask": PADDED[:, :3, 0] > 0}, ValueError, ("mask", "[2, 3]", "[2, 4]"),
+    ),
+    "mask with channels": (
+        {"x": PADDED, "mask": PADDED > 0}, ValueError, ("mask", "[2, 4, 3]", "[2, 4]"),
+    ),
+    "padded and dim_size": (
+        {"x": PADDED, "dim_size": 3}, ValueError, ("dim_size", "3", "expected 2"),
+    ),
+    "one set and dim_size": ({"dim_size": 2}, ValueError, ("dim_size", "2", "expected 1")),
+    "float dim_size": (
+        {"index": INDEX, "dim_size": 2.0}, TypeError, ("dim_size", "2.0", "int"),
+    ),
+    "negative dim_size": (
+        {"index": INDEX, "dim_size": -1}, ValueError, ("dim_size", "-1", "0 or more"),
+    ),
+    "ptr and index": (
+        {"index": INDEX, "ptr": torch.tensor([0, 5])}, ValueError, ("index", "ptr", "alone"),
+    ),
+    "ptr and mask": (
+        {"mask": INDEX > 0, "ptr": torch.tensor([0, 5])}, ValueError, ("mask", "ptr", "alone"),
+    ),
+    "padded and index": (
+        {"x": PADDED, "index": INDEX}, ValueError, ("index", "padded x", "alone"),
+    ),
+    "padded and ptr": (
+        {"x": PADDED, "ptr": torch.tensor([0, 8])}, ValueError, ("ptr", "padded x", "alone"),
+    ),
+    "nested and index": (
+        {"x": nested(layout=torch.jagged), "index": INDEX}, ValueError, ("index", "nested", "alone"),
+    ),
+    "nested and dim_size": (
+        {"x": nested(layout=torch.jagged), "dim_size": 3}, ValueError, ("dim_size", "3", "2"),
+    ),
+    "x elsewhere": ({"x": X.to("meta")}, ValueError, ("x", "meta", "cpu", "one device")),
+    "index elsewhere": (
+        {"index": INDEX.to("meta")}, ValueError, ("index", "meta", "cpu", "one device"),
+    ),
+    "ptr elsewhere": (
+        {"ptr": torch.tensor([0, 5]).to("meta")}, ValueError, ("ptr", "meta", "cpu", "one device"),
+    ),
+    "mask elsewhere": (
+        {"mask": (INDEX > 0).to("meta")}, ValueError, ("mask", "meta", "cpu", "one device"),
+    ),
+    "padded mask elsewhere": (
+        {"x": PADDED, "mask": (PADDED[..., 0] > 0).to("meta")},
+        ValueError, ("mask", "meta", "cpu", "one device"),
+    ),
+}  # fmt: skip
+
+
+def assert_says(raised, pieces):
+    for piece in pieces:
+        assert piece in str(raised.value)
+
+
+@pytest.mark.parametrize("call", ["forward", "solve", "energy"])
+@pytest.mark.parametrize(("arguments", "error", "pieces"), BAD_BATCHES.values(), ids=BAD_BATCHES)
+def test_bad_batches(arguments, error, pieces, call):
+    layer = make_layer()
+    arguments = {"x": X, **arguments}
+    if call == "energy":
+        arguments["y"] = torch.zeros(2, 4, dtype=torch.float64)
+    with pytest.raises(error) as raised:
+        getattr(layer, call)(**arguments)
+    assert_says(raised, (*pieces, "expected"))
+
+
+def test_nested_of_another_kind(recwarn):
+    recwarn.clear()
+    kinds = [nested(layout=torch.jagged).transpose(1, 2)]
+    kinds.append(torch.nested.narrow(PADDED, 1, torch.tensor([0, 1]), torch.tensor([2, 2]),
+                                     layout=torch.jagged))  # fmt: skip
+    with pytest.warns(UserWarning, match="prototype"):
+        kinds.append(nested())
+    for x in kinds:
+        with pytest.raises(ValueError, match="jagged") as raised:
+            make_layer()(x)
+        assert_says(raised, ("x is a nested tensor", "expected", "[B, j, C]"))
+
+
+@pytest.mark.parametrize(
+    ("y", "error", "pieces"),
+    [
+        (torch.zeros(3, 4), ValueError, ("y", "[3, 4]", "[2, 4]")),
+        (torch.zeros(2, 3), ValueError, ("y", "[2, 3]", "[2, 4]")),
+        (torch.zeros(4), ValueError, ("y", "[4]", "[2, 4]")),
+        (torch.zeros(2, 4, device="meta"), ValueError, ("y", "meta", "cpu")),
+        ([[0.0] * 4] * 2, TypeError, ("y", "list", "tensor")),
+    ],
+)
+def test_bad_y_of_an_energy(y, error, pieces):
+    with pytest.raises(error) as raised:
+        make_layer().energy(X, y, INDEX)
+    assert_says(raised, (*pieces, "expected"))
+
+
+BAD_SETTINGS = {
+    "in_channels": (lambda: EquilibriumAggregation(0, 4), ("in_channels", "0", "1 or more")),
+    "out_channels": (lambda: EquilibriumAggregation(3, -1), ("out_channels", "-1", "1 or more")),
+    "scaling": (lambda: EquilibriumAggregation(3, 4, scaling="max"), ("scaling", "'max'", "log")),
+    "num_steps": (lambda: EquilibriumAggregation(3, 4, num_steps=-1), ("num_steps", "-1", "0 or")),
+    "float num_steps": (
+        lambda: EquilibriumAggregation(3, 4, num_steps=2.5), ("num_steps", "2.5", "int"),
+    ),
+    "boolean num_steps": (
+        lambda: EquilibriumAggregation(3, 4, num_steps=True), ("num_steps", "True", "int"),
+    ),
+    "num_steps later": (lambda: setattr(make_layer(), "num_steps", -3), ("num_steps", "-3", "0")),
+    "potential's in": (
+        lambda: EquilibriumAggregation(3, 4, potential=ResNetPotential(2, 4)),
+        ("in_channels", "2", "expected 3"),
+    ),
+    "potential's out": (
+        lambda: EquilibriumAggregation(3, 4, potential=ResNetPotential(3, 5)),
+        ("out_channels", "5", "expected 4"),
+    ),
+    "no hidden": (lambda: ResNetPotential(3, 4, hidden=()), ("hidden", "()", "at least one")),
+    "hidden of 0": (lambda: ResNetPotential(3, 4, hidden=(5, 0)), ("hidden", "(5, 0)", "1 or more")),
+    "reduction": (lambda: ResNetPotential(3, 4, reduction="max"), ("reduction", "'max'", "'mean'")),
+    "learning_rate": (lambda: Nesterov(-0.1), ("learning_rate", "-0.1", "more than 0")),
+    "learning_rate 0": (lambda: HeavyBall(0.0), ("learning_rate", "0.0", "more than 0")),
+    "learning_rate nan": (lambda: Nesterov(float("nan")), ("learning_rate", "nan", "more than 0")),
+    "learning_rate inf": (lambda: Nesterov(float("inf")), ("learning_rate", "inf", "more than 0")),
+    "momentum": (lambda: Nesterov(momentum=1.0), ("momentum", "1.0", "less than 1")),
+    "momentum below": (lambda: Nesterov(momentum=-0.1), ("momentum", "-0.1", "at least 0")),
+    "momentum nan": (lambda: Nesterov(momentum=float("nan")), ("momentum", "nan", "less than 1")),
+    "gtol": (lambda: Nesterov(gtol=-1.0), ("gtol", "-1.0", "0 or more")),
+    "clip_value": (lambda: Nesterov(clip_value=0.0), ("clip_value", "0.0", "more than 0")),
+    "weight": (lambda: SquaredNorm(-1.0), ("weight", "-1.0", "more than 0")),
+    "fixed weight": (lambda: SquaredNorm(-1.0, learnable=False), ("weight", "-1.0", "0 or more")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("build", "pieces"), BAD_SETTINGS.values(), ids=BAD_SETTINGS)
+def test_bad_settings(build, pieces):
+    with pytest.raises(ValueError, match="expected") as raised:
+        build()
+    assert_says(raised, pieces)
+
+
+class Wrong(torch.nn.Module):
+    """A potential that returns another shape than one value for each element."""
+
+    def __init__(self, shape):
+        super().__init__()
+        self.shape = shape
+
+    def forward(self, x, y):
+        values = (x.sum(-1, keepdim=True) - y).square()
+        return {"a number": values.sum(), "[N, K]": values, "[N, 1]": values[:, :1]}[self.shape]
+
+
+@pytest.mark.parametrize("shape", ["a number", "[N, K]", "[N, 1]"])
+def test_a_potential_of_the_wrong_shape(shape):
+    layer = EquilibriumAggregation(3, 4, potential=Wrong(shape))
+    with pytest.raises(ValueError, match="potential returned shape") as raised:
+        layer(X.float(), INDEX)
+    assert_says(raised, ("expected [5]",))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_check_finite(value):
+    layer = EquilibriumAggregation(3, 4, check_finite=True)
+    x = torch.randn(5, 3)
+    layer(x, INDEX)
+    x[2, 1] = value
+    for call in (layer, layer.solve):
+        with pytest.raises(ValueError, match="x has values that are not finite, expected"):
+            call(x, INDEX)
+    layer(x, INDEX, mask=torch.arange(5) != 2)  # what the mask hides may be anything

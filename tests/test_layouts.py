@@ -1,0 +1,177 @@
+"""Batches of sets in every layout people keep them in."""
+
+import pytest
+import torch
+from cases import flatten, make_layer, make_sets, offsets
+
+from equipool.layouts import gather_sets
+
+SIZES = (2, 0, 3, 1)
+
+
+@pytest.fixture
+def batch():
+    return make_sets(SIZES)
+
+
+def assert_holds(gathered, batch):
+    """Elements in set order, each set's own, and the counts of them."""
+    elements, sets = gathered
+    assert sets.num_sets == len(batch)
+    assert sets.real(sets.counts).tolist() == [len(s) for s in batch]
+    rows = elements.split(sets.counts.tolist() + [len(elements) - int(sets.counts.sum())])
+    for row, expected in zip(rows[: len(batch)], batch, strict=True):
+        assert torch.equal(row.sort(0).values, expected.sort(0).values)
+    assert bool((sets.index.diff() >= 0).all())
+    assert sets.index.shape == (len(elements),)
+
+
+def test_index_sorted_and_not(batch):
+    x, index = flatten(batch)
+    assert_holds(gather_sets(x, index), batch)
+    order = torch.tensor([5, 2, 0, 4, 1, 3])
+    assert_holds(gather_sets(x[order], index[order]), batch)
+
+
+def test_index_on_stable_order(batch):
+    """Within a set the elements keep the order they came in."""
+    x, index = flatten(batch)
+    order = torch.tensor([5, 2, 0, 4, 1, 3])
+    elements, _ = gather_sets(x[order], index[order])
+    assert torch.equal(elements, x[torch.tensor([0, 1, 2, 4, 3, 5])])
+
+
+def test_ptr(batch):
+    x = torch.cat(batch)
+    elements, sets = gather_sets(x, ptr=offsets(batch))
+    assert elements is x
+    assert_holds((elements, sets), batch)
+    assert torch.equal(sets.ptr, offsets(batch))
+
+
+def test_padded(batch):
+    x = torch.stack([torch.nn.functional.pad(s, (0, 0, 0, 4 - len(s)), value=7.0) for s in batch])
+    mask = torch.arange(4) < torch.tensor(SIZES).unsqueeze(-1)
+    assert_holds(gather_sets(x, mask=mask), batch)
+
+
+def test_nested(batch):
+    x = torch.nested.nested_tensor(batch, layout=torch.jagged)
+    assert_holds(gather_sets(x), batch)
+
+
+def test_flat_mask(batch):
+    x, index = flatten(batch)
+    wide = torch.cat([x.new_full((2, 3), torch.nan), x])
+    wide_index = torch.cat([index.new_tensor([-5, 99]), index])
+    mask = torch.arange(len(wide)) >= 2
+    elements, sets = gather_sets(wide, wide_index, mask=mask, dim_size=4)
+    assert_holds((elements, sets), batch)
+    assert torch.isfinite(elements).all()
+    assert sets.num_rows == 5
+
+
+def test_the_number_of_sets_is_read_from_real_elements_only():
+    x, index = torch.randn(3, 2), torch.tensor([0, 1, 99])
+    _, sets = gather_sets(x, index, mask=torch.tensor([True, True, False]))
+    assert sets.num_sets == 2
+
+
+def test_one_bare_set(batch):
+    assert_holds(gather_sets(batch[2]), [batch[2]])
+
+
+def test_dim_size_agrees_with_every_layout(batch):
+    layer = make_layer()
+    x, index = flatten(batch)
+    y = layer(x, index)
+    assert torch.equal(layer(x, index, dim_size=4), y)
+    assert torch.equal(layer(x, ptr=offsets(batch), dim_size=4), layer(x, ptr=offsets(batch)))
+    assert layer(x, dim_size=1).shape == (1, 4)
+    assert layer(torch.randn(4, 2, 3).double(), dim_size=4).shape == (4, 4)
+    nested = torch.nested.nested_tensor(batch, layout=torch.jagged)
+    assert layer(nested, dim_size=4).shape == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("x", "layout", "num_sets"),
+    [
+        (torch.zeros(0, 3), {}, 1),
+        (torch.zeros(0, 3), {"index": torch.zeros(0, dtype=torch.long)}, 0),
+        (torch.zeros(0, 3), {"index": torch.zeros(0, dtype=torch.long), "dim_size": 0}, 0),
+        (torch.zeros(0, 3), {"index": torch.zeros(0, dtype=torch.long), "dim_size": 3}, 3),
+        (torch.zeros(0, 3), {"ptr": torch.tensor([0])}, 0),
+        (torch.zeros(0, 3), {"ptr": torch.tensor([0, 0, 0])}, 2),
+        (torch.zeros(0, 5, 3), {}, 0),
+        (torch.zeros(2, 0, 3), {}, 2),
+        (torch.zeros(2, 5, 3), {"mask": torch.zeros(2, 5, dtype=torch.bool)}, 2),
+        (torch.zeros(5, 3), {"mask": torch.zeros(5, dtype=torch.bool)}, 1),
+    ],
+)
+def test_nothing_at_all(x, layout, num_sets):
+    """Empty sets have the start for their output, zero energy, and do no harm to a gradient."""
+    layer = make_layer()
+    x = x.double().requires_grad_()
+    solution = layer.solve(x, **layout)
+    assert torch.equal(solution.y, torch.zeros(num_sets, 4, dtype=torch.float64))
+    assert torch.equal(solution.energy, torch.zeros(num_sets, dtype=torch.float64))
+    assert solution.converged.all()
+    assert solution.finite.all()
+    assert solution.aux_loss == 0
+    (solution.y.sum() + solution.aux_loss).backward()
+    for parameter in layer.parameters():
+        assert parameter.grad is None or bool((parameter.grad == 0).all())
+
+
+def test_energy_in_every_layout(batch):
+    layer = make_layer()
+    x, index = flatten(batch)
+    y = torch.randn(4, 4, dtype=torch.float64)
+    expected = torch.stack([
+        layer.energy(s, row.unsqueeze(0))[0] for s, row in zip(batch, y, strict=True)
+    ])  # fmt: skip
+    mask = torch.arange(3) < torch.tensor(SIZES).unsqueeze(-1)
+    padded = torch.stack([torch.nn.functional.pad(s, (0, 0, 0, 3 - len(s))) for s in batch])
+    wide = torch.cat([x, x.new_full((2, 3), torch.nan)])
+    wide_index = torch.cat([index, index.new_zeros(2)])
+    for found in [
+        layer.energy(x, y, index),
+        layer.energy(x, y, ptr=offsets(batch)),
+        layer.energy(padded, y, mask=mask),
+        layer.energy(wide, y, wide_index, mask=torch.arange(8) < 6, dim_size=4),
+    ]:
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_energy_is_made_of_its_parts(batch):
+    """Per set: the scaled sum of what `layer.potential` and `layer.regularizer` give."""
+    x, index = flatten(batch)
+    y = torch.randn(4, 4, dtype=torch.float64)
+    layer = make_layer(scaling="sum")
+    potentials = layer.potential(x, y[index])
+    sums = torch.zeros(4, dtype=torch.float64).index_add(0, index, potentials)
+    expected = (layer.regularizer(y) + sums) * (torch.tensor(SIZES) > 0)
+    torch.testing.assert_close(layer.energy(x, y, index), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_inputs_are_left_as_they_were(batch):
+    layer = make_layer()
+    x, index = flatten(batch)
+    order = torch.tensor([5, 2, 0, 4, 1, 3])
+    x, index = x[order], index[order]
+    kept = x.clone(), index.clone()
+    layer(x, index)
+    assert torch.equal(x, kept[0])
+    assert torch.equal(index, kept[1])
+
+
+def test_views_and_strides(batch):
+    """Transposed and strided inputs are inputs like others."""
+    layer = make_layer()
+    x, index = flatten(batch)
+    y = layer(x, index)
+    assert not x.T.contiguous().T.is_contiguous()
+    torch.testing.assert_close(layer(x.T.contiguous().T, index), y)
+    wide = torch.stack([index, index], dim=1).reshape(-1)[::2]
+    torch.testing.assert_close(layer(x, wide), y)
+    torch.testing.assert_close(layer(x[0:1].expand(3, 3)), layer(x[0:1].repeat(3, 1)))

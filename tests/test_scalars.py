@@ -1,0 +1,99 @@
+"""Learned scalars: exact at the start, within their range ever after."""
+
+import math
+
+import pytest
+import torch
+
+from equipool import LearnedStart, Nesterov, SquaredNorm
+from equipool.scalars import FractionScalar, PositiveScalar
+
+POSITIVE = [
+    *(10.0**e for e in range(-8, 5)), 0.1, 0.125, 0.3, 0.7, 1 / 3, 0.017, 1.1, 2.7, 19.9, 20.1, 33.3,
+    *(torch.rand(200, generator=torch.Generator().manual_seed(0)).double() * 2).tolist(),
+]  # fmt: skip
+FRACTIONS = [
+    0.0, 1e-8, 1e-3, 0.1, 0.3, 0.5, 0.9, 0.95, 0.99, 0.999, 1 - 1e-6,
+    *torch.rand(200, generator=torch.Generator().manual_seed(1)).double().tolist(),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_value_given_is_the_value_in_effect(dtype):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        for value in POSITIVE:
+            assert Nesterov(learning_rate=value).learning_rate.item() == torch.tensor(value).item()
+            assert SquaredNorm(weight=value).weight == value
+        for value in FRACTIONS:
+            assert Nesterov(momentum=value).momentum.item() == torch.tensor(value).item()
+    finally:
+        torch.set_default_dtype(before)
+
+
+def test_the_contract_as_written():
+    assert Nesterov(learning_rate=0.1).learning_rate == 0.1
+
+
+@pytest.mark.parametrize("origin", [1e-3, 0.125, 1.0, 30.0])
+def test_a_positive_scalar_is_the_papers_softplus(origin):
+    scalar = PositiveScalar("learning_rate", origin).double()
+    center = math.log(math.expm1(scalar.origin.item()))
+    for raw in (-3.0, -0.5, 0.0, 0.5, 3.0):
+        with torch.no_grad():
+            scalar.raw.fill_(raw)
+        assert scalar().item() == pytest.approx(math.log1p(math.exp(raw + center)), rel=1e-9)
+
+
+@pytest.mark.parametrize("origin", [0.01, 0.5, 0.9, 0.999])
+def test_a_fraction_is_the_papers_sigmoid(origin):
+    scalar = FractionScalar("momentum", origin).double()
+    value = scalar.origin.item()
+    center = math.log(value / (1 - value))
+    for raw in (-3.0, -0.5, 0.0, 0.5, 3.0):
+        with torch.no_grad():
+            scalar.raw.fill_(raw)
+        assert scalar().item() == pytest.approx(1 / (1 + math.exp(-raw - center)), rel=1e-9)
+
+
+@pytest.mark.parametrize("raw", [-60.0, -5.0, 5.0, 60.0])
+def test_the_range_is_kept(raw):
+    solver = Nesterov()
+    with torch.no_grad():
+        solver.raw_learning_rate.raw.fill_(raw)
+        solver.raw_momentum.raw.fill_(raw)
+    assert 0 <= solver.learning_rate < math.inf
+    assert 0 <= solver.momentum <= 1
+
+
+def test_a_fixed_scalar_stays():
+    solver = Nesterov(learning_rate=0.2, momentum=0.0, learnable=False)
+    assert list(solver.parameters()) == []
+    assert solver.learning_rate == 0.2
+    assert solver.momentum == 0
+    assert SquaredNorm(weight=0.0, learnable=False).weight == 0
+
+
+@pytest.mark.parametrize("momentum", [0.9, 0.99, 0.999])
+def test_a_half_precision_solver_still_has_friction(momentum):
+    """The nearest bfloat16 to 0.999 is 1: a scalar must not be rounded into that."""
+    solver = Nesterov(learning_rate=0.1, momentum=momentum).bfloat16()
+    assert solver.momentum < 1
+    assert solver.momentum.item() == pytest.approx(momentum, rel=5e-3)
+    assert solver.learning_rate.item() == pytest.approx(0.1, rel=5e-3)
+
+
+def test_reset_returns_to_the_values_given():
+    solver, regularizer, start = Nesterov(0.2, 0.5), SquaredNorm(0.7), LearnedStart(3, 0.4)
+    with torch.no_grad():
+        for module in (solver, regularizer, start):
+            for parameter in module.parameters():
+                parameter.add_(1.0)
+    assert solver.learning_rate != 0.2
+    for module in (solver, regularizer, start):
+        module.reset_parameters()
+    assert solver.learning_rate == 0.2
+    assert solver.momentum == 0.5
+    assert regularizer.weight == 0.7
+    assert torch.equal(start.y, torch.full((3,), 0.4))

@@ -1,0 +1,97 @@
+"""One step at a time, on energies whose gradient is known."""
+
+import pytest
+import torch
+from cases import Quadratic
+
+from equipool import EquilibriumAggregation, HeavyBall, Nesterov, NoRegularizer
+
+CURVATURE = torch.tensor([[0.5, 2.0], [1.0, 4.0]])
+CENTER = torch.tensor([[1.0, -1.0], [3.0, 0.5]])
+
+
+def gradient(y):
+    return CURVATURE * (y - CENTER)
+
+
+def path_of(solver, num_steps, y=None):
+    state = solver.init(torch.zeros_like(CENTER) if y is None else y)
+    states = [state]
+    for _ in range(num_steps):
+        states.append(solver.step(gradient, states[-1]))
+    return states
+
+
+@pytest.mark.parametrize(("kind", "ahead"), [(Nesterov, 1), (HeavyBall, 0)])
+def test_steps_by_the_formula(kind, ahead):
+    rate, mu = 0.1, 0.75
+    y, v = torch.zeros_like(CENTER), torch.zeros_like(CENTER)
+    for state in path_of(kind(rate, mu), 6)[1:]:
+        g = gradient(y + ahead * mu * v)
+        v = mu * v - rate * g
+        y = y + v
+        torch.testing.assert_close(state.gradient, g)
+        torch.testing.assert_close(state.velocity, v)
+        torch.testing.assert_close(state.y, y)
+
+
+def test_looking_ahead_changes_the_way():
+    assert not torch.allclose(path_of(Nesterov(), 3)[-1].y, path_of(HeavyBall(), 3)[-1].y)
+
+
+@pytest.mark.parametrize("kind", [Nesterov, HeavyBall])
+def test_convergence(kind):
+    torch.testing.assert_close(path_of(kind(0.1, 0.8), 200)[-1].y, CENTER)
+
+
+@pytest.mark.parametrize("kind", [Nesterov, HeavyBall])
+def test_gtol_freezes_y_row_by_row_while_momentum_goes_on(kind):
+    start = CENTER + torch.tensor([[0.1, 0.01], [0.1, 0.4]])  # largest gradients 0.05 and 1.6
+    before, after = path_of(kind(0.1, 0.8, gtol=0.06), 1, start)
+    assert torch.equal(after.y[0], before.y[0])
+    assert not torch.equal(after.y[1], before.y[1])
+    torch.testing.assert_close(after.velocity, -0.1 * gradient(start))
+
+
+def test_a_frozen_row_moves_again_with_the_momentum_it_gathered():
+    """The look-ahead leaves the frozen y, and with so large a step its gradient grows over gtol."""
+    start = CENTER + torch.tensor([[0.0, 0.02], [0.0, 0.0]])  # largest gradient 0.04
+    ys = torch.stack([s.y for s in path_of(Nesterov(1.2, 0.9, gtol=0.06), 8, start)])
+    moves = ys.diff(dim=0).abs().amax(-1) > 0
+    assert not moves[0, 0]
+    assert moves[:, 0].any()
+    assert not moves[:, 1].any()
+
+
+def test_a_gradient_of_exactly_gtol_moves():
+    start = CENTER + torch.tensor([[0.0, 0.25], [0.0, 0.0]])  # gradient 0.5, exactly
+    after = path_of(Nesterov(0.1, 0.8, gtol=0.5), 1, start)[-1]
+    assert not torch.equal(after.y[0], start[0])
+    assert torch.equal(after.y[1], start[1])
+
+
+def test_clip_keeps_every_component_within():
+    states = path_of(Nesterov(0.3, 0.8, clip_value=0.7), 30)
+    assert all(state.y.abs().max() <= 0.7 for state in states)
+    torch.testing.assert_close(states[-1].y, CENTER.clamp(-0.7, 0.7))
+
+
+def test_no_step_at_all():
+    (state,) = path_of(Nesterov(), 0, CENTER)
+    assert torch.equal(state.y, CENTER)
+
+
+@pytest.mark.parametrize("solver", [Nesterov(0.05, 0.5), HeavyBall(0.05, 0.5)])
+def test_in_the_layer(solver):
+    layer = EquilibriumAggregation(
+        3, 3, potential=Quadratic(), regularizer=NoRegularizer(), solver=solver,
+        scaling="mean", num_steps=300,
+    )  # fmt: skip
+    x = torch.randn(7, 3)
+    torch.testing.assert_close(layer(x)[0], x.mean(0), atol=1e-5, rtol=1e-5)
+
+
+def test_repr_says_the_values_in_effect():
+    shown = repr(Nesterov(0.1, 0.9, gtol=0.01, clip_value=5.0))
+    for piece in ("Nesterov", "0.1", "0.9", "gtol=0.01", "clip_value=5.0"):
+        assert piece in shown
