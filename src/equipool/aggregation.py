@@ -8,7 +8,8 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from equipool.differentiation import Descent, Differentiation, Unrolled
+from equipool.checks import FLOATS, check_like
+from equipool.differentiation import Descent, Differentiation, Unrolled, Wanted
 from equipool.energy import Energy
 from equipool.layouts import gather_sets
 from equipool.potentials.base import AutogradSum, Potential
@@ -143,8 +144,9 @@ class EquilibriumAggregation(nn.Module):
             `[B, out_channels]`. The output of an empty set is the start.
         """
         problem = self._pose(x, index, ptr, mask, dim_size)
-        descent = self._descend(problem, trajectory=False)
-        for recorder in active_recorders():
+        recorders = active_recorders()
+        descent = self._descend(problem, Wanted(squared_gradient=bool(recorders)))
+        for recorder in recorders:
             recorder.append(self._solution(problem, descent, recorder.diagnostics))
         return self._output(problem, descent.y)
 
@@ -169,7 +171,7 @@ class EquilibriumAggregation(nn.Module):
             (torch.Size([1]), torch.bool)
         """
         problem = self._pose(x, index, ptr, mask, dim_size)
-        return self._solution(problem, self._descend(problem, trajectory))
+        return self._solution(problem, self._descend(problem, Wanted(trajectory=trajectory)))
 
     def energy(
         self,
@@ -183,9 +185,7 @@ class EquilibriumAggregation(nn.Module):
     ) -> Tensor:
         """Energy of each set at `y [B, K]`, scaled as in the search: `[B]`, never a batch mean."""
         problem = self._pose(x, index, ptr, mask, dim_size)
-        expected = (problem.sets.num_sets, self.out_channels)
-        if tuple(y.shape) != expected:
-            raise ValueError(f"y has shape {list(y.shape)}, expected {list(expected)}")
+        check_like("y", y, problem.x, (problem.sets.num_sets, self.out_channels), FLOATS)
         rows = y.to(problem.start.dtype)
         if problem.sets.padded:
             rows = torch.cat([rows, rows.new_zeros(1, self.out_channels)])
@@ -211,9 +211,9 @@ class EquilibriumAggregation(nn.Module):
         energy = Energy(summed, self.regularizer, scaling_weights(self.scaling, sets.counts, dtype))
         return Problem(x, sets, energy, self.start(x, sets).to(dtype))
 
-    def _descend(self, problem: Problem, trajectory: bool) -> Descent:
+    def _descend(self, problem: Problem, wanted: Wanted) -> Descent:
         return self.differentiation(
-            self.solver, problem.energy.gradient, problem.start, self.num_steps, trajectory
+            self.solver, problem.energy.gradient, problem.start, self.num_steps, wanted
         )
 
     def _output(self, problem: Problem, y: Tensor) -> Tensor:

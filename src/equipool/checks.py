@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
@@ -27,7 +28,7 @@ def check_elements(x: Tensor) -> None:
 
 
 def check_nested(x: Tensor) -> None:
-    jagged = x.layout == torch.jagged and x.dim() == 3
+    jagged = x.layout == torch.jagged and x.dim() == 3 and isinstance(x.shape[2], int)
     if not jagged or x.lengths() is not None:  # type: ignore[attr-defined]
         raise ValueError(
             "x is a nested tensor of another kind, expected a contiguous jagged one of shape "
@@ -46,7 +47,8 @@ def check_like(
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name} is a {type(tensor).__name__}, expected a tensor")
     if tensor.dtype not in dtypes:
-        expected = "torch.bool" if dtypes == (torch.bool,) else "an integer dtype"
+        kinds = {INTEGERS: "an integer dtype", FLOATS: "a floating-point dtype"}
+        expected = kinds.get(dtypes, str(dtypes[0]))
         raise TypeError(f"{name} has dtype {tensor.dtype}, expected {expected}")
     if shape is not None and tuple(tensor.shape) != tuple(shape):
         raise ValueError(

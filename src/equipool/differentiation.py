@@ -15,20 +15,28 @@ class Descent(NamedTuple):
 
     y: Tensor  # [num_rows, K] where it ended
     squared_gradient: Tensor  # [num_rows] squared norm of the gradient, averaged over the steps
-    trajectory: tuple[Tensor, ...]  # y before the first and after each step; empty unless asked for
+    trajectory: tuple[Tensor, ...]  # y before the first and after each step
+
+
+class Wanted(NamedTuple):
+    """What of a descent is kept beside its end."""
+
+    squared_gradient: bool = True
+    trajectory: bool = False
 
 
 def iterate(
-    solver: Solver, gradient: GradientFunction, y: Tensor, num_steps: int, trajectory: bool
+    solver: Solver, gradient: GradientFunction, y: Tensor, num_steps: int, wanted: Wanted
 ) -> Descent:
     """Take the steps. This is the only loop."""
     state = solver.init(y)
     total = y.new_zeros(y.shape[0])
-    path = [y] if trajectory else []
+    path = [y] if wanted.trajectory else []
     for _ in range(num_steps):
         state = solver.step(gradient, state)
-        total = total + state.gradient.square().sum(-1)
-        if trajectory:
+        if wanted.squared_gradient:
+            total = total + state.gradient.square().sum(-1)
+        if wanted.trajectory:
             path.append(state.y)
     return Descent(state.y, total / max(num_steps, 1), tuple(path))
 
@@ -39,7 +47,7 @@ class Differentiation(ABC):
     @abstractmethod
     def __call__(
         self, solver: Solver, gradient: GradientFunction, y: Tensor, num_steps: int,
-        trajectory: bool = False,
+        wanted: Wanted,
     ) -> Descent:  # fmt: skip
         """Solve from `y`."""
 
@@ -53,6 +61,6 @@ class Unrolled(Differentiation):
 
     def __call__(
         self, solver: Solver, gradient: GradientFunction, y: Tensor, num_steps: int,
-        trajectory: bool = False,
+        wanted: Wanted,
     ) -> Descent:  # fmt: skip
-        return iterate(solver, gradient, y, num_steps, trajectory)
+        return iterate(solver, gradient, y, num_steps, wanted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from equipool.potentials.base import SummedPotential
@@ -18,6 +19,7 @@ class Energy:
     ) -> None:
         self.potential = potential
         self.regularizer = regularizer
+        self.slope = regularizer.slope()
         self.weights = weights
 
     def value(self, y: Tensor) -> Tensor:
@@ -29,7 +31,5 @@ class Energy:
 
     def gradient(self, y: Tensor) -> Tensor:
         """`[num_rows, K]`, differentiable by everything that it is made of."""
-        return (
-            self.weights.regularizer * self.regularizer.gradient(y)
-            + self.weights.potential * self.potential.gradient(y)
-        )  # fmt: skip
+        potential = self.weights.potential * self.potential.gradient(y)
+        return torch.addcmul(potential, self.weights.regularizer, self.slope(y))

@@ -219,8 +219,8 @@ class EquilibriumAggregation(Aggregation):
 
 
 def one_layout(index: Tensor | None, ptr: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """`ptr` alone where there is one, since a convolution over sorted edges gives both, and as
-    plain tensors: the halves of an `EdgeIndex` are not."""
+    """`ptr` alone where there is one, since a convolution over sorted edges gives both, and `index`
+    as a plain tensor: half of an `EdgeIndex` takes every operation through Python."""
     if ptr is not None:
         return None, ptr
     return (index.as_tensor() if isinstance(index, Index) else index), None

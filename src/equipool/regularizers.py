@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +18,10 @@ class Regularizer(nn.Module):
     def forward(self, y: Tensor) -> Tensor:
         """`R(y)` of each set."""
 
-    def gradient(self, y: Tensor) -> Tensor:
-        """Its derivative by y, `[B, K] -> [B, K]`."""
-        return torch.func.grad(lambda y: self(y).sum())(y)
+    def slope(self) -> Callable[[Tensor], Tensor]:
+        """Its derivative by y, a function `[B, K] -> [B, K]`. Asked for once a solve, so that
+        learned scalars are read once and not at every step."""
+        return torch.func.grad(lambda y: self(y).sum())
 
 
 class SquaredNorm(Regularizer):
@@ -45,8 +47,9 @@ class SquaredNorm(Regularizer):
     def forward(self, y: Tensor) -> Tensor:
         return self.weight * y.square().sum(-1)
 
-    def gradient(self, y: Tensor) -> Tensor:
-        return 2 * self.weight * y
+    def slope(self) -> Callable[[Tensor], Tensor]:
+        factor = 2 * self.weight
+        return lambda y: factor * y
 
     def reset_parameters(self) -> None:
         self.raw_weight.reset_parameters()
@@ -58,5 +61,5 @@ class NoRegularizer(Regularizer):
     def forward(self, y: Tensor) -> Tensor:
         return y.new_zeros(y.shape[0])
 
-    def gradient(self, y: Tensor) -> Tensor:
-        return torch.zeros_like(y)
+    def slope(self) -> Callable[[Tensor], Tensor]:
+        return torch.zeros_like

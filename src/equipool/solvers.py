@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from equipool.ops.momentum import momentum_step
 from equipool.scalars import FractionScalar, PositiveScalar
 
 GradientFunction = Callable[[Tensor], Tensor]
@@ -19,6 +20,7 @@ class SolverState(NamedTuple):
     """What a solver carries from step to step, with its learned scalars read once per solve."""
 
     y: Tensor  # [num_rows, K]
+    point: Tensor  # [num_rows, K] where the next step takes the gradient
     velocity: Tensor  # [num_rows, K]
     gradient: Tensor  # [num_rows, K] the gradient of the last step, taken where the step took it
     learning_rate: Tensor
@@ -74,22 +76,26 @@ class Momentum(Solver):
 
     def init(self, y: Tensor) -> SolverState:
         zero = torch.zeros_like(y)
-        return SolverState(y, zero, zero, self.learning_rate, self.momentum)
+        return SolverState(y, y, zero, zero, self.learning_rate, self.momentum)
 
     @abstractmethod
-    def point(self, state: SolverState) -> Tensor:
-        """Where the gradient of the next step is taken."""
+    def next_point(self, y: Tensor, ahead: Tensor) -> Tensor:
+        """Which of y and the look-ahead takes the gradient of the next step."""
 
     def step(self, gradient: GradientFunction, state: SolverState) -> SolverState:
-        g = gradient(self.point(state))
-        velocity = state.momentum * state.velocity - state.learning_rate * g
-        y = state.y + velocity
-        if self.gtol > 0:
-            moving = g.abs().amax(-1, keepdim=True) >= self.gtol
-            y = state.y + moving * velocity
-        if self.clip_value is not None:
-            y = y.clamp(-self.clip_value, self.clip_value)
-        return state._replace(y=y, velocity=velocity, gradient=g)
+        g = gradient(state.point)
+        y, velocity, ahead = momentum_step(
+            state.y, state.velocity, g, state.learning_rate, state.momentum
+        )
+        if self.gtol > 0 or self.clip_value is not None:
+            y = self._restrain(state.y, velocity, g)
+            ahead = y + state.momentum * velocity
+        return state._replace(y=y, point=self.next_point(y, ahead), velocity=velocity, gradient=g)
+
+    def _restrain(self, y: Tensor, velocity: Tensor, g: Tensor) -> Tensor:
+        moving = g.abs().amax(-1, keepdim=True) >= self.gtol
+        y = y + moving * velocity
+        return y if self.clip_value is None else y.clamp(-self.clip_value, self.clip_value)
 
     def extra_repr(self) -> str:
         return f"gtol={self.gtol}, clip_value={self.clip_value}"
@@ -114,8 +120,8 @@ class Nesterov(Momentum):
         tensor(0.1000, grad_fn=<MulBackward0>)
     """
 
-    def point(self, state: SolverState) -> Tensor:
-        return state.y + state.momentum * state.velocity
+    def next_point(self, y: Tensor, ahead: Tensor) -> Tensor:
+        return ahead
 
 
 class HeavyBall(Momentum):
@@ -126,5 +132,5 @@ class HeavyBall(Momentum):
     PyTorch Geometric's layer steps like this. The arguments are those of `Nesterov`.
     """
 
-    def point(self, state: SolverState) -> Tensor:
-        return state.y
+    def next_point(self, y: Tensor, ahead: Tensor) -> Tensor:
+        return y

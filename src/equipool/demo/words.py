@@ -18,7 +18,8 @@ def compare(first: Result, second: Result, condition: str) -> str:
     lower, higher = (first, second) if ratio > 1 else (second, first)
     factor = max(ratio, 1 / ratio)
     if factor < SAME:
-        return f"{condition}, the test errors of {first.method} and {second.method} are about the same."
+        both = f"{first.method} and {second.method}"
+        return f"{condition}, the test errors of {both} are about the same."
     return (
         f"{condition}, the test error of {lower.method} is {factor:.1f} times lower than that of "
         f"{higher.method}."

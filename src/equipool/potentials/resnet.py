@@ -84,9 +84,9 @@ class ResNetPotential(Potential):
         for i, (linear, skip) in enumerate(zip(self.linears, self.skips, strict=True)):
             h = linear(z)
             if i < last:
-                h = torch.tanh(self.norms[i](h))
+                h = torch.tanh(_layer_norm(h, self.norms[i]))
             z = skip(z) + h
-        squares = z.float().square() if z.dtype.itemsize < 4 else z.square()
+        squares = _wide(z).square()
         return squares.mean(-1) if self.reduction == "mean" else squares.sum(-1)
 
     def over(self, x: Tensor, sets: Sets) -> SummedPotential:
@@ -127,6 +127,15 @@ class FactoredSum(AutogradSum):
     def gradient(self, y: Tensor) -> Tensor:
         with torch.autocast(y.device.type, enabled=False):
             return self._gradient(y)
+
+
+def _layer_norm(h: Tensor, norm: nn.Module) -> Tensor:
+    """The normalisation written out: the third derivative of torch's own is wrong (pytorch#175754),
+    and a second gradient through the layer needs it."""
+    assert isinstance(norm, nn.LayerNorm)
+    centered = _wide(h) - _wide(h).mean(-1, keepdim=True)
+    scaled = centered * torch.rsqrt(centered.square().mean(-1, keepdim=True) + norm.eps)
+    return (scaled * norm.weight + norm.bias).to(h.dtype)
 
 
 def _fold(potential: ResNetPotential) -> Folded:

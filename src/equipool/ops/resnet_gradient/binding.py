@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-import importlib.util
-import warnings
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
+from equipool.ops.availability import kernels_serve
 from equipool.ops.resnet_gradient.folding import Folded, align
 from equipool.ops.resnet_gradient.op import summed_gradient
 from equipool.ops.resnet_gradient.spec import Spec
@@ -47,29 +45,6 @@ def bind_gradient(
     return lambda y: summed_gradient(
         spec, y, x_part, folded.from_y, index, folded.from_hidden, gammas, betas
     )
-
-
-def kernels_serve(x: Tensor) -> bool:
-    """Whether the kernels can take this batch: on a GPU, eager, in float32 or shorter."""
-    return (
-        x.is_cuda
-        and x.dtype != torch.float64
-        and not torch.compiler.is_compiling()
-        and not torch._C._are_functorch_transforms_active()
-        and triton_is_installed()
-    )
-
-
-@functools.cache
-def triton_is_installed() -> bool:
-    installed = importlib.util.find_spec("triton") is not None
-    if not installed:
-        warnings.warn(
-            "Triton is not installed, so equipool uses torch operations on the GPU, which are "
-            "slower: pip install triton",
-            stacklevel=2,
-        )
-    return installed
 
 
 def _bind_kernels(

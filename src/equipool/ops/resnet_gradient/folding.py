@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+ALIGNMENT = 8  # columns: 16 bytes in the shortest precision
+
 Affine = tuple[Tensor, Tensor]  # weight [b, a], bias [b]
 
 
@@ -64,10 +66,10 @@ def _join(layer: Affine, skip: Affine | None) -> Affine:
     return weight + skip[0], bias + skip[1]
 
 
-def align(folded: Folded, sizes: Sequence[int], alignment: int = 8) -> Folded:
+def align(folded: Folded, sizes: Sequence[int]) -> Folded:
     """Pad each layer's columns with zeros to a multiple of the alignment, which fast matrix
     products want. Padding takes part in no normalisation, so it changes nothing."""
-    pads = [-size % alignment for size in sizes]
+    pads = [-size % ALIGNMENT for size in sizes]
     return Folded(
         _pad_rows(folded.from_x, sizes, pads),
         _pad_rows(folded.from_y, sizes, pads),

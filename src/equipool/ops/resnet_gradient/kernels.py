@@ -26,28 +26,40 @@ def _mean(values, SIZE: tl.constexpr):
 
 
 @triton.jit
-def _normalize(u, mask, eps, SIZE: tl.constexpr):
-    """`xhat` and `rstd` of rows; masked columns give 0."""
-    centered = tl.where(mask, u - _mean(u, SIZE), 0.0)
-    rstd = 1.0 / tl.sqrt(_mean(centered * centered, SIZE) + eps)
-    return centered * rstd, rstd
+def _add_two(a, b, a_more, b_more):
+    return a + a_more, b + b_more
 
 
 @triton.jit
-def _norm_adjoint(by_xhat, xhat, rstd, mask, SIZE: tl.constexpr):
-    """The adjoint of the normalisation, which is also its derivative. Masked columns give 0."""
-    along = _mean(by_xhat * xhat, SIZE)
-    return tl.where(mask, rstd * (by_xhat - _mean(by_xhat, SIZE) - xhat * along), 0.0)
+def _add_three(a, b, c, a_more, b_more, c_more):
+    return a + a_more, b + b_more, c + c_more
+
+
+@triton.jit
+def _means(a, b, SIZE: tl.constexpr):
+    """Means of two tensors' rows in one go, as a sum across warps waits for them all."""
+    a, b = tl.reduce((a, b), 1, _add_two)
+    return a[:, None] / SIZE, b[:, None] / SIZE
+
+
+@triton.jit
+def _means_of_three(a, b, c, SIZE: tl.constexpr):
+    a, b, c = tl.reduce((a, b, c), 1, _add_three)
+    return a[:, None] / SIZE, b[:, None] / SIZE, c[:, None] / SIZE
 
 
 @triton.jit(do_not_specialize=["num_elements"])
 def activate(
-    x_part, y_part, y_part_dot, index, products, gamma, beta, out,
+    x_part, y_part, y_part_dot, index, products, gamma, beta, out, stats,
     num_elements, x_stride, y_stride, products_stride, out_stride, column, products_column, eps,
     SIZE: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
     HAS_PRODUCTS: tl.constexpr, HAS_DOT: tl.constexpr,
 ):  # fmt: skip
-    """`h` of a hidden layer; with a direction `h_dot` in the first rows of out, and `h` after."""
+    """`h` of a hidden layer; with a direction `h_dot` in the first rows of out, and `h` after.
+
+    The means that the adjoint needs again are kept: `stats [N, 4]` holds the mean of `u`, `rstd`,
+    the mean of `u_dot` and that of `xhat * u_dot`.
+    """
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     cols = tl.arange(0, BLOCK)
     inside = rows < num_elements
@@ -63,7 +75,13 @@ def activate(
     if HAS_PRODUCTS:
         below = products + offset * products_stride
         u += tl.load(below + at_products, mask=mask, other=0.0).to(tl.float32)
-    xhat, rstd = _normalize(u, mask, eps, SIZE)
+    mean = _mean(u, SIZE)
+    xhat = tl.where(mask, u - mean, 0.0)
+    rstd = 1.0 / tl.sqrt(_mean(xhat * xhat, SIZE) + eps)
+    xhat *= rstd
+    at_stats = stats + rows[:, None] * 4
+    tl.store(at_stats, mean, mask=inside[:, None])
+    tl.store(at_stats + 1, rstd, mask=inside[:, None])
     scale = tl.load(gamma + cols, mask=cols < SIZE, other=0.0)[None, :]
     shift = tl.load(beta + cols, mask=cols < SIZE, other=0.0)[None, :]
     h = _tanh(scale * xhat + shift)
@@ -73,7 +91,10 @@ def activate(
         u_dot = tl.load(y_part_dot + at_y, mask=mask, other=0.0)
         if HAS_PRODUCTS:
             u_dot += tl.load(products + at_products, mask=mask, other=0.0).to(tl.float32)
-        h_dot = scale * _norm_adjoint(u_dot, xhat, rstd, mask, SIZE) * (1 - h * h)
+        mean_dot, along = _means(u_dot, xhat * u_dot, SIZE)
+        tl.store(at_stats + 2, mean_dot, mask=inside[:, None])
+        tl.store(at_stats + 3, along, mask=inside[:, None])
+        h_dot = scale * rstd * (u_dot - mean_dot - xhat * along) * (1 - h * h)
         tl.store(out + at_out, h_dot.to(out.dtype.element_ty), mask=wide)
 
 
@@ -131,9 +152,9 @@ def last_layer(
 
 @triton.jit
 def hidden_adjoint(
-    x_part, y_part, index, products, by_h, gamma, beta, tile_start, tile_end, adjoints, sums,
+    x_part, y_part, index, products, stats, by_h, gamma, beta, tile_start, tile_end, adjoints, sums,
     x_stride, y_stride, products_stride, by_h_stride, adjoints_stride, sums_stride,
-    column, products_column, eps,
+    column, products_column,
     SIZE: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
     HAS_PRODUCTS: tl.constexpr,
 ):  # fmt: skip
@@ -160,11 +181,16 @@ def hidden_adjoint(
         )
         if HAS_PRODUCTS:
             u += tl.load(products + at_products, mask=mask, other=0.0).to(tl.float32)
-        xhat, rstd = _normalize(u, mask, eps, SIZE)
+        at_stats = stats + rows[:, None] * 4
+        mean = tl.load(at_stats, mask=inside[:, None], other=0.0)
+        rstd = tl.load(at_stats + 1, mask=inside[:, None], other=0.0)
+        xhat = tl.where(mask, (u - mean) * rstd, 0.0)
         h = _tanh(scale * xhat + shift)
         at_by_h = rows[:, None] * by_h_stride + cols[None, :]
-        by_t = tl.load(by_h + at_by_h, mask=mask, other=0.0).to(tl.float32) * (1 - h * h)
-        delta = _norm_adjoint(scale * by_t, xhat, rstd, mask, SIZE)
+        by_h_here = tl.load(by_h + at_by_h, mask=mask, other=0.0).to(tl.float32)
+        by_xhat = scale * by_h_here * (1 - h * h)
+        mean_by, across = _means(by_xhat, by_xhat * xhat, SIZE)
+        delta = tl.where(mask, rstd * (by_xhat - mean_by - xhat * across), 0.0)
         delta_sum += tl.sum(delta, axis=0)
         if HAS_PRODUCTS:
             at_adjoints = rows[:, None] * adjoints_stride + products_column + cols[None, :]
@@ -174,16 +200,19 @@ def hidden_adjoint(
 
 @triton.jit(do_not_specialize=["num_elements"])
 def hidden_adjoints(
-    x_part, y_part, y_part_dot, index, products, by_hs, gamma, beta, tile_start, tile_end,
-    adjoints, sums, by_x_part, by_gamma, by_beta,
+    x_part, y_part, y_part_dot, index, products, stats, by_hs, gamma, beta, tile_start, tile_end,
+    adjoints, sums, by_x_part, by_norm,
     num_elements, x_stride, y_stride, products_stride, by_hs_stride, adjoints_stride, sums_stride,
-    by_u_sums, column, products_column, eps,
+    by_u_sums, column, products_column,
     SIZE: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
     HAS_PRODUCTS: tl.constexpr,
 ):  # fmt: skip
-    """`delta` and `by_u` of a hidden layer, their sums over the tile, the tile's part of the
-    derivatives by gamma and beta. Of `products`, `by_hs` and `adjoints` the first rows belong to
-    the direction: products of `h_dot`, the derivative by `h_dot`, and `delta`."""
+    """`delta` and `by_u` of a hidden layer, their sums over the tile, and the tile's part of the
+    derivatives by gamma and beta, added to those of earlier steps.
+
+    Of `products`, `by_hs` and `adjoints` the first rows belong to the direction: products of
+    `h_dot`, the derivative by `h_dot`, and `delta`.
+    """
     tile = tl.program_id(0).to(tl.int64)
     start, end = tl.load(tile_start + tile), tl.load(tile_end + tile)
     cols = tl.arange(0, BLOCK)
@@ -211,10 +240,15 @@ def hidden_adjoints(
             below = products + offset * products_stride
             u += tl.load(below + at_products, mask=mask, other=0.0).to(tl.float32)
             u_dot += tl.load(products + at_products, mask=mask, other=0.0).to(tl.float32)
-        xhat, rstd = _normalize(u, mask, eps, SIZE)
+        at_stats = stats + rows[:, None] * 4
+        mean = tl.load(at_stats, mask=inside[:, None], other=0.0)
+        rstd = tl.load(at_stats + 1, mask=inside[:, None], other=0.0)
+        mean_dot = tl.load(at_stats + 2, mask=inside[:, None], other=0.0)
+        along = tl.load(at_stats + 3, mask=inside[:, None], other=0.0)
+        xhat = tl.where(mask, (u - mean) * rstd, 0.0)
+        xhat_dot = tl.where(mask, rstd * (u_dot - mean_dot - xhat * along), 0.0)
         h = _tanh(scale * xhat + shift)
         slope = 1 - h * h
-        xhat_dot = _norm_adjoint(u_dot, xhat, rstd, mask, SIZE)
         at_by_h = rows[:, None] * by_hs_stride + cols[None, :]
         by_h_dot = tl.load(by_hs + at_by_h, mask=mask, other=0.0).to(tl.float32)
         by_h = tl.load(by_hs + offset * by_hs_stride + at_by_h, mask=mask, other=0.0).to(tl.float32)
@@ -223,12 +257,13 @@ def hidden_adjoints(
         gamma_sum += tl.sum(by_t * xhat + by_t_dot * xhat_dot, axis=0)
         beta_sum += tl.sum(by_t, axis=0)
         by_xhat_dot = scale * by_t_dot
-        delta = _norm_adjoint(by_xhat_dot, xhat, rstd, mask, SIZE)
-        along = _mean(xhat * u_dot, SIZE)
-        across = _mean(by_xhat_dot * xhat, SIZE)
+        mean_by_dot, across, by_rstd = _means_of_three(
+            by_xhat_dot, by_xhat_dot * xhat, by_xhat_dot * xhat_dot, SIZE
+        )
+        delta = tl.where(mask, rstd * (by_xhat_dot - mean_by_dot - xhat * across), 0.0)
         by_xhat = scale * by_t - rstd * (by_xhat_dot * along + across * u_dot)
-        by_rstd = rstd * _mean(by_xhat_dot * xhat_dot, SIZE)
-        by_u = _norm_adjoint(by_xhat, xhat, rstd, mask, SIZE) - xhat * by_rstd
+        mean_by, across_by = _means(by_xhat, by_xhat * xhat, SIZE)
+        by_u = tl.where(mask, rstd * (by_xhat - mean_by - xhat * (across_by + by_rstd)), 0.0)
         delta_sum += tl.sum(delta, axis=0)
         by_u_sum += tl.sum(by_u, axis=0)
         by_x = tl.load(by_x_part + at_x, mask=mask, other=0.0)
@@ -241,8 +276,10 @@ def hidden_adjoints(
     at_sums = sums + tile * sums_stride + column + cols
     tl.store(at_sums, delta_sum, mask=cols < WIDTH)
     tl.store(at_sums + by_u_sums, by_u_sum, mask=cols < WIDTH)
-    tl.store(by_gamma + tile * SIZE + cols, gamma_sum, mask=cols < SIZE)
-    tl.store(by_beta + tile * SIZE + cols, beta_sum, mask=cols < SIZE)
+    at_norm = by_norm + tile * 2 * SIZE + cols
+    tl.store(at_norm, tl.load(at_norm, mask=cols < SIZE) + gamma_sum, mask=cols < SIZE)
+    at_norm += SIZE
+    tl.store(at_norm, tl.load(at_norm, mask=cols < SIZE) + beta_sum, mask=cols < SIZE)
 
 
 @triton.jit

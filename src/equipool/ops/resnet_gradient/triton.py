@@ -2,13 +2,13 @@
 
 Rows of the direction come before the rows of the point: one buffer holds `[h_dot; h]`, another
 `[delta; by_u]`, so that each product of both is one product, and the derivative by a matrix is
-their product with each other.
+their product with each other. Elements are taken in parts of bounded size, and so is the memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -16,10 +16,11 @@ import triton
 from torch import Tensor
 
 from equipool.ops.resnet_gradient import kernels
+from equipool.ops.resnet_gradient.folding import ALIGNMENT
 from equipool.ops.resnet_gradient.spec import Spec
 from equipool.ops.tiles import make_tiles
 
-ALIGNMENT = 8  # columns: 16 bytes in the shortest precision
+LARGEST_PART = 32_768
 
 
 class Layer:
@@ -27,7 +28,7 @@ class Layer:
 
     def __init__(self, size: int, column: int, first_width: int) -> None:
         self.size = size
-        self.width = padded(size)
+        self.width = size + -size % ALIGNMENT
         self.column = column
         self.products_column = column - first_width
         block = triton.next_power_of_2(self.width)
@@ -41,9 +42,27 @@ class Layer:
         }
 
 
-def padded(size: int) -> int:
-    """Columns set aside for a layer."""
-    return -(-size // ALIGNMENT) * ALIGNMENT
+class Part:
+    """A run of the batch's elements, and what is added up over the steps for each."""
+
+    def __init__(self, x_part: Tensor, index: Tensor, num_rows: int) -> None:
+        self.x_part = x_part
+        self.index = index
+        self.tiles = make_tiles(index, num_rows)
+        self.by_x_part: Tensor | None = None
+        self.by_norms: list[Tensor] = []  # [num_tiles, 2, size] for each hidden layer
+
+    @property
+    def num_elements(self) -> int:
+        return self.index.shape[0]
+
+    @property
+    def num_tiles(self) -> int:
+        return self.tiles.start.shape[0]
+
+    def begin(self, by_x_part: Tensor, sizes: Sequence[int]) -> None:
+        self.by_x_part = by_x_part
+        self.by_norms = [self.x_part.new_zeros(self.num_tiles, 2, size) for size in sizes]
 
 
 class TritonGradient:
@@ -58,143 +77,175 @@ class TritonGradient:
     """
 
     def __init__(self, spec: Spec, shared: Sequence[Tensor], index: Tensor, num_rows: int) -> None:
-        widths = [padded(size) for size in spec.sizes]
-        columns = [0, *accumulate(widths)]
+        hidden = len(spec.sizes) - 1
+        x_part, from_y, *rest = shared
         self.spec = spec
-        self.index = index
-        self.tiles = make_tiles(index, num_rows)
-        self.layers = [Layer(s, c, widths[0]) for s, c in zip(spec.sizes, columns, strict=False)]
-        self.after = [c - widths[0] for c in columns[1:]]  # where the layers after one begin
-        self.num_rows, self.width = num_rows, columns[-1]
-        self.by_shared: tuple[Tensor, ...] | None = None  # derivatives, while they are added up
-        self.set_shared(shared)
-
-    def set_shared(self, shared: Sequence[Tensor]) -> None:
-        hidden = len(self.layers) - 1
-        self.x_part, self.from_y, *rest = shared
-        products = self.spec.product_dtype
-        self.from_hidden = [weight.to(products) for weight in rest[:hidden]]
+        self.num_rows, self.width = num_rows, from_y.shape[0]
+        columns = [0, *accumulate(size + -size % ALIGNMENT for size in spec.sizes)]
+        first = columns[1]
+        self.layers = [
+            Layer(s, c, first) for s, (c, _) in zip(spec.sizes, pairwise(columns), strict=True)
+        ]
+        self.after = [column - first for column in columns[1:]]  # where those after a layer begin
+        self.x_part = x_part
+        self.from_y = from_y.to(spec.product_dtype)
+        self.from_hidden = [weight.to(spec.product_dtype) for weight in rest[:hidden]]
         # The tensor cores want both operands to run along the summed dimension.
         self.to_hidden = [weight.T.contiguous() for weight in self.from_hidden]
         self.gammas, self.betas = rest[hidden : 2 * hidden], rest[2 * hidden :]
+        cuts = range(0, max(len(index), 1), LARGEST_PART)
+        self.parts = [
+            Part(x_part[i : i + LARGEST_PART], index[i : i + LARGEST_PART], num_rows) for i in cuts
+        ]
+        self.by_shared: tuple[Tensor, ...] = ()  # derivatives, while they are added up
 
     def gradient(self, y: Tensor) -> Tensor:
         """`[num_rows, K] -> [num_rows, K]`."""
-        y_part = y @ self.from_y.T
-        products = self._activate(y_part, None)[1]
-        adjoints, sums = self._buffer(self.width - self.layers[0].width), self._sums(1)
-        self._last_layer(y_part, None, products, adjoints, sums, None)
-        tiles = self.tiles
+        y_part = self._product(y, self.from_y.T)
+        delta = _total([self._delta(part, y_part) for part in self.parts])
+        return self._product(delta, self.from_y)
+
+    def vjp(self, by_gradient: Tensor, y: Tensor) -> Tensor:
+        """The derivative by y; those by what the steps share are added up in `by_shared`."""
+        self._begin()
+        points = torch.cat([by_gradient, y])
+        y_parts = self._product(points, self.from_y.T)
+        sums = _total([self._adjoints(part, y_parts) for part in self.parts])
+        # Side by side for each row: delta, then by_u; below each other they meet the points.
+        both = torch.cat(sums.split(self.width, dim=1))
+        self._add_product(self.by_shared[1], both.T, points)
+        return self._product(both[self.num_rows :], self.from_y)
+
+    def take_by_shared(self) -> tuple[Tensor, ...]:
+        """Hand over what was added up, and begin anew."""
+        self._begin()
+        taken, self.by_shared = self.by_shared, ()
+        norms = [
+            _total([part.by_norms[j].sum(0) for part in self.parts])
+            for j in range(len(self.layers) - 1)
+        ]
+        return (*taken, *(norm[0] for norm in norms), *(norm[1] for norm in norms))
+
+    def _begin(self) -> None:
+        if self.by_shared:
+            return
+        like = (self.x_part, self.from_y, *self.from_hidden)
+        self.by_shared = tuple(torch.zeros_like(t, dtype=torch.float32) for t in like)
+        of_parts = (
+            self.by_shared[0].split(LARGEST_PART) if len(self.parts) > 1 else self.by_shared[:1]
+        )
+        for part, by_x_part in zip(self.parts, of_parts, strict=True):
+            part.begin(by_x_part, self.spec.sizes[:-1])
+
+    def _delta(self, part: Part, y_part: Tensor) -> Tensor:
+        _, products, stats = self._activate(part, y_part, None)
+        adjoints = self._buffer(part.num_elements, self.width - self.layers[0].width)
+        sums = part.x_part.new_empty(part.num_tiles, self.width)
+        self._last_layer(part, y_part, None, products, adjoints, sums)
+        tiles = part.tiles
         for j in reversed(range(len(self.layers) - 1)):
             layer = self.layers[j]
             by_h = adjoints[:, self.after[j] :] @ self.to_hidden[j].T
-            kernels.hidden_adjoint[(len(tiles.start),)](
-                self.x_part, y_part, self.index, products, by_h, self.gammas[j], self.betas[j],
-                tiles.start, tiles.end, adjoints, sums,
-                self.x_part.stride(0), y_part.stride(0), products.stride(0), by_h.stride(0),
+            kernels.hidden_adjoint[(part.num_tiles,)](
+                part.x_part, y_part, part.index, products, stats[j], by_h,
+                self.gammas[j], self.betas[j], tiles.start, tiles.end, adjoints, sums,
+                part.x_part.stride(0), y_part.stride(0), products.stride(0), by_h.stride(0),
                 adjoints.stride(0), sums.stride(0), layer.column, layer.products_column,
-                self.spec.eps, **layer.launch,
+                **layer.launch,
             )  # fmt: skip
-        return self._reduce(sums) @ self.from_y
+        return self._reduce(part, sums)
 
-    def vjp(self, by_gradient: Tensor, y: Tensor) -> Tensor:
-        """The derivative by y; those by what the steps share are added to `by_shared`."""
-        by_x_part, by_from_y, *by_parameters = self._by_shared()
-        both = torch.cat([y, by_gradient]) @ self.from_y.T
-        y_part, y_part_dot = both[: self.num_rows], both[self.num_rows :]
-        hs, products = self._activate(y_part, y_part_dot)
-        adjoints = self._buffer(self.width - self.layers[0].width, twice=True)
-        sums = self._sums(2)
-        self._last_layer(y_part, y_part_dot, products, adjoints, sums, by_x_part)
-        tiles, hidden = self.tiles, len(self.layers) - 1
-        for j in reversed(range(hidden)):
+    def _adjoints(self, part: Part, y_parts: Tensor) -> Tensor:
+        y_part_dot, y_part = y_parts[: self.num_rows], y_parts[self.num_rows :]
+        hs, products, stats = self._activate(part, y_part, y_part_dot)
+        adjoints = self._buffer(2 * part.num_elements, self.width - self.layers[0].width)
+        sums = part.x_part.new_empty(part.num_tiles, 2 * self.width)
+        self._last_layer(part, y_part, y_part_dot, products, adjoints, sums)
+        tiles = part.tiles
+        for j in reversed(range(len(self.layers) - 1)):
             layer = self.layers[j]
             after = adjoints[:, self.after[j] :]
+            self._add_product(self.by_shared[2 + j], after.T, hs.pop())
             by_hs = after @ self.to_hidden[j].T
-            _add_product(by_parameters[j], after.T, hs.pop())
-            by_gamma, by_beta = sums.new_empty(2, len(tiles.start), layer.size)
-            kernels.hidden_adjoints[(len(tiles.start),)](
-                self.x_part, y_part, y_part_dot, self.index, products, by_hs,
+            kernels.hidden_adjoints[(part.num_tiles,)](
+                part.x_part, y_part, y_part_dot, part.index, products, stats[j], by_hs,
                 self.gammas[j], self.betas[j], tiles.start, tiles.end,
-                adjoints, sums, by_x_part, by_gamma, by_beta,
-                len(self.index), self.x_part.stride(0), y_part.stride(0), products.stride(0),
+                adjoints, sums, part.by_x_part, part.by_norms[j],
+                part.num_elements, part.x_part.stride(0), y_part.stride(0), products.stride(0),
                 by_hs.stride(0), adjoints.stride(0), sums.stride(0), self.width,
-                layer.column, layer.products_column, self.spec.eps, **layer.launch,
+                layer.column, layer.products_column, **layer.launch,
             )  # fmt: skip
-            by_parameters[hidden + j].add_(by_gamma.sum(0))
-            by_parameters[2 * hidden + j].add_(by_beta.sum(0))
-        delta, by_y_part = self._reduce(sums).split(self.width, dim=1)
-        by_from_y.addmm_(by_y_part.T, y).addmm_(delta.T, by_gradient)
-        return by_y_part @ self.from_y
+        return self._reduce(part, sums)
 
-    def _activate(self, y_part: Tensor, y_part_dot: Tensor | None) -> tuple[list[Tensor], Tensor]:
-        """Run the hidden layers: their activations, and what they give to the layers after."""
-        twice = y_part_dot is not None
-        products = self._buffer(self.width - self.layers[0].width, twice)
+    def _activate(
+        self, part: Part, y_part: Tensor, y_part_dot: Tensor | None
+    ) -> tuple[list[Tensor], Tensor, Tensor]:
+        """Run the hidden layers: their activations, what they give to the layers after, and the
+        means that their adjoints need."""
+        rows = part.num_elements if y_part_dot is None else 2 * part.num_elements
+        products = self._buffer(rows, self.width - self.layers[0].width)
+        stats = part.x_part.new_empty(len(self.layers) - 1, part.num_elements, 4)
         hs: list[Tensor] = []
         for j, layer in enumerate(self.layers[:-1]):
-            h = self._buffer(layer.width, twice)
-            kernels.activate[(triton.cdiv(len(self.index), layer.launch["ROWS"]),)](
-                self.x_part, y_part, y_part_dot, self.index, products,
-                self.gammas[j], self.betas[j], h,
-                len(self.index), self.x_part.stride(0), y_part.stride(0), products.stride(0),
+            h = self._buffer(rows, layer.width)
+            kernels.activate[(triton.cdiv(part.num_elements, layer.launch["ROWS"]),)](
+                part.x_part, y_part, y_part_dot, part.index, products,
+                self.gammas[j], self.betas[j], h, stats[j],
+                part.num_elements, part.x_part.stride(0), y_part.stride(0), products.stride(0),
                 h.stride(0), layer.column, layer.products_column, self.spec.eps,
-                HAS_DOT=twice, **layer.launch,
+                HAS_DOT=y_part_dot is not None, **layer.launch,
             )  # fmt: skip
             if j == 0:
                 torch.mm(h, self.from_hidden[j].T, out=products)
             else:
                 products[:, self.after[j] :].addmm_(h, self.from_hidden[j].T)
-            if twice:
+            if y_part_dot is not None:
                 hs.append(h)
-        return hs, products
+        return hs, products, stats
 
     def _last_layer(
-        self, y_part: Tensor, y_part_dot: Tensor | None, products: Tensor, adjoints: Tensor,
-        sums: Tensor, by_x_part: Tensor | None,
+        self, part: Part, y_part: Tensor, y_part_dot: Tensor | None, products: Tensor,
+        adjoints: Tensor, sums: Tensor,
     ) -> None:  # fmt: skip
-        layer, tiles = self.layers[-1], self.tiles
-        kernels.last_layer[(len(tiles.start),)](
-            self.x_part, y_part, y_part_dot, self.index, products, tiles.start, tiles.end,
-            adjoints, sums, by_x_part,
-            len(self.index), self.x_part.stride(0), y_part.stride(0), products.stride(0),
+        layer, tiles = self.layers[-1], part.tiles
+        kernels.last_layer[(part.num_tiles,)](
+            part.x_part, y_part, y_part_dot, part.index, products, tiles.start, tiles.end,
+            adjoints, sums, part.by_x_part,
+            part.num_elements, part.x_part.stride(0), y_part.stride(0), products.stride(0),
             adjoints.stride(0), sums.stride(0), self.width, layer.column, layer.products_column,
             self.spec.scale, HAS_DOT=y_part_dot is not None, **layer.launch,
         )  # fmt: skip
 
-    def _reduce(self, sums: Tensor) -> Tensor:
+    def _reduce(self, part: Part, sums: Tensor) -> Tensor:
         out = sums.new_empty(self.num_rows, sums.shape[1])
         block = 256
         kernels.reduce_tiles[(self.num_rows, triton.cdiv(sums.shape[1], block))](
-            sums, self.tiles.first, out, sums.shape[1], sums.stride(0), out.stride(0), BLOCK=block
+            sums, part.tiles.first, out, sums.shape[1], sums.stride(0), out.stride(0), BLOCK=block
         )
         return out
 
-    def _buffer(self, width: int, twice: bool = False) -> Tensor:
-        rows = len(self.index) * (2 if twice else 1)
+    def _buffer(self, rows: int, width: int) -> Tensor:
         return self.x_part.new_empty(rows, width, dtype=self.spec.product_dtype)
 
-    def _sums(self, number: int) -> Tensor:
-        return self.x_part.new_empty(len(self.tiles.start), number * self.width)
+    def _product(self, a: Tensor, b: Tensor) -> Tensor:
+        """A product of tensors that belong to sets, in float32."""
+        if b.dtype == a.dtype:
+            return a @ b
+        return torch.mm(a.to(b.dtype), b, out_dtype=a.dtype)
 
-    def _by_shared(self) -> tuple[Tensor, ...]:
-        if self.by_shared is None:
-            parameters = (*self.from_hidden, *self.gammas, *self.betas)
-            like = (self.x_part, self.from_y, *parameters)
-            self.by_shared = tuple(torch.zeros_like(t, dtype=torch.float32) for t in like)
-        return self.by_shared
-
-    def take_by_shared(self) -> tuple[Tensor, ...]:
-        """Hand over what was added up, and begin anew."""
-        taken, self.by_shared = self._by_shared(), None
-        return taken
+    def _add_product(self, total: Tensor, a: Tensor, b: Tensor) -> None:
+        if self.spec.product_dtype == total.dtype:
+            total.addmm_(a, b)
+        else:
+            products = self.spec.product_dtype
+            total.add_(torch.mm(a.to(products), b.to(products), out_dtype=total.dtype))
 
 
-def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    if a.dtype == total.dtype:
-        total.addmm_(a, b)
-    else:
-        total.add_(a @ b)
+def _total(tensors: Sequence[Tensor]) -> Tensor:
+    total, *rest = tensors
+    for tensor in rest:
+        total = total + tensor
+    return total
 
 
 class Bind(torch.autograd.Function):

@@ -1,0 +1,72 @@
+"""One step of gradient descent with momentum, for every row at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from equipool.ops.availability import kernels_serve
+
+
+def momentum_step(
+    y: Tensor, velocity: Tensor, gradient: Tensor, learning_rate: Tensor, momentum: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`v <- mu v - alpha g`, `y <- y + v`, and the look-ahead `y + mu v` after that.
+
+    Args:
+        y: `[num_rows, K]`.
+        velocity: `[num_rows, K]`.
+        gradient: `[num_rows, K]`.
+        learning_rate: alpha, a scalar.
+        momentum: mu, a scalar.
+
+    Returns:
+        y, velocity and look-ahead.
+    """
+    if kernels_serve(y):
+        return _FusedStep.apply(y, velocity, gradient, learning_rate, momentum)
+    velocity = momentum * velocity - learning_rate * gradient
+    y = y + velocity
+    return y, velocity, y + momentum * velocity
+
+
+class _FusedStep(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, y: Tensor, velocity: Tensor, gradient: Tensor, learning_rate: Tensor,
+        momentum: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        from equipool.ops import momentum_kernels as kernels
+
+        y, velocity, gradient = y.contiguous(), velocity.contiguous(), gradient.contiguous()
+        new_y, new_velocity, ahead = (torch.empty_like(y) for _ in range(3))
+        kernels.forward[kernels.grid(y)](
+            y, velocity, gradient, learning_rate, momentum, new_y, new_velocity, ahead,
+            y.numel(), BLOCK=kernels.BLOCK,
+        )  # fmt: skip
+        ctx.save_for_backward(velocity, new_velocity, learning_rate, momentum)
+        ctx.set_materialize_grads(False)
+        return new_y, new_velocity, ahead
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(
+        ctx: Any, by_y: Tensor | None, by_velocity: Tensor | None, by_ahead: Tensor | None
+    ) -> tuple[Tensor, ...]:
+        from equipool.ops import momentum_kernels as kernels
+
+        velocity, new_velocity, learning_rate, momentum = ctx.saved_tensors
+        given = [None if by is None else by.contiguous() for by in (by_y, by_velocity, by_ahead)]
+        outs = tuple(torch.empty_like(velocity) for _ in range(3))
+        grid = kernels.grid(velocity)
+        by_scalars = velocity.new_empty(2, grid[0])
+        kernels.backward[grid](
+            *given, velocity, new_velocity, learning_rate, momentum, *outs, by_scalars,
+            velocity.numel(), grid[0],
+            HAS_Y=given[0] is not None, HAS_VELOCITY=given[1] is not None,
+            HAS_AHEAD=given[2] is not None, BLOCK=kernels.BLOCK,
+        )  # fmt: skip
+        by_learning_rate, by_momentum = by_scalars.sum(1).unbind()
+        return (*outs, by_learning_rate.to(learning_rate.dtype), by_momentum.to(momentum.dtype))
