@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from cases import flatten, make_layer, make_sets, offsets
 
+from cases import flatten, make_layer, make_sets, offsets
 from equipool.layouts import gather_sets
 
 SIZES = (2, 0, 3, 1)
@@ -19,7 +19,7 @@ def assert_holds(gathered, batch):
     elements, sets = gathered
     assert sets.num_sets == len(batch)
     assert sets.real(sets.counts).tolist() == [len(s) for s in batch]
-    rows = elements.split(sets.counts.tolist() + [len(elements) - int(sets.counts.sum())])
+    rows = elements.split([*sets.counts.tolist(), len(elements) - int(sets.counts.sum())])
     for row, expected in zip(rows[: len(batch)], batch, strict=True):
         assert torch.equal(row.sort(0).values, expected.sort(0).values)
     assert bool((sets.index.diff() >= 0).all())

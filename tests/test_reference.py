@@ -4,9 +4,17 @@ import math
 
 import pytest
 import torch
-from cases import SCALINGS, assert_near, flatten, make_layer, make_sets
 
-from equipool import EquilibriumAggregation, LearnedStart, Nesterov, ResNetPotential, SquaredNorm
+from cases import SCALINGS, assert_near, flatten, make_layer, make_sets
+from equipool import (
+    EquilibriumAggregation,
+    LearnedStart,
+    Nesterov,
+    ResNetPotential,
+    SquaredNorm,
+    sets,
+)
+from equipool.ops.resnet_gradient import op
 from equipool.reference import aggregate, energy, energy_gradient, read_layer
 
 TOLERANCE = 1e-10
@@ -43,17 +51,17 @@ def assert_agree(layer, sizes=SIZES):
     x.requires_grad_()
     order = torch.randperm(len(x))
     solution = layer.solve(x[order], index[order], dim_size=len(sizes))
-    sets = x.split(list(sizes))
+    parts = x.split(list(sizes))
     reference = read_layer(layer)
-    y, aux_loss = aggregate(sets, reference)
+    y, aux_loss = aggregate(parts, reference)
 
     assert_near(solution.y, y, TOLERANCE)
     assert_near(layer(x[order], index[order], dim_size=len(sizes)), y, TOLERANCE)
     assert_near(solution.aux_loss, aux_loss, TOLERANCE)
-    energies = torch.stack([energy(s, row, reference) for s, row in zip(sets, y, strict=True)])
+    energies = torch.stack([energy(s, row, reference) for s, row in zip(parts, y, strict=True)])
     assert_near(solution.energy, energies, TOLERANCE)
     steepest = [
-        energy_gradient(s, row, reference).abs().max() for s, row in zip(sets, y, strict=True)
+        energy_gradient(s, row, reference).abs().max() for s, row in zip(parts, y, strict=True)
     ]
     assert_near(solution.residual, torch.stack(steepest), TOLERANCE)
 
@@ -99,9 +107,7 @@ def test_gtol_and_clip(gtol, clip_value, num_steps, factored):
 
 @pytest.mark.parametrize("scaling", SCALINGS)
 def test_gtol_and_clip_under_every_scaling(scaling, factored):
-    layer = make_layer(
-        scaling=scaling, gtol=0.3, clip_value=0.1, num_steps=12, factored=factored
-    )
+    layer = make_layer(scaling=scaling, gtol=0.3, clip_value=0.1, num_steps=12, factored=factored)
     assert_agree(layer)
 
 
@@ -137,6 +143,15 @@ def test_a_large_regularizer_and_a_large_step(factored):
     with torch.no_grad():
         layer.regularizer.raw_weight.raw.fill_(1.0)
     assert_agree(layer)
+
+
+@pytest.mark.parametrize("scaling", SCALINGS)
+def test_sums_in_pieces(scaling, factored, monkeypatch):
+    """Very large batches are cut; here, already a batch of twelve elements."""
+    monkeypatch.setattr(op, "CPU_ROWS", 5)
+    monkeypatch.setattr(sets, "BLOCKED_FROM", 1)
+    monkeypatch.setattr(sets, "BLOCK", 2)
+    assert_agree(make_layer(scaling=scaling, start=LearnedStart(4, 0.5), factored=factored))
 
 
 def test_reading_a_layer_takes_another_number_of_steps():

@@ -9,7 +9,7 @@ from equipool import LearnedStart, Nesterov, SquaredNorm
 from equipool.scalars import FractionScalar, PositiveScalar
 
 POSITIVE = [
-    *(10.0**e for e in range(-8, 5)), 0.1, 0.125, 0.3, 0.7, 1 / 3, 0.017, 1.1, 2.7, 19.9, 20.1, 33.3,
+    *(10.0**e for e in range(-8, 5)), 0.1, 0.125, 0.3, 0.7, 1 / 3, 0.017, 1.1, 2.7, 19.9, 33.3,
     *(torch.rand(200, generator=torch.Generator().manual_seed(0)).double() * 2).tolist(),
 ]  # fmt: skip
 FRACTIONS = [

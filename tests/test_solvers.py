@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from cases import Quadratic
 
+from cases import Quadratic
 from equipool import EquilibriumAggregation, HeavyBall, Nesterov, NoRegularizer
 
 CURVATURE = torch.tensor([[0.5, 2.0], [1.0, 4.0]])

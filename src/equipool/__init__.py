@@ -7,6 +7,7 @@ torch.Size([2, 8])
 
 from equipool import closed_form
 from equipool.aggregation import EquilibriumAggregation
+from equipool.capture import CapturedStep, capture_step
 from equipool.differentiation import Differentiation, Unrolled
 from equipool.potentials import Potential, ResNetPotential
 from equipool.regularizers import NoRegularizer, Regularizer, SquaredNorm
@@ -17,6 +18,7 @@ from equipool.starts import LearnedStart, Start, ZeroStart
 __version__ = "0.1.0"
 
 __all__ = [
+    "CapturedStep",
     "Differentiation",
     "EquilibriumAggregation",
     "HeavyBall",
@@ -33,6 +35,7 @@ __all__ = [
     "Start",
     "Unrolled",
     "ZeroStart",
+    "capture_step",
     "closed_form",
     "record",
 ]

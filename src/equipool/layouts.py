@@ -58,6 +58,10 @@ def gather_sets(
         return _from_padded(x, mask, dim_size)
     if mask is not None:
         check_like("mask", mask, x, x.shape[:1], (torch.bool,))
+        if index is not None:
+            check_like("index", index, x, x.shape[:1], INTEGERS)
+        if values_are_at_hand(x):  # padding is dropped rather than carried along
+            x, index, mask = x[mask], index if index is None else index[mask], None
     if ptr is not None:
         refuse_with("ptr", index=index, mask=mask)
         return _from_ptr(x, ptr, dim_size)

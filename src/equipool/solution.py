@@ -80,7 +80,7 @@ def record(diagnostics: bool = True) -> Iterator[Solutions]:
     try:
         yield solutions
     finally:
-        _recorders.pop()
+        _recorders[:] = [other for other in _recorders if other is not solutions]
 
 
 def active_recorders() -> list[Solutions]:

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from cases import SCALINGS, flatten, make_layer, make_sets
 from torch.autograd import gradcheck, gradgradcheck
 
+from cases import SCALINGS, flatten, make_layer, make_sets
 from equipool import LearnedStart, SquaredNorm
 
 
@@ -47,9 +47,7 @@ OUTCOMES = {
 @pytest.mark.parametrize("scaling", SCALINGS)
 def test_gradcheck(scaling, outcome, factored):
     start = LearnedStart(3, 0.2)
-    layer = make_layer(
-        2, 3, (4, 3), scaling=scaling, num_steps=3, start=start, factored=factored
-    )
+    layer = make_layer(2, 3, (4, 3), scaling=scaling, num_steps=3, start=start, factored=factored)
     check(layer, outcome)
 
 

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from cases import SCALINGS, flatten, make_layer, make_sets, offsets
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cases import SCALINGS, flatten, make_layer, make_sets, offsets
 from equipool import LearnedStart, sets
 from equipool.ops.resnet_gradient import op
 

@@ -141,9 +141,11 @@ def test_index_may_be_half_of_an_edge_index(aggregation, sort_order):
     edges = torch.tensor([[0, 1, 2, 0], [0, 0, 1, 2]])
     index = EdgeIndex(edges, sparse_size=(3, 3), sort_order=sort_order)[1]
     assert type(index) is not torch.Tensor
+    seen = []
+    aggregation.layer.register_forward_pre_hook(lambda layer, args: seen.extend(args))
     x = torch.randn(4, 3).double()
     found = aggregation(x, index)
-    assert type(found) is torch.Tensor
+    assert [type(tensor) for tensor in seen] == [torch.Tensor, torch.Tensor]
     assert torch.equal(found, aggregation(x, edges[1]))
 
 

@@ -5,15 +5,31 @@ from __future__ import annotations
 import functools
 import importlib.util
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
+
+_enabled = True
+
+
+@contextmanager
+def kernels(enabled: bool) -> Iterator[None]:
+    """Use or avoid the Triton kernels inside the block. They are used unless told otherwise."""
+    global _enabled
+    before, _enabled = _enabled, enabled
+    try:
+        yield
+    finally:
+        _enabled = before
 
 
 def kernels_serve(x: Tensor) -> bool:
     """Whether the kernels can take this tensor: on a GPU, eager, in float32 or shorter."""
     return (
-        x.is_cuda
+        _enabled
+        and x.is_cuda
         and x.dtype != torch.float64
         and not torch.compiler.is_compiling()
         and not torch._C._are_functorch_transforms_active()

@@ -35,7 +35,7 @@ def bind_gradient(
         gammas: scales of the hidden layers' normalisations.
         betas: their shifts.
     """
-    kernels = kernels_serve(x)
+    kernels = kernels_serve(x) and x.shape[0] > 0
     if kernels:
         folded = align(folded, spec.sizes)
     x_part = _product(x, folded.from_x.T, spec.product_dtype) + folded.constant

@@ -17,7 +17,7 @@ import triton.language as tl
 
 @triton.jit
 def _tanh(t):
-    return 2 * tl.sigmoid(2 * t) - 1
+    return 1 - tl.fdiv(2.0, 1 + tl.exp(2 * t))
 
 
 @triton.jit
@@ -104,6 +104,7 @@ def last_layer(
     num_elements, x_stride, y_stride, products_stride, adjoints_stride, sums_stride, by_u_sums,
     column, products_column, scale,
     SIZE: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
+    STAGES: tl.constexpr,
     HAS_PRODUCTS: tl.constexpr, HAS_DOT: tl.constexpr,
 ):  # fmt: skip
     """`delta` of the last layer and its sum over the tile; with a direction also `by_u`."""
@@ -112,20 +113,21 @@ def last_layer(
     cols = tl.arange(0, BLOCK)
     live = (cols < SIZE)[None, :]
     offset = num_elements.to(tl.int64) if HAS_DOT else 0
+    at_y = tl.load(index + start) * y_stride + column + cols  # a tile lies within one set
+    y_here = tl.load(y_part + at_y, mask=cols < SIZE, other=0.0)[None, :]
+    if HAS_DOT:
+        y_dot_here = tl.load(y_part_dot + at_y, mask=cols < SIZE, other=0.0)[None, :]
     delta_sum = tl.zeros([BLOCK], tl.float32)
     by_u_sum = tl.zeros([BLOCK], tl.float32)
-    for first in range(start, end, ROWS):
+    for first in tl.range(start, end, ROWS, num_stages=STAGES):
         rows = (first + tl.arange(0, ROWS)).to(tl.int64)
         inside = rows < end
         mask = inside[:, None] & live
         wide = inside[:, None] & (cols < WIDTH)[None, :]
-        sets = tl.load(index + rows, mask=inside, other=0)
         at_x = rows[:, None] * x_stride + column + cols[None, :]
-        at_y = sets[:, None] * y_stride + column + cols[None, :]
         at_products = rows[:, None] * products_stride + products_column + cols[None, :]
         at_adjoints = rows[:, None] * adjoints_stride + products_column + cols[None, :]
-        u = tl.load(x_part + at_x, mask=mask, other=0.0)
-        u += tl.load(y_part + at_y, mask=mask, other=0.0)
+        u = tl.load(x_part + at_x, mask=mask, other=0.0) + tl.where(mask, y_here, 0.0)
         if HAS_PRODUCTS:
             below = products + offset * products_stride
             u += tl.load(below + at_products, mask=mask, other=0.0).to(tl.float32)
@@ -134,7 +136,7 @@ def last_layer(
         if HAS_PRODUCTS:
             tl.store(adjoints + at_adjoints, delta.to(adjoints.dtype.element_ty), mask=wide)
         if HAS_DOT:
-            u_dot = tl.load(y_part_dot + at_y, mask=mask, other=0.0)
+            u_dot = tl.where(mask, y_dot_here, 0.0)
             if HAS_PRODUCTS:
                 u_dot += tl.load(products + at_products, mask=mask, other=0.0).to(tl.float32)
             by_u = scale * u_dot
@@ -152,10 +154,11 @@ def last_layer(
 
 @triton.jit
 def hidden_adjoint(
-    x_part, y_part, index, products, stats, by_h, gamma, beta, tile_start, tile_end, adjoints, sums,
+    x_part, y_part, index, products, stats, h_in, by_h, gamma, tile_start, tile_end, adjoints, sums,
     x_stride, y_stride, products_stride, by_h_stride, adjoints_stride, sums_stride,
     column, products_column,
     SIZE: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
+    STAGES: tl.constexpr,
     HAS_PRODUCTS: tl.constexpr,
 ):  # fmt: skip
     """`delta` of a hidden layer from `by_h`, and its sum over the tile. The first layer's `delta`
@@ -165,28 +168,25 @@ def hidden_adjoint(
     cols = tl.arange(0, BLOCK)
     live = (cols < SIZE)[None, :]
     scale = tl.load(gamma + cols, mask=cols < SIZE, other=0.0)[None, :]
-    shift = tl.load(beta + cols, mask=cols < SIZE, other=0.0)[None, :]
+    at_y = tl.load(index + start) * y_stride + column + cols  # a tile lies within one set
+    y_here = tl.load(y_part + at_y, mask=cols < SIZE, other=0.0)[None, :]
     delta_sum = tl.zeros([BLOCK], tl.float32)
-    for first in range(start, end, ROWS):
+    for first in tl.range(start, end, ROWS, num_stages=STAGES):
         rows = (first + tl.arange(0, ROWS)).to(tl.int64)
         inside = rows < end
         mask = inside[:, None] & live
         wide = inside[:, None] & (cols < WIDTH)[None, :]
-        sets = tl.load(index + rows, mask=inside, other=0)
         at_products = rows[:, None] * products_stride + products_column + cols[None, :]
         at_x = rows[:, None] * x_stride + column + cols[None, :]
-        u = tl.load(x_part + at_x, mask=mask, other=0.0)
-        u += tl.load(
-            y_part + sets[:, None] * y_stride + column + cols[None, :], mask=mask, other=0.0
-        )
+        u = tl.load(x_part + at_x, mask=mask, other=0.0) + y_here
         if HAS_PRODUCTS:
             u += tl.load(products + at_products, mask=mask, other=0.0).to(tl.float32)
         at_stats = stats + rows[:, None] * 4
         mean = tl.load(at_stats, mask=inside[:, None], other=0.0)
         rstd = tl.load(at_stats + 1, mask=inside[:, None], other=0.0)
         xhat = tl.where(mask, (u - mean) * rstd, 0.0)
-        h = _tanh(scale * xhat + shift)
         at_by_h = rows[:, None] * by_h_stride + cols[None, :]
+        h = tl.load(h_in + at_by_h, mask=mask, other=0.0).to(tl.float32)
         by_h_here = tl.load(by_h + at_by_h, mask=mask, other=0.0).to(tl.float32)
         by_xhat = scale * by_h_here * (1 - h * h)
         mean_by, across = _means(by_xhat, by_xhat * xhat, SIZE)
@@ -200,42 +200,43 @@ def hidden_adjoint(
 
 @triton.jit(do_not_specialize=["num_elements"])
 def hidden_adjoints(
-    x_part, y_part, y_part_dot, index, products, stats, by_hs, gamma, beta, tile_start, tile_end,
+    x_part, y_part, y_part_dot, index, products, stats, hs, by_hs, gamma, tile_start, tile_end,
     adjoints, sums, by_x_part, by_norm,
     num_elements, x_stride, y_stride, products_stride, by_hs_stride, adjoints_stride, sums_stride,
     by_u_sums, column, products_column,
     SIZE: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
+    STAGES: tl.constexpr,
     HAS_PRODUCTS: tl.constexpr,
 ):  # fmt: skip
     """`delta` and `by_u` of a hidden layer, their sums over the tile, and the tile's part of the
     derivatives by gamma and beta, added to those of earlier steps.
 
-    Of `products`, `by_hs` and `adjoints` the first rows belong to the direction: products of
-    `h_dot`, the derivative by `h_dot`, and `delta`.
+    Of `products`, `hs`, `by_hs` and `adjoints` the first rows belong to the direction: products of
+    `h_dot`, `h_dot`, the derivative by it, and `delta`.
     """
     tile = tl.program_id(0).to(tl.int64)
     start, end = tl.load(tile_start + tile), tl.load(tile_end + tile)
     cols = tl.arange(0, BLOCK)
     live = (cols < SIZE)[None, :]
     scale = tl.load(gamma + cols, mask=cols < SIZE, other=0.0)[None, :]
-    shift = tl.load(beta + cols, mask=cols < SIZE, other=0.0)[None, :]
     offset = num_elements.to(tl.int64)
+    at_y = tl.load(index + start) * y_stride + column + cols  # a tile lies within one set
+    y_here = tl.load(y_part + at_y, mask=cols < SIZE, other=0.0)[None, :]
+    y_dot_here = tl.load(y_part_dot + at_y, mask=cols < SIZE, other=0.0)[None, :]
     delta_sum = tl.zeros([BLOCK], tl.float32)
     by_u_sum = tl.zeros([BLOCK], tl.float32)
     gamma_sum = tl.zeros([BLOCK], tl.float32)
     beta_sum = tl.zeros([BLOCK], tl.float32)
-    for first in range(start, end, ROWS):
+    for first in tl.range(start, end, ROWS, num_stages=STAGES):
         rows = (first + tl.arange(0, ROWS)).to(tl.int64)
         inside = rows < end
         mask = inside[:, None] & live
         wide = inside[:, None] & (cols < WIDTH)[None, :]
-        sets = tl.load(index + rows, mask=inside, other=0)
         at_x = rows[:, None] * x_stride + column + cols[None, :]
-        at_y = sets[:, None] * y_stride + column + cols[None, :]
         at_products = rows[:, None] * products_stride + products_column + cols[None, :]
-        u = tl.load(x_part + at_x, mask=mask, other=0.0)
-        u += tl.load(y_part + at_y, mask=mask, other=0.0)
-        u_dot = tl.load(y_part_dot + at_y, mask=mask, other=0.0)
+        u = tl.load(x_part + at_x, mask=mask, other=0.0) + y_here
+        u_dot = tl.where(mask, y_dot_here, 0.0)
+        by_x = tl.load(by_x_part + at_x, mask=mask, other=0.0)
         if HAS_PRODUCTS:
             below = products + offset * products_stride
             u += tl.load(below + at_products, mask=mask, other=0.0).to(tl.float32)
@@ -247,9 +248,9 @@ def hidden_adjoints(
         along = tl.load(at_stats + 3, mask=inside[:, None], other=0.0)
         xhat = tl.where(mask, (u - mean) * rstd, 0.0)
         xhat_dot = tl.where(mask, rstd * (u_dot - mean_dot - xhat * along), 0.0)
-        h = _tanh(scale * xhat + shift)
-        slope = 1 - h * h
         at_by_h = rows[:, None] * by_hs_stride + cols[None, :]
+        h = tl.load(hs + offset * by_hs_stride + at_by_h, mask=mask, other=0.0).to(tl.float32)
+        slope = 1 - h * h
         by_h_dot = tl.load(by_hs + at_by_h, mask=mask, other=0.0).to(tl.float32)
         by_h = tl.load(by_hs + offset * by_hs_stride + at_by_h, mask=mask, other=0.0).to(tl.float32)
         by_t_dot = by_h_dot * slope
@@ -266,7 +267,6 @@ def hidden_adjoints(
         by_u = tl.where(mask, rstd * (by_xhat - mean_by - xhat * (across_by + by_rstd)), 0.0)
         delta_sum += tl.sum(delta, axis=0)
         by_u_sum += tl.sum(by_u, axis=0)
-        by_x = tl.load(by_x_part + at_x, mask=mask, other=0.0)
         tl.store(by_x_part + at_x, by_x + by_u, mask=mask)
         if HAS_PRODUCTS:
             at_adjoints = rows[:, None] * adjoints_stride + products_column + cols[None, :]

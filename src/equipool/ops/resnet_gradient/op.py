@@ -42,9 +42,10 @@ def summed_gradient(
         gammas: scales of the normalisations.
         betas: shifts of the normalisations.
     """
-    if torch.compiler.is_exporting():  # plain operations, which need no equipool to be loaded
-        return _gradient(spec, y, x_part, from_y, index, *from_hidden, *gammas, *betas)
-    return _SummedGradient.apply(spec, y, x_part, from_y, index, *from_hidden, *gammas, *betas)
+    tensors = (y, x_part, from_y, index, *from_hidden, *gammas, *betas)
+    if _is_traced_for_its_value(tensors):
+        return _gradient(spec, *tensors)
+    return _SummedGradient.apply(spec, *tensors)
 
 
 def _gradient(
@@ -99,9 +100,9 @@ class _SummedGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, by_gradient: Tensor) -> tuple[Tensor | None, ...]:
-        by_y, by_x_part, by_from_y, *by_parameters = _Vjp.apply(
-            ctx.spec, by_gradient, *ctx.saved_tensors
-        )
+        # No second gradient passes through a compiled region, so nothing is lost there.
+        vjp = _vjp if torch.compiler.is_compiling() else _Vjp.apply
+        by_y, by_x_part, by_from_y, *by_parameters = vjp(ctx.spec, by_gradient, *ctx.saved_tensors)
         return None, by_y, by_x_part, by_from_y, None, *by_parameters
 
     @staticmethod
@@ -147,6 +148,15 @@ def _one_by_one(
         return torch.stack(outputs), 0
     stacked = tuple(torch.stack(column) for column in zip(*outputs, strict=True))
     return stacked, (0,) * len(stacked)
+
+
+def _is_traced_for_its_value(tensors: Sequence[Tensor]) -> bool:
+    """Whether a compiler or an exporter reads this and no gradient is asked for. It then gets plain
+    operations, which need no equipool to be loaded."""
+    if torch.compiler.is_exporting():
+        return True
+    differentiated = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    return torch.compiler.is_compiling() and not differentiated
 
 
 def _network(spec: Spec, parameters: tuple[Tensor, ...]) -> Network:

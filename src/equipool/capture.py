@@ -1,0 +1,82 @@
+"""A whole training step as one CUDA graph."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+
+import torch
+
+
+class CapturedStep:
+    """A step that was recorded once and is replayed at every call. See `capture_step`."""
+
+    def __init__(self, graph: torch.cuda.CUDAGraph, output: object) -> None:
+        self.graph = graph
+        self.output = output
+
+    def __call__(self) -> object:
+        """Run the step on what its input tensors hold now; returns what the step returned, its
+        tensors overwritten with the new values."""
+        self.graph.replay()
+        return self.output
+
+
+def capture_step(step: Callable[[], object], warmup: int = 3) -> CapturedStep:
+    """Record a step in a CUDA graph: one launch instead of a thousand.
+
+    Small batches are bound by the launching of kernels, not by their work. A captured step reads
+    and writes the same memory at every call: copy a new batch into the input tensors, then call.
+
+    The step must not look at values on the host and must always have the same shapes. For sets of
+    changing sizes that means a fixed capacity: `x [capacity, C]`, `index [capacity]` and a
+    `mask [capacity]` that is True for the real elements, with `dim_size` given; elements that are
+    not real change nothing. An optimiser needs `capturable=True`, and gradients are set to None or
+    zero inside the step.
+
+    Args:
+        step: takes nothing, returns anything; run `warmup` times before it is recorded.
+        warmup: runs before the recording, which build what is built once. They train, too.
+
+    Example:
+        A step with model, loss, backward and optimiser, and a loop that feeds it:
+
+        ```python
+        x, index = torch.zeros(4096, 16, device="cuda"), torch.zeros(4096, device="cuda").long()
+        mask, target = torch.zeros(4096, device="cuda").bool(), torch.zeros(256, device="cuda")
+        optimizer = torch.optim.Adam(model.parameters(), capturable=True)
+
+        def step():
+            optimizer.zero_grad(set_to_none=True)
+            y = layer(x, index, mask=mask, dim_size=256)
+            loss = (head(y).squeeze(-1) - target).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        step = equipool.capture_step(step)
+        for batch in batches:
+            n = len(batch.x)
+            x[:n].copy_(batch.x)
+            index[:n].copy_(batch.index)
+            mask.fill_(False)
+            mask[:n] = True
+            target.copy_(batch.target)
+            loss = step()
+        ```
+    """
+    if not torch.cuda.is_available():
+        raise RuntimeError("capture_step needs a CUDA device: call the step itself instead")
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(max(warmup, 1)):
+            step()
+    torch.cuda.current_stream().wait_stream(stream)
+    # Graphs of autograd that are still alive tie gradients to the stream they were made on.
+    gc.collect()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        output = step()
+    return CapturedStep(graph, output)

@@ -1,0 +1,84 @@
+"""Two processes that share a batch train as one process that has all of it."""
+
+import time
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import equipool
+from cases import flatten, make_layer, make_sets
+from equipool import LearnedStart
+
+pytestmark = pytest.mark.processes
+
+SECONDS = 120
+SHARDS = ((3, 1, 4), (2, 6, 1))  # as many sets in each, so that the mean of means is the mean
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.pool = make_layer(start=LearnedStart(4))
+        torch.manual_seed(5)
+        self.head = nn.Linear(4, 1).double()
+
+    def forward(self, x, index):
+        return self.head(self.pool(x, index))
+
+
+def train(model, sets, num_steps=2):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    x, index = flatten(sets)
+    for _ in range(num_steps):
+        optimizer.zero_grad()
+        with equipool.record(diagnostics=False) as solutions:
+            loss = (model(x, index) - 1).square().mean()
+        (loss + 0.1 * solutions.aux_loss).backward()
+        optimizer.step()
+
+
+def shard(rank):
+    return make_sets(SHARDS[rank], seed=10 + rank)
+
+
+def work(rank, rendezvous, result):
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{rendezvous}",
+        rank=rank,
+        world_size=len(SHARDS),
+        timeout=timedelta(seconds=SECONDS),
+    )
+    model = Model()
+    train(DistributedDataParallel(model), shard(rank))
+    torch.save(model.state_dict(), f"{result}.{rank}")
+    dist.destroy_process_group()
+
+
+@pytest.mark.skipif(not dist.is_gloo_available(), reason="torch is built without gloo")
+def test_two_processes_train_as_one(tmp_path):
+    rendezvous, result = tmp_path / "rendezvous", tmp_path / "state"
+    processes = mp.spawn(work, (rendezvous, result), nprocs=len(SHARDS), join=False)
+    deadline = time.monotonic() + SECONDS
+    try:
+        while not processes.join(timeout=1):
+            assert time.monotonic() < deadline, "the processes did not end"
+    finally:
+        for process in processes.processes:
+            process.kill()
+    first, second = (torch.load(f"{result}.{rank}", weights_only=True) for rank in range(2))
+
+    model = Model()
+    start = {name: value.clone() for name, value in model.state_dict().items()}
+    train(model, [*shard(0), *shard(1)])
+    for name, expected in model.state_dict().items():
+        assert torch.equal(first[name], second[name]), name
+        torch.testing.assert_close(first[name], expected, rtol=1e-10, atol=1e-12, msg=name)
+    for name, _ in model.named_parameters():
+        assert not torch.equal(model.state_dict()[name], start[name]), name

@@ -1,0 +1,114 @@
+"""Imports point one way, and the core needs torch alone."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+import equipool
+
+SOURCE = Path(equipool.__file__).parent
+
+# What each room of the core may import of the others. A new room belongs in here.
+MAY_IMPORT = {
+    "ops": set(),
+    "checks": set(),
+    "scalars": set(),
+    "scalings": set(),
+    "solution": set(),
+    "reference": set(),
+    "sets": {"ops"},
+    "layouts": {"checks", "ops", "sets"},
+    "starts": {"sets"},
+    "potentials": {"ops", "scalars", "sets"},
+    "regularizers": {"scalars"},
+    "energy": {"potentials", "regularizers", "scalings", "sets"},
+    "solvers": {"ops", "scalars"},
+    "differentiation": {"solvers"},
+}
+PARTS = set(MAY_IMPORT) - {"reference"}
+MAY_IMPORT["aggregation"] = PARTS
+MAY_IMPORT["closed_form"] = PARTS | {"aggregation"}
+MAY_IMPORT["__init__"] = PARTS | {"aggregation", "closed_form"}
+MAY_IMPORT["pyg"] = PARTS | {"aggregation", "closed_form", "__init__"}
+
+# Rooms around the core. They may import anything of it, it nothing of them.
+AROUND = {"baselines", "cli", "demo", "models", "report", "tasks", "training"}
+
+# Packages that one room alone may import, beside torch.
+THIRD_PARTIES = {"pyg": {"torch_geometric"}, "ops": {"triton"}}
+
+
+def room_of(path):
+    """`potentials/resnet.py` is in the room `potentials`."""
+    return path.relative_to(SOURCE).with_suffix("").parts[0]
+
+
+def imported_names(path):
+    """Full names of everything a file imports, inside functions too."""
+    package = ("equipool", *path.relative_to(SOURCE).parent.parts)
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            stem = ".".join([*base, *([node.module] if node.module else [])])
+            yield from (f"{stem}.{alias.name}" for alias in node.names)
+
+
+def rooms_imported(path):
+    for name in imported_names(path):
+        first, *rest = name.split(".")
+        if first == "equipool":
+            known = rest and (rest[0] in MAY_IMPORT or rest[0] in AROUND)
+            yield rest[0] if known else "__init__"
+
+
+def packages_imported(path):
+    return {name.split(".")[0] for name in imported_names(path)} - {"equipool"}
+
+
+CORE = [path for path in sorted(SOURCE.rglob("*.py")) if room_of(path) not in AROUND]
+each_file = pytest.mark.parametrize("path", CORE, ids=[str(p.relative_to(SOURCE)) for p in CORE])
+
+
+@each_file
+def test_imports_point_one_way(path):
+    room = room_of(path)
+    assert room in MAY_IMPORT, f"say in MAY_IMPORT what {room} may import"
+    outside = set(rooms_imported(path)) - {room} - MAY_IMPORT[room]
+    assert not outside, f"{room} imports {sorted(outside)}"
+
+
+@each_file
+def test_the_core_needs_torch_alone(path):
+    allowed = {"torch", *sys.stdlib_module_names, *THIRD_PARTIES.get(room_of(path), ())}
+    assert not packages_imported(path) - allowed
+
+
+def test_the_rule_itself_has_no_circle():
+    seen = set()
+    remaining = dict(MAY_IMPORT)
+    while remaining:
+        ready = {room for room, others in remaining.items() if others <= seen}
+        assert ready, f"a circle among {sorted(remaining)}"
+        seen |= ready
+        for room in ready:
+            del remaining[room]
+
+
+def test_operations_see_no_modules():
+    for path in SOURCE.joinpath("ops").rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        names = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
+        names |= {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+        assert not names & {"Module", "Parameter"}, path.name
+
+
+def test_the_readers_of_imports_see_them():
+    """The rules above would hold of anything if nothing were read."""
+    assert {"checks", "ops", "sets"} <= set(rooms_imported(SOURCE / "layouts.py"))
+    assert "potentials" in set(rooms_imported(SOURCE / "energy.py"))
+    assert "torch_geometric" in packages_imported(SOURCE / "pyg.py")
+    assert len(CORE) > 15

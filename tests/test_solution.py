@@ -1,0 +1,350 @@
+"""What a solve says about itself, one set's trouble kept from the others, and recording."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import equipool
+from cases import SCALINGS, Quadratic, flatten, make_layer, make_sets, offsets
+from equipool import EquilibriumAggregation, LearnedStart, Nesterov, NoRegularizer, Potential
+
+SIZES = (3, 1, 0, 6, 2)
+
+
+def quadratic(num_steps, learning_rate=0.1):
+    return EquilibriumAggregation(
+        3,
+        3,
+        potential=Quadratic(),
+        regularizer=NoRegularizer(),
+        solver=Nesterov(learning_rate, 0.5),
+        num_steps=num_steps,
+        scaling="mean",
+    )
+
+
+@pytest.fixture
+def batch():
+    return flatten(make_sets(SIZES))
+
+
+def test_fields_and_shapes(batch):
+    solution = make_layer().solve(*batch)
+    assert solution.y.shape == (5, 4)
+    for name in ("energy", "residual", "converged", "finite"):
+        assert getattr(solution, name).shape == (5,), name
+    assert solution.converged.dtype == solution.finite.dtype == torch.bool
+    assert solution.aux_loss.shape == ()
+    assert solution.trajectory is None
+    assert solution.num_steps == 6
+    assert torch.equal(solution.y, make_layer()(*batch))
+
+
+def test_energy_and_residual_are_those_at_y(batch):
+    layer = make_layer()
+    solution = layer.solve(*batch)
+    y = solution.y.detach().requires_grad_()
+    energy = layer.energy(batch[0], y, batch[1])
+    torch.testing.assert_close(solution.energy, energy, rtol=1e-12, atol=1e-12)
+    (gradient,) = torch.autograd.grad(energy.sum(), y)
+    torch.testing.assert_close(solution.residual, gradient.abs().amax(-1), rtol=1e-9, atol=1e-12)
+    assert not solution.residual.requires_grad
+
+
+def test_converged_or_not():
+    x, index = flatten(make_sets((3, 5), dtype=torch.float32))
+    assert quadratic(200).solve(x, index).converged.all()
+    assert not quadratic(1).solve(x, index).converged.any()
+    exploded = quadratic(30, learning_rate=5.0).solve(x, index)
+    assert not exploded.converged.any()
+    assert exploded.residual.min() > 1e3
+
+
+def test_converged_set_by_set():
+    """One set begins at its minimum, the other does not get there in a step."""
+    x = torch.tensor([[1.0, 1.0, 1.0], [-1.0, -1.0, -1.0], [5.0, 0.0, 0.0]])
+    solution = quadratic(1).solve(x, torch.tensor([0, 0, 1]))
+    assert solution.converged.tolist() == [True, False]
+
+
+def test_tolerance_is_the_border():
+    x, index = flatten(make_sets((3, 5), dtype=torch.float32))
+    layer = quadratic(10)
+    residual = layer.solve(x, index).residual
+    layer.tolerance = residual.max().item()
+    assert layer.solve(x, index).converged.all()
+    layer.tolerance = residual.min().item() / 2
+    assert not layer.solve(x, index).converged.any()
+
+
+def test_a_default_layer_untrained_and_short_does_not_claim_convergence():
+    layer = EquilibriumAggregation(3, 8, num_steps=1)
+    assert not layer.solve(torch.randn(6, 3)).converged.any()
+
+
+@pytest.mark.parametrize("factored", [True, False], ids=["factored", "autograd"])
+@pytest.mark.parametrize("scaling", SCALINGS)
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e200])
+def test_trouble_in_one_set_stays_there(value, scaling, factored):
+    """Neither output nor gradient of another set changes by a bit."""
+    layer = make_layer(scaling=scaling, start=LearnedStart(4), gtol=1e-4, factored=factored)
+    clean = torch.cat(make_sets(SIZES))
+    ptr = offsets(make_sets(SIZES))
+    broken = clean.clone()
+    broken[5, 1] = value  # of the set of six
+    others, elements = [0, 1, 2, 4], [0, 1, 2, 3, 10, 11]
+    outputs, gradients = [], []
+    for x in (clean, broken):
+        x.requires_grad_()
+        solution = layer.solve(x, ptr=ptr)
+        loss = solution.y.square().sum() + solution.aux_loss + solution.energy.sum()
+        gradients.append(torch.autograd.grad(loss, x)[0][elements])
+        outputs.append(solution)
+    for name in ("y", "energy", "residual", "converged", "finite"):
+        found, expected = (getattr(s, name)[others] for s in (outputs[1], outputs[0]))
+        assert torch.equal(found, expected), name
+    assert torch.equal(gradients[1], gradients[0])
+    assert gradients[0].abs().max() > 0
+    assert not outputs[1].converged[3]
+    assert outputs[0].finite.all()
+    assert math.isfinite(value) or not outputs[1].finite[3]
+
+
+@pytest.mark.parametrize("layout", ["index", "padded", "nested", "flat mask"])
+def test_trouble_in_one_set_stays_there_in_every_layout(layout):
+    layer = make_layer()
+    batch = make_sets((2, 3, 1))
+    batch[1][0, 0] = torch.nan
+    x, index = flatten(batch)
+    expected = [layer(batch[0])[0], layer(batch[2])[0]]
+    mask = torch.arange(3) < torch.tensor([[2], [3], [1]])
+    padded = torch.stack([nn.functional.pad(s, (0, 0, 0, 3 - len(s))) for s in batch])
+    solution = {
+        "index": lambda: layer.solve(x, index),
+        "padded": lambda: layer.solve(padded, mask=mask),
+        "nested": lambda: layer.solve(torch.nested.nested_tensor(batch, layout=torch.jagged)),
+        "flat mask": lambda: layer.solve(
+            torch.cat([x, x[:2] * torch.nan]),
+            torch.cat([index, index[:2]]),
+            mask=torch.arange(8) < 6,
+            dim_size=3,
+        ),
+    }[layout]()
+    assert solution.finite.tolist() == [True, False, True]
+    for row, y in zip((0, 2), expected, strict=True):
+        torch.testing.assert_close(solution.y[row], y, rtol=1e-12, atol=1e-12)
+
+
+def test_a_set_that_explodes_is_not_finite_and_the_others_are():
+    layer = quadratic(400, learning_rate=5.0)
+    x = torch.tensor([[1.0, 1.0, 1.0], [-1.0, -1.0, -1.0], [5.0, 0.0, 0.0]])
+    solution = layer.solve(x, torch.tensor([0, 0, 1]))
+    assert solution.finite.tolist() == [True, False]
+    assert solution.converged.tolist() == [True, False]
+    assert torch.equal(solution.y[0], torch.zeros(3))
+
+
+@pytest.mark.parametrize("num_steps", [0, 1, 5])
+def test_trajectory(batch, num_steps):
+    layer = make_layer(start=LearnedStart(4, 0.5), num_steps=num_steps)
+    solution = layer.solve(*batch, trajectory=True)
+    assert solution.trajectory.shape == (num_steps + 1, 5, 4)
+    assert torch.equal(solution.trajectory[0], layer.start.y.expand(5, -1))
+    assert torch.equal(solution.trajectory[-1], solution.y)
+    for steps in range(num_steps):
+        layer.num_steps = steps
+        torch.testing.assert_close(layer(*batch), solution.trajectory[steps], rtol=0, atol=1e-12)
+
+
+def test_trajectory_of_a_masked_batch(batch):
+    x, index = batch
+    solution = make_layer().solve(x, index, mask=index != 3, trajectory=True)
+    assert solution.trajectory.shape == (7, 5, 4)
+    assert torch.equal(solution.trajectory[-1], solution.y)
+
+
+def test_num_steps_changed_after_training(batch):
+    layer = make_layer(scaling="mean", learning_rate=0.02)
+    short = layer.solve(*batch)
+    short.y.sum().backward()
+    layer.num_steps = 400
+    long = layer.solve(*batch)
+    assert (long.num_steps, short.num_steps) == (400, 6)
+    occupied = torch.tensor(SIZES) > 0
+    assert (long.residual < short.residual / 10)[occupied].all()
+    layer.num_steps = 6
+    assert torch.equal(layer(*batch), short.y)
+
+
+def test_aux_loss_trains_the_layer(batch):
+    """A few steps down the auxiliary loss alone make the solve end nearer to its minimum."""
+    layer = make_layer()
+    optimizer = torch.optim.Adam(layer.parameters(), lr=0.01)
+    first = layer.solve(*batch).aux_loss.item()
+    for _ in range(20):
+        optimizer.zero_grad()
+        layer.solve(*batch).aux_loss.backward()
+        optimizer.step()
+    assert layer.solve(*batch).aux_loss.item() < 0.7 * first
+
+
+def test_aux_loss_does_not_see_empty_sets(batch):
+    layer = make_layer()
+    x, index = batch
+    without = layer.solve(x, index, dim_size=5).aux_loss
+    torch.testing.assert_close(layer.solve(x, index, dim_size=9).aux_loss, without)
+
+
+class Model(nn.Module):
+    """Two equilibrium layers, buried."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = make_layer()
+        self.second = make_layer(4, 2, (6, 3))
+        self.head = nn.Linear(2, 1).double()
+
+    def forward(self, x, index):
+        return self.head(self.second(self.first(x, index)))
+
+
+def test_record_collects_every_layer_in_order(batch):
+    model = Model()
+    with equipool.record() as solutions:
+        model(*batch)
+    assert [s.y.shape for s in solutions] == [(5, 4), (1, 2)]
+    expected = model.first.solve(*batch)
+    assert torch.equal(solutions[0].y, expected.y)
+    assert torch.equal(solutions[0].energy, expected.energy)
+    assert torch.equal(solutions[0].converged, expected.converged)
+    assert torch.equal(solutions.aux_loss, solutions[0].aux_loss + solutions[1].aux_loss)
+
+
+def test_recording_changes_nothing_and_ends(batch):
+    model = Model()
+    plain = model(*batch)
+    with equipool.record() as solutions:
+        assert torch.equal(model(*batch), plain)
+    model(*batch)
+    assert len(solutions) == 2
+
+
+def test_recorded_aux_loss_has_gradients(batch):
+    model = Model()
+    with equipool.record() as solutions:
+        model(*batch)
+    solutions.aux_loss.backward()
+    for name, parameter in model.named_parameters():
+        if not name.startswith("head"):
+            assert parameter.grad is not None, name
+    assert model.second.potential.linears[0].weight.grad.abs().max() > 0
+
+
+def test_record_nests(batch):
+    layer = make_layer()
+    with equipool.record() as outer:
+        layer(*batch)
+        with equipool.record(diagnostics=False) as inner:
+            layer(*batch)
+        layer(*batch)
+    assert (len(outer), len(inner)) == (3, 1)
+    assert all(solution.energy is not None for solution in outer)
+    assert inner[0].energy is None
+    assert torch.equal(inner[0].y, outer[1].y)
+
+
+def test_record_without_diagnostics(batch):
+    with equipool.record(diagnostics=False) as solutions:
+        y = make_layer()(*batch)
+    (solution,) = solutions
+    assert solution.energy is None
+    assert solution.residual is None
+    assert solution.converged is None
+    assert solution.finite.all()
+    assert torch.equal(solution.y, y)
+    assert solution.aux_loss > 0
+    assert "converged" not in repr(solution)
+
+
+def test_record_after_an_error(batch):
+    """A block that was left by an error records no more."""
+    layer = make_layer()
+
+    def fail():
+        with equipool.record() as solutions:
+            layer(*batch)
+            raise KeyError(len(solutions))
+
+    with pytest.raises(KeyError, match="1"):
+        fail()
+    with equipool.record() as solutions:
+        layer(*batch)
+    assert len(solutions) == 1
+
+
+def test_record_of_nothing():
+    with equipool.record() as solutions:
+        nn.Linear(2, 2)(torch.zeros(1, 2))
+    assert solutions == []
+    assert solutions.aux_loss == 0
+
+
+def test_solve_is_not_recorded_twice(batch):
+    """`solve` returns its solution; recording is for calls that do not."""
+    with equipool.record() as solutions:
+        make_layer().solve(*batch)
+    assert solutions == []
+
+
+def test_repr_of_a_solution():
+    x, index = flatten(make_sets((3, 5), dtype=torch.float32))
+    shown = repr(quadratic(200).solve(x, index))
+    for piece in ("Solution", "sets=2", "converged=2", "num_steps=200"):
+        assert piece in shown
+
+
+class Learned(nn.Module):
+    """A user's own potential with parameters, of plain torch."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 1))
+
+    def forward(self, x, y):
+        return self.net(torch.cat([x, y], -1)).squeeze(-1).square()
+
+
+class LearnedPotential(Learned, Potential):
+    """The same, derived from ours."""
+
+
+@pytest.mark.parametrize("kind", [Learned, LearnedPotential])
+def test_a_users_own_potential(kind):
+    layer = EquilibriumAggregation(3, 2, potential=kind())
+    x, index = flatten(make_sets((3, 5), dtype=torch.float32))
+    x.requires_grad_()
+    y = layer(x, index)
+    torch.testing.assert_close(y[0], layer(x[:3])[0])
+    y.square().sum().backward()
+    assert all(p.grad is not None for p in layer.parameters())
+    assert x.grad.abs().max() > 0
+    assert layer.energy(x, y, index).shape == (2,)
+
+
+def test_a_users_own_potential_against_its_formula():
+    """R = w|y|^2, F = |x - y|^2: the minimum is sum x / (N + w)."""
+    layer = EquilibriumAggregation(
+        3,
+        3,
+        potential=Quadratic(),
+        regularizer=equipool.SquaredNorm(0.5),
+        solver=Nesterov(0.05, 0.5),
+        scaling="sum",
+        num_steps=300,
+    ).double()
+    sets = make_sets((3, 5))
+    x, index = flatten(sets)
+    expected = torch.stack([s.sum(0) / (len(s) + 0.5) for s in sets])
+    torch.testing.assert_close(layer(x, index), expected, rtol=1e-6, atol=1e-8)
