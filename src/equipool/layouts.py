@@ -56,15 +56,15 @@ def gather_sets(
     if x.dim() == 3:
         refuse_with("a padded x of shape [B, L, C]", index=index, ptr=ptr)
         return _from_padded(x, mask, dim_size)
+    if ptr is not None:
+        refuse_with("ptr", index=index, mask=mask)
+        return _from_ptr(x, ptr, dim_size)
     if mask is not None:
         check_like("mask", mask, x, x.shape[:1], (torch.bool,))
         if index is not None:
             check_like("index", index, x, x.shape[:1], INTEGERS)
         if values_are_at_hand(x):  # padding is dropped rather than carried along
             x, index, mask = x[mask], index if index is None else index[mask], None
-    if ptr is not None:
-        refuse_with("ptr", index=index, mask=mask)
-        return _from_ptr(x, ptr, dim_size)
     if index is not None:
         return _from_index(x, index, mask, dim_size)
     check_agrees(dim_size, 1, "x without index is one set")
@@ -92,20 +92,27 @@ def _from_ptr(x: Tensor, ptr: Tensor, dim_size: int | None) -> tuple[Tensor, Set
     if ptr.dim() != 1 or ptr.shape[0] == 0:
         raise ValueError(f"ptr has shape {list(ptr.shape)}, expected [B + 1] offsets")
     ptr, num_sets = ptr.long(), ptr.shape[0] - 1
-    check_agrees(dim_size, num_sets, f"ptr has {num_sets + 1} offsets")
+    check_agrees(dim_size, num_sets, "ptr has one offset more than there are sets")
     if values_are_at_hand(x):
         check_offsets(ptr, x.shape[0])
-    positions = torch.arange(x.shape[0], device=x.device)
-    index = torch.searchsorted(ptr[1:], positions, right=True)
-    return x, make_sets(index, ptr.diff(), num_sets, padded=False)
+    return x, make_sets(_index_of(ptr, x.shape[0]), ptr.diff(), num_sets, padded=False)
+
+
+def _index_of(ptr: Tensor, num_elements: int) -> Tensor:
+    """The set of each element, `[N]`."""
+    if torch.compiler.is_exporting():  # ONNX has no search: count the sets that have begun
+        begins = segment_sum(torch.ones_like(ptr), ptr, num_elements + 1)
+        return begins.cumsum(0)[:num_elements] - 1
+    positions = torch.arange(num_elements, device=ptr.device)
+    return torch.searchsorted(ptr[1:], positions, right=True)
 
 
 def _from_padded(x: Tensor, mask: Tensor | None, dim_size: int | None) -> tuple[Tensor, Sets]:
     num_sets, length = x.shape[:2]
-    check_agrees(dim_size, num_sets, f"x has {num_sets} rows")
+    check_agrees(dim_size, num_sets, "x has one row for each set")
     if mask is not None:
         check_like("mask", mask, x, x.shape[:2], (torch.bool,))
-    index = torch.arange(num_sets, device=x.device).repeat_interleave(length)
+    index = torch.arange(num_sets, device=x.device).unsqueeze(-1).expand(-1, length).flatten()
     values, keep = x.flatten(0, 1), None if mask is None else mask.flatten()
     if keep is not None and values_are_at_hand(x):  # padding is dropped rather than carried along
         values, index, keep = values[keep], index[keep], None
@@ -122,7 +129,9 @@ def _arrange(
         index = torch.where(mask, index, num_sets)
         x = torch.where(mask.unsqueeze(-1), x, 0)
     if not in_order and not (values_are_at_hand(x) and bool((index[1:] >= index[:-1]).all())):
-        index, order = torch.sort(index, stable=True)
+        # ONNX knows no stable sort by name; its own sort is one.
+        stable = not torch.compiler.is_exporting()
+        index, order = torch.sort(index, stable=True) if stable else torch.sort(index)
         x = x.index_select(0, order)
     counts = segment_sum(torch.ones_like(index), index, num_rows)
     if mask is not None:

@@ -39,6 +39,11 @@ def test_sum_pooling_sums_and_does_not_average(x):
     torch.testing.assert_close(pooling(x.repeat(1, 2, 1)), 2 * pooling(x))
 
 
+def test_sum_pooling_starts_at_the_size_of_one_embedding(x):
+    pooling = sum_network(SMALL).pooling
+    torch.testing.assert_close(pooling(x), pooling.embed(x).mean(1))
+
+
 def test_sizes_reach_the_layer():
     layer = equilibrium_network(SMALL).pooling
     assert isinstance(layer, EquilibriumAggregation)

@@ -23,7 +23,7 @@ def test_paths_pass_through_the_layers_output_and_go_on(network, sets):
     layer, x = network.pooling, sets[0]
     paths = follow(layer, x, num_steps=7)
     assert paths.num_steps == 7
-    assert torch.equal(paths.y[0], torch.zeros(3, 4))
+    assert torch.equal(paths.y[0], layer.start.y.detach().expand(3, 4))
     torch.testing.assert_close(paths.y[paths.trained_steps], layer(x).detach())
     assert not torch.equal(paths.y[-1], paths.y[-2])
 

@@ -9,7 +9,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from equipool import EquilibriumAggregation, Nesterov, ResNetPotential
+from equipool import EquilibriumAggregation, LearnedStart, Nesterov, ResNetPotential
+from equipool.demo.task import SET_SIZE
 
 
 @dataclass(frozen=True)
@@ -43,14 +44,19 @@ class ResidualNetwork(nn.Module):
 
 
 class SumPooling(nn.Module):
-    """Sum of the elements' embeddings, `[B, N, C] -> [B, K]`."""
+    """Sum of the elements' embeddings times a constant, `[B, N, C] -> [B, K]`.
 
-    def __init__(self, sizes: Sequence[int]) -> None:
+    A scale of 1 over the usual number of elements lets the sum start at the size of one embedding.
+    The network behind it could learn the constant, but trains better where it is given.
+    """
+
+    def __init__(self, sizes: Sequence[int], scale: float) -> None:
         super().__init__()
         self.embed = ResidualNetwork(sizes)
+        self.scale = scale
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.embed(x).sum(1)
+        return self.scale * self.embed(x).sum(1)
 
 
 class SetRegressor(nn.Module):
@@ -73,13 +79,18 @@ class SetRegressor(nn.Module):
 
 
 def equilibrium_layer(sizes: Sizes) -> EquilibriumAggregation:
-    """The layer as the demonstration trains it."""
+    """The layer as the demonstration trains it.
+
+    Where x and y are both near zero, the potential's first normalisation magnifies them and the
+    energy is steep. Gamma numbers are near zero, so the search starts away from it, and carefully.
+    """
     hidden = (sizes.width, sizes.width, sizes.potential_outputs)
     return EquilibriumAggregation(
         1,
         sizes.channels,
         potential=ResNetPotential(1, sizes.channels, hidden=hidden),
-        solver=Nesterov(momentum=0.5),
+        solver=Nesterov(learning_rate=0.02, momentum=0.5),
+        start=LearnedStart(sizes.channels, value=1.0),
         num_steps=sizes.inner_steps,
     )
 
@@ -89,7 +100,7 @@ def equilibrium_network(sizes: Sizes) -> SetRegressor:
 
 
 def sum_network(sizes: Sizes) -> SetRegressor:
-    pooling = SumPooling((1, sizes.width, sizes.width, sizes.channels))
+    pooling = SumPooling((1, sizes.width, sizes.width, sizes.channels), scale=1 / SET_SIZE)
     return SetRegressor(pooling, sizes.channels, sizes.head_width)
 
 

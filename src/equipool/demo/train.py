@@ -45,8 +45,8 @@ class Seconds:
 class Recipe:
     """How both networks are trained."""
 
-    batch_size: int = 64
-    learning_rate: float = 3e-3
+    batch_size: int = 16
+    learning_rate: float = 1e-2
     warm_up: float = 0.05  # share of the budget
     gradient_norm: float = 1.0  # largest, longer gradients are shortened
 

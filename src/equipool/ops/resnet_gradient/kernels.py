@@ -14,6 +14,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+# The interpreter takes a sum of its own quickly, and one that is written out very slowly.
+INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
+
 
 @triton.jit
 def _tanh(t):
@@ -31,21 +34,33 @@ def _add_two(a, b, a_more, b_more):
 
 
 @triton.jit
-def _add_three(a, b, c, a_more, b_more, c_more):
-    return a + a_more, b + b_more, c + c_more
+def _add_five(a, b, c, d, e, a_more, b_more, c_more, d_more, e_more):
+    return a + a_more, b + b_more, c + c_more, d + d_more, e + e_more
 
 
 @triton.jit
 def _means(a, b, SIZE: tl.constexpr):
     """Means of two tensors' rows in one go, as a sum across warps waits for them all."""
-    a, b = tl.reduce((a, b), 1, _add_two)
+    if INTERPRETED:
+        a, b = tl.sum(a, 1), tl.sum(b, 1)
+    else:
+        a, b = tl.reduce((a, b), 1, _add_two)
     return a[:, None] / SIZE, b[:, None] / SIZE
 
 
 @triton.jit
-def _means_of_three(a, b, c, SIZE: tl.constexpr):
-    a, b, c = tl.reduce((a, b, c), 1, _add_three)
-    return a[:, None] / SIZE, b[:, None] / SIZE, c[:, None] / SIZE
+def _means_of_five(a, b, c, d, e, SIZE: tl.constexpr):
+    if INTERPRETED:
+        a, b, c, d, e = tl.sum(a, 1), tl.sum(b, 1), tl.sum(c, 1), tl.sum(d, 1), tl.sum(e, 1)
+    else:
+        a, b, c, d, e = tl.reduce((a, b, c, d, e), 1, _add_five)
+    return (
+        a[:, None] / SIZE,
+        b[:, None] / SIZE,
+        c[:, None] / SIZE,
+        d[:, None] / SIZE,
+        e[:, None] / SIZE,
+    )
 
 
 @triton.jit(do_not_specialize=["num_elements"])
@@ -75,11 +90,20 @@ def activate(
     if HAS_PRODUCTS:
         below = products + offset * products_stride
         u += tl.load(below + at_products, mask=mask, other=0.0).to(tl.float32)
-    mean = _mean(u, SIZE)
-    xhat = tl.where(mask, u - mean, 0.0)
-    rstd = 1.0 / tl.sqrt(_mean(xhat * xhat, SIZE) + eps)
-    xhat *= rstd
     at_stats = stats + rows[:, None] * 4
+    if HAS_DOT:
+        u_dot = tl.load(y_part_dot + at_y, mask=mask, other=0.0)
+        if HAS_PRODUCTS:
+            u_dot += tl.load(products + at_products, mask=mask, other=0.0).to(tl.float32)
+        mean, mean_dot = _means(u, u_dot, SIZE)
+        xhat = tl.where(mask, u - mean, 0.0)
+        variance, along = _means(xhat * xhat, xhat * u_dot, SIZE)
+    else:
+        mean = _mean(u, SIZE)
+        xhat = tl.where(mask, u - mean, 0.0)
+        variance = _mean(xhat * xhat, SIZE)
+    rstd = 1.0 / tl.sqrt(variance + eps)
+    xhat *= rstd
     tl.store(at_stats, mean, mask=inside[:, None])
     tl.store(at_stats + 1, rstd, mask=inside[:, None])
     scale = tl.load(gamma + cols, mask=cols < SIZE, other=0.0)[None, :]
@@ -88,10 +112,7 @@ def activate(
     at_out = rows[:, None] * out_stride + cols[None, :]
     tl.store(out + offset * out_stride + at_out, h.to(out.dtype.element_ty), mask=wide)
     if HAS_DOT:
-        u_dot = tl.load(y_part_dot + at_y, mask=mask, other=0.0)
-        if HAS_PRODUCTS:
-            u_dot += tl.load(products + at_products, mask=mask, other=0.0).to(tl.float32)
-        mean_dot, along = _means(u_dot, xhat * u_dot, SIZE)
+        along *= rstd
         tl.store(at_stats + 2, mean_dot, mask=inside[:, None])
         tl.store(at_stats + 3, along, mask=inside[:, None])
         h_dot = scale * rstd * (u_dot - mean_dot - xhat * along) * (1 - h * h)
@@ -258,12 +279,15 @@ def hidden_adjoints(
         gamma_sum += tl.sum(by_t * xhat + by_t_dot * xhat_dot, axis=0)
         beta_sum += tl.sum(by_t, axis=0)
         by_xhat_dot = scale * by_t_dot
-        mean_by_dot, across, by_rstd = _means_of_three(
-            by_xhat_dot, by_xhat_dot * xhat, by_xhat_dot * xhat_dot, SIZE
+        by_xhat = scale * by_t
+        mean_by_dot, across, by_rstd, mean_by, across_by = _means_of_five(
+            by_xhat_dot, by_xhat_dot * xhat, by_xhat_dot * xhat_dot, by_xhat, by_xhat * xhat, SIZE
         )
         delta = tl.where(mask, rstd * (by_xhat_dot - mean_by_dot - xhat * across), 0.0)
-        by_xhat = scale * by_t - rstd * (by_xhat_dot * along + across * u_dot)
-        mean_by, across_by = _means(by_xhat, by_xhat * xhat, SIZE)
+        # xhat_dot reads xhat as well; the means of what that adds are known from the others.
+        by_xhat -= rstd * (by_xhat_dot * along + across * u_dot)
+        mean_by -= rstd * (mean_by_dot * along + across * mean_dot)
+        across_by -= 2 * rstd * across * along
         by_u = tl.where(mask, rstd * (by_xhat - mean_by - xhat * (across_by + by_rstd)), 0.0)
         delta_sum += tl.sum(delta, axis=0)
         by_u_sum += tl.sum(by_u, axis=0)

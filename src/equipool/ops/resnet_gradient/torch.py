@@ -50,13 +50,13 @@ def element_gradient(network: Network, u: Tensor) -> Tensor:
 
     `u [n, H]` holds the contributions of x and y alone, and is used up.
     """
-    layers = _activate(network, u)
+    layers, last = _activate(network, u), len(network.sizes) - 1
     delta = torch.empty_like(u)
-    _columns(network, delta)[-1].copy_(_columns(network, u)[-1]).mul_(network.scale)
+    _columns(network, delta, last).copy_(_columns(network, u, last)).mul_(network.scale)
     for j in reversed(range(len(layers))):
         after = _after(network, delta, j)
         slope = _product(network, after, network.from_hidden[j]).mul_(_tanh_slope(layers[j].h))
-        _columns(network, delta)[j].copy_(_norm_adjoint(layers[j], slope, network.gammas[j]))
+        _columns(network, delta, j).copy_(_norm_adjoint(layers[j], slope, network.gammas[j]))
     return delta
 
 
@@ -66,11 +66,11 @@ def element_adjoints(network: Network, u: Tensor, u_dot: Tensor) -> Adjoints:
     `u [n, H]` and `u_dot [n, H]` hold the contributions of x and y, and of the direction, alone.
     Both are used up.
     """
-    layers = _activate(network, u)
+    layers, last = _activate(network, u), len(network.sizes) - 1
     tangents = _push(network, layers, u_dot)
     delta, by_u = torch.empty_like(u), torch.empty_like(u)
-    _columns(network, delta)[-1].copy_(_columns(network, u)[-1]).mul_(network.scale)
-    _columns(network, by_u)[-1].copy_(_columns(network, u_dot)[-1]).mul_(network.scale)
+    _columns(network, delta, last).copy_(_columns(network, u, last)).mul_(network.scale)
+    _columns(network, by_u, last).copy_(_columns(network, u_dot, last)).mul_(network.scale)
     by_hidden: list[Tensor] = []
     by_gamma: list[Tensor] = []
     by_beta: list[Tensor] = []
@@ -91,15 +91,15 @@ def element_adjoints(network: Network, u: Tensor, u_dot: Tensor) -> Adjoints:
         by_gamma.append((by_t * xhat + by_t_dot * xhat_dot).sum(0))
         by_beta.append(by_t.sum(0))
         by_xhat_dot = gamma * by_t_dot
-        _columns(network, delta)[j].copy_(_norm_adjoint(layer, by_t_dot, gamma))
+        _columns(network, delta, j).copy_(_norm_adjoint(layer, by_t_dot, gamma))
         # xhat_dot = rstd (u_dot - mean u_dot - xhat mean(xhat u_dot)) reads xhat and rstd too.
-        direction = _columns(network, u_dot)[j]
+        direction = _columns(network, u_dot, j)
         along = (xhat * direction).mean(-1, keepdim=True)
         across = (by_xhat_dot * xhat).mean(-1, keepdim=True)
         by_xhat = gamma * by_t - layer.rstd * (by_xhat_dot * along + across * direction)
         by_rstd = layer.rstd * (by_xhat_dot * xhat_dot).mean(-1, keepdim=True)
         adjoint = _norm_adjoint(layer, by_xhat, None) - xhat * by_rstd
-        _columns(network, by_u)[j].copy_(adjoint)
+        _columns(network, by_u, j).copy_(adjoint)
     return Adjoints(
         delta, by_u, tuple(by_hidden[::-1]), tuple(by_gamma[::-1]), tuple(by_beta[::-1])
     )
@@ -109,7 +109,7 @@ def _activate(network: Network, u: Tensor) -> list[Normalized]:
     """Run the hidden layers, adding to `u` what they give to the layers after them."""
     layers = []
     for j, (gamma, beta) in enumerate(zip(network.gammas, network.betas, strict=True)):
-        own = _columns(network, u)[j].contiguous()
+        own = _columns(network, u, j).contiguous()
         t, mean, rstd = torch.native_layer_norm(own, [own.shape[1]], gamma, beta, network.eps)
         h = t.tanh_()
         layers.append(Normalized(own, mean, rstd, h))
@@ -123,7 +123,7 @@ def _push(
     """Carry the direction through the hidden layers: `xhat_dot` and `h_dot` of each."""
     tangents = []
     for j, (layer, gamma) in enumerate(zip(layers, network.gammas, strict=True)):
-        xhat_dot = _norm_adjoint(layer, _columns(network, u_dot)[j].contiguous(), None)
+        xhat_dot = _norm_adjoint(layer, _columns(network, u_dot, j).contiguous(), None)
         h_dot = gamma * xhat_dot * _tanh_slope(layer.h)
         tangents.append((xhat_dot, h_dot))
         _after(network, u_dot, j).add_(_product(network, h_dot, network.from_hidden[j].T))
@@ -142,8 +142,9 @@ def _tanh_slope(h: Tensor) -> Tensor:
     return 1 - h * h
 
 
-def _columns(network: Network, u: Tensor) -> tuple[Tensor, ...]:
-    return u.split(network.sizes, dim=1)
+def _columns(network: Network, u: Tensor, j: int) -> Tensor:
+    start = sum(network.sizes[:j])
+    return u[:, start : start + network.sizes[j]]
 
 
 def _after(network: Network, u: Tensor, j: int) -> Tensor:

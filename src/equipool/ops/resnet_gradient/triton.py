@@ -26,7 +26,9 @@ LARGEST_PART = 32_768
 class Layer:
     """Where a layer's columns are, and how its kernels are launched."""
 
-    def __init__(self, size: int, column: int, first_width: int) -> None:
+    def __init__(
+        self, size: int, column: int, first_width: int, product_dtype: torch.dtype
+    ) -> None:
         self.size = size
         self.width = size + -size % ALIGNMENT
         self.column = column
@@ -38,12 +40,16 @@ class Layer:
             "BLOCK": block,
             "HAS_PRODUCTS": column > 0,
         }
-        wide = block > 512
-        # Measured on an H200 at 53,000 elements: sizes 600 and 300.
+        # Measured on an H200 with sizes 600 and 300 at 53,000 elements. Where loads differ in
+        # precision, more rows than one a warp cost an exchange between threads.
+        wide, mixed = block > 512, product_dtype != torch.float32
         self.by_rows = {**shape, "ROWS": max(1, 2048 // block), "num_warps": 2 if wide else 4}
         self.by_tiles = {
-            **shape, "ROWS": max(1, 1024 // block), "STAGES": 1 if wide else 2, "num_warps": 4,
-        }  # fmt: skip
+            **shape,
+            "ROWS": max(1, 1024 // block),
+            "STAGES": 1 if wide or mixed else 2,
+            "num_warps": 4 if wide or not mixed else 2,
+        }
 
 
 class Part:
@@ -88,7 +94,8 @@ class TritonGradient:
         columns = [0, *accumulate(size + -size % ALIGNMENT for size in spec.sizes)]
         first = columns[1]
         self.layers = [
-            Layer(s, c, first) for s, (c, _) in zip(spec.sizes, pairwise(columns), strict=True)
+            Layer(s, c, first, spec.product_dtype)
+            for s, (c, _) in zip(spec.sizes, pairwise(columns), strict=True)
         ]
         self.after = [column - first for column in columns[1:]]  # where those after a layer begin
         self.x_part = x_part
@@ -235,14 +242,20 @@ class TritonGradient:
         """A product of tensors that belong to sets, in float32."""
         if b.dtype == a.dtype:
             return a @ b
-        return torch.mm(a.to(b.dtype), b, out_dtype=a.dtype)
+        return _wide_product(a, b, b.dtype)
 
     def _add_product(self, total: Tensor, a: Tensor, b: Tensor) -> None:
         if self.spec.product_dtype == total.dtype:
             total.addmm_(a, b)
         else:
-            products = self.spec.product_dtype
-            total.add_(torch.mm(a.to(products), b.to(products), out_dtype=total.dtype))
+            total.add_(_wide_product(a, b, self.spec.product_dtype))
+
+
+def _wide_product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
+    """A product of shorter operands whose result is not rounded to them."""
+    if a.is_cuda:
+        return torch.mm(a.to(dtype), b.to(dtype), out_dtype=torch.float32)
+    return a.to(dtype).float() @ b.to(dtype).float()
 
 
 def _total(tensors: Sequence[Tensor]) -> Tensor:

@@ -1,0 +1,1 @@
+"""`equipool bench`: what the layer costs, beside what one would use instead."""

@@ -1,0 +1,180 @@
+"""`equipool bench` and its commands."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Annotated, cast
+
+import torch
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from equipool.bench.cases import Mode, Precision
+from equipool.bench.goals import find_goals
+from equipool.bench.outcome import Row
+from equipool.bench.paths import PATHS
+from equipool.bench.precision import PRECISIONS
+from equipool.bench.presets import BOTH, PRESETS, Preset
+from equipool.bench.record import Record, git_commit, hardware, read_record, versions
+from equipool.bench.roofline import Rates, measure_rates
+from equipool.bench.run import measure_items, now
+from equipool.bench.table import notes, tables
+
+app = typer.Typer(
+    help="Time the layer beside what one would use instead.", invoke_without_command=True
+)
+
+PRESET_HELP = "; ".join(f"{preset.name}: {preset.description}" for preset in PRESETS.values())
+
+
+@app.callback()
+def bench(
+    context: typer.Context,
+    preset: Annotated[str, typer.Option(help=PRESET_HELP)] = "quick",
+    device: Annotated[str, typer.Option(help="cpu, cuda, or auto")] = "auto",
+    path: Annotated[list[str] | None, typer.Option(help="only this path; repeatable")] = None,
+    precision: Annotated[list[str] | None, typer.Option(help="only this one; repeatable")] = None,
+    mode: Annotated[list[str] | None, typer.Option(help="only this one; repeatable")] = None,
+    compiled: Annotated[bool, typer.Option("--compile", help="torch.compile as well")] = False,
+    out: Annotated[Path | None, typer.Option(help="write the record to this JSON file")] = None,
+    commit: Annotated[str | None, typer.Option(help="where the code is no git checkout")] = None,
+) -> None:
+    """Measure, print a table, write a record."""
+    if context.invoked_subcommand is not None:
+        return
+    chosen = _choose(preset, path, precision, mode, compiled)
+    where = _device(device)
+    console = Console()
+    record = run(chosen, where, _command(chosen, where, path, precision, mode, compiled),
+                 commit or git_commit(), console)  # fmt: skip
+    if out is not None:
+        record.write(out)
+    show(record, console)
+    if any(row.status == "disagrees" for row in record.rows):
+        raise typer.Exit(1)
+
+
+@app.command()
+def plot(
+    records: Annotated[list[Path], typer.Argument(exists=True, dir_okay=False)],
+    out: Annotated[Path, typer.Option(help="folder to draw into")] = Path("docs/figures"),
+) -> None:
+    """Draw records as performance-*.svg."""
+    from equipool.bench.plots import draw_record
+
+    for file in records:
+        for drawn in draw_record(read_record(file), out):
+            typer.echo(drawn)
+
+
+@app.command()
+def show_record(
+    records: Annotated[list[Path], typer.Argument(exists=True, dir_okay=False)],
+) -> None:
+    """Print records as tables."""
+    for file in records:
+        show(read_record(file), Console())
+
+
+@app.command()
+def goals(
+    records: Annotated[list[Path], typer.Argument(exists=True, dir_okay=False)],
+) -> None:
+    """Compare records with what the layer is held to; exit 1 where it falls short."""
+    found = find_goals(read_record(file) for file in records)
+    table = Table("goal", "target", "found", "")
+    for goal in found:
+        table.add_row(goal.name, goal.target, goal.found, "reached" if goal.reached else "missed")
+    Console().print(table)
+    if not all(goal.reached for goal in found):
+        raise typer.Exit(1)
+
+
+def run(
+    preset: Preset, device: torch.device, command: str, commit: str, console: Console
+) -> Record:
+    """Go through a preset with a progress bar."""
+    items = preset.items()
+    precisions = [p for p in PRECISIONS if any(item.precision == p for item in items)]
+    if device.type != "cuda":
+        precisions = [p for p in precisions if p != "tf32"]
+    rates: dict[Precision, Rates] = {p: measure_rates(p, device) for p in precisions}
+    rows: list[Row] = []
+    columns = (TextColumn("{task.description:<60}"), BarColumn(), MofNCompleteColumn(),
+               TimeElapsedColumn())  # fmt: skip
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=len(items))
+        measured = measure_items(items, device, preset.budget, rates)
+        for item in items:
+            progress.update(task, description=f"{item.path} {item.precision} {item.mode}")
+            rows.append(next(measured))
+            progress.advance(task)
+    return Record(preset.name, preset.axis, command, now(), commit, versions(), hardware(device),
+                  list(rates.values()), rows)  # fmt: skip
+
+
+def show(record: Record, console: Console) -> None:
+    """Print a record: where, the rates, the tables, and what was not timed."""
+    machine = record.hardware.get("gpu", record.hardware["cpu"])
+    console.print(f"{machine}, torch {record.versions['torch']}, commit {record.commit}")
+    for rates in record.rates:
+        console.print(
+            f"{rates.precision}: {rates.square_tflops:.3g} TFLOP/s in large products, "
+            f"{rates.shaped_tflops:.3g} in [N, 600] @ [600, 332]; "
+            f"copies at {rates.copy_gb_per_s:,.0f} GB/s"
+        )
+    for table in tables(record):
+        console.print(table)
+    for note in notes(record.rows):
+        console.print(f"not timed: {note}", markup=False, highlight=False)
+
+
+def _choose(
+    name: str,
+    paths: list[str] | None,
+    precisions: list[str] | None,
+    modes: list[str] | None,
+    compiled: bool,
+) -> Preset:
+    _check("preset", [name], PRESETS)
+    _check("path", paths, PATHS)
+    _check("precision", precisions, PRECISIONS)
+    _check("mode", modes, BOTH)
+    preset = PRESETS[name].with_compiled() if compiled else PRESETS[name]
+    return preset.only(
+        paths or (), cast(list[Precision], precisions or []), cast(list[Mode], modes or [])
+    )
+
+
+def _check(option: str, values: list[str] | None, allowed: Collection[str]) -> None:
+    for value in values or ():
+        if value not in allowed:
+            raise typer.BadParameter(f"--{option} is {value}, expected one of {', '.join(allowed)}")
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name not in ("cpu", "cuda"):
+        raise typer.BadParameter(f"--device is {name}, expected cpu, cuda or auto")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise typer.BadParameter("--device is cuda, and there is none here")
+    return torch.device(name)
+
+
+def _command(
+    preset: Preset,
+    device: torch.device,
+    paths: list[str] | None,
+    precisions: list[str] | None,
+    modes: list[str] | None,
+    compiled: bool,
+) -> str:
+    """The command that repeats the run."""
+    parts = [f"equipool bench --preset {preset.name} --device {device.type}"]
+    for option, values in (("path", paths), ("precision", precisions), ("mode", modes)):
+        parts += [f"--{option} {value}" for value in values or ()]
+    return " ".join(parts + ["--compile"] * compiled)

@@ -1,0 +1,118 @@
+"""How long a step takes and how much memory it holds."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import quantiles
+
+import torch
+
+from equipool.bench.outcome import Timing
+
+Step = Callable[[], object]
+
+MAX_REPEATS = 200
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How long to measure: for some time, but at least a few repeats."""
+
+    seconds: float = 1.0
+    repeats: int = 7
+    warmup: int = 2
+
+
+def summarize(milliseconds: list[float]) -> Timing:
+    """Median, quartiles and extremes.
+
+    Example:
+        >>> summarize([1.0, 2.0, 3.0, 4.0, 10.0]).median
+        3.0
+    """
+    twice = milliseconds * 2 if len(milliseconds) == 1 else milliseconds
+    lower, median, upper = quantiles(twice, n=4, method="inclusive")
+    return Timing(
+        median, lower, upper, min(milliseconds), max(milliseconds), repeats=len(milliseconds)
+    )
+
+
+def time_step(step: Step, device: torch.device, budget: Budget) -> Timing:
+    """Run a step again and again."""
+    for _ in range(budget.warmup):
+        step()
+    measure = _on_cuda if device.type == "cuda" else _on_host
+    (once,) = measure(step, 1)
+    affordable = int(1000 * budget.seconds / max(once, 1e-6))
+    return summarize(measure(step, max(budget.repeats, min(affordable, MAX_REPEATS))))
+
+
+def _on_host(step: Step, repeats: int) -> list[float]:
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        step()
+        times.append(1000 * (time.perf_counter() - start))
+    return times
+
+
+def _on_cuda(step: Step, repeats: int) -> list[float]:
+    """Between events on the device, with no wait in between: as in a training loop, launching
+    counts where it is what the device waits for."""
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
+    torch.cuda.synchronize()
+    marks[0].record()
+    for mark in marks[1:]:
+        step()
+        mark.record()
+    torch.cuda.synchronize()
+    return [a.elapsed_time(b) for a, b in pairwise(marks)]
+
+
+def with_peak_memory(build: Callable[[], Step], device: torch.device) -> tuple[Step, int]:
+    """Build a step and run it once; the step, and the most bytes that tensors held meanwhile
+    beyond what was held before.
+
+    What the step was built of counts, such as inputs and parameters, and for a captured step the
+    runs that precede the recording, which hold what the recorded one holds.
+    """
+    release_memory(device)
+    return (_peak_on_cuda if device.type == "cuda" else _peak_on_host)(build)
+
+
+def release_memory(device: torch.device) -> None:
+    """Let go of what earlier measurements left behind."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+
+
+def _peak_on_cuda(build: Callable[[], Step]) -> tuple[Step, int]:
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    step = build()
+    step()
+    torch.cuda.synchronize()
+    return step, torch.cuda.max_memory_allocated() - before
+
+
+def _peak_on_host(build: Callable[[], Step]) -> tuple[Step, int]:
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it would write into the progress bar
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
+        step = build()
+        step()
+    assert profile.profiler is not None
+    events = profile.profiler.kineto_results.events()
+    changes = sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")
+    held = peak = 0
+    for _, change in changes:
+        held += change
+        peak = max(peak, held)
+    return step, peak
