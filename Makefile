@@ -14,7 +14,7 @@ TRITON := triton==3.6.0; sys_platform == "linux"
 export PIP_CONSTRAINT := constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast lint format docs docs-serve clean
+.PHONY: help setup demo bench test test-fast lint format docs docs-serve clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY)  ## Train the layer and sum pooling for a minute; pictures in demo-output/
 	@$(BIN)/python -m equipool.demo --out demo-output
+
+bench: $(READY)  ## Time the layer beside the alternatives on the CPU, about two minutes
+	@$(BIN)/python -m equipool bench --preset quick --device cpu
 
 # One thread for each of the test processes; tests marked gpu run where there is a GPU.
 test test-fast: export OMP_NUM_THREADS ?= 1

@@ -1,12 +1,14 @@
 """Imports point one way, and the core needs torch alone."""
 
 import ast
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
 import equipool
+from python_blocks import ROOT
 
 SOURCE = Path(equipool.__file__).parent
 
@@ -30,11 +32,12 @@ MAY_IMPORT = {
 PARTS = set(MAY_IMPORT) - {"reference"}
 MAY_IMPORT["aggregation"] = PARTS
 MAY_IMPORT["closed_form"] = PARTS | {"aggregation"}
-MAY_IMPORT["__init__"] = PARTS | {"aggregation", "closed_form"}
+MAY_IMPORT["capture"] = set()
+MAY_IMPORT["__init__"] = PARTS | {"aggregation", "capture", "closed_form"}
 MAY_IMPORT["pyg"] = PARTS | {"aggregation", "closed_form", "__init__"}
 
 # Rooms around the core. They may import anything of it, it nothing of them.
-AROUND = {"baselines", "cli", "demo", "models", "report", "tasks", "training"}
+AROUND = {"__main__", "baselines", "bench", "cli", "demo", "models", "report", "tasks", "training"}
 
 # Packages that one room alone may import, beside torch.
 THIRD_PARTIES = {"pyg": {"torch_geometric"}, "ops": {"triton"}}
@@ -112,3 +115,19 @@ def test_the_readers_of_imports_see_them():
     assert "potentials" in set(rooms_imported(SOURCE / "energy.py"))
     assert "torch_geometric" in packages_imported(SOURCE / "pyg.py")
     assert len(CORE) > 15
+
+
+def test_only_the_adapter_and_the_benchmark_import_pytorch_geometric():
+    importers = {
+        path.relative_to(SOURCE).as_posix()
+        for path in SOURCE.rglob("*.py")
+        if "torch_geometric" in packages_imported(path)
+    }
+    assert importers == {"bench/rivals.py", "pyg.py"}
+
+
+def test_the_page_names_every_room():
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = set(re.findall(r"^\| `([a-z_]+)(?:\.py|/)` \|", page, re.MULTILINE))
+    rooms = {room_of(path) for path in SOURCE.rglob("*.py")}
+    assert table == rooms - {"__init__", "__main__"}

@@ -48,7 +48,7 @@ def test_the_command_writes_pictures_and_page(tmp_path, capsys, monkeypatch):
     assert main(["--steps", "2", "--seed", "1", "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     assert str(tmp_path / "index.html") in printed
-    for expected in ("equilibrium", "sum pooling", "test error"):
+    for expected in ("equilibrium", "sum pooling", "test MSE"):
         assert expected in printed
     assert sorted(file.name for file in tmp_path.iterdir()) == sorted((*PICTURES, "index.html"))
 

@@ -47,7 +47,7 @@ def bench(
         return
     chosen = _choose(preset, path, precision, mode, compiled)
     where = _device(device)
-    console = Console()
+    console = make_console()
     record = run(chosen, where, _command(chosen, where, path, precision, mode, compiled),
                  commit or git_commit(), console)  # fmt: skip
     if out is not None:
@@ -70,13 +70,13 @@ def plot(
             typer.echo(drawn)
 
 
-@app.command()
-def show_record(
+@app.command("show")
+def show_records(
     records: Annotated[list[Path], typer.Argument(exists=True, dir_okay=False)],
 ) -> None:
     """Print records as tables."""
     for file in records:
-        show(read_record(file), Console())
+        show(read_record(file), make_console())
 
 
 @app.command()
@@ -88,9 +88,15 @@ def goals(
     table = Table("goal", "target", "found", "")
     for goal in found:
         table.add_row(goal.name, goal.target, goal.found, "reached" if goal.reached else "missed")
-    Console().print(table)
+    make_console().print(table)
     if not all(goal.reached for goal in found):
         raise typer.Exit(1)
+
+
+def make_console() -> Console:
+    """Wide enough for the tables where nobody says how wide it is."""
+    console = Console()
+    return console if console.is_terminal else Console(width=120)
 
 
 def run(

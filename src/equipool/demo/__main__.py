@@ -30,7 +30,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     budget = parser.add_mutually_exclusive_group()
     budget.add_argument(
-        "--seconds", type=positive_float, default=25.0, help="training time of each network"
+        "--seconds", type=positive_float, default=28.0, help="training time of each network"
     )
     budget.add_argument(
         "--steps",

@@ -20,7 +20,7 @@ class Sizes:
     width: int = 64
     channels: int = 8  # of the pooled vector
     potential_outputs: int = 8
-    inner_steps: int = 5
+    inner_steps: int = 3
     head_width: int = 128
 
 

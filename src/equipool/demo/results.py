@@ -46,7 +46,7 @@ class Row:
     ratio: str
 
 
-HEADINGS = Row("network", "parameters", "steps", "seconds", "test error", "ratio")
+HEADINGS = Row("network", "parameters", "steps", "seconds", "test MSE", "ratio")
 
 
 def table(results: list[Result]) -> list[Row]:

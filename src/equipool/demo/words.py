@@ -37,7 +37,8 @@ def about_curves(results: list[Result]) -> str:
             steps = f"{first.steps:,} and {other.steps:,} steps"
             condition = f"After {first.seconds:.3g} seconds each ({steps})"
             sentences.append(compare(first, other, condition))
-    slower = first.seconds / first.steps / (others[0].seconds / others[0].steps)
+    longest = others[-1]  # the surest of its step's duration
+    slower = first.seconds / first.steps / (longest.seconds / longest.steps)
     sentences.append(f"A training step of {first.method} takes {slower:.1f} times as long.")
     return " ".join(sentences)
 
@@ -57,7 +58,8 @@ def about_energy(paths: Paths, errors: torch.Tensor) -> str:
     elif ratio > SAME:
         sentences.append(
             f"The prediction read off after {last} steps is worse than after the {trained} it was "
-            f"trained with: its mean squared error is {ratio:.3g} times as large."
+            f"trained with: its mean squared error is {ratio:.3g} times as large. What was learned is "
+            "a short way downhill, not the lowest point."
         )
     elif ratio < 1 / SAME:
         sentences.append(

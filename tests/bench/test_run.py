@@ -1,0 +1,204 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from equipool.bench import run
+from equipool.bench.agreement import Judge
+from equipool.bench.cases import Case, make_batch
+from equipool.bench.models import NetworkStep, make_network, random_bonds
+from equipool.bench.outcome import UnavailableError
+from equipool.bench.paths import PATHS
+from equipool.bench.presets import PRESETS, Item
+from equipool.bench.readouts import Readout
+from equipool.bench.rivals import RIVALS, make_rival
+from equipool.bench.roofline import Rates
+from equipool.bench.timing import Budget
+
+CPU = torch.device("cpu")
+CASE = Case(sets=3, elements=5, in_channels=4, out_channels=4, hidden=(6, 5, 3), num_steps=2)
+BUDGET = Budget(seconds=0.0, repeats=2, warmup=0)
+RATES = {"float32": Rates("float32", 1.0, 1.0, 1.0)}
+EAGER = ("pyg", "reference", "faithful", "torch", *RIVALS)
+
+
+def rows(*items: Item):
+    return list(run.measure_items(list(items), CPU, BUDGET, RATES))
+
+
+@pytest.mark.parametrize("mode", ["inference", "training"])
+@pytest.mark.parametrize("path", EAGER)
+def test_every_path_is_timed(path, mode):
+    (row,) = rows(Item(CASE, path, "float32", mode))
+    assert (row.status, row.reason) == ("timed", "")
+    assert row.timing is not None
+    assert row.timing.repeats == 2
+    assert row.peak_bytes > 0
+    assert (row.agreement is not None) == PATHS[path].equilibrium
+    assert (row.floor is not None) == PATHS[path].equilibrium
+
+
+@pytest.mark.parametrize("workload", ["gin", "median"])
+@pytest.mark.parametrize("path", ["sum", "pyg", "torch"])
+def test_networks_are_timed_as_a_whole(workload, path):
+    case = replace(CASE, workload=workload, in_channels=1 if workload == "median" else 4)
+    (row,) = rows(Item(case, path, "float32", "training"))
+    assert (row.status, row.reason) == ("timed", "")
+
+
+@pytest.mark.parametrize("workload", ["gin", "median"])
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_a_network_step_trains(workload, precision):
+    case = replace(CASE, workload=workload, in_channels=1 if workload == "median" else 4)
+    step = NetworkStep(make_network(case, make_batch(case, CPU), PATHS["torch"]), precision, False)
+    for group in step.optimizer.param_groups:
+        group["lr"] = 1e-2
+    losses = [float(step()) for _ in range(10)]
+    assert losses[-1] < losses[0]
+    assert all(p.grad is not None for p in step.network.parameters())
+
+
+def test_pooling_without_a_network_gets_one():
+    case = replace(CASE, workload="median", in_channels=1, hidden=(6, 6, 1))
+    network = make_network(case, make_batch(case, CPU), PATHS["sum"])
+    widths = [linear.out_features for linear in network.embedding.linears]
+    assert widths == [6, 6, case.out_channels]
+
+
+def test_bonds_stay_within_a_molecule():
+    sizes = (3, 30)
+    edges = random_bonds(sizes, torch.Generator().manual_seed(0))
+    assert torch.equal(edges[0] < 3, edges[1] < 3)
+    assert edges.max() < 33
+    assert edges.shape[1] == 2 * (3 + 32)
+
+
+@pytest.mark.parametrize(
+    ("path", "precision", "reason"),
+    [("triton", "float32", "CUDA"), ("captured", "float32", "CUDA"), ("torch", "tf32", "CUDA")],
+)
+def test_what_is_not_here_gets_a_row_with_the_reason(path, precision, reason):
+    (row,) = rows(Item(CASE, path, precision, "training"))
+    assert row.status == "unavailable"
+    assert reason in row.reason
+    assert row.timing is None
+
+
+def test_the_reference_is_spared_large_batches():
+    with pytest.raises(UnavailableError, match="one set at a time"):
+        PATHS["reference"].check(replace(CASE, sets=1000), CPU)
+
+
+def test_unrolling_is_spared_what_does_not_fit():
+    with pytest.raises(UnavailableError, match="GiB"):
+        PATHS["faithful"].check(replace(CASE, elements=10**12), CPU)
+    PATHS["torch"].check(replace(CASE, elements=10**12), CPU)
+
+
+class Raises(Readout):
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+    def forward(self, x, batch):
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "reason"),
+    [
+        (torch.OutOfMemoryError("too much\nand more"), "out of memory", "too much"),
+        (RuntimeError("[enforce fail] can't allocate memory: 8"), "out of memory", "allocate"),
+        (KeyError("gone"), "failed", "KeyError: 'gone'"),
+    ],
+)
+def test_a_failure_is_a_row_and_the_run_goes_on(error, status, reason, monkeypatch):
+    broken = replace(PATHS["sum"], build=lambda case, batch: Raises(error))
+    monkeypatch.setitem(PATHS, "sum", broken)
+    found, after = rows(*(Item(CASE, path, "float32", "training") for path in ("sum", "mean")))
+    assert found.status == status
+    assert reason in found.reason
+    assert "more" not in found.reason
+    assert after.status == "timed"
+
+
+def test_a_path_with_wrong_numbers_is_not_timed(monkeypatch):
+    longer, faithful = replace(CASE, num_steps=3), PATHS["faithful"].build
+    wrong = replace(PATHS["torch"], build=lambda case, batch: faithful(longer, batch))
+    monkeypatch.setitem(PATHS, "torch", wrong)
+    (row,) = rows(Item(CASE, "torch", "float32", "training"))
+    assert row.status == "disagrees"
+    assert row.timing is None
+    assert "torch in float32" in row.reason
+
+
+def test_each_case_has_a_judge_of_its_own(monkeypatch):
+    judged = []
+    original = Judge.__init__
+
+    def spy(self, case, device):
+        judged.append(case)
+        original(self, case, device)
+
+    monkeypatch.setattr(Judge, "__init__", spy)
+    other = replace(CASE, sets=2)
+    rows(*(Item(case, "sum", "float32", mode) for case in (CASE, other)
+           for mode in ("inference", "training")))  # fmt: skip
+    assert judged == [CASE, other]
+
+
+@pytest.mark.parametrize("name", RIVALS)
+def test_rivals_pool_each_set_by_itself(name):
+    """What a rival gives the first set does not depend on the values in the others."""
+    batch = make_batch(CASE, CPU)
+    rival = make_rival(name, replace(CASE, out_channels=7), batch.sizes)
+    first, rest = batch.x.split([batch.sizes[0], batch.num_elements - batch.sizes[0]])
+    y, changed = rival(batch.x, batch), rival(torch.cat([first, rest + 1]), batch)
+    assert y.shape == (3, 7)
+    torch.testing.assert_close(y[0], changed[0])
+    assert not torch.allclose(y[1], changed[1])
+
+
+def test_sum_and_mean():
+    batch = make_batch(CASE, CPU)
+    parts = batch.x.split(list(batch.sizes))
+    for name, pool in (("sum", torch.sum), ("mean", torch.mean)):
+        expected = torch.stack([pool(part, 0) for part in parts])
+        torch.testing.assert_close(make_rival(name, CASE, batch.sizes)(batch.x, batch), expected)
+
+
+def test_an_unknown_rival_is_refused():
+    with pytest.raises(ValueError, match="'max', expected one of"):
+        make_rival("max", CASE, (1, 2))
+
+
+@pytest.mark.parametrize("preset", PRESETS.values(), ids=PRESETS)
+def test_presets_name_what_exists(preset):
+    assert {item.path for item in preset.items()} <= set(PATHS)
+    assert len(set(preset.items())) == len(preset.items())
+    assert all(hasattr(case, preset.axis) for case in preset.cases)
+
+
+def test_a_part_of_a_preset():
+    part = PRESETS["layer"].only(["torch", "sum"], ["tf32"], ["training"])
+    assert {(i.path, i.precision, i.mode) for i in part.items()} == {("torch", "tf32", "training")}
+    assert "compiled" in {item.path for item in PRESETS["quick"].with_compiled().items()}
+
+
+@pytest.mark.compile
+def test_the_compiled_layer_agrees_and_is_timed():
+    (row,) = rows(Item(CASE, "compiled", "float32", "training"))
+    assert (row.status, row.reason) == ("timed", "")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["float32", "tf32", "bf16"])
+@pytest.mark.parametrize("path", ["torch", "triton", "captured", "sum-captured"])
+@pytest.mark.parametrize("workload", ["layer", "gin", "median"])
+def test_paths_of_the_device(workload, path, precision):
+    # wide, so that rounding averages out
+    case = Case(8, 12, 1 if workload == "median" else 32, 32, (64, 32, 32), 4, workload=workload)
+    device = torch.device("cuda")
+    items = [Item(case, path, precision, "training")]
+    (row,) = run.measure_items(items, device, BUDGET, {})
+    assert (row.status, row.reason) == ("timed", "")

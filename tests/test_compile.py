@@ -1,0 +1,217 @@
+"""`torch.compile` takes the layer whole, and what it makes serves batches of every size."""
+
+import pytest
+import torch
+from torch import nn
+
+import equipool
+from cases import SCALINGS, Quadratic, assert_near, flatten, make_layer, make_sets, offsets
+from equipool import LearnedStart
+from equipool.solution import active_recorders
+
+pytestmark = [
+    pytest.mark.compile,
+    # The compiler does this itself when it meets an autograd function.
+    pytest.mark.filterwarnings("ignore:.*Function'> should not be instant:DeprecationWarning"),
+]
+
+# No two sizes of a batch are equal: the compiler takes equal ones for the same one.
+BATCHES = ((2, 0, 3, 1), (4, 5, 1, 2, 3), (7, 2, 9))
+LAYOUTS = ("index", "ptr", "padded", "flat mask", "one set")
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler():
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+def batch(layout, sizes):
+    """Arguments of the layer: the same sets in each layout, but for the one set of all."""
+    sets = make_sets(sizes)
+    x, index = flatten(sets)
+    if layout == "index":
+        order = torch.randperm(len(x), generator=torch.Generator().manual_seed(2))
+        return x[order], {"index": index[order], "dim_size": len(sets)}
+    if layout == "ptr":
+        return x, {"ptr": offsets(sets)}
+    if layout == "padded":
+        length = max(sizes) + 3
+        padding = [x.new_full((length - n, 3), 7.0) for n in sizes]
+        rows = [torch.cat(pair) for pair in zip(sets, padding, strict=True)]
+        return torch.stack(rows), {"mask": torch.arange(length) < torch.tensor(sizes).unsqueeze(-1)}
+    if layout == "flat mask":
+        x, index = torch.cat([x.new_full((2, 3), 7.0), x]), torch.cat([index.new_zeros(2), index])
+        return x, {"index": index, "mask": torch.arange(len(x)) >= 2, "dim_size": len(sets)}
+    return x, {}
+
+
+def tiny_layer(**options):
+    return make_layer(hidden=(8, 4, 3), num_steps=2, **options)
+
+
+def gradients(call, layer, x, arguments):
+    """The output, and the gradients by the elements and by every parameter."""
+    x = x.clone().requires_grad_()
+    layer.zero_grad()
+    y = call(x, **arguments)
+    y.sin().sum().backward()
+    return [y, x.grad, *(parameter.grad for parameter in layer.parameters())]
+
+
+def values(call, layer, x, arguments):
+    with torch.inference_mode():
+        return [call(x, **arguments)]
+
+
+def assert_same(compiled, layer, x, arguments, evaluate=gradients):
+    expected = evaluate(layer, layer, x, arguments)
+    found = evaluate(compiled, layer, x, arguments)
+    for a, b in zip(found, expected, strict=True):
+        assert_near(a, b, 1e-12)
+
+
+def assert_one_graph_serves(layer, batches, backend, evaluate=gradients):
+    compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend=backend)
+    assert_same(compiled, layer, *batches[0], evaluate)
+    with torch.compiler.set_stance("fail_on_recompile"):
+        for x, arguments in batches[1:]:
+            assert_same(compiled, layer, x, arguments, evaluate)
+
+
+@pytest.mark.parametrize(
+    ("evaluate", "layout"), [(gradients, "ptr"), (values, "padded")], ids=["training", "inference"]
+)
+def test_inductor(evaluate, layout):
+    batches = [batch(layout, sizes) for sizes in BATCHES]
+    assert_one_graph_serves(tiny_layer(), batches, "inductor", evaluate)
+
+
+@pytest.mark.parametrize("evaluate", [gradients, values])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_one_graph_for_each_layout(layout, evaluate):
+    batches = [batch(layout, sizes) for sizes in BATCHES]
+    assert_one_graph_serves(tiny_layer(), batches, "eager", evaluate)
+
+
+@pytest.mark.parametrize("scaling", SCALINGS[1:])
+def test_scalings(scaling):
+    batches = [batch("ptr", sizes) for sizes in BATCHES]
+    assert_one_graph_serves(tiny_layer(scaling=scaling), batches, "eager")
+
+
+def test_restraints_and_a_learned_start():
+    layer = tiny_layer(gtol=0.2, clip_value=0.1, start=LearnedStart(4, value=0.05))
+    assert_one_graph_serves(layer, [batch("ptr", sizes) for sizes in BATCHES], "eager")
+
+
+def test_sizes_are_learned_from_the_second_batch():
+    """Without `dynamic=True` the second size costs a second graph, the third no other."""
+    layer = tiny_layer()
+    compiled = torch.compile(layer, fullgraph=True, backend="eager")
+    first, second, third = (batch("index", sizes) for sizes in BATCHES)
+    assert_same(compiled, layer, *first)
+    assert_same(compiled, layer, *second)
+    with torch.compiler.set_stance("fail_on_recompile"):
+        assert_same(compiled, layer, *third)
+
+
+def test_long_sums_are_blocked_as_in_eager():
+    layer = make_layer(3, 3, num_steps=2)
+    layer.potential = Quadratic()
+    compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend="eager")
+    x, index = flatten(make_sets((9000, 1, 9000)))
+    assert_same(compiled, layer, x, {"index": index, "dim_size": 4})
+
+
+def test_nested():
+    layer = tiny_layer()
+    compiled = torch.compile(layer, fullgraph=True, backend="eager")
+    x = torch.nested.nested_tensor(make_sets((2, 0, 3)), layout=torch.jagged)
+    assert_near(compiled(x), layer(x), 1e-12)
+
+
+class Own(nn.Module):
+    """A user's potential, differentiated by torch."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(7, 6), nn.Tanh(), nn.Linear(6, 2)).double()
+
+    def forward(self, x, y):
+        return self.net(torch.cat([x, y], dim=-1)).square().sum(-1)
+
+
+@pytest.mark.parametrize("layout", ["ptr", "padded"])
+def test_own_potential(layout):
+    layer = tiny_layer()
+    layer.potential = Own()
+    assert_one_graph_serves(layer, [batch(layout, sizes) for sizes in BATCHES], "aot_eager")
+
+
+def test_solve():
+    layer = tiny_layer()
+    x, arguments = batch("ptr", BATCHES[0])
+    solve = torch.compile(layer.solve, fullgraph=True, backend="eager")
+    found = solve(x, **arguments, trajectory=True)
+    expected = layer.solve(x, **arguments, trajectory=True)
+    for name in ("y", "energy", "residual", "aux_loss", "trajectory"):
+        assert_near(getattr(found, name), getattr(expected, name), 1e-12)
+    assert torch.equal(found.converged, expected.converged)
+
+
+def test_record_inside():
+    layer = tiny_layer()
+
+    def loss(x, ptr):
+        with equipool.record() as solutions:
+            y = layer(x, ptr=ptr)
+        return y.square().mean() + 0.1 * solutions.aux_loss
+
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    found, expected = (
+        gradients(call, layer, *batch("ptr", BATCHES[0])) for call in (compiled, loss)
+    )
+    for a, b in zip(found, expected, strict=True):
+        assert_near(a, b, 1e-12)
+    assert not active_recorders()
+
+
+def assert_same_loss(compiled, layer, x, arguments):
+    """Record around a call, compiled and not."""
+    losses = []
+    for call in (layer, compiled):
+        layer.zero_grad()
+        with equipool.record(diagnostics=False) as solutions:
+            call(x, **arguments)
+        assert len(solutions) == 1
+        solutions.aux_loss.backward()
+        losses.append([solutions.aux_loss, *(p.grad for p in layer.potential.parameters())])
+    for a, b in zip(*losses, strict=True):
+        assert_near(b, a, 1e-12)
+
+
+def test_record_outside():
+    layer = tiny_layer()
+    compiled = torch.compile(layer, fullgraph=True, backend="eager")
+    x, arguments = batch("ptr", BATCHES[0])
+    assert_same(compiled, layer, x, arguments)  # a graph that records nothing
+    assert_same_loss(compiled, layer, x, arguments)
+
+
+def test_autocast():
+    layer = tiny_layer(dtype=torch.float32)
+    compiled = torch.compile(layer, fullgraph=True, backend="eager")
+    x, arguments = batch("ptr", BATCHES[0])
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        found, expected = (call(x.float(), **arguments) for call in (compiled, layer))
+    assert_near(found, expected, 1e-6)
+    assert not torch.equal(expected, layer(x.float(), **arguments))
+
+
+def test_index_without_dim_size_is_refused():
+    compiled = torch.compile(tiny_layer(), fullgraph=True, backend="eager")
+    x, arguments = batch("index", BATCHES[0])
+    with pytest.raises(Exception, match="give dim_size"):
+        compiled(x, arguments["index"])
