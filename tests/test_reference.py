@@ -148,7 +148,7 @@ def test_a_large_regularizer_and_a_large_step(factored):
 @pytest.mark.parametrize("scaling", SCALINGS)
 def test_sums_in_pieces(scaling, factored, monkeypatch):
     """Very large batches are cut; here, already a batch of twelve elements."""
-    monkeypatch.setattr(op, "CPU_ROWS", 5)
+    monkeypatch.setattr(op, "CPU_FLOATS", 90)
     monkeypatch.setattr(sets, "BLOCKED_FROM", 1)
     monkeypatch.setattr(sets, "BLOCK", 2)
     assert_agree(make_layer(scaling=scaling, start=LearnedStart(4, 0.5), factored=factored))

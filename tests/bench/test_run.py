@@ -92,6 +92,8 @@ def test_the_reference_is_spared_large_batches():
 def test_unrolling_is_spared_what_does_not_fit():
     with pytest.raises(UnavailableError, match="GiB"):
         PATHS["faithful"].check(replace(CASE, elements=10**12), CPU)
+    with pytest.raises(UnavailableError, match="GiB"):
+        PATHS["set-transformer"].check(replace(CASE, elements=10**6), CPU)
     PATHS["torch"].check(replace(CASE, elements=10**12), CPU)
 
 
@@ -186,6 +188,7 @@ def test_a_part_of_a_preset():
 
 
 @pytest.mark.compile
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")  # torch's own
 def test_the_compiled_layer_agrees_and_is_timed():
     (row,) = rows(Item(CASE, "compiled", "float32", "training"))
     assert (row.status, row.reason) == ("timed", "")

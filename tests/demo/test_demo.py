@@ -9,7 +9,8 @@ from equipool.demo.__main__ import main
 from equipool.demo.models import Sizes
 from equipool.demo.pictures import bin_means
 from equipool.demo.show import show
-from equipool.demo.study import Plan, run_study
+from equipool.demo.study import PURPOSES, Plan, run_study, seed_for
+from equipool.demo.task import sample_sets
 from equipool.demo.train import Recipe
 
 PLAN = Plan(
@@ -57,6 +58,27 @@ def test_a_seed_gives_the_same_errors_and_another_seed_others():
     first, again, other = errors(PLAN), errors(PLAN), errors(plan(seed=1))
     assert first == again
     assert all(a != b for a, b in zip(first, other, strict=True))
+
+
+def test_every_purpose_of_every_seed_draws_its_own_numbers():
+    drawn = {seed_for(seed, purpose) for seed in range(5) for purpose in PURPOSES}
+    assert len(drawn) == 5 * len(PURPOSES)
+
+
+def test_test_sets_are_not_those_trained_on(monkeypatch):
+    states = []
+
+    def watched(num_sets, generator):
+        states.append((num_sets, generator.initial_seed()))
+        return sample_sets(num_sets, generator)
+
+    monkeypatch.setattr("equipool.demo.study.sample_sets", watched)
+    monkeypatch.setattr("equipool.demo.train.sample_sets", watched)
+    run_study(PLAN, ignore)
+    trained = {seed for num_sets, seed in states if num_sets == PLAN.recipe.batch_size}
+    tested = {seed for num_sets, seed in states if num_sets == PLAN.num_test_sets}
+    assert len(trained) == len(tested) == 1  # both networks see the same sets
+    assert trained != tested
 
 
 def test_steps_are_the_same_for_both_networks():

@@ -31,7 +31,7 @@ def _route(request):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ROUTE, "factored", request.param.startswith("factored"))
         if request.param == "factored in chunks":
-            patch.setattr(op, "CPU_ROWS", 3)
+            patch.setattr(op, "CPU_FLOATS", 120)
         if request.param == "autograd in blocks":
             patch.setattr(sets, "BLOCKED_FROM", 1)
             patch.setattr(sets, "BLOCK", 2)

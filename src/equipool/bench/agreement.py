@@ -77,7 +77,10 @@ class Judge:
     def _run(self, path: Path, mode: Mode, precision: Precision) -> LayerStep:
         readout = path.build(self.case, self.batch).to(self.device)
         step = LayerStep(readout, self.batch, mode, precision, path.kernels)
-        path.prepare(step)()
+        prepared = path.prepare(step)
+        prepared()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()  # before a captured step goes, and its graph with it
         return step
 
     def reference(self) -> LayerStep:

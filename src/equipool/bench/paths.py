@@ -50,13 +50,14 @@ class Path:
 
     def _check_memory(self, case: Case) -> None:
         """On the CPU a process that takes too much is ended, and its record with it."""
-        if self.name not in ("pyg", "faithful", "reference"):
-            return
-        needed = unrolled_bytes(case)
+        needed = 0
+        if self.name in ("pyg", "faithful", "reference"):
+            needed = unrolled_bytes(case)
+        elif self.name in ("gmt", "set-transformer"):
+            needed = attention_bytes(case)
         if needed > (available := available_bytes()):
             raise UnavailableError(
-                f"keeps every step's activations: about {needed / 2**30:,.0f} GiB of the "
-                f"{available / 2**30:,.0f} GiB that are free"
+                f"needs about {needed / 2**30:,.0f} GiB, of {available / 2**30:,.0f} GiB free"
             )
 
     def prepare(self, step: Step) -> Step:
@@ -69,6 +70,11 @@ def unrolled_bytes(case: Case) -> int:
     was seen to hold about seven numbers for each activation and step."""
     columns = sum(case.hidden) + case.in_channels + case.out_channels
     return 4 * 7 * case.sets * case.elements * columns * case.num_steps
+
+
+def attention_bytes(case: Case) -> int:
+    """Roughly what attention between all elements of a set keeps, with four heads."""
+    return 4 * 4 * 3 * case.sets * case.elements**2
 
 
 def available_bytes() -> int:

@@ -31,6 +31,7 @@ from equipool.demo.train import (
 )
 
 EQUILIBRIUM, SUM = "equilibrium", "sum pooling"
+PURPOSES = ("weights", "training", "test", "pictures")
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def run_study(plan: Plan, report: Report) -> Study:
     network, results = _compare_networks(plan, report)
     layer = network.pooling
     assert isinstance(layer, EquilibriumAggregation)
-    shown = torch.Generator().manual_seed(_seed(plan, "pictures"))
+    shown = torch.Generator().manual_seed(seed_for(plan.seed, "pictures"))
     kinds = torch.arange(len(DISTRIBUTIONS)).repeat_interleave(plan.sets_per_kind)
     x, _ = sample_kinds(kinds, shown)
     paths = follow(layer, x, plan.inner_steps_shown)
@@ -104,17 +105,19 @@ def _run(
     budget: Budget,
 ) -> tuple[SetRegressor, Result]:
     """Train one network and test it."""
-    torch.manual_seed(_seed(plan, "weights"))
+    torch.manual_seed(seed_for(plan.seed, "weights"))
     network = build(plan.sizes)
-    generator = torch.Generator().manual_seed(_seed(plan, "training"))
+    generator = torch.Generator().manual_seed(seed_for(plan.seed, "training"))
     history = train(
         network, budget, plan.recipe, generator, partial(report, full_name(method, allowance))
     )
-    test = sample_sets(plan.num_test_sets, torch.Generator().manual_seed(_seed(plan, "test")))
+    test = sample_sets(
+        plan.num_test_sets, torch.Generator().manual_seed(seed_for(plan.seed, "test"))
+    )
     error = mean_squared_error(network, *test, batch_size=250)
     return network, Result(method, allowance, num_parameters(network), history, error)
 
 
-def _seed(plan: Plan, purpose: str) -> int:
+def seed_for(seed: int, purpose: str) -> int:
     """A seed of its own for each purpose, so that test sets are not training sets."""
-    return 4 * plan.seed + ("weights", "training", "test", "pictures").index(purpose)
+    return len(PURPOSES) * seed + PURPOSES.index(purpose)

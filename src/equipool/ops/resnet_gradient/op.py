@@ -16,8 +16,10 @@ from equipool.ops.resnet_gradient.spec import Spec
 from equipool.ops.resnet_gradient.torch import Network, element_adjoints, element_gradient
 from equipool.ops.segments import segment_spread, segment_sum
 
-# Rows at a time on the CPU, so that what is computed for them stays in its caches.
-CPU_ROWS = 1024
+# Pre-activations at a time on the CPU, so that what is computed for them stays in its caches.
+# Not too many rows either: a sum over them is taken one after the other, and loses digits.
+CPU_FLOATS = 1 << 20
+CPU_ROWS = 4096
 
 
 def summed_gradient(
@@ -172,8 +174,9 @@ def _chunks(x_part: Tensor) -> Iterator[slice]:
     if torch.compiler.is_compiling() or x_part.device.type != "cpu":
         yield slice(None)
         return
-    for start in range(0, x_part.shape[0], CPU_ROWS):
-        yield slice(start, start + CPU_ROWS)
+    rows = min(max(CPU_FLOATS // x_part.shape[1], 1), CPU_ROWS)
+    for start in range(0, x_part.shape[0], rows):
+        yield slice(start, start + rows)
 
 
 def _add_segments(total: Tensor, index: Tensor, values: Tensor) -> Tensor:
