@@ -117,12 +117,25 @@ def test_sizes_are_learned_from_the_second_batch():
         assert_same(compiled, layer, *third)
 
 
-def test_long_sums_are_blocked_as_in_eager():
+def test_long_sums_of_any_potential():
     layer = make_layer(3, 3, num_steps=2)
     layer.potential = Quadratic()
-    compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend="eager")
+    compiled = torch.compile(layer, fullgraph=True, backend="eager")
     x, index = flatten(make_sets((9000, 1, 9000)))
     assert_same(compiled, layer, x, {"index": index, "dim_size": 4})
+
+
+def test_long_sums_keep_their_digits():
+    layer, exact = (make_layer(hidden=(8, 4, 3), num_steps=5, dtype=dtype)
+                    for dtype in (torch.float32, torch.float64))  # fmt: skip
+    compiled = torch.compile(layer, fullgraph=True, backend="eager")
+    sets = make_sets((3, 40_000, 1))
+    x, arguments = torch.cat(sets), {"ptr": offsets(sets)}
+    expected = gradients(exact, exact, x, arguments)
+    found = gradients(compiled, layer, x.float(), arguments)
+    assert_near(found[0].double(), expected[0], 1e-6)
+    for a, b in zip(found[1:], expected[1:], strict=True):
+        assert_near(a.double() / b.abs().max(), b / b.abs().max(), 2e-4)
 
 
 def test_nested():

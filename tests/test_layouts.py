@@ -68,7 +68,24 @@ def test_flat_mask(batch):
     elements, sets = gather_sets(wide, wide_index, mask=mask, dim_size=4)
     assert_holds((elements, sets), batch)
     assert torch.isfinite(elements).all()
+    assert sets.num_rows == 4  # dropped, not carried along
+
+
+def test_flat_mask_where_values_are_not_at_hand(batch, monkeypatch):
+    """On a GPU the padding stays in the batch, zeroed, in a row of its own that counts as empty."""
+    monkeypatch.setattr("equipool.layouts.values_are_at_hand", lambda x: False)
+    x, index = flatten(batch)
+    wide = torch.cat([x.new_full((2, 3), torch.nan), x])
+    mask = torch.arange(len(wide)) >= 2
+    elements, sets = gather_sets(
+        wide, torch.cat([index.new_tensor([-5, 99]), index]), mask=mask, dim_size=4
+    )
     assert sets.num_rows == 5
+    assert int(sets.counts[-1]) == 0
+    assert torch.equal(elements[-2:], torch.zeros(2, 3, dtype=x.dtype))
+    assert_holds(
+        (elements[:-2], make_sets(sets.index[:-2], sets.counts[:4], 4, padded=False)), batch
+    )
 
 
 def test_the_number_of_sets_is_read_from_real_elements_only():

@@ -42,6 +42,5 @@ SCALINGS: dict[str, Callable[[Tensor], Weights]] = {"log": log, "sum": sum, "mea
 def scaling_weights(name: ScalingName, counts: Tensor, dtype: torch.dtype) -> Weights:
     """Weights of each row's energy. An empty set has none under any scaling: its output stays at
     the start."""
-    occupied = (counts > 0).to(dtype)
     weights = SCALINGS[name](counts.to(dtype))
-    return Weights(*((weight * occupied).unsqueeze(-1) for weight in weights))
+    return Weights(*(torch.where(counts > 0, weight, 0).unsqueeze(-1) for weight in weights))

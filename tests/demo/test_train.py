@@ -86,3 +86,15 @@ def test_error_on_given_sets_does_not_depend_on_the_batches():
     network = sum_network(SMALL)
     expected = (network(x) - target).square().mean().item()
     assert mean_squared_error(network, x, target, 3) == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_schedule_reaches_the_optimizer():
+    torch.manual_seed(0)
+    untrained = sum_network(SMALL)
+    at_rest, _, _ = run(Steps(1))  # its only step is at the rate of no progress, zero
+    moved, _, _ = run(Steps(2))
+    for start, same, other in zip(
+        untrained.parameters(), at_rest.parameters(), moved.parameters(), strict=True
+    ):
+        assert torch.equal(start, same)
+        assert not torch.equal(start, other)

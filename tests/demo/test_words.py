@@ -33,7 +33,7 @@ def test_an_error_that_is_not_finite_wins_nothing():
 
 
 def test_steps_and_seconds_are_told_apart():
-    equal_steps = result("sum", 2e-4, 100, 2.0, "same steps")
+    equal_steps = result("sum", 2e-4, 100, 4.0, "same steps")
     equal_seconds = result("sum", 5e-5, 500, 10.0, "same time")
     text = about_curves([result("equilibrium", 1e-4), equal_steps, equal_seconds])
     assert "After 100 steps each, the test error of equilibrium is 2.0 times lower" in text

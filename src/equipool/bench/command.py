@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, cast
@@ -12,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from equipool.bench.cases import Mode, Precision
+from equipool.bench.cases import Case, Mode, Precision
 from equipool.bench.goals import find_goals
 from equipool.bench.outcome import Row
 from equipool.bench.paths import PATHS
@@ -91,6 +92,34 @@ def goals(
     make_console().print(table)
     if not all(goal.reached for goal in found):
         raise typer.Exit(1)
+
+
+@app.command()
+def profile(
+    sets: Annotated[list[int] | None, typer.Option(help="number of sets; repeatable")] = None,
+    precision: Annotated[list[str] | None, typer.Option(help="repeatable")] = None,
+    out: Annotated[Path | None, typer.Option(help="write the table to this JSON file")] = None,
+    commit: Annotated[str | None, typer.Option(help="where the code is no git checkout")] = None,
+) -> None:
+    """Show where a training step of the layer spends its time on a GPU."""
+    from equipool.bench.profile import profile_layer
+
+    device = _device("cuda")
+    _check("precision", precision, PRECISIONS)
+    rows = [
+        {
+            "sets": number,
+            "precision": kind,
+            "microseconds": profile_layer(Case(number, 26), kind, device),
+        }
+        for number in sets or [8, 256, 2048]
+        for kind in cast(list[Precision], precision or list(PRECISIONS))
+    ]
+    for row in rows:
+        make_console().print(row)
+    if out is not None:
+        about = {"date": now(), "commit": commit or git_commit(), "versions": versions()}
+        out.write_text(json.dumps({**about, "hardware": hardware(device), "rows": rows}, indent=1))
 
 
 def make_console() -> Console:

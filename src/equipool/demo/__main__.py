@@ -37,6 +37,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         type=positive_int,
         help="training steps of each network, instead: the same numbers on every run of a seed",
     )
+    parser.add_argument(
+        "--threads",
+        type=positive_int,
+        default=1,
+        help="of torch; for tensors this small, 1 is best",
+    )
     return parser.parse_args(arguments)
 
 
@@ -47,9 +53,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(message, file=sys.stderr)
         return 1
     # these need the extras
+    import torch
+
     from equipool.demo.show import show
     from equipool.demo.study import Plan
 
+    torch.set_num_threads(options.threads)
     show(Plan(seed=options.seed, seconds=options.seconds, steps=options.steps), options.out)
     return 0
 

@@ -45,10 +45,10 @@ class Plan:
     sizes: Sizes = field(default_factory=Sizes)
     recipe: Recipe = field(default_factory=Recipe)
     num_test_sets: int = 4000
-    num_path_sets: int = 1000
+    num_path_sets: int = 200
     sets_per_kind: int = 2
     inner_steps_shown: int = 50
-    grid: int = 61
+    grid: int = 45
 
 
 @dataclass(frozen=True)

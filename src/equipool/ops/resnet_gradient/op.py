@@ -21,6 +21,10 @@ from equipool.ops.segments import segment_spread, segment_sum
 CPU_FLOATS = 1 << 20
 CPU_ROWS = 4096
 
+# Where rows are not taken in parts, a sum over so many is taken over blocks first.
+BLOCK = 256
+BLOCKED_FROM = 16_384
+
 
 def summed_gradient(
     spec: Spec,
@@ -186,7 +190,20 @@ def _add_segments(total: Tensor, index: Tensor, values: Tensor) -> Tensor:
     elements does not lose digits to its own size.
     """
     if torch.compiler.is_compiling() or values.device.type != "cpu":
-        return total + segment_sum(values, index, total.shape[0])
+        blocked = not torch.compiler.is_exporting() and values.shape[0] >= BLOCKED_FROM
+        return total + (_sum_blocks if blocked else segment_sum)(values, index, total.shape[0])
     first, last = int(index[0]), int(index[-1])
     total[first : last + 1] += segment_sum(values, index - first, last - first + 1)
     return total
+
+
+def _sum_blocks(values: Tensor, index: Tensor, num_rows: int) -> Tensor:
+    """`segment_sum` by way of blocks, each of at most `BLOCK` elements of one row. Their number is
+    bounded without looking at the index; those beyond the ones in use stay empty."""
+    num_elements = values.shape[0]
+    begins = torch.arange(num_elements, device=index.device) % BLOCK == 0
+    begins[1:] |= index[1:] != index[:-1]
+    block = begins.cumsum(0) - 1
+    num_blocks = num_elements // BLOCK + num_rows + 1
+    row_of = index.new_zeros(num_blocks).scatter(0, block, index)
+    return segment_sum(segment_sum(values, block, num_blocks), row_of, num_rows)
