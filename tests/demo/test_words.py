@@ -65,6 +65,7 @@ def test_falling_energies_are_counted():
     ("last", "expected"),
     [
         (4.0, "is worse than after the 1 it was trained with: its mean squared error is 4 times"),
+        (1987.4, "its mean squared error is 1,987 times as large"),
         (0.25, "is better than after the 1 it was trained with: its mean squared error is 4 times"),
         (1.05, "is about as good as after the 1"),
         (float("nan"), "is not finite"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
+from itertools import product
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -106,17 +107,12 @@ def profile(
 
     device = _device("cuda")
     _check("precision", precision, PRECISIONS)
-    rows = [
-        {
-            "sets": number,
-            "precision": kind,
-            "microseconds": profile_layer(Case(number, 26), kind, device),
-        }
-        for number in sets or [8, 256, 2048]
-        for kind in cast(list[Precision], precision or list(PRECISIONS))
-    ]
-    for row in rows:
-        make_console().print(row)
+    kinds = cast(list[Precision], precision or list(PRECISIONS))
+    rows = []
+    for number, kind in product(sets or [8, 256, 2048], kinds):
+        spent = profile_layer(Case(number, 26), kind, device)
+        rows.append({"sets": number, "precision": kind, "microseconds": spent})
+        make_console().print(rows[-1])
     if out is not None:
         about = {"date": now(), "commit": commit or git_commit(), "versions": versions()}
         out.write_text(json.dumps({**about, "hardware": hardware(device), "rows": rows}, indent=1))

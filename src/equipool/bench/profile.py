@@ -18,9 +18,8 @@ def profile_layer(case: Case, precision: Precision, device: torch.device) -> dic
     from torch.profiler import ProfilerActivity, profile
 
     batch = make_batch(case, device)
-    step = LayerStep(
-        PATHS["triton"].build(case, batch).to(device), batch, "training", precision, True
-    )
+    readout = PATHS["triton"].build(case, batch).to(device)
+    step = LayerStep(readout, batch, "training", precision, use_kernels=True)
     for _ in range(3):
         step()
     torch.cuda.synchronize()

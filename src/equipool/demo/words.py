@@ -58,13 +58,13 @@ def about_energy(paths: Paths, errors: torch.Tensor) -> str:
     elif ratio > SAME:
         sentences.append(
             f"The prediction read off after {last} steps is worse than after the {trained} it was "
-            f"trained with: its mean squared error is {ratio:.3g} times as large. What was learned "
+            f"trained with: its mean squared error is {_number(ratio)} times as large. What was learned "
             "is a short way downhill, not the lowest point."
         )
     elif ratio < 1 / SAME:
         sentences.append(
             f"The prediction read off after {last} steps is better than after the {trained} it "
-            f"was trained with: its mean squared error is {1 / ratio:.3g} times lower."
+            f"was trained with: its mean squared error is {_number(1 / ratio)} times lower."
         )
     else:
         sentences.append(
@@ -80,3 +80,7 @@ def about_landscape(landscape: Landscape) -> str:
         f"The plane is the one that the path runs closest to: it holds {landscape.share:.1%} of "
         "the path's squared distance from its end."
     )
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
