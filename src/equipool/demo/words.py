@@ -58,8 +58,8 @@ def about_energy(paths: Paths, errors: torch.Tensor) -> str:
     elif ratio > SAME:
         sentences.append(
             f"The prediction read off after {last} steps is worse than after the {trained} it was "
-            f"trained with: its mean squared error is {_number(ratio)} times as large. What was learned "
-            "is a short way downhill, not the lowest point."
+            f"trained with: its mean squared error is {_number(ratio)} times as large. "
+            "What was learned is a short way downhill, not the lowest point."
         )
     elif ratio < 1 / SAME:
         sentences.append(
