@@ -76,20 +76,24 @@ def _vjp(
     *parameters: Tensor,
 ) -> tuple[Tensor, ...]:
     network = _network(spec, parameters)
-    y_part, y_part_dot = y @ from_y.T, by_gradient @ from_y.T
+    num_rows, points = y.shape[0], torch.cat([by_gradient, y])
+    y_parts = points @ from_y.T
     by_x_part = torch.empty_like(x_part)
-    by_y_part, delta_sum = torch.zeros_like(y_part), torch.zeros_like(y_part)
+    delta_sum, by_y_part = y_parts.new_zeros(2, num_rows, y_parts.shape[1])
     by_parameters = tuple(torch.zeros_like(parameter) for parameter in parameters)
     for rows in _chunks(x_part):
-        u = segment_spread(y_part, index[rows]).add_(x_part[rows])
-        adjoints = element_adjoints(network, u, segment_spread(y_part_dot, index[rows]))
-        by_x_part[rows] = adjoints.by_u
-        by_y_part = _add_segments(by_y_part, index[rows], adjoints.by_u)
-        delta_sum = _add_segments(delta_sum, index[rows], adjoints.delta)
+        here = index[rows]
+        us = segment_spread(y_parts, torch.cat([here, here + num_rows]))
+        us[here.shape[0] :].add_(x_part[rows])
+        adjoints = element_adjoints(network, us)
+        delta, by_u = adjoints.by_elements[: here.shape[0]], adjoints.by_elements[here.shape[0] :]
+        by_x_part[rows] = by_u
+        by_y_part = _add_segments(by_y_part, here, by_u)
+        delta_sum = _add_segments(delta_sum, here, delta)
         of_rows = (*adjoints.from_hidden, *adjoints.gammas, *adjoints.betas)
         for total, part in zip(by_parameters, of_rows, strict=True):
             total.add_(part)
-    by_from_y = by_y_part.T @ y + delta_sum.T @ by_gradient
+    by_from_y = delta_sum.T @ by_gradient + by_y_part.T @ y
     return by_y_part @ from_y, by_x_part, by_from_y, *by_parameters
 
 
