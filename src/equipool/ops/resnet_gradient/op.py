@@ -80,7 +80,7 @@ def _vjp(
     y_parts = points @ from_y.T
     by_x_part = torch.empty_like(x_part)
     delta_sum, by_y_part = y_parts.new_zeros(2, num_rows, y_parts.shape[1])
-    by_parameters = tuple(torch.zeros_like(parameter) for parameter in parameters)
+    by_parameters: tuple[Tensor, ...] = ()
     for rows in _chunks(x_part):
         here = index[rows]
         us = segment_spread(y_parts, torch.cat([here, here + num_rows]))
@@ -91,8 +91,11 @@ def _vjp(
         by_y_part = _add_segments(by_y_part, here, by_u)
         delta_sum = _add_segments(delta_sum, here, delta)
         of_rows = (*adjoints.from_hidden, *adjoints.gammas, *adjoints.betas)
-        for total, part in zip(by_parameters, of_rows, strict=True):
-            total.add_(part)
+        if rows.start:
+            of_rows = tuple(a.add_(b) for a, b in zip(by_parameters, of_rows, strict=True))
+        by_parameters = of_rows
+    if not by_parameters:  # there are no elements
+        by_parameters = tuple(torch.zeros_like(parameter) for parameter in parameters)
     by_from_y = delta_sum.T @ by_gradient + by_y_part.T @ y
     return by_y_part @ from_y, by_x_part, by_from_y, *by_parameters
 
