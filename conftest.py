@@ -8,7 +8,7 @@ import torch
 if not torch.cuda.is_available():  # read by Triton when it is imported
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-import equipool  # noqa: E402
+import equipool
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""A run as a table for the terminal."""
+"""A run as a table, for the terminal or for a page."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from itertools import groupby
 from rich import box
 from rich.table import Table
 
+from equipool.bench.cases import Mode
 from equipool.bench.outcome import Row
 from equipool.bench.record import Record
 
@@ -91,3 +92,23 @@ def number(value: float) -> str:
         ('0.0123', '1.23', '123', '12,346')
     """
     return f"{value:,.0f}" if value >= 99.95 else f"{value:.3g}"
+
+
+def markdown(record: Record, mode: Mode) -> str:
+    """The timed rows of a mode as a Markdown table, for a page that shows a record.
+
+    Columns are the terminal's, except that the case is a column, too.
+    """
+    lines = [
+        "| sets x elements, T | path | ms, quartiles | MiB | x PyG | x floor | error y | error g |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for case, group in groupby((r for r in record.rows if r.mode == mode), key=lambda r: r.case):
+        rows = [row for row in group if row.timing is not None]
+        pyg = [row.timing.median for row in rows if row.path == "pyg" and row.timing is not None]
+        for row in rows:
+            ms, quartiles, *rest = cells(row, min(pyg, default=None))
+            first = [f"{case.sets:,} x {case.elements:,}, {case.num_steps}"]
+            path = f"{row.path}, {row.precision}"
+            lines.append("| " + " | ".join([*first, path, f"{ms} ({quartiles})", *rest]) + " |")
+    return "\n".join(lines)
