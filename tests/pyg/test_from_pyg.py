@@ -191,7 +191,7 @@ class Subclass(aggr.EquilibriumAggregation):
     [
         (aggr.SumAggregation(), r"torch_geometric\.nn\.aggr\.basic\.SumAggregation"),
         (equipool.EquilibriumAggregation(3, 4), r"equipool\.aggregation\.EquilibriumAggregation"),
-        (EquilibriumAggregation(3, 4), r"equipool\.pyg\.EquilibriumAggregation"),
+        (EquilibriumAggregation(3, 4), r"equipool\.pyg\.adapter\.EquilibriumAggregation"),
         (Subclass(3, 4, [5]), r"test_from_pyg\.Subclass"),
         ({}, r"builtins\.dict"),
     ],

@@ -1,0 +1,13 @@
+"""The layer as an aggregation of PyTorch Geometric, and the way over from the one it ships."""
+
+try:
+    import torch_geometric.nn.aggr  # noqa: F401
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "equipool.pyg needs PyTorch Geometric: pip install 'equipool[pyg]'", name=error.name
+    ) from error
+
+from equipool.pyg.adapter import EquilibriumAggregation
+from equipool.pyg.conversion import InputSkipPotential, from_pyg
+
+__all__ = ["EquilibriumAggregation", "InputSkipPotential", "from_pyg"]
