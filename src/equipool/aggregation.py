@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import NamedTuple, cast
 
 import torch
@@ -102,7 +103,7 @@ class EquilibriumAggregation(nn.Module):
         self.scaling: ScalingName = scaling
         self.tolerance = tolerance
         self.check_finite = check_finite
-        self._check_potential()
+        self._check_sizes()
 
     @property
     def num_steps(self) -> int:
@@ -244,11 +245,11 @@ class EquilibriumAggregation(nn.Module):
             num_steps=self.num_steps,
         )
 
-    def _check_potential(self) -> None:
-        for name in ("in_channels", "out_channels"):
-            found, expected = getattr(self.potential, name, None), getattr(self, name)
+    def _check_sizes(self) -> None:
+        for part, name in product(("potential", "start"), ("in_channels", "out_channels")):
+            found, expected = getattr(getattr(self, part), name, None), getattr(self, name)
             if found is not None and found != expected:
-                raise ValueError(f"the potential's {name} is {found}, expected {expected}")
+                raise ValueError(f"the {part}'s {name} is {found}, expected {expected}")
 
     def _check_fits(self, x: Tensor) -> None:
         if x.shape[-1] != self.in_channels:

@@ -22,7 +22,8 @@ class LearnedScalar(nn.Module):
 
     def __init__(self, origin: float, learnable: bool) -> None:
         super().__init__()
-        self.register_buffer("origin", torch.tensor(float(origin)))
+        self.given = float(origin)
+        self.register_buffer("origin", torch.tensor(self.given))
         self.raw = nn.Parameter(torch.zeros(())) if learnable else None
 
     @staticmethod
@@ -31,6 +32,8 @@ class LearnedScalar(nn.Module):
         """The number at `raw`."""
 
     def reset_parameters(self) -> None:
+        """Return to the value given at construction."""
+        nn.init.constant_(self.origin, self.given)
         if self.raw is not None:
             nn.init.zeros_(self.raw)
 

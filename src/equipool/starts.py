@@ -45,6 +45,7 @@ class LearnedStart(Start):
 
     def __init__(self, out_channels: int, value: float = 0.0, learnable: bool = True) -> None:
         super().__init__()
+        self.out_channels = out_channels
         self.value = value
         y = torch.full((out_channels,), float(value))
         if learnable:
@@ -59,4 +60,4 @@ class LearnedStart(Start):
         return self.y.to(x.dtype).expand(sets.num_rows, -1)
 
     def extra_repr(self) -> str:
-        return f"{self.y.shape[0]}, value={self.value}"
+        return f"{self.out_channels}, value={self.value}"

@@ -310,3 +310,11 @@ def test_without_pytorch_geometric_the_import_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch_geometric.nn.aggr", None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'equipool\[pyg\]'"):
         importlib.import_module("equipool.pyg")
+
+
+def test_settings_reach_the_layer(aggregation):
+    aggregation.tolerance = 0.5
+    aggregation.check_finite = True
+    assert aggregation.layer.tolerance == 0.5
+    with pytest.raises(ValueError, match="not finite"):
+        aggregation(torch.full((2, 3), torch.nan).double(), torch.zeros(2, dtype=torch.long))

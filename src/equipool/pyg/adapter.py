@@ -101,6 +101,18 @@ class EquilibriumAggregation(Aggregation):
         return self.layer.start
 
     @property
+    def scaling(self) -> ScalingName:
+        return self.layer.scaling
+
+    @property
+    def tolerance(self) -> float:
+        return self.layer.tolerance
+
+    @property
+    def check_finite(self) -> bool:
+        return self.layer.check_finite
+
+    @property
     def num_steps(self) -> int:
         """Steps of the inner optimiser; train short and test long, if you like."""
         return self.layer.num_steps

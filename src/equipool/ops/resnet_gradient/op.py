@@ -126,7 +126,9 @@ class _SummedGradient(torch.autograd.Function):
 class _Vjp(torch.autograd.Function):
     @staticmethod
     def forward(spec: Spec, *tensors: Tensor) -> tuple[Tensor, ...]:
-        return _vjp(spec, *tensors)
+        # A backward pass that is run inside autocast must not round what the forward did not.
+        with torch.autocast(tensors[0].device.type, enabled=False):
+            return _vjp(spec, *tensors)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

@@ -299,5 +299,6 @@ class Step(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, by_gradient: Tensor) -> tuple[Tensor | None, ...]:
         y, *shared = ctx.saved_tensors
-        by_y = ctx.bound.vjp(by_gradient.contiguous(), y)
+        with torch.autocast(y.device.type, enabled=False):
+            by_y = ctx.bound.vjp(by_gradient.contiguous(), y)
         return None, by_y, by_gradient.new_empty(0), *(None for _ in shared)
