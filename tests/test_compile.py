@@ -223,6 +223,20 @@ def test_autocast():
     assert not torch.equal(expected, layer(x.float(), **arguments))
 
 
+def test_training_under_autocast():
+    layer = tiny_layer(dtype=torch.float32)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    x, arguments = batch("ptr", BATCHES[0])
+    gradients = []
+    for call in (compiled, layer):
+        layer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = call(x.float(), **arguments)
+        y.square().sum().backward()
+        gradients.append(layer.potential.linears[0].weight.grad.clone())
+    assert (gradients[0] - gradients[1]).norm() <= 0.02 * gradients[1].norm()
+
+
 def test_index_without_dim_size_is_refused():
     compiled = torch.compile(tiny_layer(), fullgraph=True, backend="eager")
     x, arguments = batch("index", BATCHES[0])

@@ -59,6 +59,28 @@ def test_backward_inside_autocast():
         assert (a - b).norm() <= 0.05 * b.norm()
 
 
+def test_scalars_are_exact_in_every_precision():
+    assert Nesterov(0.1).double().learning_rate == 0.1
+    assert Nesterov(0.1).bfloat16().learning_rate == torch.tensor(0.1)
+
+
+def test_hooks_are_not_passed_by():
+    layer = make_layer()
+    layer.potential.linears[0].register_forward_hook(lambda module, args, output: output + 1)
+    agrees_with_automatic_differentiation(layer, torch.randn(6, 3).double())
+
+
+def test_scaling_is_checked_when_it_is_changed():
+    with pytest.raises(ValueError, match="scaling is 'max', expected one of"):
+        make_layer().scaling = "max"
+
+
+def test_autocast_does_not_bring_float64_and_float32_together():
+    layer = make_layer(dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(TypeError, match="x has dtype"):
+        layer(torch.randn(4, 3).double())
+
+
 def test_scalars_return_after_memory_was_handed_out_anew():
     """As in deferred initialisation: built on the meta device, given memory, then reset."""
     with torch.device("meta"):

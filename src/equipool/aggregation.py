@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import product
+from itertools import chain, product
 from typing import NamedTuple, cast
 
 import torch
@@ -88,8 +88,6 @@ class EquilibriumAggregation(nn.Module):
             raise ValueError(
                 f"in_channels is {in_channels} and out_channels {out_channels}, expected 1 or more"
             )
-        if scaling not in SCALINGS:
-            raise ValueError(f"scaling is {scaling!r}, expected one of {sorted(SCALINGS)}")
         self.in_channels = in_channels
         self.out_channels = out_channels
         self.potential = (
@@ -100,7 +98,7 @@ class EquilibriumAggregation(nn.Module):
         self.differentiation = differentiation if differentiation is not None else Unrolled()
         self.start = start if start is not None else ZeroStart(out_channels)
         self.num_steps = num_steps
-        self.scaling: ScalingName = scaling
+        self.scaling = scaling
         self.tolerance = tolerance
         self.check_finite = check_finite
         self._check_sizes()
@@ -115,6 +113,17 @@ class EquilibriumAggregation(nn.Module):
         if isinstance(num_steps, bool) or not isinstance(num_steps, int) or num_steps < 0:
             raise ValueError(f"num_steps is {num_steps!r}, expected an int of 0 or more")
         self._num_steps = num_steps
+
+    @property
+    def scaling(self) -> ScalingName:
+        """How the energy grows with the number of elements."""
+        return self._scaling
+
+    @scaling.setter
+    def scaling(self, scaling: ScalingName) -> None:
+        if scaling not in SCALINGS:
+            raise ValueError(f"scaling is {scaling!r}, expected one of {sorted(SCALINGS)}")
+        self._scaling = scaling
 
     def reset_parameters(self) -> None:
         """Draw the potential's parameters anew and return all others to where they started."""
@@ -256,13 +265,18 @@ class EquilibriumAggregation(nn.Module):
             raise ValueError(
                 f"x has {x.shape[-1]} channels, expected in_channels = {self.in_channels}"
             )
-        parameter = next((p for p in self.parameters() if p.is_floating_point()), None)
+        tensors = chain(self.parameters(), self.buffers())
+        parameter = next((tensor for tensor in tensors if tensor.is_floating_point()), None)
         if parameter is not None and parameter.device != x.device:
             raise ValueError(
                 f"x is on {x.device} and the layer on {parameter.device}, expected one device"
             )
-        autocast = torch.is_autocast_enabled(x.device.type)
-        if parameter is not None and parameter.dtype != x.dtype and not autocast:
+        has_parameters = next(self.parameters(), None) is not None
+        # Autocast brings shorter kinds together, but never float64 and another.
+        autocast = torch.is_autocast_enabled(x.device.type) and torch.float64 not in (
+            x.dtype, parameter.dtype if parameter is not None else None
+        )  # fmt: skip
+        if parameter is not None and has_parameters and parameter.dtype != x.dtype and not autocast:
             raise TypeError(
                 f"x has dtype {x.dtype}, expected {parameter.dtype}, that of the layer's "
                 "parameters: convert one of them, or use torch.autocast"

@@ -80,8 +80,9 @@ def _from_index(
     if dim_size is None:
         if torch.compiler.is_compiling():
             raise ValueError("give dim_size (the number of sets) to compile or export the layer")
-        real = index if mask is None else torch.where(mask, index, -1)
-        dim_size = int(real.max()) + 1 if index.numel() else 0
+        real = index if mask is None else index[mask]
+        dim_size = int(real.max()) + 1 if real.numel() else 0
+        check_range(real, dim_size)  # the device was waited for already
     if values_are_at_hand(x):
         check_range(index if mask is None else index[mask], dim_size)
     return _arrange(x, index, mask, dim_size, in_order=False)
@@ -95,7 +96,12 @@ def _from_ptr(x: Tensor, ptr: Tensor, dim_size: int | None) -> tuple[Tensor, Set
     check_agrees(dim_size, num_sets, "ptr has one offset more than there are sets")
     if values_are_at_hand(x):
         check_offsets(ptr, x.shape[0])
-    return x, make_sets(_index_of(ptr, x.shape[0]), ptr.diff(), num_sets, padded=False)
+    index = _index_of(ptr, x.shape[0])
+    if values_are_at_hand(x) or torch.compiler.is_compiling():
+        return x, make_sets(index, ptr.diff(), num_sets, padded=False)
+    # Counted, so that the device itself refuses elements that lie beyond the last offset.
+    counts = segment_sum(torch.ones_like(index), index, num_sets)
+    return x, make_sets(index, counts, num_sets, padded=False)
 
 
 def _index_of(ptr: Tensor, num_elements: int) -> Tensor:

@@ -43,6 +43,10 @@ class LearnedScalar(nn.Module):
         super()._apply(fn, recurse)
         if self.origin.dtype.itemsize < 4:
             self.origin = origin.to(self.origin.device, torch.float32)
+        elif self.origin.dtype.itemsize > origin.dtype.itemsize and not origin.is_meta:
+            exact = torch.tensor(self.given, dtype=self.origin.dtype, device=self.origin.device)
+            if bool(exact.to(origin.dtype) == origin.to(exact.device)):  # as given, but rounded
+                self.origin = exact
         return self
 
     def forward(self) -> Tensor:

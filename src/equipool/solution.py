@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Solution:
     """The outcome of a solve, set by set."""
 
@@ -66,7 +66,11 @@ def record(diagnostics: bool = True) -> Iterator[Solutions]:
 
     Args:
         diagnostics: whether energy, residual and convergence are computed as well, for one more
-            evaluation of the gradient; the auxiliary loss costs nothing either way.
+            evaluation of the potential and of its gradient; the auxiliary loss costs nothing
+            either way.
+
+    The block collects from all threads. A layer inside `torch.utils.checkpoint` cannot be recorded
+    from outside, as it runs again in the backward pass: return its `solve` from there instead.
 
     Example:
         >>> layer = equipool.EquilibriumAggregation(3, 8)

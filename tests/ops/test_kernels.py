@@ -122,6 +122,34 @@ def test_a_part_of_the_path_alone(forced, device):
         assert (a - b).norm() <= 2e-5 * b.norm().clamp(min=1e-3)
 
 
+def test_a_backward_for_other_gradients_leaves_nothing_behind(forced, device):
+    layer, (x, index) = make_layer((9, 5, 3)).to(device), make_batch(30, 4)
+    weight, momentum = layer.potential.linears[0].weight, layer.solver.raw_momentum.raw
+    loss = layer(x.to(device), index.to(device), dim_size=4).square().sum()
+    (expected,) = torch.autograd.grad(loss, weight, retain_graph=True)
+    torch.autograd.grad(loss, momentum, retain_graph=True)
+    (found,) = torch.autograd.grad(loss, weight)
+    assert torch.equal(found, expected)
+
+
+def test_a_second_gradient_is_refused_or_right(forced, device):
+    """By `torch.autograd.grad`, which leaves out whatever does not lead to what it is asked for."""
+    layer, (x, index) = make_layer((9, 5, 3), num_steps=2).to(device), make_batch(20, 3)
+    wide = copy.deepcopy(layer).double()
+    x = x.to(device).requires_grad_()
+
+    def second(model, x):
+        y = model(x, index.to(x.device), dim_size=3)
+        (g,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+        return torch.autograd.grad(g.square().sum(), model.potential.linears[0].weight)[0]
+
+    with pytest.raises(RuntimeError, match="factored=False"):
+        second(layer, x)
+    layer.potential.factored = wide.potential.factored = False
+    expected = second(wide, x.detach().double().requires_grad_())
+    assert (second(layer, x).double() - expected).norm() <= 1e-4 * expected.norm()
+
+
 def test_bf16_products(forced, device):
     """Shorter products are close, and sums are not taken in them."""
     layer, (x, index) = make_layer((20, 16, 8)).to(device), make_batch(60, 5)

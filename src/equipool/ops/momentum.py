@@ -26,10 +26,32 @@ def momentum_step(
         y, velocity and look-ahead.
     """
     if kernels_serve(y):
-        return _FusedStep.apply(y, velocity, gradient, learning_rate, momentum)
+        rows = (y.contiguous(), velocity.contiguous(), gradient.contiguous())
+        return _FusedStep.apply(*rows, learning_rate, momentum)
+    return _plain_step(y, velocity, gradient, learning_rate, momentum)
+
+
+def _plain_step(
+    y: Tensor, velocity: Tensor, gradient: Tensor, learning_rate: Tensor, momentum: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     velocity = momentum * velocity - learning_rate * gradient
     y = y + velocity
     return y, velocity, y + momentum * velocity
+
+
+def _plain_adjoint(
+    by_outputs: tuple[Tensor | None, ...], saved: tuple[Tensor, ...]
+) -> tuple[Tensor, ...]:
+    """The kernel's backward in operations that can be differentiated again."""
+    velocity, new_velocity, learning_rate, momentum = saved
+    zero = torch.zeros_like(velocity)
+    by_y, by_velocity, by_ahead = (zero if by is None else by for by in by_outputs)
+    to_y = by_y + by_ahead
+    to_v = by_velocity + to_y + momentum * by_ahead
+    gradient = (momentum * velocity - new_velocity) / learning_rate
+    by_momentum = (to_v * velocity + by_ahead * new_velocity).sum()
+    by_learning_rate = -(to_v * gradient).sum()
+    return to_y, momentum * to_v, -learning_rate * to_v, by_learning_rate, by_momentum
 
 
 class _FusedStep(torch.autograd.Function):
@@ -40,7 +62,6 @@ class _FusedStep(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         from equipool.ops import momentum_kernels as kernels
 
-        y, velocity, gradient = y.contiguous(), velocity.contiguous(), gradient.contiguous()
         new_y, new_velocity, ahead = (torch.empty_like(y) for _ in range(3))
         kernels.forward[kernels.grid(y)](
             y, velocity, gradient, learning_rate, momentum, new_y, new_velocity, ahead,
@@ -51,13 +72,14 @@ class _FusedStep(torch.autograd.Function):
         return new_y, new_velocity, ahead
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(
         ctx: Any, by_y: Tensor | None, by_velocity: Tensor | None, by_ahead: Tensor | None
     ) -> tuple[Tensor, ...]:
         from equipool.ops import momentum_kernels as kernels
 
         velocity, new_velocity, learning_rate, momentum = ctx.saved_tensors
+        if torch.is_grad_enabled():  # to be differentiated again
+            return _plain_adjoint((by_y, by_velocity, by_ahead), ctx.saved_tensors)
         given = [None if by is None else by.contiguous() for by in (by_y, by_velocity, by_ahead)]
         outs = tuple(torch.empty_like(velocity) for _ in range(3))
         grid = kernels.grid(velocity)

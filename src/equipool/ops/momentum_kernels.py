@@ -58,5 +58,7 @@ def backward(
     tl.store(out_y + at, to_y, mask=mask)
     tl.store(out_velocity + at, mu * to_v, mask=mask)
     tl.store(out_gradient + at, -alpha * to_v, mask=mask)
-    tl.store(by_scalars + program, tl.sum(to_v * (new_v - mu * v), axis=0) / alpha)
+    tl.store(
+        by_scalars + program, tl.sum(to_v * (new_v - mu * v), axis=0) / tl.maximum(alpha, 1e-38)
+    )
     tl.store(by_scalars + num_programs + program, tl.sum(by_mu + to_v * v, axis=0))

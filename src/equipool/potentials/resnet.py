@@ -105,9 +105,9 @@ def _is_as_built(potential: ResNetPotential) -> bool:
     its layers has been replaced by something that computes another function."""
 
     def computes(module: nn.Module, *kinds: type[nn.Module]) -> bool:
-        return any(
-            isinstance(module, kind) and type(module).forward is kind.forward for kind in kinds
-        )
+        kind = next((kind for kind in kinds if isinstance(module, kind)), None)
+        hooked = bool(module._forward_hooks or module._forward_pre_hooks)
+        return kind is not None and type(module).forward is kind.forward and not hooked
 
     return (
         type(potential).forward is ResNetPotential.forward

@@ -161,6 +161,7 @@ def copy_scalar(
             f"in {value.dtype}, expected more than 0 and less than {upper:g}"
         )
     target.origin.copy_(value)
+    target.given = float(value)
     cast(nn.Parameter, target.raw).requires_grad_(source.requires_grad)
 
 

@@ -25,6 +25,11 @@ CPU_ROWS = 4096
 BLOCK = 256
 BLOCKED_FROM = 16_384
 
+SECOND_GRADIENT = (
+    "the gradient of the layer's gradient is not available with the fast operation: build the "
+    "potential with ResNetPotential(..., factored=False)"
+)
+
 
 def summed_gradient(
     spec: Spec,
@@ -115,7 +120,11 @@ class _SummedGradient(torch.autograd.Function):
     def backward(ctx: Any, by_gradient: Tensor) -> tuple[Tensor | None, ...]:
         # No second gradient passes through a compiled region, so nothing is lost there.
         vjp = _vjp if torch.compiler.is_compiling() else _Vjp.apply
-        by_y, by_x_part, by_from_y, *by_parameters = vjp(ctx.spec, by_gradient, *ctx.saved_tensors)
+        # A backward pass that is run inside autocast must not round what the forward did not.
+        with torch.autocast(by_gradient.device.type, enabled=False):
+            by_y, by_x_part, by_from_y, *by_parameters = vjp(
+                ctx.spec, by_gradient, *ctx.saved_tensors
+            )
         return None, by_y, by_x_part, by_from_y, None, *by_parameters
 
     @staticmethod
@@ -126,9 +135,7 @@ class _SummedGradient(torch.autograd.Function):
 class _Vjp(torch.autograd.Function):
     @staticmethod
     def forward(spec: Spec, *tensors: Tensor) -> tuple[Tensor, ...]:
-        # A backward pass that is run inside autocast must not round what the forward did not.
-        with torch.autocast(tensors[0].device.type, enabled=False):
-            return _vjp(spec, *tensors)
+        return _vjp(spec, *tensors)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -136,10 +143,7 @@ class _Vjp(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *by_outputs: Tensor) -> Any:
-        raise RuntimeError(
-            "the gradient of the layer's gradient is not available with the fast operation: build "
-            "the potential with ResNetPotential(..., factored=False)"
-        )
+        raise RuntimeError(SECOND_GRADIENT)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Any, Any]:

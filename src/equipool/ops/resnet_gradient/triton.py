@@ -7,7 +7,7 @@ their product with each other. Elements are taken in parts of bounded size, and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from equipool.ops.resnet_gradient import kernels
 from equipool.ops.resnet_gradient.folding import ALIGNMENT
+from equipool.ops.resnet_gradient.op import SECOND_GRADIENT
 from equipool.ops.resnet_gradient.spec import Spec
 from equipool.ops.tiles import make_tiles
 
@@ -59,8 +60,7 @@ class Part:
         self.x_part = x_part
         self.index = index
         self.tiles = make_tiles(index, num_rows)
-        self.by_x_part: Tensor | None = None
-        self.by_norms: list[Tensor] = []  # [num_tiles, 2, size] for each hidden layer
+        self.by_x_part: Tensor | None = None  # of this part, while it is added up
 
     @property
     def num_elements(self) -> int:
@@ -69,10 +69,6 @@ class Part:
     @property
     def num_tiles(self) -> int:
         return self.tiles.start.shape[0]
-
-    def begin(self, by_x_part: Tensor, sizes: Sequence[int]) -> None:
-        self.by_x_part = by_x_part
-        self.by_norms = [self.x_part.new_zeros(self.num_tiles, 2, size) for size in sizes]
 
 
 class TritonGradient:
@@ -109,11 +105,13 @@ class TritonGradient:
             Part(x_part[i : i + LARGEST_PART], index[i : i + LARGEST_PART], num_rows) for i in cuts
         ]
         self.by_shared: tuple[Tensor, ...] = ()  # derivatives, while they are added up
+        self.by_norms: list[Tensor] = []  # [num_tiles, 2, size] for each hidden layer, likewise
+        self.adding_for = -1  # the backward pass they are added up for
 
     def gradient(self, y: Tensor) -> Tensor:
         """`[num_rows, K] -> [num_rows, K]`."""
         y_part = self._product(y, self.from_y.T)
-        delta = _total([self._delta(part, y_part) for part in self.parts])
+        delta = _total(self._delta(part, y_part) for part in self.parts)
         return self._product(delta, self.from_y)
 
     def vjp(self, by_gradient: Tensor, y: Tensor) -> Tensor:
@@ -121,7 +119,7 @@ class TritonGradient:
         self._begin()
         points = torch.cat([by_gradient, y])
         y_parts = self._product(points, self.from_y.T)
-        sums = _total([self._adjoints(part, y_parts) for part in self.parts])
+        sums = _total(self._adjoints(part, y_parts) for part in self.parts)
         # Side by side for each row: delta, then by_u; below each other they meet the points.
         both = torch.cat(sums.split(self.width, dim=1))
         self._add_product(self.by_shared[1], both.T, points)
@@ -131,22 +129,26 @@ class TritonGradient:
         """Hand over what was added up, and begin anew."""
         self._begin()
         taken, self.by_shared = self.by_shared, ()
-        norms = [
-            _total([part.by_norms[j].sum(0) for part in self.parts])
-            for j in range(len(self.layers) - 1)
-        ]
+        norms, self.by_norms = [by_norm.sum(0) for by_norm in self.by_norms], []
+        for part in self.parts:
+            part.by_x_part = None
         return (*taken, *(norm[0] for norm in norms), *(norm[1] for norm in norms))
 
     def _begin(self) -> None:
-        if self.by_shared:
+        """Start the sums of a backward pass. One that does not reach `Bind`, because it was asked
+        for other gradients or failed, leaves its sums behind: they are not those of the next."""
+        current = torch._C._current_graph_task_id()
+        if self.by_shared and self.adding_for == current:
             return
+        self.adding_for = current
         like = (self.x_part, self.from_y, *self.from_hidden)
         self.by_shared = tuple(torch.zeros_like(t, dtype=torch.float32) for t in like)
-        of_parts = (
-            self.by_shared[0].split(LARGEST_PART) if len(self.parts) > 1 else self.by_shared[:1]
-        )
+        num_tiles = max(part.num_tiles for part in self.parts)
+        sizes = self.spec.sizes[:-1]
+        self.by_norms = [self.x_part.new_zeros(num_tiles, 2, size) for size in sizes]
+        of_parts = self.by_shared[0].split(LARGEST_PART)
         for part, by_x_part in zip(self.parts, of_parts, strict=True):
-            part.begin(by_x_part, self.spec.sizes[:-1])
+            part.by_x_part = by_x_part
 
     def _delta(self, part: Part, y_part: Tensor) -> Tensor:
         hs, products, stats = self._activate(part, y_part, None)
@@ -182,7 +184,7 @@ class TritonGradient:
             kernels.hidden_adjoints[(part.num_tiles,)](
                 part.x_part, y_part, y_part_dot, part.index, products, stats[j], h, by_hs,
                 self.gammas[j], tiles.start, tiles.end,
-                adjoints, sums, part.by_x_part, part.by_norms[j],
+                adjoints, sums, part.by_x_part, self.by_norms[j],
                 part.num_elements, part.x_part.stride(0), y_part.stride(0), products.stride(0),
                 by_hs.stride(0), adjoints.stride(0), sums.stride(0), self.width,
                 layer.column, layer.products_column, **layer.by_tiles,
@@ -258,11 +260,17 @@ def _wide_product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
     return a.to(dtype).float() @ b.to(dtype).float()
 
 
-def _total(tensors: Sequence[Tensor]) -> Tensor:
-    total, *rest = tensors
-    for tensor in rest:
-        total = total + tensor
+def _total(tensors: Iterator[Tensor]) -> Tensor:
+    total = next(tensors)
+    for tensor in tensors:
+        total += tensor
     return total
+
+
+def refuse_second_gradient() -> None:
+    """Gradients are recorded in a backward pass only to be differentiated again."""
+    if torch.is_grad_enabled():
+        raise RuntimeError(SECOND_GRADIENT)
 
 
 class Bind(torch.autograd.Function):
@@ -280,6 +288,7 @@ class Bind(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, _: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_gradient()
         return None, *ctx.bound.take_by_shared()
 
 
@@ -296,8 +305,8 @@ class Step(torch.autograd.Function):
         return bound.gradient(y)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, by_gradient: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_gradient()
         y, *shared = ctx.saved_tensors
         with torch.autocast(y.device.type, enabled=False):
             by_y = ctx.bound.vjp(by_gradient.contiguous(), y)
