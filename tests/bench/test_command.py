@@ -50,6 +50,22 @@ def test_a_run_prints_writes_and_draws(bench, tmp_path):
     assert "torch float32" in bench("show", file).output
 
 
+def test_a_run_that_is_cut_off_leaves_what_it_measured(bench, tmp_path, monkeypatch):
+    measure = command.measure_items
+
+    def cut_off(*arguments):
+        for number, row in enumerate(measure(*arguments)):
+            if number == 2:
+                raise KeyboardInterrupt
+            yield row
+
+    monkeypatch.setattr(command, "measure_items", cut_off)
+    file = tmp_path / "tiny.json"
+    done = bench("--preset", "tiny", "--device", "cpu", "--path", "sum", "--out", file)
+    assert done.exit_code != 0
+    assert [row.path for row in read_record(file).rows] == ["sum", "sum"]
+
+
 def test_what_could_not_be_timed_is_printed(bench):
     done = bench("--preset", "tiny", "--device", "cpu", "--path", "torch", "--precision", "tf32")
     assert done.exit_code == 0

@@ -16,7 +16,6 @@ from rich.table import Table
 
 from equipool.bench.cases import Case, Mode, Precision
 from equipool.bench.goals import find_goals
-from equipool.bench.outcome import Row
 from equipool.bench.paths import PATHS
 from equipool.bench.precision import PRECISIONS
 from equipool.bench.presets import BOTH, PRESETS, Preset
@@ -51,9 +50,7 @@ def bench(
     where = _device(device)
     console = make_console()
     record = run(chosen, where, _command(chosen, where, path, precision, mode, compiled),
-                 commit or git_commit(), console)  # fmt: skip
-    if out is not None:
-        record.write(out)
+                 commit or git_commit(), console, out)  # fmt: skip
     show(record, console)
     if any(row.status == "disagrees" for row in record.rows):
         raise typer.Exit(1)
@@ -125,15 +122,22 @@ def make_console() -> Console:
 
 
 def run(
-    preset: Preset, device: torch.device, command: str, commit: str, console: Console
+    preset: Preset,
+    device: torch.device,
+    command: str,
+    commit: str,
+    console: Console,
+    out: Path | None = None,
 ) -> Record:
-    """Go through a preset with a progress bar."""
+    """Go through a preset with a progress bar. What has been measured is written to `out` at once,
+    so that a run which is cut off leaves a record, too."""
     items = preset.items()
     precisions = [p for p in PRECISIONS if any(item.precision == p for item in items)]
     if device.type != "cuda":
         precisions = [p for p in precisions if p != "tf32"]
     rates: dict[Precision, Rates] = {p: measure_rates(p, device) for p in precisions}
-    rows: list[Row] = []
+    record = Record(preset.name, preset.axis, command, now(), commit, versions(), hardware(device),
+                    list(rates.values()), rows=[])  # fmt: skip
     columns = (TextColumn("{task.description:<60}"), BarColumn(), MofNCompleteColumn(),
                TimeElapsedColumn())  # fmt: skip
     with Progress(*columns, console=console, transient=True) as progress:
@@ -141,10 +145,11 @@ def run(
         measured = measure_items(items, device, preset.budget, rates)
         for item in items:
             progress.update(task, description=f"{item.path} {item.precision} {item.mode}")
-            rows.append(next(measured))
+            record.rows.append(next(measured))
+            if out is not None:
+                record.write(out)
             progress.advance(task)
-    return Record(preset.name, preset.axis, command, now(), commit, versions(), hardware(device),
-                  list(rates.values()), rows)  # fmt: skip
+    return record
 
 
 def show(record: Record, console: Console) -> None:
