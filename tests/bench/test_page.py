@@ -30,7 +30,9 @@ def test_tables_are_those_of_the_records(name, mode):
 
 
 def test_profile_is_that_of_the_record():
-    profile = json.loads((RECORDS / "h200-profile.json").read_text(encoding="utf-8"))
+    profile = json.loads(
+        (ROOT / "benchmarks" / "profiles" / "h200.json").read_text(encoding="utf-8")
+    )
     for row in profile["rows"]:
         spent = row["microseconds"]
         names = ("matrix products", "hidden_adjoints", "activate", "hidden_adjoint", "elementwise")
