@@ -190,3 +190,9 @@ def test_views_and_strides(batch):
     wide = torch.stack([index, index], dim=1).reshape(-1)[::2]
     torch.testing.assert_close(layer(x, wide), y)
     torch.testing.assert_close(layer(x[0:1].expand(3, 3)), layer(x[0:1].repeat(3, 1)))
+
+
+@pytest.mark.parametrize("shape", [(1, 5, 3), (5, 1, 3), (2, 3, 3)])
+def test_the_index_lies_in_memory_as_it_reads(shape):
+    """Kernels read it so, and a padded batch of one set expands a single number."""
+    assert gather_sets(torch.randn(shape))[1].index.is_contiguous()

@@ -12,8 +12,8 @@ from equipool import (
     Nesterov,
     ResNetPotential,
     SquaredNorm,
-    sets,
 )
+from equipool.ops import segments
 from equipool.ops.resnet_gradient import op
 from equipool.reference import aggregate, energy, energy_gradient, read_layer
 
@@ -149,8 +149,8 @@ def test_a_large_regularizer_and_a_large_step(factored):
 def test_sums_in_pieces(scaling, factored, monkeypatch):
     """Very large batches are cut; here, already a batch of twelve elements."""
     monkeypatch.setattr(op, "CPU_FLOATS", 90)
-    monkeypatch.setattr(sets, "BLOCKED_FROM", 1)
-    monkeypatch.setattr(sets, "BLOCK", 2)
+    monkeypatch.setattr(segments, "BLOCKED_FROM", 1)
+    monkeypatch.setattr(segments, "BLOCK", 2)
     assert_agree(make_layer(scaling=scaling, start=LearnedStart(4, 0.5), factored=factored))
 
 

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from equipool.ops.segments import segment_spread, segment_sum
-
-# A float32 sum of many terms, one after the other, loses digits with their number. Beyond
-# BLOCKED_FROM elements the sum of a set is taken over blocks first, then over the blocks' sums.
-BLOCK = 256
-BLOCKED_FROM = 16_384
-
-
-class Blocks(NamedTuple):
-    """A finer partition: every set is cut into blocks of at most `BLOCK` elements."""
-
-    of_element: Tensor  # [N] block of each element
-    set_of: Tensor  # [num_blocks] set of each block
+from equipool.ops.segments import (
+    Blocks,
+    block_spread,
+    block_sum,
+    blocks_are_wanted,
+    make_blocks,
+    segment_spread,
+    segment_sum,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,14 +49,13 @@ class Sets:
         """Give each element the row of its set: `[num_rows, ...] -> [N, ...]`."""
         if self.blocks is None:
             return segment_spread(rows, self.index)
-        return segment_spread(segment_spread(rows, self.blocks.set_of), self.blocks.of_element)
+        return block_spread(rows, self.blocks)
 
     def sum(self, values: Tensor) -> Tensor:
         """Sum the elements of each set: `[N, ...] -> [num_rows, ...]`."""
         if self.blocks is None:
             return segment_sum(values, self.index, self.num_rows)
-        partial = segment_sum(values, self.blocks.of_element, self.blocks.set_of.shape[0])
-        return segment_sum(partial, self.blocks.set_of, self.num_rows)
+        return block_sum(values, self.blocks, self.num_rows)
 
     def real(self, rows: Tensor) -> Tensor:
         """Drop the padding row: `[num_rows, ...] -> [num_sets, ...]`."""
@@ -70,19 +64,9 @@ class Sets:
 
 def make_sets(index: Tensor, counts: Tensor, num_sets: int, *, padded: bool) -> Sets:
     """Sets from each element's row, ascending, and the rows' counts."""
-    exporting = torch.compiler.is_exporting()
-    blocked = not exporting and index.shape[0] >= BLOCKED_FROM
-    return Sets(index, counts, num_sets, padded, _blocks(index, counts) if blocked else None)
-
-
-def _blocks(index: Tensor, counts: Tensor) -> Blocks:
-    """Cut every set into blocks. Their number is bounded without looking at the counts, so that
-    nothing waits for the device; blocks beyond those in use stay empty and go to the last set."""
-    num_rows, num_elements = counts.shape[0], index.shape[0]
-    starts = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
-    first_block = torch.nn.functional.pad(((counts + BLOCK - 1) // BLOCK).cumsum(0), (1, 0))
-    position = torch.arange(num_elements, device=index.device) - starts[index]
-    num_blocks = num_elements // BLOCK + num_rows + 1
-    block = torch.arange(num_blocks, device=index.device)
-    set_of = torch.searchsorted(first_block[1:], block, right=True).clamp(max=num_rows - 1)
-    return Blocks((first_block[index] + position // BLOCK).clamp(max=num_blocks - 1), set_of)
+    index = (
+        index.contiguous()
+    )  # one number expanded to all elements, say: kernels read it as it lies
+    wanted = blocks_are_wanted(index.shape[0])
+    blocks = make_blocks(index, counts.shape[0]) if wanted else None
+    return Sets(index, counts, num_sets, padded, blocks)

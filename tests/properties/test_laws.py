@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cases import SCALINGS, flatten, make_layer, make_sets, offsets
-from equipool import LearnedStart, sets
+from equipool import LearnedStart
+from equipool.ops import segments
 from equipool.ops.resnet_gradient import op
 
 DTYPES = {"float64": (torch.float64, 1e-12), "float32": (torch.float32, 1e-5)}
@@ -33,8 +34,8 @@ def _route(request):
         if request.param == "factored in chunks":
             patch.setattr(op, "CPU_FLOATS", 120)
         if request.param == "autograd in blocks":
-            patch.setattr(sets, "BLOCKED_FROM", 1)
-            patch.setattr(sets, "BLOCK", 2)
+            patch.setattr(segments, "BLOCKED_FROM", 1)
+            patch.setattr(segments, "BLOCK", 2)
         yield
 
 

@@ -14,16 +14,18 @@ from torch import Tensor
 
 from equipool.ops.resnet_gradient.spec import Spec
 from equipool.ops.resnet_gradient.torch import Network, element_adjoints, element_gradient
-from equipool.ops.segments import segment_spread, segment_sum
+from equipool.ops.segments import (
+    block_sum,
+    blocks_are_wanted,
+    make_blocks,
+    segment_spread,
+    segment_sum,
+)
 
 # Pre-activations at a time on the CPU, so that what is computed for them stays in its caches.
 # Not too many rows either: a sum over them is taken one after the other, and loses digits.
 CPU_FLOATS = 1 << 20
 CPU_ROWS = 4096
-
-# Where rows are not taken in parts, a sum over so many is taken over blocks first.
-BLOCK = 256
-BLOCKED_FROM = 16_384
 
 SECOND_GRADIENT = (
     "the gradient of the layer's gradient is not available with the fast operation: build the "
@@ -203,20 +205,10 @@ def _add_segments(total: Tensor, index: Tensor, values: Tensor) -> Tensor:
     elements does not lose digits to its own size.
     """
     if torch.compiler.is_compiling() or values.device.type != "cpu":
-        blocked = not torch.compiler.is_exporting() and values.shape[0] >= BLOCKED_FROM
-        return total + (_sum_blocks if blocked else segment_sum)(values, index, total.shape[0])
+        if blocks_are_wanted(values.shape[0]):
+            blocks = make_blocks(index, total.shape[0])
+            return total + block_sum(values, blocks, total.shape[0])
+        return total + segment_sum(values, index, total.shape[0])
     first, last = int(index[0]), int(index[-1])
     total[first : last + 1] += segment_sum(values, index - first, last - first + 1)
     return total
-
-
-def _sum_blocks(values: Tensor, index: Tensor, num_rows: int) -> Tensor:
-    """`segment_sum` by way of blocks, each of at most `BLOCK` elements of one row. Their number is
-    bounded without looking at the index; those beyond the ones in use stay empty."""
-    num_elements = values.shape[0]
-    begins = torch.arange(num_elements, device=index.device) % BLOCK == 0
-    begins[1:] |= index[1:] != index[:-1]
-    block = begins.cumsum(0) - 1
-    num_blocks = num_elements // BLOCK + num_rows + 1
-    row_of = index.new_zeros(num_blocks).scatter(0, block, index)
-    return segment_sum(segment_sum(values, block, num_blocks), row_of, num_rows)
