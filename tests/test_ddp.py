@@ -12,7 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import equipool
 from cases import flatten, make_layer, make_sets
-from equipool import LearnedStart
+from equipool import LearnedStart, Unrolled
+from equipool.differentiation import Implicit, OneStep
 
 pytestmark = pytest.mark.processes
 
@@ -20,10 +21,22 @@ SECONDS = 120
 SHARDS = ((3, 1, 4), (2, 6, 1))  # as many sets in each, so that the mean of means is the mean
 
 
+# How to differentiate, weight of the auxiliary loss, and the parts that learn nothing that way.
+WAYS = {
+    "unrolled": (Unrolled(), 0.1, ()),
+    "one step": (OneStep(), 0.0, ("pool.start",)),
+    "implicit": (Implicit(), 0.0, ("pool.start", "pool.solver")),
+}
+
+
 class Model(nn.Module):
-    def __init__(self):
+    def __init__(self, differentiation):
         super().__init__()
-        self.pool = make_layer(start=LearnedStart(4))
+        self.pool = make_layer(
+            hidden=(5, 3), learning_rate=0.03, momentum=0.8, seed=2, num_steps=300,
+            start=LearnedStart(4),
+        )  # fmt: skip
+        self.pool.differentiation = differentiation
         torch.manual_seed(5)
         self.head = nn.Linear(4, 1).double()
 
@@ -31,14 +44,15 @@ class Model(nn.Module):
         return self.head(self.pool(x, index))
 
 
-def train(model, sets, num_steps=2):
+def train(model, sets, aux_weight, num_steps=2):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     x, index = flatten(sets)
     for _ in range(num_steps):
         optimizer.zero_grad()
         with equipool.record(diagnostics=False) as solutions:
             loss = (model(x, index) - 1).square().mean()
-        (loss + 0.1 * solutions.aux_loss).backward()
+        # Without a weight, nothing of it: a zero would reach every parameter as well.
+        (loss + aux_weight * solutions.aux_loss if aux_weight else loss).backward()
         optimizer.step()
 
 
@@ -46,7 +60,7 @@ def shard(rank):
     return make_sets(SHARDS[rank], seed=10 + rank)
 
 
-def work(rank, rendezvous, result):
+def work(rank, rendezvous, result, way):
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo",
@@ -55,16 +69,19 @@ def work(rank, rendezvous, result):
         world_size=len(SHARDS),
         timeout=timedelta(seconds=SECONDS),
     )
-    model = Model()
-    train(DistributedDataParallel(model), shard(rank))
+    differentiation, aux_weight, _ = WAYS[way]
+    model = Model(differentiation)
+    train(DistributedDataParallel(model), shard(rank), aux_weight)
+    assert all(parameter.grad is not None for parameter in model.parameters())
     torch.save(model.state_dict(), f"{result}.{rank}")
     dist.destroy_process_group()
 
 
 @pytest.mark.skipif(not dist.is_gloo_available(), reason="torch is built without gloo")
-def test_two_processes_train_as_one(tmp_path):
+@pytest.mark.parametrize("way", WAYS)
+def test_two_processes_train_as_one(way, tmp_path):
     rendezvous, result = tmp_path / "rendezvous", tmp_path / "state"
-    processes = mp.spawn(work, (rendezvous, result), nprocs=len(SHARDS), join=False)
+    processes = mp.spawn(work, (rendezvous, result, way), nprocs=len(SHARDS), join=False)
     deadline = time.monotonic() + SECONDS
     try:
         while not processes.join(timeout=1):
@@ -74,11 +91,13 @@ def test_two_processes_train_as_one(tmp_path):
             process.kill()
     first, second = (torch.load(f"{result}.{rank}", weights_only=True) for rank in range(2))
 
-    model = Model()
+    differentiation, aux_weight, unlearned = WAYS[way]
+    model = Model(differentiation)
     start = {name: value.clone() for name, value in model.state_dict().items()}
-    train(model, [*shard(0), *shard(1)])
+    train(model, [*shard(0), *shard(1)], aux_weight)
     for name, expected in model.state_dict().items():
         assert torch.equal(first[name], second[name]), name
         torch.testing.assert_close(first[name], expected, rtol=1e-10, atol=1e-12, msg=name)
     for name, _ in model.named_parameters():
-        assert not torch.equal(model.state_dict()[name], start[name]), name
+        learned = not name.startswith(unlearned)
+        assert torch.equal(model.state_dict()[name], start[name]) != learned, name

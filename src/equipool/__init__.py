@@ -8,7 +8,7 @@ torch.Size([2, 8])
 from equipool import closed_form
 from equipool.aggregation import EquilibriumAggregation
 from equipool.capture import CapturedStep, capture_step
-from equipool.differentiation import Differentiation, Unrolled
+from equipool.differentiation import Differentiation, OneStep, Truncated, Unrolled
 from equipool.potentials import Potential, ResNetPotential
 from equipool.regularizers import NoRegularizer, Regularizer, SquaredNorm
 from equipool.solution import Solution, Solutions, record
@@ -25,6 +25,7 @@ __all__ = [
     "LearnedStart",
     "Nesterov",
     "NoRegularizer",
+    "OneStep",
     "Potential",
     "Regularizer",
     "ResNetPotential",
@@ -33,6 +34,7 @@ __all__ = [
     "Solver",
     "SquaredNorm",
     "Start",
+    "Truncated",
     "Unrolled",
     "ZeroStart",
     "capture_step",

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import chain, product
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 from equipool.checks import FLOATS, check_like
-from equipool.differentiation import Descent, Differentiation, Unrolled, Wanted
+from equipool.descent import Budget, Descent, Wanted
+from equipool.differentiation import Differentiation, Unrolled
 from equipool.energy import Energy
 from equipool.layouts import gather_sets
+from equipool.objective import Bounds
 from equipool.potentials.base import AutogradSum, Potential
 from equipool.potentials.resnet import ResNetPotential
 from equipool.regularizers import Regularizer, SquaredNorm
@@ -53,6 +55,8 @@ class EquilibriumAggregation(nn.Module):
         num_steps: steps of the inner optimiser. May be changed at any time.
         scaling: how the energy grows with the number of elements: `"log"` as in the paper,
             `"sum"` not scaled at all, `"mean"` blind to it.
+        max_steps: instead of taking `num_steps`, solve each set to the tolerance in at most so
+            many. A set that reaches it stops, and without a graph to be kept costs no more.
         tolerance: a set has converged when no component of its gradient exceeds this.
         check_finite: raise an error where `x` has a value that is not finite. On a GPU this waits
             for the device.
@@ -75,11 +79,12 @@ class EquilibriumAggregation(nn.Module):
         *,
         potential: nn.Module | None = None,
         regularizer: Regularizer | None = None,
-        solver: Solver | None = None,
+        solver: Solver[Any] | None = None,
         differentiation: Differentiation | None = None,
         start: Start | None = None,
         num_steps: int = 10,
         scaling: ScalingName = "log",
+        max_steps: int | None = None,
         tolerance: float = 1e-3,
         check_finite: bool = False,
     ) -> None:
@@ -99,6 +104,7 @@ class EquilibriumAggregation(nn.Module):
         self.start = start if start is not None else ZeroStart(out_channels)
         self.num_steps = num_steps
         self.scaling = scaling
+        self.max_steps = max_steps
         self.tolerance = tolerance
         self.check_finite = check_finite
         self._check_sizes()
@@ -110,9 +116,30 @@ class EquilibriumAggregation(nn.Module):
 
     @num_steps.setter
     def num_steps(self, num_steps: int) -> None:
-        if isinstance(num_steps, bool) or not isinstance(num_steps, int) or num_steps < 0:
-            raise ValueError(f"num_steps is {num_steps!r}, expected an int of 0 or more")
+        _check_steps("num_steps", num_steps)
         self._num_steps = num_steps
+
+    @property
+    def max_steps(self) -> int | None:
+        """Steps at most where each set is solved to the tolerance; None to take `num_steps`."""
+        return self._max_steps
+
+    @max_steps.setter
+    def max_steps(self, max_steps: int | None) -> None:
+        if max_steps is not None:
+            _check_steps("max_steps", max_steps)
+        self._max_steps = max_steps
+
+    @property
+    def tolerance(self) -> float:
+        """A set has converged when no component of its gradient exceeds this."""
+        return self._tolerance
+
+    @tolerance.setter
+    def tolerance(self, tolerance: float) -> None:
+        if not tolerance >= 0:
+            raise ValueError(f"tolerance is {tolerance!r}, expected 0 or more")
+        self._tolerance = tolerance
 
     @property
     def scaling(self) -> ScalingName:
@@ -223,21 +250,28 @@ class EquilibriumAggregation(nn.Module):
 
     def _descend(self, problem: Problem, wanted: Wanted) -> Descent:
         return self.differentiation(
-            self.solver, problem.energy.gradient, problem.start, self.num_steps, wanted
+            self.solver, problem.energy, problem.start, self._budget(), wanted
         )
+
+    def _budget(self) -> Budget:
+        if self.max_steps is None:
+            return Budget(self.num_steps)
+        return Budget(self.max_steps, self.tolerance)
 
     def _output(self, problem: Problem, y: Tensor) -> Tensor:
         return problem.sets.real(y).to(problem.x.dtype)
 
     def _solution(self, problem: Problem, descent: Descent, diagnostics: bool = True) -> Solution:
         x, sets, energy, _ = problem
-        energies = residual = converged = None
+        energies = residual = converged = error_bound = None
         with torch.no_grad():
             broken = sets.sum((~torch.isfinite(x)).any(-1).to(descent.y.dtype)) > 0
             finite = sets.real(~broken & torch.isfinite(descent.y).all(-1))
             if diagnostics:
-                residual = sets.real(energy.gradient(descent.y.detach()).abs().amax(-1))
+                gradient = energy.gradient(descent.y.detach())
+                residual = sets.real(gradient.abs().amax(-1))
                 converged = finite & (residual <= self.tolerance)
+                error_bound = _error_bound(gradient, energy.bounds())
         if diagnostics:
             energies = sets.real(energy.value(descent.y))
         occupied = sets.counts > 0
@@ -251,7 +285,10 @@ class EquilibriumAggregation(nn.Module):
             finite=finite,
             aux_loss=penalty / occupied.sum().clamp(min=1),
             trajectory=torch.stack([self._output(problem, y) for y in path]) if path else None,
-            num_steps=self.num_steps,
+            num_steps=self._budget().num_steps,
+            steps=sets.real(descent.steps),
+            error_bound=None if error_bound is None else sets.real(error_bound),
+            fallback=None if descent.fallback is None else sets.real(descent.fallback),
         )
 
     def _check_sizes(self) -> None:
@@ -289,3 +326,17 @@ class EquilibriumAggregation(nn.Module):
             f"{self.in_channels}, {self.out_channels}, num_steps={self.num_steps}, "
             f"scaling={self.scaling!r}, differentiation={self.differentiation!r}"
         )
+
+
+def _check_steps(name: str, steps: int) -> None:
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
+        raise ValueError(f"{name} is {steps!r}, expected an int of 0 or more")
+
+
+def _error_bound(gradient: Tensor, bounds: Bounds | None) -> Tensor | None:
+    """`|y - y*| <= |g| / m` for an energy that is strongly convex with modulus m. A set without
+    elements has no energy, and its output is what it is."""
+    if bounds is None:
+        return None
+    norm = torch.linalg.vector_norm(gradient, dim=-1)
+    return torch.where(norm > 0, norm / bounds.lower, 0)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import sys
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import typer
 
 NEEDED = ("typer", "rich")
 
@@ -17,17 +21,27 @@ def main() -> int:
             file=sys.stderr,
         )
         return 1
-    # this needs the extra
+    make_app()()
+    return 0
+
+
+def make_app() -> typer.Typer:
+    """The command with all its groups."""
+    # these need the extra
     import typer
 
     from equipool.bench import command as bench
+    from equipool.commands import evaluate, report, sweep, train
 
     app = typer.Typer(
         name="equipool", help="Equilibrium Aggregation for PyTorch.", no_args_is_help=True
     )
+    app.add_typer(train.app, name="train")
+    app.command("evaluate")(evaluate.evaluate)
+    app.add_typer(sweep.app, name="sweep")
+    app.command("report")(report.report)
     app.add_typer(bench.app, name="bench")
-    app()
-    return 0
+    return app
 
 
 if __name__ == "__main__":

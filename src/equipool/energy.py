@@ -5,8 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from equipool.objective import Bounds, LinearMap
+from equipool.ops.combination import combine
 from equipool.potentials.base import SummedPotential
-from equipool.regularizers import Regularizer
+from equipool.regularizers import Proportional, Regularizer
 from equipool.scalings import Weights
 
 
@@ -31,5 +33,36 @@ class Energy:
 
     def gradient(self, y: Tensor) -> Tensor:
         """`[num_rows, K]`, differentiable by everything that it is made of."""
-        potential = self.weights.potential * self.potential.gradient(y)
-        return torch.addcmul(potential, self.weights.regularizer, self.slope(y))
+        gradient, weights = self.potential.gradient(y), self.weights
+        if isinstance(self.slope, Proportional):
+            return combine(gradient, weights.potential, y, weights.regularizer, self.slope.factor)
+        return torch.addcmul(weights.potential * gradient, weights.regularizer, self.slope(y))
+
+    def hessian(self, y: Tensor) -> LinearMap:
+        """The product with the Hessian at y, without a graph."""
+        potential = self.potential.hessian(y)
+        regularizer = torch.func.vjp(self.slope, y.detach())[1]
+        regularizer_weight, potential_weight = (weight.detach() for weight in self.weights)
+
+        def product(direction: Tensor) -> Tensor:
+            along = regularizer(direction)[0].detach()
+            return regularizer_weight * along + potential_weight * potential(direction)
+
+        return product
+
+    @torch.no_grad()
+    def bounds(self) -> Bounds | None:
+        """Bounds of the curvature, where both parts know theirs."""
+        regularizer, potential = self.regularizer.bounds(), self.potential.bounds()
+        if regularizer is None or potential is None:
+            return None
+        outer, inner = (weight.squeeze(-1) for weight in self.weights)
+        return Bounds(
+            outer * regularizer.lower + inner * potential.lower,
+            outer * regularizer.upper + inner * potential.upper,
+        )
+
+    def restrict(self, rows: Tensor) -> Energy:
+        """The energy of some of the rows alone, given by number, ascending."""
+        weights = Weights(*(weight.index_select(0, rows) for weight in self.weights))
+        return Energy(self.potential.restrict(rows), self.regularizer, weights)

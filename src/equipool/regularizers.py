@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from equipool.objective import Bounds
 from equipool.scalars import PositiveScalar
+
+
+@dataclass(frozen=True, eq=False)
+class Proportional:
+    """The slope of a quadratic: the function `y -> factor * y`."""
+
+    factor: Tensor
+
+    def __call__(self, y: Tensor) -> Tensor:
+        return self.factor * y
 
 
 class Regularizer(nn.Module):
@@ -22,6 +34,11 @@ class Regularizer(nn.Module):
         """Its derivative by y, a function `[B, K] -> [B, K]`. Asked for once a solve, so that
         learned scalars are read once and not at every step."""
         return torch.func.grad(lambda y: self(y).sum())
+
+    def bounds(self) -> Bounds | None:
+        """Bounds of the Hessian's eigenvalues over all y, without dimensions, where they are
+        known."""
+        return None
 
 
 class SquaredNorm(Regularizer):
@@ -48,8 +65,11 @@ class SquaredNorm(Regularizer):
         return self.weight * y.square().sum(-1)
 
     def slope(self) -> Callable[[Tensor], Tensor]:
-        factor = 2 * self.weight
-        return lambda y: factor * y
+        return Proportional(2 * self.weight)
+
+    def bounds(self) -> Bounds:
+        curvature = 2 * self.weight
+        return Bounds(curvature, curvature)
 
     def reset_parameters(self) -> None:
         self.raw_weight.reset_parameters()
@@ -63,3 +83,6 @@ class NoRegularizer(Regularizer):
 
     def slope(self) -> Callable[[Tensor], Tensor]:
         return torch.zeros_like
+
+    def bounds(self) -> Bounds:
+        return Bounds(torch.zeros(()), torch.zeros(()))

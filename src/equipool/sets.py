@@ -61,6 +61,16 @@ class Sets:
         """Drop the padding row: `[num_rows, ...] -> [num_sets, ...]`."""
         return rows[: self.num_sets] if self.padded else rows
 
+    def restrict(self, rows: Tensor) -> tuple[Tensor, Sets]:
+        """Some of the rows alone, given by number, ascending: which elements are theirs, and the
+        sets that they make."""
+        number = self.index.new_full((self.num_rows,), -1)
+        number[rows] = torch.arange(rows.shape[0], device=rows.device, dtype=number.dtype)
+        of_elements = number[self.index]
+        (elements,) = (of_elements >= 0).nonzero(as_tuple=True)
+        index, counts = of_elements[elements], self.counts[rows]
+        return elements, make_sets(index, counts, rows.shape[0], padded=False)
+
 
 def make_sets(index: Tensor, counts: Tensor, num_sets: int, *, padded: bool) -> Sets:
     """Sets from each element's row, ascending, and the rows' counts."""

@@ -37,11 +37,25 @@ class Solution:
     """`[num_steps + 1, B, K]`, y from the start to the end, where it was asked for."""
 
     num_steps: int
-    """Steps taken."""
+    """Steps taken, at most."""
+
+    steps: Tensor
+    """`[B]` steps taken by each set; fewer than `num_steps` where it reached the tolerance."""
+
+    error_bound: Tensor | None
+    """`[B]` how far y is from the minimum at most, `|g| / m`, where the energy is known to be
+    strongly convex; infinite for a set where it is not."""
+
+    fallback: Tensor | None
+    """`[B]` sets whose gradient is not the implicit one, because they had not converged or their
+    Hessian is not positive definite. What the backward pass finds out is added there. None unless
+    the differentiation is `Implicit`."""
 
     def __repr__(self) -> str:
-        converged = "" if self.converged is None else f", converged={int(self.converged.sum())}"
-        return f"Solution(sets={self.y.shape[0]}{converged}, num_steps={self.num_steps})"
+        counts = {"converged": self.converged, "fallback": self.fallback}
+        known = [f"{name}={int(sets.sum())}" for name, sets in counts.items() if sets is not None]
+        parts = [f"sets={self.y.shape[0]}", *known, f"num_steps={self.num_steps}"]
+        return f"Solution({', '.join(parts)})"
 
 
 class Solutions(list[Solution]):

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from equipool.demo.task import DISTRIBUTIONS, SET_SIZE, medians, sample_kinds, sample_sets
+from equipool.demo.task import DISTRIBUTIONS, SET_SIZE, sample_kinds, sample_sets
 
 
 @pytest.mark.parametrize(
@@ -29,14 +29,6 @@ def test_all_distributions_are_drawn_about_equally_often():
     gamma = ~normal & (x.squeeze(-1).mean(-1) < 0.3)
     assert normal.float().mean().item() == pytest.approx(1 / 3, abs=0.05)
     assert gamma.float().mean().item() == pytest.approx(1 / 3, abs=0.05)
-
-
-@pytest.mark.parametrize(
-    ("numbers", "expected"),
-    [([3.0, 1.0, 2.0], 2.0), ([4.0, 1.0, 2.0, 3.0], 2.5), ([7.0], 7.0), ([5.0, 5.0, 1.0, 9.0], 5)],
-)
-def test_median_by_hand(numbers, expected):
-    assert medians(torch.tensor([numbers])).item() == expected
 
 
 def test_target_is_the_median_of_the_set_beside_it():

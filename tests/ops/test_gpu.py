@@ -50,6 +50,7 @@ def test_float32_at_real_size(with_kernels):
     assert max(error(a, b) for a, b in zip(found, expected, strict=True)) < 1e-4
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_nothing_waits_for_the_device():
     layer, x, index = make(8)
     ptr = torch.searchsorted(index, torch.arange(9, device="cuda"))

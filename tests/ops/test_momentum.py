@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from equipool.ops import launching
 from equipool.ops.momentum import momentum_step
 
 
@@ -16,8 +17,13 @@ def run(device, used):
     return [*outs, *(t.grad for t in (*tensors, *scalars))]
 
 
+@pytest.mark.parametrize("alone", [True, False])
 @pytest.mark.parametrize("used", [(0,), (1,), (2,), (0, 2), (0, 1, 2)])
-def test_fused_step(used, device, forced, monkeypatch):
+def test_fused_step(used, alone, device, forced, monkeypatch):
+    if not alone:  # several programs, each with sums of its own
+        monkeypatch.setattr(launching, "ALONE", 0)
+        monkeypatch.setattr(launching, "BLOCK", 16)
+        monkeypatch.setattr("equipool.ops.momentum_kernels.BLOCK", 16)
     fused = run(device, used)
     monkeypatch.setattr("equipool.ops.momentum.kernels_serve", lambda x: False)
     for a, b in zip(fused, run(device, used), strict=True):

@@ -115,6 +115,24 @@ def profile(
         out.write_text(json.dumps({**about, "hardware": hardware(device), "rows": rows}, indent=1))
 
 
+@app.command()
+def gradients(
+    device: Annotated[str, typer.Option(help="cpu, cuda, or auto")] = "auto",
+    quick: Annotated[bool, typer.Option("--quick", help="tiny sizes, to see that it runs")] = False,
+    out: Annotated[Path | None, typer.Option(help="write the record to this JSON file")] = None,
+    commit: Annotated[str | None, typer.Option(help="where the code is no git checkout")] = None,
+) -> None:
+    """Measure how true and how dear each way to differentiate is, and how fast each solver."""
+    from equipool.bench.gradients import plan_for, run_plan
+    from equipool.bench.gradients_table import SECTIONS
+
+    where, console = _device(device), make_console()
+    command = f"equipool bench gradients --device {where.type}" + " --quick" * quick
+    record = run_plan(plan_for(where, quick), where, command, commit or git_commit(), console, out)
+    for section in SECTIONS.values():
+        console.print(section({"": record}), markup=False, highlight=False, soft_wrap=True)
+
+
 def make_console() -> Console:
     """Wide enough for the tables where nobody says how wide it is."""
     console = Console()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +13,7 @@ from equipool.bench.cases import Batch, Case, Precision
 from equipool.bench.paths import Path
 from equipool.bench.precision import forward_in, products_in
 from equipool.bench.readouts import Readout
+from equipool.models.residual import ResidualNetwork
 from equipool.ops.availability import kernels
 
 ATOM_TYPES = 100
@@ -85,23 +85,6 @@ def random_bonds(sizes: Sequence[int], generator: torch.Generator) -> Tensor:
         parts.append(torch.cat([bonds, bonds.flip(0)], dim=1) + first)
         first += size
     return torch.cat(parts, dim=1)
-
-
-class ResidualNetwork(nn.Module):
-    """Layers as in the paper's potential: `z -> skip(z) + tanh(LayerNorm(linear(z)))`, the last one
-    with neither normalisation nor tanh."""
-
-    def __init__(self, sizes: Sequence[int]) -> None:
-        super().__init__()
-        pairs = list(pairwise(sizes))
-        self.linears = nn.ModuleList(nn.Linear(a, b) for a, b in pairs)
-        self.norms = nn.ModuleList(nn.LayerNorm(b) for b in sizes[1:-1])
-        self.skips = nn.ModuleList(nn.Identity() if a == b else nn.Linear(a, b) for a, b in pairs)
-
-    def forward(self, z: Tensor) -> Tensor:
-        for linear, norm, skip in zip(self.linears, self.norms, self.skips, strict=False):
-            z = skip(z) + torch.tanh(norm(linear(z)))
-        return self.skips[-1](z) + self.linears[-1](z)
 
 
 class MedianNetwork(nn.Module):

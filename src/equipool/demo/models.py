@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
-import torch
 from torch import Tensor, nn
 
 from equipool import EquilibriumAggregation, LearnedStart, Nesterov, ResNetPotential
+from equipool.baselines import SumPooling
 from equipool.demo.task import SET_SIZE
+from equipool.models.residual import ResidualNetwork
 
 
 @dataclass(frozen=True)
@@ -22,41 +21,6 @@ class Sizes:
     potential_outputs: int = 8
     inner_steps: int = 3
     head_width: int = 128
-
-
-class ResidualNetwork(nn.Module):
-    """The residual network of `ResNetPotential`, for elements alone: `[..., C] -> [..., K]`."""
-
-    def __init__(self, sizes: Sequence[int]) -> None:
-        super().__init__()
-        pairs = list(pairwise(sizes))
-        self.linears = nn.ModuleList(nn.Linear(a, b) for a, b in pairs)
-        self.norms = nn.ModuleList(nn.LayerNorm(b) for _, b in pairs[:-1])
-        self.skips = nn.ModuleList(nn.Identity() if a == b else nn.Linear(a, b) for a, b in pairs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        for i, (linear, skip) in enumerate(zip(self.linears, self.skips, strict=True)):
-            h = linear(x)
-            if i < len(self.norms):
-                h = torch.tanh(self.norms[i](h))
-            x = skip(x) + h
-        return x
-
-
-class SumPooling(nn.Module):
-    """Sum of the elements' embeddings times a constant, `[B, N, C] -> [B, K]`.
-
-    A scale of 1 over the usual number of elements lets the sum start at the size of one embedding.
-    The network behind it could learn the constant, but trains better where it is given.
-    """
-
-    def __init__(self, sizes: Sequence[int], scale: float) -> None:
-        super().__init__()
-        self.embed = ResidualNetwork(sizes)
-        self.scale = scale
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.scale * self.embed(x).sum(1)
 
 
 class SetRegressor(nn.Module):
@@ -100,8 +64,9 @@ def equilibrium_network(sizes: Sizes) -> SetRegressor:
 
 
 def sum_network(sizes: Sizes) -> SetRegressor:
-    pooling = SumPooling((1, sizes.width, sizes.width, sizes.channels), scale=1 / SET_SIZE)
-    return SetRegressor(pooling, sizes.channels, sizes.head_width)
+    embedding = ResidualNetwork((1, sizes.width, sizes.width, sizes.channels))
+    pooling = SumPooling(sizes.channels, sizes.channels, scale=1 / SET_SIZE)
+    return SetRegressor(nn.Sequential(embedding, pooling), sizes.channels, sizes.head_width)
 
 
 def num_parameters(module: nn.Module) -> int:

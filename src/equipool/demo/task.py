@@ -5,8 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from equipool.tasks import number_sets
+from equipool.tasks.number_sets import DISTRIBUTIONS, medians
+
+__all__ = ["DISTRIBUTIONS", "SET_SIZE", "sample_kinds", "sample_sets"]
+
 SET_SIZE = 100
-DISTRIBUTIONS = ("uniform", "gamma", "normal")
 
 
 def sample_sets(num_sets: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -28,17 +32,5 @@ def sample_sets(num_sets: int, generator: torch.Generator) -> tuple[Tensor, Tens
 
 def sample_kinds(kind: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Draw one set for each entry of `kind [B]`, a position in `DISTRIBUTIONS`."""
-    shape = (kind.shape[0], SET_SIZE)
-    uniform = torch.rand(shape, generator=generator)
-    normal = torch.randn(shape, generator=generator)
-    # The square of a standard normal number is gamma of shape 0.5 and scale 2.
-    candidates = torch.stack([uniform, 0.1 * normal.square(), 0.5 + 0.4 * normal])
-    x = candidates[kind, torch.arange(kind.shape[0])]
+    x = number_sets.sample_kinds(kind, SET_SIZE, generator)
     return x.unsqueeze(-1), medians(x)
-
-
-def medians(x: Tensor) -> Tensor:
-    """Median of each row, `[B, N] -> [B]`; for an even N the mean of the two in the middle."""
-    ordered = x.sort(-1).values
-    size = x.shape[-1]
-    return ordered[:, (size - 1) // 2 : size // 2 + 1].mean(-1)

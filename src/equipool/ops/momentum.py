@@ -90,5 +90,5 @@ class _FusedStep(torch.autograd.Function):
             HAS_Y=given[0] is not None, HAS_VELOCITY=given[1] is not None,
             HAS_AHEAD=given[2] is not None, BLOCK=kernels.BLOCK,
         )  # fmt: skip
-        by_learning_rate, by_momentum = by_scalars.sum(1).unbind()
+        by_learning_rate, by_momentum = kernels.total(by_scalars).unbind()
         return (*outs, by_learning_rate.to(learning_rate.dtype), by_momentum.to(momentum.dtype))

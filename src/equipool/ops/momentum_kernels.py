@@ -5,13 +5,10 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from torch import Tensor
 
-BLOCK = 1024
+from equipool.ops.launching import BLOCK, grid, total
 
-
-def grid(y: Tensor) -> tuple[int]:
-    return (max(triton.cdiv(y.numel(), BLOCK), 1),)
+__all__ = ["BLOCK", "backward", "forward", "grid", "total"]
 
 
 @triton.jit
@@ -19,14 +16,16 @@ def forward(
     y, velocity, gradient, learning_rate, momentum, new_y, new_velocity, ahead, size,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    mask = at < size
     mu, alpha = tl.load(momentum).to(tl.float32), tl.load(learning_rate).to(tl.float32)
-    v = mu * tl.load(velocity + at, mask=mask) - alpha * tl.load(gradient + at, mask=mask)
-    moved = tl.load(y + at, mask=mask) + v
-    tl.store(new_velocity + at, v, mask=mask)
-    tl.store(new_y + at, moved, mask=mask)
-    tl.store(ahead + at, moved + mu * v, mask=mask)
+    first = tl.program_id(0).to(tl.int64) * BLOCK
+    for start in range(first, size, tl.num_programs(0) * BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        mask = at < size
+        v = mu * tl.load(velocity + at, mask=mask) - alpha * tl.load(gradient + at, mask=mask)
+        moved = tl.load(y + at, mask=mask) + v
+        tl.store(new_velocity + at, v, mask=mask)
+        tl.store(new_y + at, moved, mask=mask)
+        tl.store(ahead + at, moved + mu * v, mask=mask)
 
 
 @triton.jit
@@ -37,28 +36,30 @@ def backward(
 ):  # fmt: skip
     """The gradient that the step read is not kept: `alpha g = mu v - new v` tells it."""
     program = tl.program_id(0)
-    at = program.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    mask = at < size
     mu, alpha = tl.load(momentum).to(tl.float32), tl.load(learning_rate).to(tl.float32)
-    v = tl.load(velocity + at, mask=mask, other=0.0)
-    new_v = tl.load(new_velocity + at, mask=mask, other=0.0)
-    to_y = tl.zeros([BLOCK], tl.float32)
-    to_v = tl.zeros([BLOCK], tl.float32)
+    by_alpha = tl.zeros([BLOCK], tl.float32)
     by_mu = tl.zeros([BLOCK], tl.float32)
-    if HAS_Y:
-        to_y += tl.load(by_y + at, mask=mask, other=0.0)
-    if HAS_VELOCITY:
-        to_v += tl.load(by_velocity + at, mask=mask, other=0.0)
-    if HAS_AHEAD:
-        to_ahead = tl.load(by_ahead + at, mask=mask, other=0.0)
-        to_y += to_ahead
-        to_v += mu * to_ahead
-        by_mu += to_ahead * new_v
-    to_v += to_y
-    tl.store(out_y + at, to_y, mask=mask)
-    tl.store(out_velocity + at, mu * to_v, mask=mask)
-    tl.store(out_gradient + at, -alpha * to_v, mask=mask)
-    tl.store(
-        by_scalars + program, tl.sum(to_v * (new_v - mu * v), axis=0) / tl.maximum(alpha, 1e-38)
-    )
-    tl.store(by_scalars + num_programs + program, tl.sum(by_mu + to_v * v, axis=0))
+    for start in range(program.to(tl.int64) * BLOCK, size, tl.num_programs(0) * BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        mask = at < size
+        v = tl.load(velocity + at, mask=mask, other=0.0)
+        new_v = tl.load(new_velocity + at, mask=mask, other=0.0)
+        to_y = tl.zeros([BLOCK], tl.float32)
+        to_v = tl.zeros([BLOCK], tl.float32)
+        if HAS_Y:
+            to_y += tl.load(by_y + at, mask=mask, other=0.0)
+        if HAS_VELOCITY:
+            to_v += tl.load(by_velocity + at, mask=mask, other=0.0)
+        if HAS_AHEAD:
+            to_ahead = tl.load(by_ahead + at, mask=mask, other=0.0)
+            to_y += to_ahead
+            to_v += mu * to_ahead
+            by_mu += to_ahead * new_v
+        to_v += to_y
+        by_mu += to_v * v
+        by_alpha += to_v * (new_v - mu * v)
+        tl.store(out_y + at, to_y, mask=mask)
+        tl.store(out_velocity + at, mu * to_v, mask=mask)
+        tl.store(out_gradient + at, -alpha * to_v, mask=mask)
+    tl.store(by_scalars + program, tl.sum(by_alpha, axis=0) / tl.maximum(alpha, 1e-38))
+    tl.store(by_scalars + num_programs + program, tl.sum(by_mu, axis=0))

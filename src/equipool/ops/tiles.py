@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 SMALLEST, LARGEST = 4, 1024
-ENOUGH = 512  # tiles that keep a large GPU busy
+ENOUGH = 1600  # tiles that keep a large GPU busy
 
 
 class Tiles(NamedTuple):

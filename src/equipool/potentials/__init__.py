@@ -3,12 +3,14 @@
 from equipool.potentials.attention import Attention
 from equipool.potentials.base import Potential
 from equipool.potentials.closed_form import Huber, Max, Mean, Median, Quantile, Sum
+from equipool.potentials.convex import ConvexPotential
 from equipool.potentials.frechet import FrechetMean
 from equipool.potentials.power_sums import PowerSums
 from equipool.potentials.resnet import ResNetPotential
 
 __all__ = [
     "Attention",
+    "ConvexPotential",
     "FrechetMean",
     "Huber",
     "Max",

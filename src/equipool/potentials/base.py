@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
+from equipool.objective import Bounds, LinearMap
 from equipool.sets import Sets
 
 
-class SummedPotential(Protocol):
+class SummedPotential(ABC):
     """The potential of one batch, summed over each set, as a function of the sets' `y` alone."""
 
+    @abstractmethod
     def value(self, y: Tensor) -> Tensor:
         """`[num_rows, K] -> [num_rows]`."""
 
+    @abstractmethod
     def gradient(self, y: Tensor) -> Tensor:
         """Its derivative by y, `[num_rows, K] -> [num_rows, K]`; differentiable itself."""
+
+    @abstractmethod
+    def restrict(self, rows: Tensor) -> SummedPotential:
+        """The same for some of the rows alone, given by number, ascending."""
+
+    def hessian(self, y: Tensor) -> LinearMap:
+        """The product with the Hessian at y, without a graph."""
+        product = torch.func.vjp(self.gradient, y.detach())[1]
+        return lambda direction: product(direction)[0].detach()
+
+    def bounds(self) -> Bounds | None:
+        """Bounds of the Hessian's eigenvalues over all y, where they are known."""
+        return None
 
 
 class Potential(nn.Module):
@@ -51,7 +67,7 @@ class Potential(nn.Module):
         return AutogradSum(self, x, sets)
 
 
-class AutogradSum:
+class AutogradSum(SummedPotential):
     """Any potential summed over sets, its gradient by automatic differentiation."""
 
     def __init__(
@@ -75,3 +91,7 @@ class AutogradSum:
 
     def gradient(self, y: Tensor) -> Tensor:
         return torch.func.grad(lambda y: self.value(y).sum())(y)
+
+    def restrict(self, rows: Tensor) -> Self:
+        elements, sets = self.sets.restrict(rows)
+        return type(self)(self.potential, self.x.index_select(0, elements), sets)

@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from equipool.objective import LinearMap
 from equipool.ops.resnet_gradient import Folded, Spec, bind_gradient, fold
 from equipool.potentials.base import AutogradSum, Potential, SummedPotential
 from equipool.sets import Sets
@@ -21,6 +22,10 @@ class ResNetPotential(Potential):
 
     where the last layer has neither normalisation nor tanh, and $S_l$ is the identity where the
     sizes match and a learned affine map elsewhere.
+
+    Where an element is exactly zero, so is the first $z$ at a start of zero, and the normalisation
+    of zeros is nearly singular: a set of nothing but zeros has a derivative of 1e9 and more there.
+    Such data want another start, `LearnedStart(value=1)`.
 
     Args:
         in_channels: size of an element.
@@ -124,7 +129,8 @@ class FactoredSum(AutogradSum):
         super().__init__(potential, x, sets)
         norms = [norm for norm in potential.norms if isinstance(norm, nn.LayerNorm)]
         device = x.device.type
-        autocast = torch.is_autocast_enabled(device)
+        # As torch's own operations do, leave float64 alone.
+        autocast = torch.is_autocast_enabled(device) and x.dtype != torch.float64
         spec = Spec(
             sizes=potential.hidden,
             scale=2.0 / (potential.hidden[-1] if potential.reduction == "mean" else 1),
@@ -132,7 +138,7 @@ class FactoredSum(AutogradSum):
             product_dtype=torch.get_autocast_dtype(device) if autocast else x.dtype,
         )
         with torch.autocast(device, enabled=False):
-            self._gradient = bind_gradient(
+            self._bound = bind_gradient(
                 spec,
                 _fold(potential),
                 x,
@@ -142,9 +148,23 @@ class FactoredSum(AutogradSum):
                 [_wide(norm.bias) for norm in norms],
             )
 
+    def value(self, y: Tensor) -> Tensor:
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return super().value(y)
+        with torch.autocast(y.device.type, enabled=False):
+            return self._bound.value(y)
+
     def gradient(self, y: Tensor) -> Tensor:
         with torch.autocast(y.device.type, enabled=False):
-            return self._gradient(y)
+            return self._bound.gradient(y)
+
+    def hessian(self, y: Tensor) -> LinearMap:
+        @torch.no_grad()
+        def product(direction: Tensor) -> Tensor:
+            with torch.autocast(y.device.type, enabled=False):
+                return self._bound.hessian_product(direction, y)
+
+        return product
 
 
 def _layer_norm(h: Tensor, norm: nn.Module) -> Tensor:

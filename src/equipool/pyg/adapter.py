@@ -49,11 +49,12 @@ class EquilibriumAggregation(Aggregation):
         *,
         potential: nn.Module | None = None,
         regularizer: Regularizer | None = None,
-        solver: Solver | None = None,
+        solver: Solver[Any] | None = None,
         differentiation: Differentiation | None = None,
         start: Start | None = None,
         num_steps: int = 10,
         scaling: ScalingName = "log",
+        max_steps: int | None = None,
         tolerance: float = 1e-3,
         check_finite: bool = False,
     ) -> None:
@@ -68,6 +69,7 @@ class EquilibriumAggregation(Aggregation):
             start=start,
             num_steps=num_steps,
             scaling=scaling,
+            max_steps=max_steps,
             tolerance=tolerance,
             check_finite=check_finite,
         )
@@ -89,7 +91,7 @@ class EquilibriumAggregation(Aggregation):
         return self.layer.regularizer
 
     @property
-    def solver(self) -> Solver:
+    def solver(self) -> Solver[Any]:
         return self.layer.solver
 
     @property
@@ -120,6 +122,15 @@ class EquilibriumAggregation(Aggregation):
     @num_steps.setter
     def num_steps(self, num_steps: int) -> None:
         self.layer.num_steps = num_steps
+
+    @property
+    def max_steps(self) -> int | None:
+        """Steps at most where each set is solved to the tolerance; None to take `num_steps`."""
+        return self.layer.max_steps
+
+    @max_steps.setter
+    def max_steps(self, max_steps: int | None) -> None:
+        self.layer.max_steps = max_steps
 
     def __setattr__(self, name: str, value: Any) -> None:
         # A module set on a module is filed before any property is asked, and would be read by no

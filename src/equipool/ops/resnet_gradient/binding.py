@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from equipool.ops.availability import kernels_serve
 from equipool.ops.resnet_gradient.folding import Folded, align
-from equipool.ops.resnet_gradient.op import summed_gradient
+from equipool.ops.resnet_gradient.op import hessian_product, summed_gradient, summed_value
 from equipool.ops.resnet_gradient.spec import Spec
+
+
+class Bound(NamedTuple):
+    """The potential of one batch, summed over its sets, as functions of `y [num_rows, K]`."""
+
+    value: Callable[[Tensor], Tensor]
+    """`[num_rows]`; no graph."""
+
+    gradient: Callable[[Tensor], Tensor]
+    """Its derivative by y, differentiable."""
+
+    hessian_product: Callable[[Tensor, Tensor], Tensor]
+    """The product of a direction, the first argument, with its second derivative at y; no graph."""
 
 
 def bind_gradient(
@@ -21,8 +35,8 @@ def bind_gradient(
     num_rows: int,
     gammas: Sequence[Tensor],
     betas: Sequence[Tensor],
-) -> Callable[[Tensor], Tensor]:
-    """The derivative by y of the potential summed over sets, as a function of `y [num_rows, K]`.
+) -> Bound:
+    """The derivatives by y of the potential summed over sets.
 
     What x gives to the network is computed here, once for all steps of a solve.
 
@@ -35,29 +49,37 @@ def bind_gradient(
         gammas: scales of the hidden layers' normalisations.
         betas: their shifts.
     """
-    kernels = kernels_serve(x) and x.shape[0] > 0
-    if kernels:
+    if kernels_serve(x) and x.shape[0] > 0:
         folded = align(folded, spec.sizes)
-    x_part = _product(x, folded.from_x.T, spec.product_dtype) + folded.constant
-    if kernels:
+        # It is read at every step: in the precision of the products that are added to it.
+        operands = (folded.constant, x, folded.from_x.T)
+        x_part = torch.addmm(*(operand.to(spec.product_dtype) for operand in operands))
         shared = (x_part, folded.from_y, *folded.from_hidden, *gammas, *betas)
         return _bind_kernels(spec, shared, index, num_rows)
-    return lambda y: summed_gradient(
-        spec, y, x_part, folded.from_y, index, folded.from_hidden, gammas, betas
+    x_part = _product(x, folded.from_x.T, spec.product_dtype) + folded.constant
+    parameters = (*folded.from_hidden, *gammas, *betas)
+    return Bound(
+        lambda y: summed_value(spec, y, x_part, folded.from_y, index, *parameters),
+        lambda y: summed_gradient(
+            spec, y, x_part, folded.from_y, index, folded.from_hidden, gammas, betas
+        ),
+        lambda direction, y: hessian_product(
+            spec, direction, y, x_part, folded.from_y, index, *parameters
+        ),
     )
 
 
-def _bind_kernels(
-    spec: Spec, shared: Sequence[Tensor], index: Tensor, num_rows: int
-) -> Callable[[Tensor], Tensor]:
+def _bind_kernels(spec: Spec, shared: Sequence[Tensor], index: Tensor, num_rows: int) -> Bound:
     from equipool.ops.resnet_gradient.triton import Bind, Step, TritonGradient
 
     detached = [tensor.detach() for tensor in shared]
     bound = TritonGradient(spec, detached, index, num_rows)
     if not torch.is_grad_enabled():
-        return bound.gradient
+        return Bound(bound.value, bound.gradient, bound.hessian_product)
     token = Bind.apply(bound, *shared)
-    return lambda y: Step.apply(bound, y, token, *detached)
+    return Bound(
+        bound.value, lambda y: Step.apply(bound, y, token, *detached), bound.hessian_product
+    )
 
 
 def _product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:

@@ -49,18 +49,18 @@ def _means(a, b, SIZE: tl.constexpr):
 
 
 @triton.jit
-def _means_of_five(a, b, c, d, e, SIZE: tl.constexpr):
+def _sums_of_five(a, b, c, d, e):
+    """Sums of five rows in one go."""
     if INTERPRETED:
-        a, b, c, d, e = tl.sum(a, 1), tl.sum(b, 1), tl.sum(c, 1), tl.sum(d, 1), tl.sum(e, 1)
-    else:
-        a, b, c, d, e = tl.reduce((a, b, c, d, e), 1, _add_five)
-    return (
-        a[:, None] / SIZE,
-        b[:, None] / SIZE,
-        c[:, None] / SIZE,
-        d[:, None] / SIZE,
-        e[:, None] / SIZE,
-    )
+        return tl.sum(a, 0), tl.sum(b, 0), tl.sum(c, 0), tl.sum(d, 0), tl.sum(e, 0)
+    return tl.reduce((a, b, c, d, e), 0, _add_five)
+
+
+@triton.jit
+def _sums_of_two(a, b):
+    if INTERPRETED:
+        return tl.sum(a, 0), tl.sum(b, 0)
+    return tl.reduce((a, b), 0, _add_two)
 
 
 @triton.jit(do_not_specialize=["num_elements"])
@@ -84,7 +84,8 @@ def activate(
     sets = tl.load(index + rows, mask=inside, other=0)
     at_y = sets[:, None] * y_stride + column + cols[None, :]
     at_products = rows[:, None] * products_stride + products_column + cols[None, :]
-    u = tl.load(x_part + rows[:, None] * x_stride + column + cols[None, :], mask=mask, other=0.0)
+    at_x = rows[:, None] * x_stride + column + cols[None, :]
+    u = tl.load(x_part + at_x, mask=mask, other=0.0).to(tl.float32)
     u += tl.load(y_part + at_y, mask=mask, other=0.0)
     offset = num_elements.to(tl.int64) if HAS_DOT else 0
     if HAS_PRODUCTS:
@@ -125,10 +126,10 @@ def last_layer(
     num_elements, x_stride, y_stride, products_stride, adjoints_stride, sums_stride, by_u_sums,
     column, products_column, scale,
     SIZE: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
-    STAGES: tl.constexpr,
-    HAS_PRODUCTS: tl.constexpr, HAS_DOT: tl.constexpr,
+    HAS_PRODUCTS: tl.constexpr, HAS_DOT: tl.constexpr, HAS_SHARED: tl.constexpr,
 ):  # fmt: skip
-    """`delta` of the last layer and its sum over the tile; with a direction also `by_u`."""
+    """`delta` of the last layer and its sum over the tile; with a direction also `by_u`, which is
+    added to `by_x_part` where there is one."""
     tile = tl.program_id(0).to(tl.int64)
     start, end = tl.load(tile_start + tile), tl.load(tile_end + tile)
     cols = tl.arange(0, BLOCK)
@@ -138,9 +139,9 @@ def last_layer(
     y_here = tl.load(y_part + at_y, mask=cols < SIZE, other=0.0)[None, :]
     if HAS_DOT:
         y_dot_here = tl.load(y_part_dot + at_y, mask=cols < SIZE, other=0.0)[None, :]
-    delta_sum = tl.zeros([BLOCK], tl.float32)
-    by_u_sum = tl.zeros([BLOCK], tl.float32)
-    for first in tl.range(start, end, ROWS, num_stages=STAGES):
+    delta_sum = tl.zeros([ROWS, BLOCK], tl.float32)
+    by_u_sum = tl.zeros([ROWS, BLOCK], tl.float32)
+    for first in range(start, end, ROWS):
         rows = (first + tl.arange(0, ROWS)).to(tl.int64)
         inside = rows < end
         mask = inside[:, None] & live
@@ -148,12 +149,13 @@ def last_layer(
         at_x = rows[:, None] * x_stride + column + cols[None, :]
         at_products = rows[:, None] * products_stride + products_column + cols[None, :]
         at_adjoints = rows[:, None] * adjoints_stride + products_column + cols[None, :]
-        u = tl.load(x_part + at_x, mask=mask, other=0.0) + tl.where(mask, y_here, 0.0)
+        u = tl.load(x_part + at_x, mask=mask, other=0.0).to(tl.float32)
+        u += tl.where(mask, y_here, 0.0)
         if HAS_PRODUCTS:
             below = products + offset * products_stride
             u += tl.load(below + at_products, mask=mask, other=0.0).to(tl.float32)
         delta = scale * u
-        delta_sum += tl.sum(delta, axis=0)
+        delta_sum += delta
         if HAS_PRODUCTS:
             tl.store(adjoints + at_adjoints, delta.to(adjoints.dtype.element_ty), mask=wide)
         if HAS_DOT:
@@ -161,16 +163,17 @@ def last_layer(
             if HAS_PRODUCTS:
                 u_dot += tl.load(products + at_products, mask=mask, other=0.0).to(tl.float32)
             by_u = scale * u_dot
-            by_u_sum += tl.sum(by_u, axis=0)
+            by_u_sum += by_u
             if HAS_PRODUCTS:
                 after = adjoints + offset * adjoints_stride
                 tl.store(after + at_adjoints, by_u.to(adjoints.dtype.element_ty), mask=wide)
-            by_x = tl.load(by_x_part + at_x, mask=mask, other=0.0)
-            tl.store(by_x_part + at_x, by_x + by_u, mask=mask)
+            if HAS_SHARED:
+                by_x = tl.load(by_x_part + at_x, mask=mask, other=0.0)
+                tl.store(by_x_part + at_x, by_x + by_u, mask=mask)
     at_sums = sums + tile * sums_stride + column + cols
-    tl.store(at_sums, delta_sum, mask=cols < WIDTH)
+    tl.store(at_sums, tl.sum(delta_sum, axis=0), mask=cols < WIDTH)
     if HAS_DOT:
-        tl.store(at_sums + by_u_sums, by_u_sum, mask=cols < WIDTH)
+        tl.store(at_sums + by_u_sums, tl.sum(by_u_sum, axis=0), mask=cols < WIDTH)
 
 
 @triton.jit
@@ -178,45 +181,36 @@ def hidden_adjoint(
     x_part, y_part, index, products, stats, h_in, by_h, gamma, tile_start, tile_end, adjoints, sums,
     x_stride, y_stride, products_stride, by_h_stride, adjoints_stride, sums_stride,
     column, products_column,
-    SIZE: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
-    STAGES: tl.constexpr,
-    HAS_PRODUCTS: tl.constexpr,
+    SIZE: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, HAS_PRODUCTS: tl.constexpr,
 ):  # fmt: skip
     """`delta` of a hidden layer from `by_h`, and its sum over the tile. The first layer's `delta`
     is wanted in the sum alone, and is the one without products."""
     tile = tl.program_id(0).to(tl.int64)
     start, end = tl.load(tile_start + tile), tl.load(tile_end + tile)
     cols = tl.arange(0, BLOCK)
-    live = (cols < SIZE)[None, :]
-    scale = tl.load(gamma + cols, mask=cols < SIZE, other=0.0)[None, :]
+    live, wide = cols < SIZE, cols < WIDTH
+    scale = tl.load(gamma + cols, mask=live, other=0.0)
     at_y = tl.load(index + start) * y_stride + column + cols  # a tile lies within one set
-    y_here = tl.load(y_part + at_y, mask=cols < SIZE, other=0.0)[None, :]
+    y_here = tl.load(y_part + at_y, mask=live, other=0.0)
     delta_sum = tl.zeros([BLOCK], tl.float32)
-    for first in tl.range(start, end, ROWS, num_stages=STAGES):
-        rows = (first + tl.arange(0, ROWS)).to(tl.int64)
-        inside = rows < end
-        mask = inside[:, None] & live
-        wide = inside[:, None] & (cols < WIDTH)[None, :]
-        at_products = rows[:, None] * products_stride + products_column + cols[None, :]
-        at_x = rows[:, None] * x_stride + column + cols[None, :]
-        u = tl.load(x_part + at_x, mask=mask, other=0.0) + y_here
+    for row in range(start, end):
+        u = tl.load(x_part + row * x_stride + column + cols, mask=live, other=0.0).to(tl.float32)
+        u += y_here
         if HAS_PRODUCTS:
-            u += tl.load(products + at_products, mask=mask, other=0.0).to(tl.float32)
-        at_stats = stats + rows[:, None] * 4
-        mean = tl.load(at_stats, mask=inside[:, None], other=0.0)
-        rstd = tl.load(at_stats + 1, mask=inside[:, None], other=0.0)
-        xhat = tl.where(mask, (u - mean) * rstd, 0.0)
-        at_by_h = rows[:, None] * by_h_stride + cols[None, :]
-        h = tl.load(h_in + at_by_h, mask=mask, other=0.0).to(tl.float32)
-        by_h_here = tl.load(by_h + at_by_h, mask=mask, other=0.0).to(tl.float32)
+            at_products = row * products_stride + products_column + cols
+            u += tl.load(products + at_products, mask=live, other=0.0).to(tl.float32)
+        mean, rstd = tl.load(stats + row * 4), tl.load(stats + row * 4 + 1)
+        xhat = tl.where(live, (u - mean) * rstd, 0.0)
+        h = tl.load(h_in + row * by_h_stride + cols, mask=live, other=0.0).to(tl.float32)
+        by_h_here = tl.load(by_h + row * by_h_stride + cols, mask=live, other=0.0).to(tl.float32)
         by_xhat = scale * by_h_here * (1 - h * h)
-        mean_by, across = _means(by_xhat, by_xhat * xhat, SIZE)
-        delta = tl.where(mask, rstd * (by_xhat - mean_by - xhat * across), 0.0)
-        delta_sum += tl.sum(delta, axis=0)
+        total, across = _sums_of_two(by_xhat, by_xhat * xhat)
+        delta = tl.where(live, rstd * (by_xhat - total / SIZE - xhat * (across / SIZE)), 0.0)
+        delta_sum += delta
         if HAS_PRODUCTS:
-            at_adjoints = rows[:, None] * adjoints_stride + products_column + cols[None, :]
+            at_adjoints = row * adjoints_stride + products_column + cols
             tl.store(adjoints + at_adjoints, delta.to(adjoints.dtype.element_ty), mask=wide)
-    tl.store(sums + tile * sums_stride + column + cols, delta_sum, mask=cols < WIDTH)
+    tl.store(sums + tile * sums_stride + column + cols, delta_sum, mask=wide)
 
 
 @triton.jit(do_not_specialize=["num_elements"])
@@ -225,12 +219,12 @@ def hidden_adjoints(
     adjoints, sums, by_x_part, by_norm,
     num_elements, x_stride, y_stride, products_stride, by_hs_stride, adjoints_stride, sums_stride,
     by_u_sums, column, products_column,
-    SIZE: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
-    STAGES: tl.constexpr,
-    HAS_PRODUCTS: tl.constexpr,
+    SIZE: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, HAS_PRODUCTS: tl.constexpr,
+    HAS_SHARED: tl.constexpr,
 ):  # fmt: skip
-    """`delta` and `by_u` of a hidden layer, their sums over the tile, and the tile's part of the
-    derivatives by gamma and beta, added to those of earlier steps.
+    """`delta` and `by_u` of a hidden layer, and their sums over the tile. What is shared by the
+    steps of a solve is added to what earlier steps gave: `by_u` to `by_x_part`, and the tile's part
+    of the derivatives by gamma and beta to `by_norm`.
 
     Of `products`, `hs`, `by_hs` and `adjoints` the first rows belong to the direction: products of
     `h_dot`, `h_dot`, the derivative by it, and `delta`.
@@ -238,83 +232,85 @@ def hidden_adjoints(
     tile = tl.program_id(0).to(tl.int64)
     start, end = tl.load(tile_start + tile), tl.load(tile_end + tile)
     cols = tl.arange(0, BLOCK)
-    live = (cols < SIZE)[None, :]
-    scale = tl.load(gamma + cols, mask=cols < SIZE, other=0.0)[None, :]
+    live, wide = cols < SIZE, cols < WIDTH
+    scale = tl.load(gamma + cols, mask=live, other=0.0)
     offset = num_elements.to(tl.int64)
     at_y = tl.load(index + start) * y_stride + column + cols  # a tile lies within one set
-    y_here = tl.load(y_part + at_y, mask=cols < SIZE, other=0.0)[None, :]
-    y_dot_here = tl.load(y_part_dot + at_y, mask=cols < SIZE, other=0.0)[None, :]
+    y_here = tl.load(y_part + at_y, mask=live, other=0.0)
+    y_dot_here = tl.load(y_part_dot + at_y, mask=live, other=0.0)
     delta_sum = tl.zeros([BLOCK], tl.float32)
     by_u_sum = tl.zeros([BLOCK], tl.float32)
     gamma_sum = tl.zeros([BLOCK], tl.float32)
     beta_sum = tl.zeros([BLOCK], tl.float32)
-    for first in tl.range(start, end, ROWS, num_stages=STAGES):
-        rows = (first + tl.arange(0, ROWS)).to(tl.int64)
-        inside = rows < end
-        mask = inside[:, None] & live
-        wide = inside[:, None] & (cols < WIDTH)[None, :]
-        at_x = rows[:, None] * x_stride + column + cols[None, :]
-        at_products = rows[:, None] * products_stride + products_column + cols[None, :]
-        u = tl.load(x_part + at_x, mask=mask, other=0.0) + y_here
-        u_dot = tl.where(mask, y_dot_here, 0.0)
-        by_x = tl.load(by_x_part + at_x, mask=mask, other=0.0)
+    for row in range(start, end):
+        at_x = row * x_stride + column + cols
+        u = tl.load(x_part + at_x, mask=live, other=0.0).to(tl.float32) + y_here
+        u_dot = y_dot_here
+        if HAS_SHARED:
+            by_x = tl.load(by_x_part + at_x, mask=live, other=0.0)
         if HAS_PRODUCTS:
-            below = products + offset * products_stride
-            u += tl.load(below + at_products, mask=mask, other=0.0).to(tl.float32)
-            u_dot += tl.load(products + at_products, mask=mask, other=0.0).to(tl.float32)
-        at_stats = stats + rows[:, None] * 4
-        mean = tl.load(at_stats, mask=inside[:, None], other=0.0)
-        rstd = tl.load(at_stats + 1, mask=inside[:, None], other=0.0)
-        mean_dot = tl.load(at_stats + 2, mask=inside[:, None], other=0.0)
-        along = tl.load(at_stats + 3, mask=inside[:, None], other=0.0)
-        xhat = tl.where(mask, (u - mean) * rstd, 0.0)
-        xhat_dot = tl.where(mask, rstd * (u_dot - mean_dot - xhat * along), 0.0)
-        at_by_h = rows[:, None] * by_hs_stride + cols[None, :]
-        h = tl.load(hs + offset * by_hs_stride + at_by_h, mask=mask, other=0.0).to(tl.float32)
+            at_dot = products + row * products_stride + products_column + cols
+            at_point = at_dot + offset * products_stride
+            u += tl.load(at_point, mask=live, other=0.0).to(tl.float32)
+            u_dot += tl.load(at_dot, mask=live, other=0.0).to(tl.float32)
+        at_stats = stats + row * 4
+        mean, rstd = tl.load(at_stats), tl.load(at_stats + 1)
+        mean_dot, along = tl.load(at_stats + 2), tl.load(at_stats + 3)
+        xhat = tl.where(live, (u - mean) * rstd, 0.0)
+        xhat_dot = tl.where(live, rstd * (u_dot - mean_dot - xhat * along), 0.0)
+        at_dot, at_point = row * by_hs_stride + cols, (offset + row) * by_hs_stride + cols
+        h = tl.load(hs + at_point, mask=live, other=0.0).to(tl.float32)
+        by_h_dot = tl.load(by_hs + at_dot, mask=live, other=0.0).to(tl.float32)
+        by_h = tl.load(by_hs + at_point, mask=live, other=0.0).to(tl.float32)
         slope = 1 - h * h
-        by_h_dot = tl.load(by_hs + at_by_h, mask=mask, other=0.0).to(tl.float32)
-        by_h = tl.load(by_hs + offset * by_hs_stride + at_by_h, mask=mask, other=0.0).to(tl.float32)
         by_t_dot = by_h_dot * slope
         by_t = (by_h - 2 * h * scale * xhat_dot * by_h_dot) * slope
-        gamma_sum += tl.sum(by_t * xhat + by_t_dot * xhat_dot, axis=0)
-        beta_sum += tl.sum(by_t, axis=0)
+        gamma_sum += by_t * xhat + by_t_dot * xhat_dot
+        beta_sum += by_t
         by_xhat_dot = scale * by_t_dot
         by_xhat = scale * by_t
-        mean_by_dot, across, by_rstd, mean_by, across_by = _means_of_five(
-            by_xhat_dot, by_xhat_dot * xhat, by_xhat_dot * xhat_dot, by_xhat, by_xhat * xhat, SIZE
+        mean_by_dot, across, by_rstd, mean_by, across_by = _sums_of_five(
+            by_xhat_dot, by_xhat_dot * xhat, by_xhat_dot * xhat_dot, by_xhat, by_xhat * xhat
         )
-        delta = tl.where(mask, rstd * (by_xhat_dot - mean_by_dot - xhat * across), 0.0)
+        mean_by_dot, across, by_rstd = mean_by_dot / SIZE, across / SIZE, by_rstd / SIZE
+        delta = tl.where(live, rstd * (by_xhat_dot - mean_by_dot - xhat * across), 0.0)
         # xhat_dot reads xhat as well; the means of what that adds are known from the others.
         by_xhat -= rstd * (by_xhat_dot * along + across * u_dot)
-        mean_by -= rstd * (mean_by_dot * along + across * mean_dot)
-        across_by -= 2 * rstd * across * along
-        by_u = tl.where(mask, rstd * (by_xhat - mean_by - xhat * (across_by + by_rstd)), 0.0)
-        delta_sum += tl.sum(delta, axis=0)
-        by_u_sum += tl.sum(by_u, axis=0)
-        tl.store(by_x_part + at_x, by_x + by_u, mask=mask)
+        mean_by = mean_by / SIZE - rstd * (mean_by_dot * along + across * mean_dot)
+        across_by = across_by / SIZE - 2 * rstd * across * along
+        by_u = tl.where(live, rstd * (by_xhat - mean_by - xhat * (across_by + by_rstd)), 0.0)
+        delta_sum += delta
+        by_u_sum += by_u
+        if HAS_SHARED:
+            tl.store(by_x_part + at_x, by_x + by_u, mask=live)
         if HAS_PRODUCTS:
-            at_adjoints = rows[:, None] * adjoints_stride + products_column + cols[None, :]
-            tl.store(adjoints + at_adjoints, delta.to(adjoints.dtype.element_ty), mask=wide)
-            after = adjoints + offset * adjoints_stride
-            tl.store(after + at_adjoints, by_u.to(adjoints.dtype.element_ty), mask=wide)
+            at_dot = adjoints + row * adjoints_stride + products_column + cols
+            tl.store(at_dot, delta.to(adjoints.dtype.element_ty), mask=wide)
+            at_point = at_dot + offset * adjoints_stride
+            tl.store(at_point, by_u.to(adjoints.dtype.element_ty), mask=wide)
     at_sums = sums + tile * sums_stride + column + cols
-    tl.store(at_sums, delta_sum, mask=cols < WIDTH)
-    tl.store(at_sums + by_u_sums, by_u_sum, mask=cols < WIDTH)
-    at_norm = by_norm + tile * 2 * SIZE + cols
-    tl.store(at_norm, tl.load(at_norm, mask=cols < SIZE) + gamma_sum, mask=cols < SIZE)
-    at_norm += SIZE
-    tl.store(at_norm, tl.load(at_norm, mask=cols < SIZE) + beta_sum, mask=cols < SIZE)
+    tl.store(at_sums, delta_sum, mask=wide)
+    tl.store(at_sums + by_u_sums, by_u_sum, mask=wide)
+    if HAS_SHARED:
+        at_norm = by_norm + tile * 2 * SIZE + cols
+        tl.store(at_norm, tl.load(at_norm, mask=live) + gamma_sum, mask=live)
+        at_norm += SIZE
+        tl.store(at_norm, tl.load(at_norm, mask=live) + beta_sum, mask=live)
 
 
 @triton.jit
 def reduce_tiles(
-    sums, first_tile, out, width, sums_stride, out_stride, BLOCK: tl.constexpr
+    sums, first_tile, out, width, sums_stride, out_stride, num_rows, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Add the sums of each set's tiles, in order."""
+    """Add the sums of each set's tiles, in order. Where a tile has several sums side by side, of
+    `width` each, they end up below each other, `[several * num_rows, width]`."""
     row = tl.program_id(0).to(tl.int64)
+    which = tl.program_id(2).to(tl.int64)
     cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = cols < width
     total = tl.zeros([BLOCK], tl.float32)
     for tile in range(tl.load(first_tile + row), tl.load(first_tile + row + 1)):
-        total += tl.load(sums + tile * sums_stride + cols, mask=mask, other=0.0)
-    tl.store(out + row * out_stride + cols, total, mask=mask)
+        at_sums = sums + tile * sums_stride + which * width + cols
+        total += tl.load(at_sums, mask=mask, other=0.0)
+    at_out = out + (which * num_rows + row) * out_stride + cols
+    tl.store(at_out, total.to(out.dtype.element_ty), mask=mask)

@@ -13,7 +13,14 @@ import torch
 from torch import Tensor
 
 from equipool.ops.resnet_gradient.spec import Spec
-from equipool.ops.resnet_gradient.torch import Network, element_adjoints, element_gradient
+from equipool.ops.resnet_gradient.torch import (
+    Columns,
+    Network,
+    Sums,
+    element_adjoints,
+    element_gradient,
+    element_value,
+)
 from equipool.ops.segments import (
     block_sum,
     blocks_are_wanted,
@@ -61,16 +68,51 @@ def summed_gradient(
     return _SummedGradient.apply(spec, *tensors)
 
 
+def summed_value(
+    spec: Spec, y: Tensor, x_part: Tensor, from_y: Tensor, index: Tensor, *parameters: Tensor
+) -> Tensor:
+    """The potential summed over each set, `[num_rows]`. Without a graph."""
+    network = _network(spec, parameters)
+    y_part = _columns(spec, y @ from_y.T)
+    total = y.new_zeros(y.shape[0])
+    for rows in _chunks(x_part):
+        u = _spread(y_part, index[rows], _columns(spec, x_part[rows]))
+        total = _add_segments(total, index[rows], element_value(network, u))
+    return total
+
+
+def hessian_product(
+    spec: Spec,
+    direction: Tensor,
+    y: Tensor,
+    x_part: Tensor,
+    from_y: Tensor,
+    index: Tensor,
+    *parameters: Tensor,
+) -> Tensor:
+    """The derivative of `sum of direction * gradient` by y: the Hessian being symmetric, its
+    product with the direction, `[num_rows, K]`. Without a graph."""
+    network = _network(spec, parameters)
+    y_part, y_part_dot = _columns(spec, y @ from_y.T), _columns(spec, direction @ from_y.T)
+    total = _zeros_like(y_part)
+    for rows in _chunks(x_part):
+        here = index[rows]
+        u = _spread(y_part, here, _columns(spec, x_part[rows]))
+        _, by_u = element_adjoints(network, u, _spread(y_part_dot, here), None)
+        total = _add_columns(total, here, by_u)
+    return torch.cat(total, 1) @ from_y
+
+
 def _gradient(
     spec: Spec, y: Tensor, x_part: Tensor, from_y: Tensor, index: Tensor, *parameters: Tensor
 ) -> Tensor:
     network = _network(spec, parameters)
-    y_part = y @ from_y.T
-    total = torch.zeros_like(y_part)
+    y_part = _columns(spec, y @ from_y.T)
+    total = _zeros_like(y_part)
     for rows in _chunks(x_part):
-        u = segment_spread(y_part, index[rows]).add_(x_part[rows])
-        total = _add_segments(total, index[rows], element_gradient(network, u))
-    return total @ from_y
+        u = _spread(y_part, index[rows], _columns(spec, x_part[rows]))
+        total = _add_columns(total, index[rows], element_gradient(network, u))
+    return torch.cat(total, 1) @ from_y
 
 
 def _vjp(
@@ -82,29 +124,24 @@ def _vjp(
     index: Tensor,
     *parameters: Tensor,
 ) -> tuple[Tensor, ...]:
-    network = _network(spec, parameters)
-    num_rows, points = y.shape[0], torch.cat([by_gradient, y])
+    network, num_rows = _network(spec, parameters), y.shape[0]
+    points = torch.cat([by_gradient, y])
     y_parts = points @ from_y.T
+    y_part_dot, y_part = _columns(spec, y_parts[:num_rows]), _columns(spec, y_parts[num_rows:])
+    by_parameters = tuple(torch.zeros_like(parameter) for parameter in parameters)
+    sums = _sums(spec, by_parameters)
     by_x_part = torch.empty_like(x_part)
-    delta_sum, by_y_part = y_parts.new_zeros(2, num_rows, y_parts.shape[1])
-    by_parameters: tuple[Tensor, ...] = ()
+    delta_sum, by_y_part = _zeros_like(y_part), _zeros_like(y_part)
     for rows in _chunks(x_part):
         here = index[rows]
-        us = segment_spread(y_parts, torch.cat([here, here + num_rows]))
-        us[here.shape[0] :].add_(x_part[rows])
-        adjoints = element_adjoints(network, us)
-        delta, by_u = adjoints.by_elements[: here.shape[0]], adjoints.by_elements[here.shape[0] :]
-        by_x_part[rows] = by_u
-        by_y_part = _add_segments(by_y_part, here, by_u)
-        delta_sum = _add_segments(delta_sum, here, delta)
-        of_rows = (*adjoints.from_hidden, *adjoints.gammas, *adjoints.betas)
-        if rows.start:
-            of_rows = tuple(a.add_(b) for a, b in zip(by_parameters, of_rows, strict=True))
-        by_parameters = of_rows
-    if not by_parameters:  # there are no elements
-        by_parameters = tuple(torch.zeros_like(parameter) for parameter in parameters)
-    by_from_y = delta_sum.T @ by_gradient + by_y_part.T @ y
-    return by_y_part @ from_y, by_x_part, by_from_y, *by_parameters
+        u = _spread(y_part, here, _columns(spec, x_part[rows]))
+        delta, by_u = element_adjoints(network, u, _spread(y_part_dot, here), sums)
+        for total, part in zip(_columns(spec, by_x_part[rows]), by_u, strict=True):
+            total.copy_(part)
+        delta_sum = _add_columns(delta_sum, here, delta)
+        by_y_part = _add_columns(by_y_part, here, by_u)
+    both = torch.cat([torch.cat(delta_sum, 1), torch.cat(by_y_part, 1)])
+    return both[num_rows:] @ from_y, by_x_part, both.T @ points, *by_parameters
 
 
 class _SummedGradient(torch.autograd.Function):
@@ -117,9 +154,12 @@ class _SummedGradient(torch.autograd.Function):
         spec, *tensors = inputs
         ctx.spec = spec
         ctx.save_for_backward(*tensors)
+        ctx.set_materialize_grads(False)
 
     @staticmethod
-    def backward(ctx: Any, by_gradient: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, by_gradient: Tensor | None) -> tuple[Tensor | None, ...]:
+        if by_gradient is None:  # nothing depends on it
+            return (None,) * (1 + len(ctx.saved_tensors))
         # No second gradient passes through a compiled region, so nothing is lost there.
         vjp = _vjp if torch.compiler.is_compiling() else _Vjp.apply
         # A backward pass that is run inside autocast must not round what the forward did not.
@@ -181,21 +221,48 @@ def _is_traced_for_its_value(tensors: Sequence[Tensor]) -> bool:
 
 
 def _network(spec: Spec, parameters: tuple[Tensor, ...]) -> Network:
+    return Network(spec.sizes, spec.scale, spec.eps, spec.product_dtype, *_sums(spec, parameters))
+
+
+def _sums(spec: Spec, by_parameters: tuple[Tensor, ...]) -> Sums:
     hidden = len(spec.sizes) - 1
-    from_hidden, gammas = parameters[:hidden], parameters[hidden : 2 * hidden]
-    return Network(
-        spec.sizes, spec.scale, spec.eps, spec.product_dtype,
-        from_hidden, gammas, parameters[2 * hidden :],
-    )  # fmt: skip
+    return Sums(
+        by_parameters[:hidden], by_parameters[hidden : 2 * hidden], by_parameters[2 * hidden :]
+    )
+
+
+def _columns(spec: Spec, u: Tensor) -> Columns:
+    return Columns(u[:, : spec.sizes[0]], u[:, spec.sizes[0] :])
+
+
+def _zeros_like(columns: Columns) -> Columns:
+    return Columns(*(part.new_zeros(part.shape) for part in columns))
+
+
+def _spread(rows: Columns, index: Tensor, plus: Columns | None = None) -> Columns:
+    """Give each element the row of its segment, plus something of its own."""
+    spread = Columns(*(segment_spread(part, index) for part in rows))
+    if plus is not None:
+        for total, part in zip(spread, plus, strict=True):
+            total.add_(part)
+    return spread
 
 
 def _chunks(x_part: Tensor) -> Iterator[slice]:
     if torch.compiler.is_compiling() or x_part.device.type != "cpu":
         yield slice(None)
         return
-    rows = min(max(CPU_FLOATS // x_part.shape[1], 1), CPU_ROWS)
-    for start in range(0, x_part.shape[0], rows):
+    num = x_part.shape[0]
+    most = min(max(CPU_FLOATS // x_part.shape[1], 1), CPU_ROWS)
+    rows = -(-num // max(-(-num // most), 1))
+    for start in range(0, num, max(rows, 1)):
         yield slice(start, start + rows)
+
+
+def _add_columns(total: Columns, index: Tensor, values: Columns) -> Columns:
+    return Columns(
+        *(_add_segments(t, index, v.contiguous()) for t, v in zip(total, values, strict=True))
+    )
 
 
 def _add_segments(total: Tensor, index: Tensor, values: Tensor) -> Tensor:

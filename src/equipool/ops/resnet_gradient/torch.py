@@ -1,14 +1,14 @@
 """The gradient and its vector-Jacobian product for some elements, in torch operations.
 
-Notation, for one element: `u` are the pre-activations of all layers side by side, `h = tanh(t)`,
+Notation, for one element: `u` are the pre-activations of all layers, `h = tanh(t)`,
 `t = gamma * xhat + beta`, `xhat = (u - mean u) * rstd`. A name with `_dot` is the derivative along
 a direction of y; `delta` is the derivative of the potential by `u`, and `by_u` that of its
-derivative along the direction. Rows of the direction come before the rows of the point, so that a
-product of both is one product.
+derivative along the direction.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -27,108 +27,175 @@ class Network(NamedTuple):
     betas: tuple[Tensor, ...]
 
 
-class Adjoints(NamedTuple):
-    """What the vector-Jacobian product gives: for each element, and summed over the elements."""
+class Columns(NamedTuple):
+    """A number for each pre-activation of some rows, layer by layer.
 
-    by_elements: Tensor  # [2 n, H] delta, then by_u
+    The first layer is by itself, so that its normalisation reads and gives it where it lies; the
+    others are side by side, so that one product takes or gives all of them.
+    """
+
+    first: Tensor  # [n, sizes[0]]
+    others: Tensor  # [n, sum of sizes[1:]]
+
+    def of(self, sizes: Sequence[int], j: int) -> Tensor:
+        """The columns of layer j."""
+        if j == 0:
+            return self.first
+        start = sum(sizes[1:j])
+        return self.others[:, start : start + sizes[j]]
+
+    def after(self, sizes: Sequence[int], j: int) -> Tensor:
+        """The columns of the layers after j."""
+        return self.others[:, sum(sizes[1 : j + 1]) :]
+
+    def replace(self, sizes: Sequence[int], j: int, values: Tensor) -> Columns:
+        """The same with other numbers for layer j, which are written over the old ones."""
+        if j == 0:
+            return Columns(values, self.others)
+        self.of(sizes, j).copy_(values)
+        return self
+
+
+class Sums(NamedTuple):
+    """Derivatives by the parameters, while they are added up over the elements."""
+
     from_hidden: tuple[Tensor, ...]
     gammas: tuple[Tensor, ...]
     betas: tuple[Tensor, ...]
 
 
-class Normalized(NamedTuple):
-    """A hidden layer's normalisation at some elements."""
+class Layer(NamedTuple):
+    """A hidden layer at some elements."""
 
     u: Tensor
     mean: Tensor
     rstd: Tensor
+    h: Tensor
 
 
-def element_gradient(network: Network, u: Tensor) -> Tensor:
-    """The potential's derivative by the pre-activations, `delta [n, H]`.
+class Tangent(NamedTuple):
+    """The derivative of a hidden layer along the direction."""
 
-    `u [n, H]` holds the contributions of x and y alone, and is used up.
-    """
-    layers, last = [], len(network.sizes) - 1
+    u: Tensor
+    xhat: Tensor
+    h: Tensor
+
+
+def element_value(network: Network, u: Columns) -> Tensor:
+    """The potential of each element, `[n]`. `u` is as for `element_gradient`."""
+    last = len(network.sizes) - 1
     for j in range(last):
-        layer, h = _normalize(network, u, j)
-        layers.append((layer, h))
-        _add_product(network, _after(network, u, j), h, network.from_hidden[j].T)
-    delta = torch.empty_like(u)
-    _columns(network, delta, last).copy_(_columns(network, u, last)).mul_(network.scale)
-    for j in reversed(range(last)):
-        layer, h = layers[j]
-        by_h = _product(network, _after(network, delta, j), network.from_hidden[j])
-        by_t = torch.ops.aten.tanh_backward(by_h, h)
-        _columns(network, delta, j).copy_(_norm_adjoint(layer, by_t, network.gammas[j]))
+        h = _activate(network, u, j).h
+        _add_product(network, u.after(network.sizes, j), h, network.from_hidden[j].T)
+    return u.of(network.sizes, last).square().sum(1).mul_(network.scale / 2)
+
+
+def element_gradient(network: Network, u: Columns) -> Columns:
+    """The potential's derivative by the pre-activations, `delta`.
+
+    `u` holds the contributions of x and y alone, and is used up.
+    """
+    sizes, layers = network.sizes, []
+    for j, weight in enumerate(network.from_hidden):
+        layers.append(_activate(network, u, j))
+        _add_product(network, u.after(sizes, j), layers[j].h, weight.T)
+    delta = u
+    delta.of(sizes, len(layers)).mul_(network.scale)
+    for j in reversed(range(len(layers))):
+        by_h = _product(network, delta.after(sizes, j), network.from_hidden[j])
+        by_t = torch.ops.aten.tanh_backward(by_h, layers[j].h)
+        delta = delta.replace(sizes, j, _norm_adjoint(layers[j], by_t, network.gammas[j]))
     return delta
 
 
-def element_adjoints(network: Network, us: Tensor) -> Adjoints:
-    """The derivatives of `sum of delta * direction`, by everything that `delta` is made of.
+def element_adjoints(
+    network: Network, u: Columns, u_dot: Columns, sums: Sums | None
+) -> tuple[Columns, Columns]:
+    """The derivatives of `sum of delta * direction`, by everything that `delta` is made of: by what
+    the direction gives, which is `delta`, by what x and y give, `by_u`, and those by the parameters
+    are added to the sums.
 
-    `us [2 n, H]` holds the contributions of the direction, and then those of x and y, alone. It is
-    used up.
+    `u` holds the contributions of x and y alone, `u_dot` those of the direction. Both are used up.
     """
-    num, last = us.shape[0] // 2, len(network.sizes) - 1
-    u_dot, u = us[:num], us[num:]
-    layers = []
-    for j in range(last):
-        layer, h = _normalize(network, u, j)
-        direction = _columns(network, u_dot, j).contiguous()
-        xhat_dot = _norm_adjoint(layer, direction, None)
-        h_dot = torch.ops.aten.tanh_backward(network.gammas[j] * xhat_dot, h)
-        hs = torch.cat([h_dot, h])
-        layers.append((layer, direction, xhat_dot, hs))
-        _add_product(network, _after(network, us, j), hs, network.from_hidden[j].T)
-    outs = torch.empty_like(us)
-    delta, by_u = outs[:num], outs[num:]
-    _columns(network, delta, last).copy_(_columns(network, u, last)).mul_(network.scale)
-    _columns(network, by_u, last).copy_(_columns(network, u_dot, last)).mul_(network.scale)
-    by_hidden: list[Tensor] = []
-    by_gamma: list[Tensor] = []
-    by_beta: list[Tensor] = []
+    sizes, last = network.sizes, len(network.sizes) - 1
+    layers, tangents = [], []
+    for j, weight in enumerate(network.from_hidden):
+        layer = _activate(network, u, j)
+        tangent = _activate_along(layer, u_dot.of(sizes, j).contiguous(), network.gammas[j])
+        _add_product(network, u.after(sizes, j), layer.h, weight.T)
+        _add_product(network, u_dot.after(sizes, j), tangent.h, weight.T)
+        layers.append(layer)
+        tangents.append(tangent)
+    delta, by_u = u, u_dot  # the last layer's are the other's derivatives, but for the scale
+    delta.of(sizes, last).mul_(network.scale)
+    by_u.of(sizes, last).mul_(network.scale)
     for j in reversed(range(last)):
-        layer, direction, xhat_dot, hs = layers[j]
-        gamma, after = network.gammas[j], _after(network, outs, j)
-        by_hidden.append(_product(network, after.T, hs))
-        by_hs = _product(network, after, network.from_hidden[j])
-        h_dot, h, by_h_dot, by_h = hs[:num], hs[num:], by_hs[:num], by_hs[num:]
-        by_t_dot = torch.ops.aten.tanh_backward(by_h_dot, h)
-        # h_dot = (1 - h^2) t_dot, so h is read by it as well.
-        by_t = torch.ops.aten.tanh_backward(by_h, h).addcmul_(h * by_h_dot, h_dot, value=-2)
-        delta_j = _norm_adjoint(layer, by_t_dot, gamma)
-        rest, gamma_sum, beta_sum = torch.ops.aten.native_layer_norm_backward(
-            by_t, layer.u, [layer.u.shape[1]], layer.mean, layer.rstd, gamma, network.betas[j],
-            [True, True, True],
+        layer, tangent = layers.pop(), tangents.pop()
+        delta_after, by_after = delta.after(sizes, j), by_u.after(sizes, j)
+        if sums is not None:
+            _add_product(network, sums.from_hidden[j], delta_after.T, tangent.h)
+            _add_product(network, sums.from_hidden[j], by_after.T, layer.h)
+        delta_j, by_u_j = _hidden_adjoints(
+            network, j, layer, tangent,
+            _product(network, delta_after, network.from_hidden[j]),
+            _product(network, by_after, network.from_hidden[j]),
+            sums,
         )  # fmt: skip
-        # xhat_dot = rstd (u_dot - mean u_dot - xhat mean(xhat u_dot)) reads xhat and rstd as well.
-        # The adjoint of the normalisation is linear, so what that adds needs no further one.
-        xhat = (layer.u - layer.mean).mul_(layer.rstd)
-        read = by_t_dot * xhat_dot
-        along = _row_means(xhat * direction, None)
-        across = _row_means(by_t_dot.mul_(xhat), gamma)
-        by_rstd = _row_means(read, gamma)
-        rest.addcmul_(delta_j, layer.rstd * along, value=-1)
-        rest.addcmul_(xhat_dot, layer.rstd * across, value=-1)
-        rest.addcmul_(xhat, layer.rstd * by_rstd, value=-1)
-        by_gamma.append(gamma_sum.add_(read.sum(0)))
-        by_beta.append(beta_sum)
-        _columns(network, delta, j).copy_(delta_j)
-        _columns(network, by_u, j).copy_(rest)
-    return Adjoints(outs, tuple(by_hidden[::-1]), tuple(by_gamma[::-1]), tuple(by_beta[::-1]))
+        delta = delta.replace(sizes, j, delta_j)
+        by_u = by_u.replace(sizes, j, by_u_j)
+    return delta, by_u
 
 
-def _normalize(network: Network, u: Tensor, j: int) -> tuple[Normalized, Tensor]:
-    own = _columns(network, u, j).contiguous()
+def _hidden_adjoints(
+    network: Network,
+    j: int,
+    layer: Layer,
+    tangent: Tangent,
+    by_h_dot: Tensor,
+    by_h: Tensor,
+    sums: Sums | None,
+) -> tuple[Tensor, Tensor]:
+    """`delta` and `by_u` of a hidden layer."""
+    size, gamma, h = layer.u.shape[1], network.gammas[j], layer.h
+    by_t_dot = torch.ops.aten.tanh_backward(by_h_dot, h)
+    # h_dot = (1 - h^2) t_dot, so h is read by it as well.
+    by_t = torch.ops.aten.tanh_backward(by_h, h).addcmul_(by_h_dot.mul_(h), tangent.h, value=-2)
+    delta = _norm_adjoint(layer, by_t_dot, gamma)
+    by_u, gamma_sum, beta_sum = torch.ops.aten.native_layer_norm_backward(
+        by_t, layer.u, [size], layer.mean, layer.rstd, gamma, network.betas[j],
+        [True, sums is not None, sums is not None],
+    )  # fmt: skip
+    # xhat_dot = rstd (u_dot - mean u_dot - xhat mean(xhat u_dot)) reads xhat and rstd as well.
+    # The adjoint of the normalisation is linear, so what that adds needs no further one.
+    xhat = (layer.u - layer.mean).mul_(layer.rstd)
+    read = by_t_dot * tangent.xhat
+    if sums is not None:
+        sums.gammas[j].add_(gamma_sum).add_(read.sum(0))
+        sums.betas[j].add_(beta_sum)
+    weight, column = layer.rstd / -size, gamma.unsqueeze(1)
+    along = (tangent.u.mul_(xhat)).sum(1, keepdim=True).mul_(weight)
+    across = (by_t_dot.mul_(xhat) @ column).mul_(weight)
+    by_rstd = (read @ column).mul_(weight)
+    by_u.addcmul_(delta, along).addcmul_(tangent.xhat, across).addcmul_(xhat, by_rstd)
+    return delta, by_u
+
+
+def _activate(network: Network, u: Columns, j: int) -> Layer:
+    own = u.of(network.sizes, j).contiguous()
+    # tanh(t) = 1 - 2 sigmoid(-2 t), and torch's sigmoid is many times faster than its tanh on a
+    # CPU.
     t, mean, rstd = torch.native_layer_norm(
-        own, [own.shape[1]], network.gammas[j], network.betas[j], network.eps
+        own, [own.shape[1]], -2 * network.gammas[j], -2 * network.betas[j], network.eps
     )
-    # tanh(t) = 2 sigmoid(2 t) - 1, and torch's sigmoid is many times faster than its tanh on a CPU.
-    return Normalized(own, mean, rstd), t.mul_(2).sigmoid_().mul_(2).sub_(1)
+    return Layer(own, mean, rstd, torch.rsub(t.sigmoid_(), 1, alpha=2))
 
 
-def _norm_adjoint(layer: Normalized, by_t: Tensor, gamma: Tensor | None) -> Tensor:
+def _activate_along(layer: Layer, u_dot: Tensor, gamma: Tensor) -> Tangent:
+    xhat_dot = _norm_adjoint(layer, u_dot, None)
+    return Tangent(u_dot, xhat_dot, torch.ops.aten.tanh_backward(gamma * xhat_dot, layer.h))
+
+
+def _norm_adjoint(layer: Layer, by_t: Tensor, gamma: Tensor | None) -> Tensor:
     """The normalisation's adjoint; without gamma also its derivative, the two being one map."""
     return torch.ops.aten.native_layer_norm_backward(
         by_t, layer.u, [layer.u.shape[1]], layer.mean, layer.rstd, gamma, None,
@@ -136,24 +203,10 @@ def _norm_adjoint(layer: Normalized, by_t: Tensor, gamma: Tensor | None) -> Tens
     )[0]  # fmt: skip
 
 
-def _row_means(values: Tensor, weights: Tensor | None) -> Tensor:
-    total = values.sum(1) if weights is None else values @ weights
-    return (total / values.shape[1]).unsqueeze(1)
-
-
-def _columns(network: Network, u: Tensor, j: int) -> Tensor:
-    start = sum(network.sizes[:j])
-    return u[:, start : start + network.sizes[j]]
-
-
-def _after(network: Network, u: Tensor, j: int) -> Tensor:
-    return u[:, sum(network.sizes[: j + 1]) :]
-
-
 def _product(network: Network, a: Tensor, b: Tensor) -> Tensor:
-    return (a.to(network.product_dtype) @ b.to(network.product_dtype)).to(
-        torch.promote_types(a.dtype, b.dtype)
-    )
+    if network.product_dtype == a.dtype:
+        return a @ b
+    return (a.to(network.product_dtype) @ b.to(network.product_dtype)).to(a.dtype)
 
 
 def _add_product(network: Network, total: Tensor, a: Tensor, b: Tensor) -> None:

@@ -8,6 +8,7 @@ their product with each other. Elements are taken in parts of bounded size, and 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -19,17 +20,17 @@ from equipool.ops.resnet_gradient import kernels
 from equipool.ops.resnet_gradient.folding import ALIGNMENT
 from equipool.ops.resnet_gradient.op import SECOND_GRADIENT
 from equipool.ops.resnet_gradient.spec import Spec
+from equipool.ops.segments import Blocks, block_sum, make_blocks
 from equipool.ops.tiles import make_tiles
 
 LARGEST_PART = 32_768
+TILES_AT_ONCE = 32
 
 
 class Layer:
     """Where a layer's columns are, and how its kernels are launched."""
 
-    def __init__(
-        self, size: int, column: int, first_width: int, product_dtype: torch.dtype
-    ) -> None:
+    def __init__(self, size: int, column: int, first_width: int) -> None:
         self.size = size
         self.width = size + -size % ALIGNMENT
         self.column = column
@@ -41,16 +42,11 @@ class Layer:
             "BLOCK": block,
             "HAS_PRODUCTS": column > 0,
         }
-        # Measured on an H200 with sizes 600 and 300 at 53,000 elements. Where loads differ in
-        # precision, more rows than one a warp cost an exchange between threads.
-        wide, mixed = block > 512, product_dtype != torch.float32
+        # Measured on an H200. A row by a warp or two: its sums need no exchange between many.
+        wide = block > 512
         self.by_rows = {**shape, "ROWS": max(1, 2048 // block), "num_warps": 2 if wide else 4}
-        self.by_tiles = {
-            **shape,
-            "ROWS": max(1, 1024 // block),
-            "STAGES": 1 if wide or mixed else 2,
-            "num_warps": 4 if wide or not mixed else 2,
-        }
+        self.by_tiles = {**shape, "num_warps": 2}
+        self.as_last = {**shape, "ROWS": max(1, 1024 // block), "num_warps": 4}
 
 
 class Part:
@@ -59,8 +55,13 @@ class Part:
     def __init__(self, x_part: Tensor, index: Tensor, num_rows: int) -> None:
         self.x_part = x_part
         self.index = index
+        self.num_rows = num_rows
         self.tiles = make_tiles(index, num_rows)
         self.by_x_part: Tensor | None = None  # of this part, while it is added up
+
+    @cached_property
+    def blocks(self) -> Blocks:
+        return make_blocks(self.index, self.num_rows)
 
     @property
     def num_elements(self) -> int:
@@ -90,12 +91,11 @@ class TritonGradient:
         columns = [0, *accumulate(size + -size % ALIGNMENT for size in spec.sizes)]
         first = columns[1]
         self.layers = [
-            Layer(s, c, first, spec.product_dtype)
-            for s, (c, _) in zip(spec.sizes, pairwise(columns), strict=True)
+            Layer(s, c, first) for s, (c, _) in zip(spec.sizes, pairwise(columns), strict=True)
         ]
         self.after = [column - first for column in columns[1:]]  # where those after a layer begin
         self.x_part = x_part
-        self.from_y = from_y.to(spec.product_dtype)
+        self.from_y = self._aligned(from_y)
         self.from_hidden = [weight.to(spec.product_dtype) for weight in rest[:hidden]]
         # The tensor cores want both operands to run along the summed dimension.
         self.to_hidden = [weight.T.contiguous() for weight in self.from_hidden]
@@ -108,28 +108,40 @@ class TritonGradient:
         self.by_norms: list[Tensor] = []  # [num_tiles, 2, size] for each hidden layer, likewise
         self.adding_for = -1  # the backward pass they are added up for
 
+    def value(self, y: Tensor) -> Tensor:
+        """`[num_rows, K] -> [num_rows]`."""
+        y_part = self._product(self._aligned(y), self.from_y.T)
+        return _total(self._value(part, y_part) for part in self.parts)
+
     def gradient(self, y: Tensor) -> Tensor:
         """`[num_rows, K] -> [num_rows, K]`."""
-        y_part = self._product(y, self.from_y.T)
+        y_part = self._product(self._aligned(y), self.from_y.T)
         delta = _total(self._delta(part, y_part) for part in self.parts)
         return self._product(delta, self.from_y)
 
     def vjp(self, by_gradient: Tensor, y: Tensor) -> Tensor:
         """The derivative by y; those by what the steps share are added up in `by_shared`."""
         self._begin()
-        points = torch.cat([by_gradient, y])
-        y_parts = self._product(points, self.from_y.T)
-        sums = _total(self._adjoints(part, y_parts) for part in self.parts)
-        # Side by side for each row: delta, then by_u; below each other they meet the points.
-        both = torch.cat(sums.split(self.width, dim=1))
+        points, both = self._along(by_gradient, y, shared=True)
         self._add_product(self.by_shared[1], both.T, points)
         return self._product(both[self.num_rows :], self.from_y)
+
+    def hessian_product(self, direction: Tensor, y: Tensor) -> Tensor:
+        """The derivative by y alone: the Hessian being symmetric, its product."""
+        _, both = self._along(direction, y, shared=False)
+        return self._product(both[self.num_rows :], self.from_y)
+
+    def _along(self, direction: Tensor, y: Tensor, *, shared: bool) -> tuple[Tensor, Tensor]:
+        """The direction above y, and the sums of `delta` above those of `by_u`."""
+        points = self._aligned(direction, y)
+        y_parts = self._product(points, self.from_y.T)
+        return points, _total(self._adjoints(part, y_parts, shared) for part in self.parts)
 
     def take_by_shared(self) -> tuple[Tensor, ...]:
         """Hand over what was added up, and begin anew."""
         self._begin()
         taken, self.by_shared = self.by_shared, ()
-        norms, self.by_norms = [by_norm.sum(0) for by_norm in self.by_norms], []
+        norms, self.by_norms = [_sum_of_tiles(by_norm) for by_norm in self.by_norms], []
         for part in self.parts:
             part.by_x_part = None
         return (*taken, *(norm[0] for norm in norms), *(norm[1] for norm in norms))
@@ -144,16 +156,28 @@ class TritonGradient:
         like = (self.x_part, self.from_y, *self.from_hidden)
         self.by_shared = tuple(torch.zeros_like(t, dtype=torch.float32) for t in like)
         num_tiles = max(part.num_tiles for part in self.parts)
+        num_tiles += -num_tiles % TILES_AT_ONCE
         sizes = self.spec.sizes[:-1]
-        self.by_norms = [self.x_part.new_zeros(num_tiles, 2, size) for size in sizes]
+        self.by_norms = [self.gammas[0].new_zeros(num_tiles, 2, size) for size in sizes]
         of_parts = self.by_shared[0].split(LARGEST_PART)
         for part, by_x_part in zip(self.parts, of_parts, strict=True):
             part.by_x_part = by_x_part
 
+    def _value(self, part: Part, y_part: Tensor) -> Tensor:
+        """The last layer is small, and is left to torch."""
+        _, products, _ = self._activate(part, y_part, None)
+        last = self.layers[-1]
+        columns = slice(last.column, last.column + last.size)
+        u = y_part[:, columns][part.index] + part.x_part[:, columns]
+        if len(self.layers) > 1:
+            u += products[:, last.products_column : last.products_column + last.size]
+        values = u.square().sum(1).mul_(self.spec.scale / 2)
+        return block_sum(values, part.blocks, self.num_rows)
+
     def _delta(self, part: Part, y_part: Tensor) -> Tensor:
         hs, products, stats = self._activate(part, y_part, None)
         adjoints = self._buffer(part.num_elements, self.width - self.layers[0].width)
-        sums = part.x_part.new_empty(part.num_tiles, self.width)
+        sums = y_part.new_empty(part.num_tiles, self.width)
         self._last_layer(part, y_part, None, products, adjoints, sums)
         tiles = part.tiles
         for j in reversed(range(len(self.layers) - 1)):
@@ -168,26 +192,27 @@ class TritonGradient:
             )  # fmt: skip
         return self._reduce(part, sums)
 
-    def _adjoints(self, part: Part, y_parts: Tensor) -> Tensor:
+    def _adjoints(self, part: Part, y_parts: Tensor, shared: bool) -> Tensor:
         y_part_dot, y_part = y_parts[: self.num_rows], y_parts[self.num_rows :]
         hs, products, stats = self._activate(part, y_part, y_part_dot)
         adjoints = self._buffer(2 * part.num_elements, self.width - self.layers[0].width)
-        sums = part.x_part.new_empty(part.num_tiles, 2 * self.width)
-        self._last_layer(part, y_part, y_part_dot, products, adjoints, sums)
+        sums = y_parts.new_empty(part.num_tiles, 2 * self.width)
+        self._last_layer(part, y_part, y_part_dot, products, adjoints, sums, shared)
         tiles = part.tiles
         for j in reversed(range(len(self.layers) - 1)):
             layer = self.layers[j]
             after = adjoints[:, self.after[j] :]
             h = hs.pop()
-            self._add_product(self.by_shared[2 + j], after.T, h)
+            if shared:
+                self._add_product(self.by_shared[2 + j], after.T, h)
             by_hs = after @ self.to_hidden[j].T
             kernels.hidden_adjoints[(part.num_tiles,)](
                 part.x_part, y_part, y_part_dot, part.index, products, stats[j], h, by_hs,
                 self.gammas[j], tiles.start, tiles.end,
-                adjoints, sums, part.by_x_part, self.by_norms[j],
+                adjoints, sums, part.by_x_part, self.by_norms[j] if shared else None,
                 part.num_elements, part.x_part.stride(0), y_part.stride(0), products.stride(0),
                 by_hs.stride(0), adjoints.stride(0), sums.stride(0), self.width,
-                layer.column, layer.products_column, **layer.by_tiles,
+                layer.column, layer.products_column, HAS_SHARED=shared, **layer.by_tiles,
             )  # fmt: skip
         return self._reduce(part, sums)
 
@@ -198,7 +223,7 @@ class TritonGradient:
         means that their adjoints need."""
         rows = part.num_elements if y_part_dot is None else 2 * part.num_elements
         products = self._buffer(rows, self.width - self.layers[0].width)
-        stats = part.x_part.new_empty(len(self.layers) - 1, part.num_elements, 4)
+        stats = y_part.new_empty(len(self.layers) - 1, part.num_elements, 4)
         hs: list[Tensor] = []
         for j, layer in enumerate(self.layers[:-1]):
             h = self._buffer(rows, layer.width)
@@ -218,7 +243,7 @@ class TritonGradient:
 
     def _last_layer(
         self, part: Part, y_part: Tensor, y_part_dot: Tensor | None, products: Tensor,
-        adjoints: Tensor, sums: Tensor,
+        adjoints: Tensor, sums: Tensor, shared: bool = False,
     ) -> None:  # fmt: skip
         layer, tiles = self.layers[-1], part.tiles
         kernels.last_layer[(part.num_tiles,)](
@@ -226,29 +251,45 @@ class TritonGradient:
             adjoints, sums, part.by_x_part,
             part.num_elements, part.x_part.stride(0), y_part.stride(0), products.stride(0),
             adjoints.stride(0), sums.stride(0), self.width, layer.column, layer.products_column,
-            self.spec.scale, HAS_DOT=y_part_dot is not None, **layer.by_tiles,
+            self.spec.scale, HAS_DOT=y_part_dot is not None, HAS_SHARED=shared, **layer.as_last,
         )  # fmt: skip
 
     def _reduce(self, part: Part, sums: Tensor) -> Tensor:
-        out = sums.new_empty(self.num_rows, sums.shape[1])
-        block = 256
-        kernels.reduce_tiles[(self.num_rows, triton.cdiv(sums.shape[1], block))](
-            sums, part.tiles.first, out, sums.shape[1], sums.stride(0), out.stride(0), BLOCK=block
-        )
+        """The sums of each row, those of `delta` above those of `by_u` where there are both."""
+        several, block = sums.shape[1] // self.width, 256
+        # Several parts are added up before they are rounded for the products.
+        dtype = self.spec.product_dtype if len(self.parts) == 1 else sums.dtype
+        out = sums.new_empty(several * self.num_rows, self.width, dtype=dtype)
+        kernels.reduce_tiles[(self.num_rows, triton.cdiv(self.width, block), several)](
+            sums, part.tiles.first, out, self.width, sums.stride(0), out.stride(0), self.num_rows,
+            BLOCK=block,
+        )  # fmt: skip
         return out
 
     def _buffer(self, rows: int, width: int) -> Tensor:
         return self.x_part.new_empty(rows, width, dtype=self.spec.product_dtype)
 
+    def _aligned(self, *tensors: Tensor) -> Tensor:
+        """Tensors below each other in the products' precision, every row at an address that fast
+        products ask for."""
+        rows, width = sum(len(tensor) for tensor in tensors), tensors[0].shape[1]
+        out = self._buffer(rows, width + -width % ALIGNMENT)[:, :width]
+        for tensor, part in zip(tensors, out.split([len(t) for t in tensors]), strict=True):
+            part.copy_(tensor)
+        return out
+
     def _product(self, a: Tensor, b: Tensor) -> Tensor:
         """A product of tensors that belong to sets, in float32."""
-        if b.dtype == a.dtype:
+        if self.spec.product_dtype == torch.float32:
             return a @ b
-        return _wide_product(a, b, b.dtype)
+        return _wide_product(a, b, self.spec.product_dtype)
 
     def _add_product(self, total: Tensor, a: Tensor, b: Tensor) -> None:
         if self.spec.product_dtype == total.dtype:
             total.addmm_(a, b)
+        elif total.is_cuda:
+            a, b = a.to(self.spec.product_dtype), b.to(self.spec.product_dtype)
+            torch.addmm(total, a, b, out_dtype=total.dtype, out=total)
         else:
             total.add_(_wide_product(a, b, self.spec.product_dtype))
 
@@ -258,6 +299,11 @@ def _wide_product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
     if a.is_cuda:
         return torch.mm(a.to(dtype), b.to(dtype), out_dtype=torch.float32)
     return a.to(dtype).float() @ b.to(dtype).float()
+
+
+def _sum_of_tiles(by_norm: Tensor) -> Tensor:
+    """`[num_tiles, 2, size] -> [2, size]`, in two passes: one would keep few programs busy."""
+    return by_norm.unflatten(0, (-1, TILES_AT_ONCE)).sum(1).sum(0)
 
 
 def _total(tensors: Iterator[Tensor]) -> Tensor:
@@ -284,10 +330,14 @@ class Bind(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, bound: TritonGradient, *shared: Tensor) -> Tensor:
         ctx.bound = bound
+        ctx.num_shared = len(shared)
+        ctx.set_materialize_grads(False)
         return shared[0].new_empty(0)
 
     @staticmethod
-    def backward(ctx: Any, _: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, token: Tensor | None) -> tuple[Tensor | None, ...]:
+        if token is None:  # no step was differentiated
+            return (None,) * (1 + ctx.num_shared)
         refuse_second_gradient()
         return None, *ctx.bound.take_by_shared()
 
@@ -302,12 +352,15 @@ class Step(torch.autograd.Function):
         ctx.bound = bound
         # Saved so that autograd notices if one of them is changed in place before the backward.
         ctx.save_for_backward(y, *shared)
+        ctx.set_materialize_grads(False)
         return bound.gradient(y)
 
     @staticmethod
-    def backward(ctx: Any, by_gradient: Tensor) -> tuple[Tensor | None, ...]:
-        refuse_second_gradient()
+    def backward(ctx: Any, by_gradient: Tensor | None) -> tuple[Tensor | None, ...]:
         y, *shared = ctx.saved_tensors
+        if by_gradient is None:  # nothing depends on it
+            return (None,) * (3 + len(shared))
+        refuse_second_gradient()
         with torch.autocast(y.device.type, enabled=False):
             by_y = ctx.bound.vjp(by_gradient.contiguous(), y)
         return None, by_y, by_gradient.new_empty(0), *(None for _ in shared)

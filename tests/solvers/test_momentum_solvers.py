@@ -5,6 +5,7 @@ import torch
 
 from cases import Quadratic
 from equipool import EquilibriumAggregation, HeavyBall, Nesterov, NoRegularizer
+from equipool.solvers import GradientDescent
 
 CURVATURE = torch.tensor([[0.5, 2.0], [1.0, 4.0]])
 CENTER = torch.tensor([[1.0, -1.0], [3.0, 0.5]])
@@ -14,11 +15,17 @@ def gradient(y):
     return CURVATURE * (y - CENTER)
 
 
+class Bowl:
+    """The energy with that gradient, as far as these solvers look at it."""
+
+    gradient = staticmethod(gradient)
+
+
 def path_of(solver, num_steps, y=None):
-    state = solver.init(torch.zeros_like(CENTER) if y is None else y)
+    state = solver.init(torch.zeros_like(CENTER) if y is None else y, num_steps, Bowl())
     states = [state]
     for _ in range(num_steps):
-        states.append(solver.step(gradient, states[-1]))
+        states.append(solver.step(Bowl(), states[-1]))
     return states
 
 
@@ -35,13 +42,31 @@ def test_steps_by_the_formula(kind, ahead):
         torch.testing.assert_close(state.y, y)
 
 
+def test_gradient_descent_by_the_formula():
+    y = torch.zeros_like(CENTER)
+    for state in path_of(GradientDescent(0.1), 6)[1:]:
+        g = gradient(y)
+        y = y - 0.1 * g
+        torch.testing.assert_close(state.gradient, g)
+        torch.testing.assert_close(state.y, y)
+
+
+@pytest.mark.parametrize("options", [{}, {"gtol": 0.4}, {"clip_value": 0.7}])
+def test_gradient_descent_is_momentum_without_any(options):
+    plain, heavy = GradientDescent(0.2, **options), HeavyBall(0.2, 0.0, **options)
+    for a, b in zip(path_of(plain, 20), path_of(heavy, 20), strict=True):
+        assert torch.equal(a.y, b.y)
+        assert torch.equal(a.point, b.point)
+        assert torch.equal(a.gradient, b.gradient)
+
+
 def test_looking_ahead_changes_the_way():
     assert not torch.allclose(path_of(Nesterov(), 3)[-1].y, path_of(HeavyBall(), 3)[-1].y)
 
 
-@pytest.mark.parametrize("kind", [Nesterov, HeavyBall])
-def test_convergence(kind):
-    torch.testing.assert_close(path_of(kind(0.1, 0.8), 200)[-1].y, CENTER)
+@pytest.mark.parametrize("solver", [Nesterov(0.1, 0.8), HeavyBall(0.1, 0.8), GradientDescent(0.4)])
+def test_convergence(solver):
+    torch.testing.assert_close(path_of(solver, 200)[-1].y, CENTER)
 
 
 @pytest.mark.parametrize("kind", [Nesterov, HeavyBall])
@@ -81,7 +106,9 @@ def test_no_step_at_all():
     assert torch.equal(state.y, CENTER)
 
 
-@pytest.mark.parametrize("solver", [Nesterov(0.05, 0.5), HeavyBall(0.05, 0.5)])
+@pytest.mark.parametrize(
+    "solver", [Nesterov(0.05, 0.5), HeavyBall(0.05, 0.5), GradientDescent(0.1)]
+)
 def test_in_the_layer(solver):
     layer = EquilibriumAggregation(
         3, 3, potential=Quadratic(), regularizer=NoRegularizer(), solver=solver,
@@ -95,3 +122,26 @@ def test_repr_says_the_values_in_effect():
     shown = repr(Nesterov(0.1, 0.9, gtol=0.01, clip_value=5.0))
     for piece in ("Nesterov", "0.1", "0.9", "gtol=0.01", "clip_value=5.0"):
         assert piece in shown
+    shown = repr(GradientDescent(0.3, gtol=0.02, clip_value=4.0))
+    for piece in ("GradientDescent", "0.3", "gtol=0.02", "clip_value=4.0"):
+        assert piece in shown
+
+
+def test_the_step_size_given_is_the_one_in_effect_and_comes_back():
+    solver = GradientDescent(0.1)
+    assert solver.learning_rate == 0.1
+    with torch.no_grad():
+        solver.raw_learning_rate.raw.add_(1)
+    assert solver.learning_rate > 0.1
+    solver.reset_parameters()
+    assert solver.learning_rate == 0.1
+
+
+@pytest.mark.parametrize("kind", [Nesterov, HeavyBall, GradientDescent])
+@pytest.mark.parametrize(
+    "bad", [{"learning_rate": 0.0}, {"gtol": -1.0}, {"gtol": float("nan")}, {"clip_value": 0.0}]
+)
+def test_bad_arguments(kind, bad):
+    ((name, value),) = bad.items()
+    with pytest.raises(ValueError, match=f"{name} is {value}"):
+        kind(**bad)

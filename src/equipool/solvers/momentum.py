@@ -1,47 +1,32 @@
-"""One step of an inner optimiser. A solver sees nothing of the energy but its gradient."""
+"""Gradient descent with momentum, as in the paper."""
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from equipool.objective import Objective
 from equipool.ops.momentum import momentum_step
 from equipool.scalars import FractionScalar, PositiveScalar
+from equipool.solvers.base import Solver
+from equipool.solvers.restraint import check_restraint, restrained
 
-GradientFunction = Callable[[Tensor], Tensor]
 
-
-class SolverState(NamedTuple):
-    """What a solver carries from step to step, with its learned scalars read once per solve."""
+class MomentumState(NamedTuple):
+    """What is carried from step to step."""
 
     y: Tensor  # [num_rows, K]
-    point: Tensor  # [num_rows, K] where the next step takes the gradient
+    point: Tensor  # [num_rows, K]
     velocity: Tensor  # [num_rows, K]
-    gradient: Tensor  # [num_rows, K] the gradient of the last step, taken where the step took it
+    gradient: Tensor  # [num_rows, K]
     learning_rate: Tensor
     momentum: Tensor
 
 
-class Solver(nn.Module):
-    """A minimiser of a function of each row of y, given its gradient."""
-
-    gtol: float
-
-    @abstractmethod
-    def init(self, y: Tensor) -> SolverState:
-        """The state before the first step."""
-
-    @abstractmethod
-    def step(self, gradient: GradientFunction, state: SolverState) -> SolverState:
-        """The state one step further."""
-
-
-class Momentum(Solver):
+class Momentum(Solver[MomentumState]):
     """What gradient descent with momentum has in common, wherever its gradient is taken."""
 
     def __init__(
@@ -53,10 +38,7 @@ class Momentum(Solver):
         learnable: bool = True,
     ) -> None:
         super().__init__()
-        if not (math.isfinite(gtol) and gtol >= 0):
-            raise ValueError(f"gtol is {gtol}, expected 0 or more")
-        if clip_value is not None and not clip_value > 0:
-            raise ValueError(f"clip_value is {clip_value}, expected more than 0, or None")
+        check_restraint(gtol, clip_value)
         self.raw_learning_rate = PositiveScalar("learning_rate", learning_rate, learnable)
         self.raw_momentum = FractionScalar("momentum", momentum, learnable)
         self.gtol = gtol
@@ -74,28 +56,23 @@ class Momentum(Solver):
         self.raw_learning_rate.reset_parameters()
         self.raw_momentum.reset_parameters()
 
-    def init(self, y: Tensor) -> SolverState:
+    def init(self, y: Tensor, num_steps: int, objective: Objective) -> MomentumState:
         zero = torch.zeros_like(y)
-        return SolverState(y, y, zero, zero, self.learning_rate, self.momentum)
+        return MomentumState(y, y, zero, zero, self.learning_rate, self.momentum)
 
     @abstractmethod
     def next_point(self, y: Tensor, ahead: Tensor) -> Tensor:
         """Which of y and the look-ahead takes the gradient of the next step."""
 
-    def step(self, gradient: GradientFunction, state: SolverState) -> SolverState:
-        g = gradient(state.point)
+    def step(self, objective: Objective, state: MomentumState) -> MomentumState:
+        g = objective.gradient(state.point)
         y, velocity, ahead = momentum_step(
             state.y, state.velocity, g, state.learning_rate, state.momentum
         )
         if self.gtol > 0 or self.clip_value is not None:
-            y = self._restrain(state.y, velocity, g)
+            y = restrained(state.y, velocity, g, self.gtol, self.clip_value)
             ahead = y + state.momentum * velocity
         return state._replace(y=y, point=self.next_point(y, ahead), velocity=velocity, gradient=g)
-
-    def _restrain(self, y: Tensor, velocity: Tensor, g: Tensor) -> Tensor:
-        moving = g.abs().amax(-1, keepdim=True) >= self.gtol
-        y = y + moving * velocity
-        return y if self.clip_value is None else y.clamp(-self.clip_value, self.clip_value)
 
     def extra_repr(self) -> str:
         return f"gtol={self.gtol}, clip_value={self.clip_value}"

@@ -1,0 +1,35 @@
+"""Brings the tables and the picture of choosing.md up to date with the records.
+
+    equipool bench gradients --device cpu --out benchmarks/records/cpu-gradients.json
+    python docs/figures/choosing.py
+
+Every record in benchmarks/records whose name ends in -gradients.json is shown, the CPU's first.
+"""
+
+from pathlib import Path
+
+from equipool.bench.gradients_plots import draw_quality
+from equipool.bench.gradients_record import read_gradient_record
+from equipool.bench.gradients_table import Records, refresh
+
+FIGURES = Path(__file__).parent
+PAGE = FIGURES.parent / "choosing.md"
+RECORDS = FIGURES.parents[1] / "benchmarks" / "records"
+
+
+def read_records() -> Records:
+    """By name. The CPU's comes first by the alphabet, too."""
+    files = sorted(RECORDS.glob("*-gradients.json"))
+    return {file.stem: read_gradient_record(file) for file in files}
+
+
+def draw_all(records: Records, folder: Path) -> None:
+    """The picture of the page, from the first record."""
+    draw_quality(next(iter(records.values())), folder / "choosing-gradients.svg")
+
+
+if __name__ == "__main__":
+    records = read_records()
+    PAGE.write_text(refresh(PAGE.read_text(encoding="utf-8"), records), encoding="utf-8")
+    draw_all(records, FIGURES)
+    print(f"{PAGE.name}: {', '.join(records)}")

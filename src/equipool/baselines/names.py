@@ -1,0 +1,74 @@
+"""Aggregations by name."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from equipool.aggregation import EquilibriumAggregation
+from equipool.baselines.attention import AttentionPooling
+from equipool.baselines.frechet import FrechetPooling
+from equipool.baselines.janossy import JanossyPooling
+from equipool.baselines.laf import LAFPooling
+from equipool.baselines.maximum import MaxPooling
+from equipool.baselines.packaged import PNAPooling, Set2SetPooling, SetTransformerPooling
+from equipool.baselines.sums import MeanPooling, SumPooling
+
+AGGREGATIONS = {
+    "equilibrium": "the layer, with its defaults",
+    "sum": "sum",
+    "scaled-sum": "sum over the usual number of elements, a constant",
+    "mean": "mean",
+    "max": "maximum in each channel",
+    "attention": "attention of four heads with learned queries",
+    "pna": "mean, minimum, maximum and deviation, each scaled in three ways",
+    "laf": "quotients of learned power sums",
+    "set2set": "a recurrent network that reads the set by attention",
+    "set-transformer": "self-attention, then attention with a learned query",
+    "janossy": "mean of a network over ordered pairs",
+    "frechet": "the Fréchet mean under a learned distance",
+}
+
+
+def aggregation_from_name(
+    name: str, in_channels: int, out_channels: int, *, set_size: int = 100
+) -> nn.Module:
+    """The layer or one of its rivals, with the same call: `x [N, in_channels]` in any layout ->
+    `[B, out_channels]`.
+
+    Args:
+        name: one of `AGGREGATIONS`.
+        in_channels: size of an element.
+        out_channels: size of a set's output.
+        set_size: the usual number of elements, a constant by which `scaled-sum` divides and from
+            which `pna` measures how large a set is. The others do not need it.
+
+    Example:
+        >>> layer = aggregation_from_name("mean", 3, 8)
+        >>> layer(torch.randn(5, 3), torch.tensor([0, 1, 0, 0, 1])).shape
+        torch.Size([2, 8])
+    """
+    if set_size < 1:
+        raise ValueError(f"set_size is {set_size}, expected 1 or more")
+    match name:
+        case "equilibrium":
+            return EquilibriumAggregation(in_channels, out_channels)
+        case "scaled-sum":
+            return SumPooling(in_channels, out_channels, scale=1 / set_size)
+        case "pna":
+            return PNAPooling(in_channels, out_channels, sizes=[set_size])
+    if name not in PLAIN:
+        raise ValueError(f"the aggregation is {name!r}, expected one of {list(AGGREGATIONS)}")
+    return PLAIN[name](in_channels, out_channels)
+
+
+PLAIN: dict[str, type[nn.Module]] = {
+    "sum": SumPooling,
+    "mean": MeanPooling,
+    "max": MaxPooling,
+    "attention": AttentionPooling,
+    "laf": LAFPooling,
+    "set2set": Set2SetPooling,
+    "set-transformer": SetTransformerPooling,
+    "janossy": JanossyPooling,
+    "frechet": FrechetPooling,
+}

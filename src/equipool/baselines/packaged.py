@@ -1,0 +1,124 @@
+"""Rivals that PyTorch Geometric has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from math import gcd
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from equipool.baselines.base import DenseRival, RaggedRival, match_channels
+from equipool.sets import Sets
+
+AGGREGATORS = ["mean", "min", "max", "std"]
+SCALERS = ["identity", "amplification", "attenuation"]
+
+
+class PNAPooling(RaggedRival):
+    r"""[Principal neighbourhood aggregation](https://arxiv.org/abs/2004.05718): mean, minimum,
+    maximum and standard deviation of each channel, each of them as it is, times
+    $\ln(N + 1) / a$ and times $a / \ln(N + 1)$, and a linear map of the twelve. By
+    `DegreeScalerAggregation`. All twelve are zero of an empty set.
+
+    Args:
+        in_channels: size of an element.
+        out_channels: size of a set's output.
+        sizes: numbers of elements as in the training data; $a$ is the average of their
+            $\ln(N + 1)$. It is not read off the batch, on which no output may depend.
+
+    Example:
+        >>> PNAPooling(3, 8, sizes=[20, 30])(torch.randn(25, 3)).shape
+        torch.Size([1, 8])
+    """
+
+    def __init__(
+        self, in_channels: int, out_channels: int, *, sizes: Sequence[int] = (100,)
+    ) -> None:
+        super().__init__(in_channels, out_channels)
+        check_installed()
+        from torch_geometric.nn.aggr import DegreeScalerAggregation
+
+        histogram = torch.bincount(torch.tensor(sizes))
+        self.aggregation = DegreeScalerAggregation(AGGREGATORS, SCALERS, histogram)
+        self.linear = nn.Linear(len(AGGREGATORS) * len(SCALERS) * in_channels, out_channels)
+
+    def pool(self, x: Tensor, sets: Sets) -> Tensor:
+        return self.linear(self.aggregation(x, sets.index, dim_size=sets.num_rows))
+
+
+class Set2SetPooling(RaggedRival):
+    """[Set2Set](https://arxiv.org/abs/1511.06391): a recurrent network that reads the set by
+    attention, a few times over, and a linear map of its `2 * in_channels` outputs. By `Set2Set`.
+    For an empty set it reads zeros.
+
+    Args:
+        in_channels: size of an element.
+        out_channels: size of a set's output.
+        num_steps: how often the set is read.
+
+    Example:
+        >>> Set2SetPooling(3, 8)(torch.randn(5, 3)).shape
+        torch.Size([1, 8])
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, *, num_steps: int = 3) -> None:
+        super().__init__(in_channels, out_channels)
+        check_installed()
+        from torch_geometric.nn.aggr import Set2Set
+
+        self.aggregation = Set2Set(in_channels, num_steps)
+        self.linear = nn.Linear(2 * in_channels, out_channels)
+
+    def pool(self, x: Tensor, sets: Sets) -> Tensor:
+        # One row more: the recurrent network refuses a batch of none.
+        y = self.aggregation(x, sets.index, dim_size=sets.num_rows + 1)
+        return self.linear(y[: sets.num_rows])
+
+
+class SetTransformerPooling(DenseRival):
+    """The pooling of the [Set Transformer](https://arxiv.org/abs/1810.00825): self-attention among
+    the elements, attention from a learned seed to them, self-attention of what that gives, and a
+    linear map behind it where the sizes differ. By `SetTransformerAggregation`, whose parts are
+    called one by one so that nothing depends on what attention to no elements gives: for an empty
+    set, zero goes into the linear map. Time and memory grow with `B * L^2`.
+
+    Args:
+        in_channels: size of an element.
+        out_channels: size of a set's output.
+        heads: of each attention; as many as divide both this number and `in_channels`.
+
+    Example:
+        >>> SetTransformerPooling(4, 8)(torch.randn(5, 4)).shape
+        torch.Size([1, 8])
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, *, heads: int = 4) -> None:
+        super().__init__(in_channels, out_channels)
+        check_installed()
+        from torch_geometric.nn.aggr import SetTransformerAggregation
+
+        self.aggregation = SetTransformerAggregation(in_channels, heads=gcd(heads, in_channels))
+        self.linear = match_channels(in_channels, out_channels)
+
+    def pool(self, x: Tensor, mask: Tensor) -> Tensor:
+        # One empty set more: attention refuses a batch of none.
+        x, mask = functional.pad(x, (0, 0, 0, 0, 0, 1)), functional.pad(mask, (0, 0, 0, 1))
+        occupied = mask.any(-1, keepdim=True)
+        # An empty set attends to one zero, as attention to nothing may not be a number.
+        first = torch.arange(mask.shape[1], device=mask.device) == 0
+        mask = mask | (first & ~occupied)
+        for encoder in self.aggregation.encoders:
+            x = encoder(x, mask)
+        x = self.aggregation.pma(x, mask)
+        for decoder in self.aggregation.decoders:
+            x = decoder(x)
+        return self.linear(torch.where(occupied, x.squeeze(1), 0)[:-1])
+
+
+def check_installed() -> None:
+    """Say what to install where PyTorch Geometric is missing."""
+    if find_spec("torch_geometric") is None:
+        raise ImportError("this needs PyTorch Geometric: pip install 'equipool[pyg]'")

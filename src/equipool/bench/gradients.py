@@ -1,0 +1,210 @@
+"""`equipool bench gradients`: how true and how dear each way to differentiate is, and how fast each
+solver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from equipool.bench.gradients_measures import (
+    measure_backward,
+    measure_cost,
+    measure_quality,
+    measure_solvers,
+    measure_stopping,
+)
+from equipool.bench.gradients_record import GradientRecord
+from equipool.bench.gradients_subjects import STATES, State, Subjects, make_settling_layer
+from equipool.bench.record import hardware, versions
+from equipool.bench.run import now
+from equipool.bench.timing import Budget, release_memory
+
+FAR = 400
+TIMED: tuple[State, ...] = ("trained", "convex")  # an untrained layer costs what a trained one does
+
+
+class CostCase(NamedTuple):
+    """The sizes of a training step that is timed."""
+
+    sets: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is measured."""
+
+    sizes: tuple[int, ...]
+    num_steps: tuple[int, ...]
+    far_sizes: tuple[int, ...]
+    """Sizes whose gradients are compared after `FAR` steps, too, where most sets converge."""
+
+    sets: int
+    training_steps: int
+    cost_cases: tuple[CostCase, ...]
+    cost_steps: tuple[int, ...]
+    solver_sizes: tuple[int, ...]
+    max_steps: int
+    stopping: CostCase
+    budget: Budget
+    solver_repeats: int
+
+
+CPU = Plan(
+    sizes=(8, 64, 300),
+    num_steps=(5, 15, 50, 100),
+    far_sizes=(8, 64),
+    sets=16,
+    training_steps=200,
+    cost_cases=(CostCase(64, 64),),
+    cost_steps=(15, 50),
+    solver_sizes=(8, 64),
+    max_steps=400,
+    stopping=CostCase(256, 64),
+    budget=Budget(seconds=0.3, repeats=5, warmup=1),
+    solver_repeats=2,
+)
+CUDA = replace(
+    CPU,
+    cost_cases=(CostCase(64, 64), CostCase(256, 300)),
+    far_sizes=(8,),
+    stopping=CostCase(16384, 64),
+)
+QUICK = Plan(
+    sizes=(2,),
+    num_steps=(6,),
+    far_sizes=(),
+    sets=2,
+    training_steps=2,
+    cost_cases=(CostCase(2, 2),),
+    cost_steps=(2,),
+    solver_sizes=(2,),
+    max_steps=3,
+    stopping=CostCase(2, 2),
+    budget=Budget(seconds=0.0, repeats=1, warmup=0),
+    solver_repeats=1,
+)
+
+
+class Job(NamedTuple):
+    """A part of the run."""
+
+    description: str
+    run: Callable[[GradientRecord], None]
+
+
+def plan_for(device: torch.device, quick: bool) -> Plan:
+    """What is affordable on a device."""
+    return QUICK if quick else (CUDA if device.type == "cuda" else CPU)
+
+
+def run_plan(
+    plan: Plan,
+    device: torch.device,
+    command: str,
+    commit: str,
+    console: Console,
+    out: Path | None = None,
+) -> GradientRecord:
+    """Go through a plan with a progress bar. What has been measured is written to `out` at once, so
+    that a run which is cut off leaves a record, too."""
+    record = GradientRecord(command, now(), commit, versions(), hardware(device))
+    jobs = list(make_jobs(plan, device))
+    columns = (TextColumn("{task.description:<40}"), BarColumn(), MofNCompleteColumn(),
+               TimeElapsedColumn())  # fmt: skip
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=len(jobs))
+        for job in jobs:
+            progress.update(task, description=job.description)
+            release_memory(device)
+            job.run(record)
+            if out is not None:
+                record.write(out)
+            progress.advance(task)
+    return record
+
+
+def make_jobs(plan: Plan, device: torch.device) -> Iterator[Job]:
+    """All parts of a plan, in the order of the record. Costs come last: a training before them
+    warms the machine up."""
+    subjects = Subjects(device, plan.training_steps)
+    for size in plan.sizes:
+        for state in STATES:
+            yield Job(f"quality: {state}, {size}", _quality(plan, subjects, state, size))
+    for size in plan.solver_sizes:
+        for state in STATES:
+            yield Job(f"solvers: {state}, {size}", _solvers(plan, subjects, state, size))
+    yield Job("early stopping", _stopping(plan, device))
+    yield from _backward_jobs(plan, subjects)
+    for case in plan.cost_cases:
+        for state in TIMED:
+            yield Job(f"cost: {state}, {case.size}", _cost(plan, subjects, state, case))
+
+
+def _quality(
+    plan: Plan, subjects: Subjects, state: State, size: int
+) -> Callable[[GradientRecord], None]:
+    def run(record: GradientRecord) -> None:
+        layer = subjects(state, size)
+        record.training[:] = subjects.trainings
+        for layer.num_steps in (*plan.num_steps, *[FAR] * (size in plan.far_sizes)):
+            record.quality.extend(measure_quality(layer, state, plan.sets, subjects.device))
+
+    return run
+
+
+def _solvers(
+    plan: Plan, subjects: Subjects, state: State, size: int
+) -> Callable[[GradientRecord], None]:
+    def run(record: GradientRecord) -> None:
+        found = measure_solvers(
+            subjects(state, size), state, plan.sets, plan.max_steps, subjects.device,
+            plan.solver_repeats,
+        )  # fmt: skip
+        record.solvers.extend(found)
+
+    return run
+
+
+def _stopping(plan: Plan, device: torch.device) -> Callable[[GradientRecord], None]:
+    sets, size = plan.stopping
+
+    def run(record: GradientRecord) -> None:
+        layer = make_settling_layer(size, learning_rate=0.025).to(device)
+        record.stopping.append(measure_stopping(layer, sets, device, plan.budget))
+
+    return run
+
+
+def _backward_jobs(plan: Plan, subjects: Subjects) -> Iterator[Job]:
+    def convex(record: GradientRecord) -> None:
+        layer = subjects("convex", size)
+        record.backward.append(measure_backward("convex, trained", layer, sets, device, budget))
+
+    def settling(record: GradientRecord) -> None:
+        layer = make_settling_layer(size).to(device)
+        name = "residual network, strong regulariser"
+        record.backward.append(measure_backward(name, layer, sets, device, budget))
+
+    sets, size = plan.cost_cases[0]
+    device, budget = subjects.device, plan.budget
+    yield Job("implicit: convex", convex)
+    yield Job("implicit: residual network", settling)
+
+
+def _cost(
+    plan: Plan, subjects: Subjects, state: State, case: CostCase
+) -> Callable[[GradientRecord], None]:
+    def run(record: GradientRecord) -> None:
+        layer = subjects(state, case.size)
+        for layer.num_steps in plan.cost_steps:
+            found = measure_cost(layer, state, case.sets, subjects.device, plan.budget)
+            record.cost.extend(found)
+
+    return run

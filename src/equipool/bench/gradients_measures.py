@@ -1,0 +1,252 @@
+"""The measurements of `equipool bench gradients`, one function each."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from equipool import EquilibriumAggregation
+from equipool.bench.gradients_record import Backward, Cost, Quality, Solve, Stopping, finite
+from equipool.bench.gradients_subjects import State, make_examples
+from equipool.bench.outcome import Timing
+from equipool.bench.timing import Budget, release_memory, summarize, time_step
+from equipool.comparison.agreement import agreement
+from equipool.comparison.compare import exact_gradient, usual_ways, with_way
+from equipool.comparison.cost import peak_bytes_of
+from equipool.comparison.passes import Batch, TrainingPass, random_projection
+from equipool.differentiation import Implicit, Unrolled
+from equipool.linear_solvers import ConjugateGradients, LinearSolution, LinearSolver
+from equipool.objective import LinearMap
+from equipool.sets import Sets
+from equipool.solvers import (
+    GradientDescent,
+    HeavyBall,
+    Nesterov,
+    Newton,
+    Polished,
+    SafeguardedNesterov,
+    Solver,
+    StronglyConvexNesterov,
+)
+from equipool.starts import Start
+
+NEWTON_UP_TO = 64
+FEW_STEPS = 50
+EVALUATION_SEED = 5
+
+
+def measure_quality(
+    layer: EquilibriumAggregation, state: State, sets: int, device: torch.device
+) -> Iterator[Quality]:
+    """Each way against the exact gradient, at the layer's number of steps."""
+    batch = make_examples(sets, EVALUATION_SEED, device).batch
+    upstream = _upstream(batch, layer)
+    exact = exact_gradient(layer, batch, upstream)
+    for name, way in usual_ways(layer).items():
+        found = with_way(layer, batch, upstream, way).gradient()
+        parameters = agreement(found.parameters, exact.parameters)
+        x = agreement(found.x, exact.x)
+        yield Quality(
+            state, layer.out_channels, sets, layer.num_steps, name,
+            finite(parameters.cosine), finite(parameters.relative_error),
+            finite(x.cosine), finite(x.relative_error), found.converged, found.fallback,
+        )  # fmt: skip
+
+
+def measure_cost(
+    layer: EquilibriumAggregation, state: State, sets: int, device: torch.device, budget: Budget
+) -> Iterator[Cost]:
+    """Time and memory of a training step in each way, at the layer's number of steps."""
+    batch = make_examples(sets, EVALUATION_SEED, device).batch
+    upstream = _upstream(batch, layer)
+    for name, way in usual_ways(layer).items():
+        release_memory(device)
+        step = with_way(layer, batch, upstream, way)
+        found = step.gradient()
+        step.clear()
+        peak_bytes = peak_bytes_of(step, device)
+        timing = time_step(step, device, budget)
+        yield Cost(
+            state, layer.out_channels, sets, batch.x.shape[0], layer.num_steps, name, timing,
+            peak_bytes, found.converged, found.fallback,
+        )  # fmt: skip
+
+
+def measure_backward(
+    name: str,
+    layer: EquilibriumAggregation,
+    sets: int,
+    device: torch.device,
+    budget: Budget,
+    steps: tuple[int, int] = (5, 50),
+) -> Backward:
+    """Memory of the implicit way over the number of steps, and time of its backward pass."""
+    batch = make_examples(sets, EVALUATION_SEED, device).batch
+    upstream = _upstream(batch, layer)
+    short, long = steps
+    peaks = {}
+    for layer.num_steps in steps:
+        release_memory(device)
+        step = with_way(layer, batch, upstream, Implicit())
+        step()
+        step.clear()
+        peaks[layer.num_steps] = peak_bytes_of(step, device)
+    counted = Counted(ConjugateGradients())
+    fallback = with_way(layer, batch, upstream, Implicit(counted)).gradient().fallback
+    assert fallback is not None
+    implicit = with_way(layer, batch, upstream, Implicit())
+    unrolled = with_way(layer, batch, upstream, Unrolled())
+    return Backward(
+        name, layer.out_channels, sets, short, long, peaks[short], peaks[long],
+        counted.most_steps, fallback, time_backward(implicit, device, budget),
+        time_backward(unrolled, device, budget),
+    )  # fmt: skip
+
+
+class Counted(LinearSolver):
+    """Another linear solver, and how many products it took at most."""
+
+    def __init__(self, solver: LinearSolver) -> None:
+        super().__init__(solver.ridge)
+        self.solver = solver
+        self.most_steps = 0
+
+    def attempt(self, product: LinearMap, b: Tensor) -> LinearSolution:
+        solution = self.solver.attempt(product, b)
+        self.most_steps = max(self.most_steps, int(solution.steps.max()))
+        return solution
+
+
+def time_backward(step: TrainingPass, device: torch.device, budget: Budget) -> Timing:
+    """The backward pass alone, from call to result."""
+
+    def once() -> float:
+        step.clear()
+        y = step.batch.pool(step.layer)
+        _wait(device)
+        start = time.perf_counter()
+        y.backward(step.upstream)
+        _wait(device)
+        return 1000 * (time.perf_counter() - start)
+
+    for _ in range(budget.warmup):
+        once()
+    return summarize([once() for _ in range(budget.repeats)])
+
+
+def solvers_for(layer: EquilibriumAggregation) -> dict[str, Solver]:  # type: ignore[type-arg]
+    """Each solver, with the step size that the layer has learned where it takes one."""
+    own = layer.solver
+    assert isinstance(own, Nesterov)
+    rate, momentum = own.learning_rate.item(), own.momentum.item()
+    found: dict[str, Solver] = {  # type: ignore[type-arg]
+        "GradientDescent": GradientDescent(rate),
+        "HeavyBall": HeavyBall(rate, momentum),
+        "Nesterov": Nesterov(rate, momentum),
+        "SafeguardedNesterov": SafeguardedNesterov(rate),
+    }
+    if layer.out_channels <= NEWTON_UP_TO:
+        found["Newton"] = Newton()
+        found["Polished(Nesterov, 5)"] = Polished(Nesterov(rate, momentum), 5)
+    return found
+
+
+def measure_solvers(
+    layer: EquilibriumAggregation,
+    state: State,
+    sets: int,
+    max_steps: int,
+    device: torch.device,
+    repeats: int,
+) -> Iterator[Solve]:
+    """Each solver to the tolerance of 1e-3."""
+    batch = make_examples(sets, EVALUATION_SEED, device).batch
+    solvers = solvers_for(layer)
+    if state == "convex":
+        solvers["StronglyConvexNesterov"] = StronglyConvexNesterov()
+    layer.tolerance = 1e-3
+    for name, solver in solvers.items():
+        layer.solver = solver.to(device)
+        # A Newton step is dear; and those of `Polished` come last, when the budget is nearly spent.
+        few = isinstance(solver, Newton | Polished)
+        layer.max_steps = min(max_steps, FEW_STEPS) if few else max_steps
+        with torch.no_grad():
+            solution = batch.solve(layer)
+            timing = summarize(_milliseconds(batch, layer, device, 1 if few else repeats))
+        assert solution.converged is not None
+        yield Solve(
+            state, layer.out_channels, sets, name, layer.max_steps, layer.tolerance,
+            float(solution.converged.double().mean()), float(solution.steps.double().median()),
+            int(solution.steps.max()), timing,
+        )  # fmt: skip
+
+
+def _milliseconds(
+    batch: Batch, layer: EquilibriumAggregation, device: torch.device, repeats: int
+) -> list[float]:
+    times = []
+    for _ in range(repeats):
+        _wait(device)
+        start = time.perf_counter()
+        batch.pool(layer)
+        _wait(device)
+        times.append(1000 * (time.perf_counter() - start))
+    return times
+
+
+class GivenStart(Start):
+    """The start of each set, as it was found before."""
+
+    y: Tensor
+
+    def __init__(self, y: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("y", y)
+
+    def forward(self, x: Tensor, sets: Sets) -> Tensor:
+        return self.y
+
+
+@torch.no_grad()
+def measure_stopping(
+    layer: EquilibriumAggregation, sets: int, device: torch.device, budget: Budget
+) -> Stopping:
+    """Inference with and without stopping the sets that have converged. Every second set starts
+    five steps before the end of its search."""
+    batch = make_examples(sets, EVALUATION_SEED, device).batch
+    layer.max_steps, layer.tolerance = 200, 1e-3
+    layer.start = GivenStart(_half_done(layer, batch, ahead=5))
+    solution = batch.solve(layer)
+    steps = solution.steps.double()
+    stopping = time_step(lambda: batch.pool(layer), device, budget)
+    fixed_layer = copy.deepcopy(layer)
+    fixed_layer.max_steps, fixed_layer.num_steps = None, int(steps.max())
+    fixed = time_step(lambda: batch.pool(fixed_layer), device, budget)
+    difference = (batch.pool(fixed_layer) - solution.y).abs().max()
+    return Stopping(
+        layer.out_channels, sets, batch.x.shape[0], layer.tolerance, float(steps[::2].median()),
+        float(steps[1::2].median()), fixed_layer.num_steps, fixed, stopping, float(difference),
+    )  # fmt: skip
+
+
+def _half_done(layer: EquilibriumAggregation, batch: Batch, ahead: int) -> Tensor:
+    """Starts `[B, K]`: those of every second set are on its way, some steps before the end."""
+    solution = layer.solve(batch.x, batch.index, dim_size=batch.dim_size, trajectory=True)
+    assert solution.trajectory is not None
+    at = (solution.steps - ahead).clamp(min=0)
+    at[1::2] = 0
+    return solution.trajectory[at, torch.arange(len(at), device=at.device)]
+
+
+def _upstream(batch: Batch, layer: EquilibriumAggregation) -> Tensor:
+    assert batch.dim_size is not None
+    return random_projection(batch.x.new_zeros(batch.dim_size, layer.out_channels))
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,1 @@
+"""The commands `equipool train`, `evaluate`, `sweep` and `report`."""

@@ -1,0 +1,27 @@
+"""What the docstring of a dataclass says about its fields."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+
+def documented_arguments(kind: type) -> dict[str, str]:
+    """The entries of the section `Args:` in a docstring, by name.
+
+    Example:
+        >>> from equipool.training import TrainingConfig
+        >>> documented_arguments(TrainingConfig)["warmup_steps"]
+        'steps in which the learning rate rises linearly.'
+    """
+    section = re.search(r"^Args:\n((?:[ ].*\n?|\n)+)", inspect.getdoc(kind) or "", re.MULTILINE)
+    found: dict[str, str] = {}
+    name = ""
+    for line in section[1].splitlines() if section else ():
+        entry = re.match(r"    (\w+): (.*)", line)
+        if entry:
+            name = entry[1]
+            found[name] = entry[2].strip()
+        elif line.strip() and name:
+            found[name] += f" {line.strip()}"
+    return found

@@ -1,0 +1,104 @@
+"""A flag for every field of a task and of the training settings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, get_type_hints
+
+from equipool.baselines import AGGREGATIONS
+from equipool.commands.documentation import documented_arguments
+from equipool.commands.values import Reader, reader_of, written
+from equipool.training import Task, TrainingConfig
+from equipool.training.config import PRECISIONS
+from equipool.training.schedules import SHAPES
+
+# Where a value goes, as in a run's config.json.
+TASK, TRAINING = "fields", "training"
+
+# The names that some fields may have, for the help.
+NAMES: dict[str, Iterable[str]] = {
+    "aggregation": AGGREGATIONS,
+    "schedule": SHAPES,
+    "precision": PRECISIONS,
+}
+
+
+@dataclass(frozen=True)
+class Flag:
+    """A flag of the command line, and the field that its value is for."""
+
+    part: str
+    name: str
+    parameter: str  # the flag's name in Python
+    reader: Reader
+    default: str | None
+    about: str
+
+    @property
+    def option(self) -> str:
+        return "--" + self.parameter.replace("_", "-")
+
+    def read(self, text: str) -> Any:
+        """The value that is meant."""
+        try:
+            return self.reader.read(text.strip())
+        except (ValueError, KeyError, OverflowError):
+            raise ValueError(
+                f"{self.option} is {text!r}, expected {self.reader.expected}"
+            ) from None
+
+    def read_several(self, text: str) -> tuple[Any, ...]:
+        """The values that are meant, each once, where commas stand between them."""
+        return tuple(dict.fromkeys(self.read(part) for part in text.split(",")))
+
+
+def flags_of(kind: type[Task]) -> list[Flag]:
+    """The flags of a task: its fields, then those of the training settings. Where both have a field
+    of the same name, the flag of the training settings starts with `--training`.
+
+    Example:
+        >>> from equipool.tasks import MedianTask
+        >>> [flag.option for flag in flags_of(MedianTask)][:3]
+        ['--aggregation', '--embedding', '--batch-size']
+    """
+    own = _flags(kind, TASK, taken=())
+    return own + _flags(TrainingConfig, TRAINING, taken={flag.name for flag in own})
+
+
+def _flags(kind: type, part: str, taken: Iterable[str]) -> list[Flag]:
+    about, types = documented_arguments(kind), get_type_hints(kind)
+    found = []
+    for field in fields(kind):
+        given = field.default is not MISSING
+        found.append(
+            Flag(
+                part,
+                field.name,
+                f"training_{field.name}" if field.name in taken else field.name,
+                reader_of(types[field.name]),
+                written(field.default) if given else None,
+                _with_names(field.name, about.get(field.name, "")),
+            )
+        )
+    return found
+
+
+def _with_names(name: str, about: str) -> str:
+    """What the docstring says, with the names that the field may have."""
+    if name not in NAMES:
+        return about
+    names = f"one of {', '.join(NAMES[name])}"
+    told = re.sub(r"a name in `[\w.]+`", names, about)
+    return told if names in told else f"{about} Here, {names}."
+
+
+def given_flags(flags: Iterable[Flag], texts: Mapping[str, str | None]) -> dict[Flag, str]:
+    """The flags that were given a value, by their names in Python."""
+    found = {}
+    for flag in flags:
+        text = texts[flag.parameter]
+        if text is not None:
+            found[flag] = text
+    return found

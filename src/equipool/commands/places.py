@@ -1,0 +1,29 @@
+"""Where runs are computed and kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from equipool.training.devices import resolve_device
+
+
+def device_from_name(name: str) -> str | None:
+    """What the engine calls it; refuses what is no device, or is not there."""
+    if name == "auto":
+        return None
+    try:
+        resolve_device(name)
+    except RuntimeError:
+        raise ValueError(f"--device is {name!r}, expected cpu, cuda, cuda:1, ... or auto") from None
+    return name
+
+
+def default_folder(task: str, preset: str | None) -> Path:
+    """Where runs are kept if nobody says where."""
+    return Path("runs") / (task if preset is None else f"{task}-{preset}")
+
+
+def check_seconds(limit: float | None) -> None:
+    """Refuse a limit of time that is none."""
+    if limit is not None and not limit > 0:
+        raise ValueError(f"--max-seconds is {limit:g}, expected more than 0")

@@ -1,0 +1,71 @@
+"""The runs of a sweep, and how far each is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from equipool.commands.flags import Flag
+from equipool.commands.settings import Values, build, combinations, run_name
+from equipool.training import ConfigMismatchError, Plan, Task
+from equipool.training.config import differences, run_config
+from equipool.training.folder import RunFolder
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A run of a sweep: what to train, and whether it is begun or done."""
+
+    plan: Plan
+    begun: bool
+    done: bool
+
+    @property
+    def name(self) -> str:
+        return Path(self.plan.out).name
+
+    def is_done_now(self) -> bool:
+        return RunFolder(self.plan.out).record.exists()
+
+
+def plan_runs(
+    kind: type[Task], values: Values, axes: Mapping[Flag, tuple[Any, ...]], out: Path
+) -> list[Planned]:
+    """A run for each combination of the axes' values.
+
+    A run of the same config that is in `out` already is taken as it is, under whatever name. A new
+    one gets a name that tells its values; where a run of another config has that name, this raises
+    `ConfigMismatchError` with the difference.
+    """
+    there = _runs_in(out)
+    return [
+        _planned(kind, chosen, out / run_name(kind, chosen, axes), there)
+        for chosen in combinations(values, axes)
+    ]
+
+
+def _runs_in(out: Path) -> dict[Path, dict[str, Any]]:
+    files = sorted(out.glob("*/config.json"))
+    return {file.parent: RunFolder(file.parent).read_config() for file in files}
+
+
+def _planned(
+    kind: type[Task], values: Values, folder: Path, there: Mapping[Path, dict[str, Any]]
+) -> Planned:
+    task, config = build(kind, values)
+    wanted = run_config(task, config)
+    same = [path for path, saved in there.items() if not differences(saved, wanted)]
+    if not same and folder in there:
+        lines = "\n".join(f"  {line}" for line in differences(there[folder], wanted))
+        raise ConfigMismatchError(
+            f"{folder} holds a run of another config; choose another --out or the same settings:\n"
+            f"{lines}"
+        )
+    place = same[0] if same else folder
+    return Planned(
+        Plan(task, config, place),
+        begun=bool(same),
+        done=bool(same) and RunFolder(place).record.exists(),
+    )

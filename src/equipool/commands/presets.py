@@ -1,0 +1,66 @@
+"""Settings that belong together, by task and name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from equipool.tasks import MedianTask
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Values of fields, and what a sweep goes through.
+
+    Args:
+        about: what it is for.
+        fields: of the task.
+        training: of the training settings.
+        axes: values of fields that `equipool sweep` goes through.
+    """
+
+    about: str
+    fields: Mapping[str, Any]
+    training: Mapping[str, Any]
+    axes: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+
+
+METHODS = ("sum", "attention", "equilibrium")
+
+PRESETS: dict[str, dict[str, Preset]] = {
+    "median": {
+        "quick": Preset(
+            "minutes on two cores, enough to order the methods",
+            asdict(MedianTask.quick()),
+            {
+                "steps": 1500,
+                "learning_rate": 0.01,
+                "schedule": "cosine",
+                "log_every": 100,
+                "evaluate_every": 250,
+                "checkpoint_every": 250,
+            },
+            {"aggregation": METHODS},
+        ),
+        "paper": Preset(
+            "as in the paper: 10 million steps, seven sizes, five seeds",
+            asdict(MedianTask.paper()),
+            {"steps": 10_000_000},
+            {
+                "aggregation": METHODS,
+                "embedding": (4, 8, 16, 32, 64, 128, 256),
+                "seed": (0, 1, 2, 3, 4),
+            },
+        ),
+    },
+}
+
+
+def find_preset(task: str, name: str) -> Preset:
+    """A task's preset."""
+    known = PRESETS.get(task, {})
+    if name not in known:
+        expected = f"one of {', '.join(known)}" if known else f"none: {task} has no presets"
+        raise ValueError(f"--preset is {name!r}, expected {expected}")
+    return known[name]

@@ -1,0 +1,27 @@
+"""`equipool report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from equipool.commands.errors import plain_errors
+from equipool.commands.words import print_summary, say
+from equipool.report import read_runs, summarize, write_page
+
+
+def report(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(help="directories of runs or of sweeps, and JSON files of records"),
+    ],
+    out: Annotated[Path, typer.Option(help="the page to write")] = Path("report.html"),
+) -> None:
+    """Make one page of tables and pictures of runs."""
+    with plain_errors():
+        found = read_runs(runs)
+        print_summary(summarize(found))
+        write_page(found, out)
+        say(f"The page is {out}")

@@ -1,0 +1,81 @@
+"""What the commands print."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from equipool.report import Summary
+from equipool.training import Record
+
+
+def make_console() -> Console:
+    """Wide enough for the tables where nobody says how wide it is."""
+    console = Console()
+    return console if console.is_terminal else Console(width=120)
+
+
+def leads() -> bool:
+    """Whether this process is the one that speaks, of those that torchrun started."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+def say(text: str) -> None:
+    """Print a line, once."""
+    if leads():
+        typer.echo(text)
+
+
+def command_line(words: Sequence[str], options: Mapping[str, object]) -> str:
+    """A command that can be copied into a shell; options that are None or False are left out.
+
+    Example:
+        >>> command_line(["train", "median"], {"--out": "my runs", "--resume": True})
+        "equipool train median --out 'my runs' --resume"
+    """
+    parts = ["equipool", *words]
+    for option, value in options.items():
+        if value is True:
+            parts.append(option)
+        elif value is not None and value is not False:
+            parts += [option, str(value)]
+    return shlex.join(parts)
+
+
+def print_record(record: Record) -> None:
+    """The metrics of a run, of its last evaluation and of the best."""
+    if not leads():
+        return
+    table = Table(
+        "metric",
+        f"at the end, step {record.steps:,}",
+        f"best, step {record.best['step']:,}" if record.best else "best",
+    )
+    best = record.best["metrics"] if record.best else {}
+    for name, value in record.metrics.items():
+        table.add_row(name, _number(value), _number(best.get(name)))
+    make_console().print(table)
+    typer.echo(
+        f"{record.training_seconds:,.1f} s of training, {record.seconds:,.1f} s in all; "
+        f"{record.num_parameters:,} parameters; {record.skipped} skipped steps, "
+        f"{record.spikes} spikes"
+    )
+
+
+def print_summary(summary: Summary) -> None:
+    """The table of several runs."""
+    if not leads():
+        return
+    table = Table(*summary.headings, title=summary.title)
+    for row in summary.rows:
+        table.add_row(*row)
+    make_console().print(table)
+
+
+def _number(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.6g}"

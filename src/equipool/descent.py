@@ -1,0 +1,152 @@
+"""The loop of the solve."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from equipool.objective import Objective
+from equipool.ops.fixed_shapes import shapes_are_fixed
+from equipool.rows import choose_rows, put_rows, take_rows, with_shared
+from equipool.solvers.base import Solver, SolverState
+
+# Sets that have stopped are dropped from the batch when no more than this part of it still moves.
+COMPACT_BELOW = 0.75
+
+
+class Budget(NamedTuple):
+    """How long a solve goes on."""
+
+    num_steps: int
+    tolerance: float | None = None  # a set stops when no component of its gradient exceeds this
+
+
+class Wanted(NamedTuple):
+    """What of a descent is kept beside its end."""
+
+    squared_gradient: bool = True
+    trajectory: bool = False
+
+
+class Walk(NamedTuple):
+    """How far a solve has come."""
+
+    state: SolverState
+    squared_gradient: Tensor  # [num_rows] squared norm of the gradient, summed over the steps
+    steps: Tensor  # [num_rows] steps taken
+    moving: Tensor  # [num_rows] whether the row has not reached the tolerance
+    path: tuple[Tensor, ...]  # y before the first and after each step, where it is wanted
+
+
+class Descent(NamedTuple):
+    """The way from the start to the output."""
+
+    y: Tensor  # [num_rows, K] where it ended
+    squared_gradient: Tensor  # [num_rows] squared norm of the gradient, averaged over the steps
+    steps: Tensor  # [num_rows] steps taken
+    trajectory: tuple[Tensor, ...]  # y before the first and after each step
+    fallback: Tensor | None = None  # [num_rows] whether the row's gradient is not the one asked for
+
+
+def set_out(
+    solver: Solver[Any], objective: Objective, y: Tensor, budget: Budget, wanted: Wanted
+) -> Walk:
+    """A walk before its first step."""
+    return Walk(
+        solver.init(y, budget.num_steps, objective),
+        y.new_zeros(y.shape[0]),
+        torch.zeros(y.shape[0], dtype=torch.long, device=y.device),
+        torch.ones(y.shape[0], dtype=torch.bool, device=y.device),
+        (y,) if wanted.trajectory else (),
+    )
+
+
+def iterate(
+    solver: Solver[Any], objective: Objective, walk: Walk, budget: Budget, wanted: Wanted
+) -> Walk:
+    """Take the steps. This is the only loop.
+
+    With a tolerance, a row whose gradient is within it stops where that gradient was taken. Without
+    a graph to be kept, rows that have stopped are dropped from the batch, so that they cost no
+    more; otherwise, and in a program of fixed shapes, they are masked. Without a tolerance, every
+    row takes every step.
+    """
+    for step in range(budget.num_steps):
+        before = walk
+        walk = _advance(solver, objective, before, wanted)
+        if budget.tolerance is None:
+            continue
+        walk = _stop(before, walk, budget.tolerance)
+        if shapes_are_fixed():
+            continue
+        moving = int(walk.moving.sum())
+        if moving == 0:
+            break
+        if _may_compact(walk, moving, wanted):
+            left = budget._replace(num_steps=budget.num_steps - step - 1)
+            return _go_on_with_the_moving(solver, objective, walk, left, wanted)
+    if budget.tolerance is None:
+        walk = walk._replace(steps=walk.steps + budget.num_steps)
+    return walk
+
+
+def arrive(walk: Walk) -> Descent:
+    """The end of a walk."""
+    return Descent(
+        walk.state.y,
+        walk.squared_gradient / walk.steps.clamp(min=1),
+        walk.steps,
+        walk.path,
+    )
+
+
+def pick_up(
+    walk: Walk, solver: Solver[Any], objective: Objective, y: Tensor, budget: Budget
+) -> Walk:
+    """A walk that gradients have not passed through, to be continued with the solver's learned
+    scalars read anew, so that they pass from here on. Where a row has not left the start `y`, as an
+    empty set never does, they pass to the start as well."""
+    fresh = solver.init(y, budget.num_steps, objective)
+    state = with_shared(walk.state, fresh)
+    unmoved = (state.y == y).all(-1, keepdim=True)
+    return walk._replace(state=state._replace(y=torch.where(unmoved, y, state.y)))
+
+
+def _advance(solver: Solver[Any], objective: Objective, walk: Walk, wanted: Wanted) -> Walk:
+    state = solver.step(objective, walk.state)
+    total = walk.squared_gradient
+    if wanted.squared_gradient:
+        total = total + state.gradient.square().sum(-1)
+    path = (*walk.path, state.y) if wanted.trajectory else ()
+    return walk._replace(state=state, squared_gradient=total, path=path)
+
+
+def _stop(before: Walk, after: Walk, tolerance: float) -> Walk:
+    """Rows that had stopped stay; those whose gradient is within the tolerance stop where it was
+    taken. A row that is not finite never does."""
+    arrived = before.state._replace(y=before.state.point)
+    reached = after.state.gradient.abs().amax(-1) <= tolerance
+    state = choose_rows(~reached, after.state, arrived)
+    walk = choose_rows(
+        before.moving,
+        after._replace(state=state, path=()),
+        before._replace(path=()),
+    )
+    path = (*before.path, walk.state.y) if after.path else ()
+    moving, steps = before.moving & ~reached, before.steps + before.moving
+    return walk._replace(moving=moving, steps=steps, path=path)
+
+
+def _go_on_with_the_moving(
+    solver: Solver[Any], objective: Objective, walk: Walk, budget: Budget, wanted: Wanted
+) -> Walk:
+    (rows,) = walk.moving.nonzero(as_tuple=True)
+    moving = iterate(solver, objective.restrict(rows), take_rows(walk, rows), budget, wanted)
+    return put_rows(walk, rows, moving)
+
+
+def _may_compact(walk: Walk, moving: int, wanted: Wanted) -> bool:
+    few = moving <= COMPACT_BELOW * walk.moving.shape[0]
+    return few and not torch.is_grad_enabled() and not wanted.trajectory

@@ -1,0 +1,85 @@
+"""What a linear solver is, and when its solution is believed."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from equipool.objective import LinearMap
+
+# A solution whose residual is a larger part of b is not believed, whatever its solver says. The
+# solvers aim at much less; what separates the two is rounding, 2^-9 a product in bfloat16.
+BELIEVED_RESIDUAL = 0.05
+
+
+class LinearSolution(NamedTuple):
+    """Solutions of the systems of all rows."""
+
+    x: Tensor  # [num_rows, K] zero where the system was not solved
+    solved: Tensor  # [num_rows] whether it was
+    steps: Tensor  # [num_rows] products taken with a row's matrix
+
+
+class LinearSolver(ABC):
+    r"""Solves $(H + \rho I) x = b$ for each row, $H$ being symmetric, known by its products alone,
+    and positive definite where there is to be a solution.
+
+    No row depends on another. A system counts as solved only where the solution is finite and its
+    residual small. A row with $b = 0$ is solved by $x = 0$, and so is one with $H b = 0$: nothing
+    pulls there, and of all $x$ that leave the least residual zero is the shortest.
+
+    Args:
+        ridge: $\rho$, 0 or more. It bounds the solution, $\lVert x \rVert \le \lVert b \rVert /
+            \rho$ where no eigenvalue of $H$ is negative, and makes it an approximate one.
+    """
+
+    def __init__(self, ridge: float = 0.0) -> None:
+        if not (math.isfinite(ridge) and ridge >= 0):
+            raise ValueError(f"ridge is {ridge!r}, expected a finite number of 0 or more")
+        self.ridge = ridge
+
+    @abstractmethod
+    def attempt(self, product: LinearMap, b: Tensor) -> LinearSolution:
+        """Solve with the ridge in the product, and say where that seems to have gone well.
+
+        `b [num_rows, K]` is finite, and of each row that is not zero the largest entry is 1 or -1.
+        """
+
+    @torch.no_grad()
+    def __call__(self, product: LinearMap, b: Tensor) -> LinearSolution:
+        """Solve for `b [num_rows, K]`, given the product with H."""
+        scale = b.abs().amax(-1, keepdim=True)
+        usable = torch.isfinite(scale) & (scale > 0)
+        unit = torch.where(usable, b / scale, 0)
+        x, seems_solved, steps = self.attempt(self._with_ridge(product), unit)
+        # One product serves both: the residual where there is a solution, and elsewhere whether
+        # there is anything to be solved.
+        probe = torch.where(seems_solved.unsqueeze(-1), x, unit)
+        image = product(probe)
+        nothing = (image == 0).all(-1)
+        residual = unit - image - self.ridge * probe
+        believed = residual.norm(dim=-1) <= BELIEVED_RESIDUAL * unit.norm(dim=-1)
+        solution = scale * x
+        finite = torch.isfinite(solution).all(-1)
+        solved = (scale == 0).squeeze(-1) | (finite & (nothing | (seems_solved & believed)))
+        kept = (solved & ~nothing).unsqueeze(-1)
+        return LinearSolution(torch.where(kept, solution, 0), solved, steps)
+
+    def _with_ridge(self, product: LinearMap) -> LinearMap:
+        if self.ridge == 0:
+            return product
+        return lambda v: product(v) + self.ridge * v
+
+
+def check_iteration(max_steps: int, tolerance: float) -> None:
+    """Refuse limits of an iteration that make no sense."""
+    if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
+        raise ValueError(f"max_steps is {max_steps!r}, expected an int of 1 or more")
+    if not 0 < tolerance < BELIEVED_RESIDUAL:
+        raise ValueError(
+            f"tolerance is {tolerance!r}, expected more than 0 and less than {BELIEVED_RESIDUAL}"
+        )

@@ -1,0 +1,48 @@
+"""The exact solution, for small sizes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from equipool.linear_solvers.base import LinearSolution, LinearSolver
+from equipool.objective import LinearMap
+
+
+class Cholesky(LinearSolver):
+    """Assembles each row's matrix of K products and factors it: the exact solution, and a sure
+    answer to whether the matrix is positive definite. Holds `[num_rows, K, K]`, so it is for
+    outputs of up to a few dozen.
+
+    Args:
+        ridge: added to the diagonal of $H$.
+
+    Example:
+        >>> Cholesky()(lambda v: 4 * v, torch.tensor([[2.0, 8.0]])).x
+        tensor([[0.5000, 2.0000]])
+    """
+
+    def attempt(self, product: LinearMap, b: Tensor) -> LinearSolution:
+        matrix = _assemble(product, b)
+        finite = torch.isfinite(matrix).all(-1).all(-1)
+        identity = torch.eye(b.shape[-1], dtype=b.dtype, device=b.device)
+        factor, failure = torch.linalg.cholesky_ex(
+            torch.where(finite[:, None, None], matrix, identity)
+        )
+        pivots = factor.diagonal(dim1=-2, dim2=-1).square()
+        # A pivot of the size of rounding says nothing of its sign.
+        least = b.shape[-1] * torch.finfo(b.dtype).eps * pivots.amax(-1)
+        definite = finite & (failure == 0) & (pivots.amin(-1) > least)
+        factor = torch.where(definite[:, None, None], factor, identity)
+        x = torch.cholesky_solve(b.unsqueeze(-1), factor).squeeze(-1)
+        return LinearSolution(x, definite, torch.full_like(failure, b.shape[-1], dtype=torch.long))
+
+    def __repr__(self) -> str:
+        return f"Cholesky(ridge={self.ridge})"
+
+
+def _assemble(product: LinearMap, b: Tensor) -> Tensor:
+    """`[num_rows, K, K]`, made symmetric against rounding."""
+    units = torch.eye(b.shape[-1], dtype=b.dtype, device=b.device)
+    columns = torch.stack([product(unit.expand_as(b).contiguous()) for unit in units], -1)
+    return (columns + columns.mT) / 2

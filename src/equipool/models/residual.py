@@ -1,0 +1,46 @@
+"""The paper's fully connected residual network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+
+class ResidualNetwork(nn.Module):
+    r"""The network of `ResNetPotential`, for elements alone:
+
+    $$z_l = S_l z_{l-1} + \tanh(\mathrm{LN}(W_l z_{l-1} + b_l)),$$
+
+    where the last layer has neither normalisation nor tanh, and $S_l$ is the identity where the
+    sizes match and a learned affine map elsewhere.
+
+    The weights start as torch's linear layers do, with random biases. With biases of zero, as the
+    potential has them, the first normalisation of a single number would leave only its sign.
+
+    Args:
+        sizes: size of the input, then of each layer.
+
+    Shapes:
+        `[..., sizes[0]] -> [..., sizes[-1]]`.
+
+    Example:
+        >>> ResidualNetwork((1, 256, 256, 16))(torch.rand(5, 100, 1)).shape
+        torch.Size([5, 100, 16])
+    """
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        super().__init__()
+        if len(sizes) < 2 or min(sizes) < 1:
+            raise ValueError(f"sizes is {tuple(sizes)}, expected two or more, each 1 or more")
+        pairs = list(pairwise(sizes))
+        self.linears = nn.ModuleList(nn.Linear(a, b) for a, b in pairs)
+        self.norms = nn.ModuleList(nn.LayerNorm(b) for _, b in pairs[:-1])
+        self.skips = nn.ModuleList(nn.Identity() if a == b else nn.Linear(a, b) for a, b in pairs)
+
+    def forward(self, z: Tensor) -> Tensor:
+        for linear, norm, skip in zip(self.linears, self.norms, self.skips, strict=False):
+            z = skip(z) + torch.tanh(norm(linear(z)))
+        return self.skips[-1](z) + self.linears[-1](z)

@@ -1,0 +1,37 @@
+"""What a solver sees of the energy it minimises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
+
+LinearMap = Callable[[Tensor], Tensor]
+"""`[num_rows, K] -> [num_rows, K]`, each row by itself."""
+
+
+class Bounds(NamedTuple):
+    """Between these lie the eigenvalues of each row's Hessian, whatever y is: `[num_rows]` each."""
+
+    lower: Tensor
+    upper: Tensor
+
+
+class Objective(Protocol):
+    """A function of each row of `y [num_rows, K]`, a row being a set's output."""
+
+    def value(self, y: Tensor) -> Tensor:
+        """`[num_rows]`."""
+
+    def gradient(self, y: Tensor) -> Tensor:
+        """`[num_rows, K]`, differentiable."""
+
+    def hessian(self, y: Tensor) -> LinearMap:
+        """The product with the Hessian at y. Its result has no graph."""
+
+    def bounds(self) -> Bounds | None:
+        """Bounds of the curvature, where they are known."""
+
+    def restrict(self, rows: Tensor) -> Objective:
+        """The same for some of the rows alone, given by number, ascending."""

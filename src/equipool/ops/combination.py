@@ -1,0 +1,59 @@
+"""The gradient of an energy from the gradients of its two parts, for every row at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from equipool.ops.availability import kernels_serve
+
+
+def combine(
+    gradient: Tensor, weight: Tensor, y: Tensor, y_weight: Tensor, factor: Tensor
+) -> Tensor:
+    """`weight * gradient + y_weight * factor * y`.
+
+    Args:
+        gradient: `[num_rows, K]`.
+        weight: `[num_rows, 1]`, not differentiated.
+        y: `[num_rows, K]`.
+        y_weight: `[num_rows, 1]`, not differentiated.
+        factor: a scalar.
+    """
+    if kernels_serve(y):
+        return _Combine.apply(gradient.contiguous(), weight, y.contiguous(), y_weight, factor)
+    return torch.addcmul(weight * gradient, y_weight, factor * y)
+
+
+class _Combine(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, gradient: Tensor, weight: Tensor, y: Tensor, y_weight: Tensor, factor: Tensor
+    ) -> Tensor:
+        from equipool.ops import combination_kernels as kernels
+
+        out = torch.empty_like(y)
+        kernels.forward[kernels.grid(y)](
+            gradient, weight, y, y_weight, factor, out, y.numel(), y.shape[-1], BLOCK=kernels.BLOCK
+        )
+        ctx.save_for_backward(weight, y, y_weight, factor)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, by_out: Tensor) -> tuple[Tensor | None, ...]:
+        from equipool.ops import combination_kernels as kernels
+
+        weight, y, y_weight, factor = ctx.saved_tensors
+        if torch.is_grad_enabled():  # to be differentiated again
+            by_factor = (by_out * y_weight * y).sum()
+            return by_out * weight, None, by_out * y_weight * factor, None, by_factor
+        grid = kernels.grid(y)
+        by_gradient, by_y = torch.empty_like(y), torch.empty_like(y)
+        by_factor = y.new_empty(grid[0])
+        kernels.backward[grid](
+            by_out.contiguous(), weight, y, y_weight, factor, by_gradient, by_y, by_factor,
+            y.numel(), y.shape[-1], BLOCK=kernels.BLOCK,
+        )  # fmt: skip
+        return by_gradient, None, by_y, None, kernels.total(by_factor).to(factor.dtype)

@@ -1,0 +1,15 @@
+"""What came of runs: tables, pictures, and one page with all of it."""
+
+from equipool.report.page import write_page
+from equipool.report.runs import RunResult, read_runs
+from equipool.report.summary import Summary, markdown, order_in_words, summarize
+
+__all__ = [
+    "RunResult",
+    "Summary",
+    "markdown",
+    "order_in_words",
+    "read_runs",
+    "summarize",
+    "write_page",
+]

@@ -1,0 +1,99 @@
+"""The page: one file, pictures included."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from equipool.report.groups import Group, common_settings, group_runs, varying_settings
+from equipool.report.runs import RunResult
+from equipool.report.summary import equal_seconds, number, order_in_words, summarize
+from equipool.training.files import write_atomically
+
+TEMPLATE = Path(__file__).with_name("page.html.j2")
+NEEDED = ("matplotlib", "jinja2")
+
+
+def check_extras() -> None:
+    """Say what to install where something is missing."""
+    missing = [module for module in NEEDED if find_spec(module) is None]
+    if missing:
+        raise ImportError(
+            f'the report needs {" and ".join(missing)}. Run: pip install "equipool[report]"'
+        )
+
+
+def write_page(runs: Sequence[RunResult], file: str | Path) -> None:
+    """Write the page of these runs to a file, which needs nothing else."""
+    check_extras()
+    import jinja2
+
+    groups = group_runs(runs)
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
+    html = template.render(
+        task=runs[0].task,
+        about=(runs[0].kind.__doc__ or "").split("\n\n")[0],
+        monitor=runs[0].kind.monitor,
+        summary=summarize(runs),
+        order=order_in_words(runs).splitlines(),
+        seconds=equal_seconds(groups),
+        images={name: _embedded(picture) for name, picture in _pictures(groups).items()},
+        run_headings=RUN_HEADINGS,
+        run_rows=[_run_row(run) for run in runs],
+        troubled=[run for run in runs if run.skipped or run.spikes],
+        settings={name: str(value) for name, value in common_settings(runs).items()},
+        varying=varying_settings(runs),
+        versions=_distinct([run.versions for run in runs]),
+        hardware=_distinct([run.hardware for run in runs]),
+    )
+    file = Path(file)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(file, html.encode())
+
+
+def _pictures(groups: Sequence[Group]) -> dict[str, bytes]:
+    from equipool.report.pictures import draw_curves, draw_inner, draw_sizes, inner_lines
+
+    pictures = {"curves": draw_curves(groups)}
+    if len({group.size for group in groups}) > 1:
+        pictures["sizes"] = draw_sizes(groups)
+    lines = inner_lines(groups)
+    if lines:
+        pictures["inner"] = draw_inner(lines)
+    return pictures
+
+
+def _embedded(picture: bytes) -> str:
+    return "data:image/png;base64," + base64.b64encode(picture).decode("ascii")
+
+
+RUN_HEADINGS = (
+    "run", "steps", "at the end", "best", "at step", "seconds of training", "pieces",
+    "runs at once", "parameters", "skipped", "spikes",
+)  # fmt: skip
+
+
+def _run_row(run: RunResult) -> tuple[str, ...]:
+    best = run.best
+    return (
+        run.name,
+        f"{run.steps:,}" + ("" if run.complete else " (unfinished)"),
+        number(run.final) if run.curve else "-",
+        number(run.value(best)) if best else "-",
+        f"{best['step']:,}" if best else "-",
+        f"{run.training_seconds:,.1f}",
+        str(run.pieces),
+        "-" if run.together is None else str(run.together),
+        "-" if run.num_parameters is None else f"{run.num_parameters:,}",
+        str(run.skipped),
+        str(run.spikes),
+    )
+
+
+def _distinct(tables: Sequence[Mapping[str, object]]) -> list[str]:
+    """Each once, on a line."""
+    told = (", ".join(f"{name} {value}" for name, value in table.items()) for table in tables)
+    return [line for line in dict.fromkeys(told) if line]

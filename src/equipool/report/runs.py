@@ -1,0 +1,181 @@
+"""Runs as they are read back: from their directories, finished or not, or from their records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import equipool.tasks  # noqa: F401  so that our own tasks are known
+from equipool.training import Task, read_log, read_record
+from equipool.training.config import known_tasks
+from equipool.training.folder import RunFolder
+
+Entry = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What there is to tell of a run.
+
+    Each entry of `curve` is an evaluation with `step`, `seconds`, `training_seconds` and
+    `metrics`. `points` are those of the log, which only a run's directory has. What only a record
+    tells is None for a run that is not finished.
+    """
+
+    name: str
+    task: str
+    config: dict[str, Any]
+    versions: dict[str, str]
+    hardware: dict[str, str | int]
+    complete: bool
+    steps: int
+    pieces: int
+    together: int | None
+    seconds: float
+    training_seconds: float
+    num_parameters: int | None
+    curve: Sequence[Entry]
+    points: Sequence[Entry]
+    spikes: int
+    skipped: int
+
+    @property
+    def kind(self) -> type[Task]:
+        """The class of its task."""
+        tasks = known_tasks()
+        if self.task not in tasks:
+            raise ValueError(
+                f"{self.name} is a run of the task {self.task!r}, expected one of {sorted(tasks)}"
+            )
+        return tasks[self.task]
+
+    @property
+    def final(self) -> float | None:
+        """The monitored metric at the end; None where it is not finite."""
+        return self.value(self.curve[-1]) if self.curve else None
+
+    @property
+    def best(self) -> Entry | None:
+        """The best evaluation."""
+        finite = [entry for entry in self.curve if self.value(entry) is not None]
+        if not finite:
+            return None
+        return (min if self.kind.lower_is_better else max)(finite, key=self._sure_value)
+
+    def value(self, entry: Entry) -> float | None:
+        """The monitored metric of an evaluation."""
+        found: float | None = entry["metrics"][self.kind.monitor]
+        return found
+
+    def _sure_value(self, entry: Entry) -> float:
+        return float(entry["metrics"][self.kind.monitor])
+
+    def value_at(self, training_seconds: float) -> float | None:
+        """The monitored metric of the last evaluation within so many seconds of training."""
+        within = [e for e in self.curve if e["training_seconds"] <= training_seconds]
+        return self.value(within[-1]) if within else None
+
+
+def read_runs(paths: Iterable[str | Path]) -> list[RunResult]:
+    """Read runs of one task.
+
+    Args:
+        paths: directories of runs, directories that hold those or records, and files of records.
+            A run that is given twice is read once.
+    """
+    found: list[RunResult] = []
+    for path in paths:
+        for run in _read(Path(path)):
+            if not any(_same(run, other) for other in found):
+                found.append(run)
+    tasks = sorted({run.task for run in found})
+    if len(tasks) > 1:
+        raise ValueError(f"the runs are of the tasks {', '.join(tasks)}, expected one task")
+    if not any(run.curve for run in found):
+        raise ValueError("none of the runs has been evaluated yet, so there is nothing to report")
+    return found
+
+
+def _same(run: RunResult, other: RunResult) -> bool:
+    return (run.task, run.config, run.curve) == (other.task, other.config, other.curve)
+
+
+def _read(path: Path) -> Iterator[RunResult]:
+    if path.is_file():
+        yield _from_record(path)
+        return
+    if not path.is_dir():
+        raise FileNotFoundError(f"{path} is not there")
+    if RunFolder(path).config.exists():
+        yield _from_folder(path)
+        return
+    inside = [p for p in sorted(path.iterdir()) if p.suffix == ".json" or _is_run(p)]
+    if not inside:
+        raise ValueError(f"{path} holds no run, no directories of runs and no records")
+    for part in inside:
+        yield from _read(part)
+
+
+def _is_run(path: Path) -> bool:
+    return RunFolder(path).config.exists()
+
+
+def _from_record(file: Path, name: str | None = None, points: Sequence[Entry] = ()) -> RunResult:
+    try:
+        record = read_record(file)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"{file} is not the record of a run: {error}") from error
+    return RunResult(
+        name=name or file.stem,
+        task=record.task,
+        config=_settings(record.config),
+        versions=record.versions,
+        hardware=record.hardware,
+        complete=record.complete,
+        steps=record.steps,
+        pieces=record.pieces,
+        together=record.together,
+        seconds=record.seconds,
+        training_seconds=record.training_seconds,
+        num_parameters=record.num_parameters,
+        curve=record.curve,
+        points=points,
+        spikes=record.spikes,
+        skipped=record.skipped,
+    )
+
+
+def _settings(config: dict[str, Any]) -> dict[str, Any]:
+    return {part: config[part] for part in ("task", "fields", "training")}
+
+
+def _from_folder(path: Path) -> RunResult:
+    folder = RunFolder(path)
+    log = read_log(folder.log)
+    points = [entry for entry in log if "event" not in entry]
+    if folder.record.exists():
+        return _from_record(folder.record, path.name, points)
+    curve = [entry for entry in log if entry.get("event") == "evaluation"]
+    starts = [entry for entry in log if entry.get("event") in ("start", "resume")]
+    last = max([*points, *curve], key=lambda entry: entry["step"], default={})
+    config = folder.read_config()
+    return RunResult(
+        name=path.name,
+        task=config["task"],
+        config=_settings(config),
+        versions=config.get("versions", {}),
+        hardware=starts[-1]["hardware"] if starts else {},
+        complete=False,
+        steps=last.get("step", 0),
+        pieces=len(starts),
+        together=None,
+        seconds=last.get("seconds", 0.0),
+        training_seconds=last.get("training_seconds", 0.0),
+        num_parameters=None,
+        curve=curve,
+        points=points,
+        spikes=points[-1]["spikes"] if points else 0,
+        skipped=points[-1]["skipped"] if points else 0,
+    )

@@ -1,0 +1,107 @@
+"""Runs in a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from equipool.report.groups import SIZE, Group, group_runs
+from equipool.report.runs import RunResult
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A table: a row for each group of runs."""
+
+    title: str
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def summarize(runs: Sequence[RunResult]) -> Summary:
+    """Mean, standard deviation and best over the seeds, for each aggregation and size.
+
+    `mean` and `deviation` are of the last evaluations, `best run` is the last evaluation of the
+    best run, `best evaluation` the best of all runs at any step. `/ best` is the mean over the
+    smallest (or largest) mean of the same size. The last column is the mean at the number of
+    seconds of training that all runs had; it is left out where the runs had different hardware.
+    """
+    groups = group_runs(runs)
+    seconds = equal_seconds(groups)
+    headings = [
+        *groups[0].settings, "runs", "steps", "mean", "deviation", "best run", "best evaluation",
+        "/ best",
+    ]  # fmt: skip
+    if seconds is not None:
+        headings.append(f"mean at {seconds:.3g} s")
+    rows = [_row(group, groups, seconds) for group in groups]
+    monitor = groups[0].runs[0].kind.monitor
+    return Summary(f"{groups[0].runs[0].task}: {monitor}", tuple(headings), tuple(rows))
+
+
+def _row(group: Group, groups: Sequence[Group], seconds: float | None) -> tuple[str, ...]:
+    cells = [
+        *(str(value) for value in group.settings.values()),
+        _count(group),
+        _steps(group),
+        number(group.mean()),
+        number(group.deviation()) if len(group.runs) > 1 else "-",
+        number(group.best_final()),
+        number(group.best_evaluation()),
+        ratio(group, groups),
+    ]
+    return tuple(cells if seconds is None else [*cells, number(group.mean_at(seconds))])
+
+
+def number(value: float | None) -> str:
+    """A number of the table, in three digits."""
+    return "not finite" if value is None else f"{value:.3g}"
+
+
+def _count(group: Group) -> str:
+    unfinished = sum(not run.complete for run in group.runs)
+    return f"{len(group.runs)}" + (f" ({unfinished} unfinished)" if unfinished else "")
+
+
+def _steps(group: Group) -> str:
+    steps = sorted({run.curve[-1]["step"] for run in group.runs})
+    return " to ".join(f"{step:,}" for step in dict.fromkeys([steps[0], steps[-1]]))
+
+
+def ratio(group: Group, groups: Sequence[Group]) -> str:
+    """The group's mean over the best of its size."""
+    mean = group.mean()
+    means = [other.mean() for other in groups if other.size == group.size]
+    finite = [value for value in means if value is not None]
+    if mean is None or not finite:
+        return "-"
+    best = (min if group.lower_is_better else max)(finite)
+    return f"{mean / best:.3g}" if best else "-"
+
+
+def equal_seconds(groups: Sequence[Group]) -> float | None:
+    """Seconds of training that all runs had; None where they cannot be compared."""
+    runs = [run for group in groups for run in group.runs]
+    places = {(tuple(sorted(run.hardware.items())), run.together) for run in runs}
+    if len(groups) < 2 or len(places) > 1:
+        return None
+    return float(min(run.curve[-1]["training_seconds"] for run in runs))
+
+
+def markdown(summary: Summary) -> str:
+    """The table in Markdown."""
+    lines = [summary.headings, tuple("---" for _ in summary.headings), *summary.rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def order_in_words(runs: Sequence[RunResult]) -> str:
+    """From best to worst, a line for each size."""
+    groups = group_runs(runs)
+    monitor = groups[0].runs[0].kind.monitor
+    lines = []
+    for size in dict.fromkeys(group.size for group in groups):
+        same = [group for group in groups if group.size == size]
+        told = ", ".join(f"{group.method} {number(group.mean())}" for group in same)
+        where = "" if size is None else f" at {SIZE} {size}"
+        lines.append(f"Order by {monitor}{where}, best first: {told}")
+    return "\n".join(lines)

@@ -1,0 +1,54 @@
+"""States made of tensors with a row for each set, and of what all rows share.
+
+A state is a tuple of tensors, numbers and further states. A tensor with dimensions has a row for
+each set; one without is shared by all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+T = TypeVar("T")
+
+
+def take_rows(state: T, rows: Tensor) -> T:
+    """Those rows alone."""
+    return _map(lambda tensor: tensor.index_select(0, rows), state)
+
+
+def put_rows(state: T, rows: Tensor, new: T) -> T:
+    """The state with those rows replaced, one after the other, by the rows of another."""
+    return _map(lambda old, new: old.index_copy(0, rows, new), state, new)
+
+
+def choose_rows(condition: Tensor, yes: T, no: T) -> T:
+    """Row by row `yes` where the condition `[num_rows]` holds, and `no` elsewhere."""
+
+    def choose(yes: Tensor, no: Tensor) -> Tensor:
+        return torch.where(condition.view(-1, *(1 for _ in yes.shape[1:])), yes, no)
+
+    return _map(choose, yes, no)
+
+
+def with_shared(state: T, source: T) -> T:
+    """The state's rows, with what all rows share taken from the source."""
+    return _map(lambda own, _: own, state, source, shared=lambda _, other: other)
+
+
+def _map(
+    function: Callable[..., Tensor],
+    state: T,
+    *others: T,
+    shared: Callable[..., Tensor] = lambda first, *_: first,
+) -> T:
+    if isinstance(state, Tensor):
+        return (function if state.dim() else shared)(state, *others)  # type: ignore[return-value]
+    if isinstance(state, tuple):
+        parts = zip(state, *others, strict=True)
+        made = [_map(function, *part, shared=shared) for part in parts]
+        return type(state)(*made) if hasattr(state, "_fields") else type(state)(made)
+    return state

@@ -1,0 +1,133 @@
+"""Newton's method, damped, for outputs that are small."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from equipool.objective import LinearMap, Objective
+from equipool.solvers.base import Solver
+from equipool.solvers.rounding import slack
+
+LARGEST = 512  # output size: a step takes as many Hessian products, and a matrix of it squared
+TRIES = 4  # dampings that a step tries
+DECREASE = 0.1  # of gradient times step: what a step must lower the energy by
+TOP = 12  # the highest rung of damping
+
+
+class NewtonState(NamedTuple):
+    """What is carried from step to step."""
+
+    y: Tensor  # [num_rows, K]
+    gradient: Tensor  # [num_rows, K]
+    rung: Tensor  # [num_rows, 1] of the damping: 0 for none, then each ten times the one below
+
+    @property
+    def point(self) -> Tensor:
+        return self.y
+
+
+class Attempt(NamedTuple):
+    """The step that a search for the damping has settled on."""
+
+    factor: Tensor  # [num_rows, K, K] lower triangular, its product with its transpose H + shift I
+    accepted: Tensor  # [num_rows, 1]
+    rung: Tensor  # [num_rows, 1] where the next step begins
+
+
+class Newton(Solver[NewtonState]):
+    r"""Newton's method with the damping of Levenberg and Marquardt:
+
+    $$y \leftarrow y - (H + \lambda I)^{-1} \nabla E(y).$$
+
+    H is put together from one Hessian product for each channel of y, so this is for small outputs,
+    and for the last digits: near a minimum each step doubles their number. $\lambda$ is zero at
+    first. Where the matrix is not positive definite or the step does not lower the energy, larger
+    ones are tried, $d \lVert H \rVert$, $10 d \lVert H \rVert$ and so on, four in a step; if none
+    serves, y stays, and the next step goes on with larger ones. After a step that was taken the
+    next begins one lower. The energy never rises by more than rounding.
+
+    For differentiation the matrix is a constant. At a minimum, where $\nabla E = 0$, the gradient
+    of one undamped step is therefore exactly the implicit one,
+    $-H^{-1} \, \partial_\theta \nabla E$.
+
+    Args:
+        damping: d, the least damping that is not zero, as a part of the curvature.
+
+    Example:
+        >>> layer = equipool.EquilibriumAggregation(3, 2, solver=Newton(), max_steps=30)
+        >>> layer.solve(torch.randn(5, 3)).converged
+        tensor([True])
+    """
+
+    def __init__(self, damping: float = 1e-3) -> None:
+        super().__init__()
+        if not (math.isfinite(damping) and damping > 0):
+            raise ValueError(f"damping is {damping}, expected more than 0")
+        self.damping = damping
+
+    def init(self, y: Tensor, num_steps: int, objective: Objective) -> NewtonState:
+        if y.shape[-1] > LARGEST:
+            raise ValueError(
+                f"y has {y.shape[-1]} channels, expected at most {LARGEST} for Newton's method, "
+                "which takes a Hessian product for each: use SafeguardedNesterov instead"
+            )
+        rung = torch.zeros(y.shape[0], 1, dtype=torch.long, device=y.device)
+        return NewtonState(y, torch.zeros_like(y), rung)
+
+    def step(self, objective: Objective, state: NewtonState) -> NewtonState:
+        g = objective.gradient(state.y)
+        attempt = self._attempt(objective, state, g)
+        y = torch.where(attempt.accepted, state.y - _solve(attempt.factor, g), state.y)
+        return NewtonState(y, g, attempt.rung)
+
+    @torch.no_grad()
+    def _attempt(self, objective: Objective, state: NewtonState, g: Tensor) -> Attempt:
+        """Try one damping after the other, and settle on the first that lowers the energy."""
+        matrix = hessian_matrix(objective.hessian(state.y), state.y)
+        energy = objective.value(state.y)
+        factor = torch.eye(g.shape[-1], dtype=g.dtype, device=g.device).expand_as(matrix)
+        accepted = torch.zeros_like(state.rung, dtype=torch.bool)
+        next_rung = state.rung + TRIES
+        for rung in (state.rung + i for i in range(TRIES)):
+            trial, definite = _factorise(matrix, self._damping(rung.to(g.dtype)))
+            step = _solve(trial, g)
+            needed = energy - DECREASE * (g * step).sum(-1) + slack(energy)
+            lower = objective.value(state.y - step) <= needed
+            first = (definite & lower).unsqueeze(-1) & ~accepted
+            factor = torch.where(first.unsqueeze(-1), trial, factor)
+            next_rung = torch.where(first, rung - 1, next_rung)
+            accepted = accepted | first
+        return Attempt(factor, accepted, next_rung.clamp(0, TOP))
+
+    def _damping(self, rung: Tensor) -> Tensor:
+        return torch.where(rung > 0, self.damping * 10.0 ** (rung - 1), 0)
+
+    def extra_repr(self) -> str:
+        return f"damping={self.damping}"
+
+
+def hessian_matrix(product: LinearMap, y: Tensor) -> Tensor:
+    """The Hessian `[num_rows, K, K]` of each row, by its products with the unit vectors."""
+    units = torch.eye(y.shape[-1], dtype=y.dtype, device=y.device)
+    columns = [product(unit.expand_as(y).contiguous()) for unit in units]
+    matrix = torch.stack(columns, dim=-1)
+    return (matrix + matrix.mT) / 2
+
+
+def _factorise(matrix: Tensor, damping: Tensor) -> tuple[Tensor, Tensor]:
+    """The Cholesky factor of the matrix with its damping, and whether there is one."""
+    norm = matrix.abs().sum(-1).amax(-1, keepdim=True)
+    # A row without energy has a matrix of zeros: its gradient is zero, and its step shall be, too.
+    shift = damping * norm + (norm == 0)
+    factor, info = torch.linalg.cholesky_ex(
+        matrix + torch.diag_embed(shift.expand_as(matrix[..., 0]))
+    )
+    return factor, info == 0
+
+
+def _solve(factor: Tensor, g: Tensor) -> Tensor:
+    return torch.cholesky_solve(g.unsqueeze(-1), factor).squeeze(-1)

@@ -1,0 +1,147 @@
+"""Nesterov's method with steps that are tried before they are taken."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from equipool.objective import Objective
+from equipool.solvers.base import Solver
+from equipool.solvers.rounding import slack
+
+DECREASE = 0.5  # of step size times |gradient|^2: what a step must lower the energy by
+GROWTH = 1.1  # of the step size after a step that was taken
+SHRINKAGE = 0.5  # of the step size after one that was not
+
+
+class SafeguardedState(NamedTuple):
+    """What is carried from step to step."""
+
+    y: Tensor  # [num_rows, K]
+    point: Tensor  # [num_rows, K]
+    gradient: Tensor  # [num_rows, K]
+    previous: Tensor  # [num_rows, K] where that gradient was taken
+    energy: Tensor  # [num_rows, 1] at the point
+    lowest: Tensor  # [num_rows, 1] the lowest energy of any y so far
+    size: Tensor  # [num_rows, 1] step size
+    age: Tensor  # [num_rows, 1] steps taken since the momentum began
+
+
+class SafeguardedNesterov(Solver[SafeguardedState]):
+    r"""Nesterov's method that finds each set's step size itself, and never lets its energy rise.
+
+    Each step tries one candidate, $c = p - s \nabla E(p)$, and takes it where that pays:
+
+    $$y \leftarrow c \quad\text{if}\quad E(c) \le E(p) - \tfrac{s}{2} \lVert \nabla E(p) \rVert^2.$$
+
+    Then $s$ grows a little, and the next point is ahead, $p = y + \tfrac{k}{k + 3} (y - y_{-1})$,
+    $k$ being the steps since the momentum began. Momentum begins anew where it leads uphill: where
+    $\nabla E(p) \cdot (y - y_{-1}) > 0$, or the energy ahead is above the lowest so far; the next
+    point then is y itself. Where the candidate is refused, y and p stay and $s$ is halved. So along
+    the search the energy of y never exceeds the lowest so far by more than rounding.
+
+    Where the decrease is lost in the energy's rounding, it is the change of the gradient that
+    limits the step size: $s \le \lVert p - p_{-1} \rVert / \lVert \nabla E(p) - \nabla E(p_{-1})
+    \rVert$.
+
+    A step costs a gradient and two energies, about twice a step of `Nesterov`. Nothing is learned;
+    gradients pass through the steps, with step sizes and decisions as constants. Energies computed
+    in bfloat16 are rough: there the search ends where their rounding hides its progress.
+
+    Args:
+        learning_rate: the step size to try first, in every set.
+
+    Example:
+        >>> solver = SafeguardedNesterov(learning_rate=100.0)  # far too large
+        >>> layer = equipool.EquilibriumAggregation(3, 8, solver=solver, max_steps=1000)
+        >>> layer.solve(torch.randn(5, 3)).converged
+        tensor([True])
+    """
+
+    def __init__(self, learning_rate: float = 0.125) -> None:
+        super().__init__()
+        if not (math.isfinite(learning_rate) and learning_rate > 0):
+            raise ValueError(f"learning_rate is {learning_rate}, expected more than 0")
+        self.learning_rate = learning_rate
+
+    def init(self, y: Tensor, num_steps: int, objective: Objective) -> SafeguardedState:
+        energy = _energy(objective, y)
+        size = torch.full_like(energy, self.learning_rate)
+        zero, age = torch.zeros_like(y), torch.zeros_like(energy)
+        return SafeguardedState(y, y, zero, y, energy, energy, size, age)
+
+    def at_rest(
+        self, state: SafeguardedState, y: Tensor, num_steps: int, objective: Objective
+    ) -> SafeguardedState:
+        return self.init(y, num_steps, objective)._replace(size=state.size)
+
+    def step(self, objective: Objective, state: SafeguardedState) -> SafeguardedState:
+        g = objective.gradient(state.point)
+        candidate = state.point - state.size * g
+        energy = _energy(objective, candidate)
+        accepted = _accepts(state, g, energy)
+        lowest = torch.where(accepted, torch.minimum(energy, state.lowest), state.lowest)
+        age = torch.where(accepted, _age(state, g, candidate), state.age)
+
+        y = torch.where(accepted, candidate, state.y)
+        ahead = torch.where(accepted, y + age / (age + 3) * (y - state.y), state.point)
+        energy_ahead = _energy(objective, ahead)
+        usable = energy_ahead <= lowest + slack(lowest)
+        return SafeguardedState(
+            y=y,
+            point=torch.where(usable, ahead, y),
+            gradient=g,
+            previous=state.point,
+            energy=torch.where(usable, energy_ahead, lowest),
+            lowest=lowest,
+            size=_next_size(state, g, accepted),
+            age=torch.where(usable, age, 0),
+        )
+
+    def extra_repr(self) -> str:
+        return f"learning_rate={self.learning_rate}"
+
+
+@torch.no_grad()
+def _energy(objective: Objective, y: Tensor) -> Tensor:
+    return objective.value(y).unsqueeze(-1)
+
+
+@torch.no_grad()
+def _accepts(state: SafeguardedState, g: Tensor, energy: Tensor) -> Tensor:
+    """Whether the candidate's energy is low enough; one that is not finite never is."""
+    rounding = slack(state.lowest)
+    enough = energy <= state.energy - DECREASE * _promise(state, g) + rounding
+    return enough & (energy <= state.lowest + rounding) & torch.isfinite(energy)
+
+
+@torch.no_grad()
+def _age(state: SafeguardedState, g: Tensor, candidate: Tensor) -> Tensor:
+    """How long the momentum has gone on after the candidate was taken."""
+    uphill = (g * (candidate - state.y)).sum(-1, keepdim=True) > 0
+    return torch.where(uphill, 0, state.age + 1)
+
+
+@torch.no_grad()
+def _next_size(state: SafeguardedState, g: Tensor, accepted: Tensor) -> Tensor:
+    promise = _promise(state, g)
+    moved = _norm(state.point - state.previous)
+    turned = _norm(g - state.gradient)
+    known = (moved > 0) & (turned > 0) & (promise <= slack(state.lowest))
+    limit = torch.where(known, moved / turned, math.inf)
+    larger = torch.minimum(GROWTH * state.size, limit)
+    size = torch.where(accepted, larger, SHRINKAGE * state.size)
+    # Without a gradient nothing is learned about the step size; it would only grow and grow.
+    return torch.where(promise > 0, size, state.size)
+
+
+def _promise(state: SafeguardedState, g: Tensor) -> Tensor:
+    """By how much the step would lower an energy that is a plane."""
+    return state.size * g.square().sum(-1, keepdim=True)
+
+
+def _norm(rows: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(rows, dim=-1, keepdim=True)

@@ -1,0 +1,65 @@
+"""An exponential moving average of the weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+
+def average_weight(decay: float, step: int) -> float:
+    r"""The weight $w_t = (1 - d) / (1 - d^t)$ of the newest of $t$ values in their average."""
+    return (1 - decay) / -math.expm1(step * math.log(decay))
+
+
+class WeightAverage:
+    r"""The average of the parameters $\theta_1, \dots, \theta_t$ after each step,
+
+    $$\bar\theta_t = \frac{1 - d}{1 - d^t} \sum_{k=1}^{t} d^{\,t-k} \, \theta_k,
+      \qquad\text{by}\qquad
+      \bar\theta_t = \bar\theta_{t-1} + w_t \, (\theta_t - \bar\theta_{t-1}).$$
+
+    The start $\theta_0$ is no part of it, so that it need not be forgotten. Kept in float32 at
+    least. Buffers are not averaged.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        self.parameters = dict(network.named_parameters())
+        self.values = {
+            name: parameter.detach().to(torch.promote_types(parameter.dtype, torch.float32)).clone()
+            for name, parameter in self.parameters.items()
+        }
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The state, to be written and filled in place."""
+        return self.values
+
+    @torch.no_grad()
+    def update(self, weight: Tensor) -> None:
+        """Take the parameters in, with weight $w_t$, a scalar on their device."""
+        values = list(self.values.values())
+        new = [p.detach().to(v.dtype) for p, v in zip(self._current(), values, strict=True)]
+        difference = torch._foreach_sub(new, values)
+        torch._foreach_mul_(difference, weight)
+        torch._foreach_add_(values, difference)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """The network has the average as its parameters inside the block."""
+        kept = [parameter.detach().clone() for parameter in self._current()]
+        self._fill(list(self.values.values()))
+        try:
+            yield
+        finally:
+            self._fill(kept)
+
+    def _current(self) -> list[Tensor]:
+        return list(self.parameters.values())
+
+    @torch.no_grad()
+    def _fill(self, values: list[Tensor]) -> None:
+        for parameter, value in zip(self._current(), values, strict=True):
+            parameter.copy_(value)

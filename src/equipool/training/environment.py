@@ -1,0 +1,51 @@
+"""What a run was computed with, and on what."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+
+import torch
+
+import equipool
+
+PACKAGES = ("torch", "lightning", "safetensors", "torch_geometric", "triton")
+
+
+def versions() -> dict[str, str]:
+    """Of Python, this package and what it computes with."""
+    found = {"python": platform.python_version(), "equipool": equipool.__version__}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    if torch.version.cuda:
+        found["cuda"] = torch.version.cuda
+    return found
+
+
+def hardware(device: torch.device, processes: int) -> dict[str, str | int]:
+    """What is computed on."""
+    found: dict[str, str | int] = {
+        "device": device.type,
+        "processes": processes,
+        "cpu": _cpu_name(),
+        "cores": os.cpu_count() or 0,
+        "threads": torch.get_num_threads(),
+    }
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        found |= {"gpu": properties.name, "gpu_memory_bytes": properties.total_memory}
+    return found
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())

@@ -1,0 +1,62 @@
+"""A trained network, from its run's directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from equipool.training.checkpoint import Checkpoints
+from equipool.training.config import task_from_config, training_from_config
+from equipool.training.devices import Place, dtype_of_weights, products_in
+from equipool.training.extras import check_extras
+from equipool.training.folder import RunFolder
+from equipool.training.statistics import evaluation_mode
+from equipool.training.step import make_network
+
+
+def load_network(
+    run: str | Path, which: str = "best", *, device: str | torch.device = "cpu"
+) -> nn.Module:
+    """The network of a run, in evaluation mode, with the average of its weights where the run
+    keeps one.
+
+    The class of the run's task must have been imported.
+
+    Args:
+        run: the run's directory.
+        which: `"best"` by the task's monitor, or `"last"`.
+        device: where to put it.
+    """
+    check_extras()
+    folder = RunFolder(run)
+    config = folder.read_config()
+    network = make_network(task_from_config(config))
+    network.to(dtype_of_weights(training_from_config(config).precision))
+    found = Checkpoints(folder.path).read(which, print)
+    network.load_state_dict(found.tensors["model"])
+    average = found.tensors.get("average", {})
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if name in average:
+                parameter.copy_(average[name])
+    return network.to(device).eval()
+
+
+def evaluate(
+    run: str | Path, which: str = "best", *, device: str | torch.device | None = None
+) -> dict[str, float]:
+    """The task's evaluation of a run's network, in the run's precision.
+
+    Args:
+        run: the run's directory.
+        which: `"best"` or `"last"`.
+        device: where to compute it; None for a GPU where there is one.
+    """
+    config = RunFolder(run).read_config()
+    task, precision = task_from_config(config), training_from_config(config).precision
+    place = Place(device, precision)
+    network: nn.Module = place.fabric.setup_module(load_network(run, which))
+    with products_in(precision), evaluation_mode(network):
+        return dict(task.evaluate(network, place.device))

@@ -1,0 +1,156 @@
+"""One optimisation step. Nothing in it waits for the device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+import equipool
+from equipool.training.average import WeightAverage, average_weight
+from equipool.training.config import TrainingConfig
+from equipool.training.devices import Place
+from equipool.training.guard import Guard
+from equipool.training.history import History
+from equipool.training.optimizer import Optimizer
+from equipool.training.statistics import evaluation_mode
+from equipool.training.task import Batch, Task
+
+COLUMNS = ("loss", "aux_loss", "gradient_norm", "skipped")
+NUMBERS = "training/numbers"  # the engine's own part of a batch
+
+
+class Step:
+    """Loss, backward, clipping, guard, Adam, average, and a row in the history.
+
+    All its state is in tensors that stay where they are, so that it can be captured in a CUDA
+    graph, written to a checkpoint and put back.
+
+    Args:
+        task: gives network and loss.
+        config: how it is trained.
+        place: where.
+        batch: any batch of one step, from which the names of the metrics are learned.
+    """
+
+    def __init__(self, task: Task, config: TrainingConfig, place: Place, batch: Batch) -> None:
+        self.task, self.config, self.fabric = task, config, place.fabric
+        self.module = make_network(task)
+        self.network: nn.Module = place.fabric.setup_module(self.module)
+        self.network.train()
+        self.optimizer = Optimizer(self.module, config, place.device)
+        self.guard = Guard(config.guard_factor, place.device)
+        self.average = None if config.ema_decay is None else WeightAverage(self.module)
+        self.counter = torch.zeros(1, dtype=torch.int64, device=place.device)
+        self.metrics = self._metric_names(batch)
+        self.history = History([*COLUMNS, *self.metrics], config.log_every, place.device)
+        self._schedule = config.learning_rate_schedule()
+        self._running = running_statistics(self.module)
+
+    def _metric_names(self, batch: Batch) -> list[str]:
+        with evaluation_mode(self.network):
+            loss = self.task.loss(self.network, batch)
+        for name, value in {"value": loss.value, **loss.metrics}.items():
+            if value.shape:
+                raise ValueError(
+                    f"the loss's {name!r} has shape {tuple(value.shape)}, expected a scalar"
+                )
+        names = list(loss.metrics)
+        clash = set(names) & set(COLUMNS)
+        if clash:
+            raise ValueError(f"a metric is called {clash.pop()!r}, which the engine uses itself")
+        return names
+
+    def numbers(self, step: int) -> list[float]:
+        """What the step needs of the host: learning rates, the guard's, the average's weight."""
+        rate = self.config.learning_rate * self._schedule(step)
+        decay = self.config.ema_decay
+        weight = [] if decay is None else [average_weight(decay, step + 1)]
+        rates = [rate * factor for factor in self.optimizer.factors]
+        return [*rates, *self.guard.numbers(step), *weight]
+
+    def __call__(self, batch: Batch) -> None:
+        """Take the step on a batch that has the step's `numbers` under `NUMBERS`."""
+        numbers = batch[NUMBERS]
+        data = {name: value for name, value in batch.items() if name != NUMBERS}
+        before = torch._foreach_add(self._running, 0) if self._running else []
+        self.optimizer.zero_grad()
+        with equipool.record(diagnostics=False) as solutions:
+            loss = self.task.loss(self.network, data)
+        aux_loss = solutions.aux_loss
+        self._backward(loss.value, aux_loss)
+
+        gradients = self.optimizer.gradients()
+        norm = nn.utils.get_total_norm(gradients)
+        rates, guard = len(self.optimizer.rates), self.guard.num_numbers
+        skipped = self.guard.judge(norm, numbers[rates : rates + guard])
+        if self.config.clip_norm is not None:
+            self._clip(gradients, norm, self.config.clip_norm)
+        self.optimizer.step(numbers[:rates], skipped)
+        self._undo(before, skipped)
+        if self.average is not None:
+            self.average.update(numbers[-1])
+        values = [loss.metrics[name] for name in self.metrics]
+        aux = aux_loss if solutions else torch.zeros_like(norm)
+        self.history.write(self.counter, [loss.value, aux, norm, skipped, *values])
+        self.counter += 1
+
+    def _backward(self, loss: Tensor, aux_loss: Tensor) -> None:
+        weight = self.config.aux_weight
+        total = loss + weight * aux_loss if weight and aux_loss.requires_grad else loss
+        # A loss that is not finite makes every gradient NaN, in all processes: so all skip.
+        self.fabric.backward(total, gradient=total.detach() * 0 + 1)
+
+    @staticmethod
+    def _clip(gradients: list[Tensor], norm: Tensor, limit: float) -> None:
+        torch._foreach_mul_(gradients, (limit / (norm + 1e-6)).clamp(max=1))
+
+    def _undo(self, before: Sequence[Tensor], skipped: Tensor) -> None:
+        undone = skipped > 0
+        for buffer, value in zip(self._running, before, strict=True):
+            torch.where(undone, value, buffer, out=buffer)
+
+    def tensors(self) -> dict[str, dict[str, Tensor]]:
+        """All state by the file it is kept in, to be written and filled in place."""
+        state = {name: _tensor(name, value) for name, value in self.module.state_dict().items()}
+        more = {f"guard/{name}": value for name, value in self.guard.tensors().items()}
+        files = {
+            "model": state,
+            "optimizer": {**self.optimizer.tensors(), **more, "history": self.history.rows},
+        }
+        if self.average is not None:
+            files["average"] = self.average.tensors()
+        return files
+
+    @torch.no_grad()
+    def fill(self, files: dict[str, dict[str, Tensor]], step: int) -> None:
+        """Put state back that `tensors` gave, before `step`."""
+        for file, own in self.tensors().items():
+            for name, value in own.items():
+                value.copy_(files[file][name])
+        self.counter.fill_(step)
+
+
+def make_network(task: Task) -> nn.Module:
+    """The task's network at its start, drawn with the run's seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(task.seed)
+        return task.network()
+
+
+def running_statistics(network: nn.Module) -> list[Tensor]:
+    """The buffers that normalisation layers change as they run."""
+    return [
+        buffer
+        for module in network.modules()
+        if getattr(module, "track_running_stats", False)
+        for buffer in module.buffers(recurse=False)
+        if buffer.is_floating_point()
+    ]
+
+
+def _tensor(name: str, value: object) -> Tensor:
+    if not isinstance(value, Tensor):
+        raise TypeError(f"the network's state {name!r} is a {type(value).__name__}, not a tensor")
+    return value

@@ -1,0 +1,258 @@
+"""What each rival computes, against the same written plainly for one set."""
+
+import math
+from importlib import util
+
+import pytest
+import torch
+
+from cases import assert_near, flatten, make_sets
+from equipool import EquilibriumAggregation
+from equipool.baselines import (
+    AGGREGATIONS,
+    AttentionPooling,
+    FrechetPooling,
+    JanossyPooling,
+    LAFPooling,
+    MaxPooling,
+    MeanPooling,
+    PNAPooling,
+    Set2SetPooling,
+    SetTransformerPooling,
+    SumPooling,
+    aggregation_from_name,
+)
+from equipool.baselines.base import pad_sets
+from equipool.layouts import gather_sets
+
+SIZES = [3, 1, 5, 2]
+
+
+def check(layer, channels, alone, tolerance=1e-11):
+    """Compare a batch with `alone`, which takes one set `[n, channels]`."""
+    layer = layer.double()
+    batch = make_sets(SIZES, channels)
+    x, index = flatten(batch)
+    with torch.no_grad():
+        assert_near(layer(x, index), torch.stack([alone(s) for s in batch]), tolerance)
+
+
+def test_sum_with_and_without_a_linear_map():
+    check(SumPooling(3, 3), 3, lambda s: s.sum(0))
+    check(SumPooling(3, 3, scale=0.25), 3, lambda s: s.sum(0) / 4)
+    layer = SumPooling(3, 5)
+    check(layer, 3, lambda s: layer.linear(s.sum(0)))
+
+
+def test_mean():
+    check(MeanPooling(3, 3), 3, lambda s: s.mean(0))
+
+
+def test_max_of_negative_numbers_is_negative():
+    check(MaxPooling(3, 3), 3, lambda s: s.amax(0))
+    assert MaxPooling(1, 1)(torch.tensor([[-3.0], [-2.0]])).item() == -2.0
+
+
+@pytest.mark.parametrize(("channels", "heads"), [(8, 4), (6, 2), (5, 1)])
+def test_attention_head_by_head(channels, heads):
+    layer = AttentionPooling(3, channels)
+    assert layer.heads == heads
+    size = channels // heads
+
+    def alone(s):
+        keys, values = layer.keys(s), layer.values(s)
+        outputs = []
+        for h in range(heads):
+            part = slice(h * size, (h + 1) * size)
+            weights = torch.softmax(keys[:, part] @ layer.query[h] / math.sqrt(size), 0)
+            outputs.append(weights @ values[:, part])
+        return torch.cat(outputs)
+
+    check(layer, 3, alone)
+
+
+def test_attention_of_very_large_scores():
+    layer = AttentionPooling(1, 4)
+    assert bool(layer(torch.tensor([[1e4], [-1e4], [2e4]])).isfinite().all())
+
+
+def test_pna_has_its_twelve_parts():
+    layer = PNAPooling(3, 4, sizes=[2, 9])
+    average = (math.log(3) + math.log(10)) / 2
+
+    def alone(s):
+        parts = torch.cat([s.mean(0), s.amin(0), s.amax(0), s.std(0, correction=0)])
+        log = math.log(len(s) + 1)
+        return layer.linear(torch.cat([parts, parts * log / average, parts * average / log]))
+
+    check(layer, 3, alone, tolerance=1e-6)  # the average is kept in float32
+
+
+def test_laf_by_its_formula():
+    layer = LAFPooling(2, 4, units=3)
+
+    def alone(s):
+        softplus = torch.nn.functional.softplus
+        u = torch.sigmoid(s).unsqueeze(-1)
+        (b, d, f, h), (a, c, e, g) = softplus(layer.raw_inner), softplus(layer.raw_outer)
+        (alpha, beta), (gamma, delta) = layer.factors, softplus(layer.raw_divisors)
+        top = alpha * (u**b).sum(0) ** a + beta * ((1 - u) ** d).sum(0) ** c
+        bottom = gamma * (u**f).sum(0) ** e + delta * ((1 - u) ** h).sum(0) ** g
+        return layer.linear((top / bottom).flatten())
+
+    check(layer, 2, alone)
+
+
+def test_set2set_is_that_of_pytorch_geometric():
+    layer = Set2SetPooling(3, 4)
+    check(layer, 3, lambda s: layer.linear(layer.aggregation(s)[0]))
+
+
+def test_set_transformer_is_that_of_pytorch_geometric():
+    layer = SetTransformerPooling(4, 4)
+    assert layer.aggregation.heads == 4
+    alone = torch.zeros(1, dtype=torch.long)
+    check(layer, 4, lambda s: layer.aggregation(s, alone.expand(len(s)))[0])
+    layer.eval()
+    check(layer, 4, lambda s: layer.aggregation(s, alone.expand(len(s)))[0])
+
+
+def test_janossy_pair_by_pair():
+    layer = JanossyPooling(3, 4, hidden=7)
+
+    def network(one, two):
+        return layer.last(torch.relu(layer.first(one) + layer.second(two)))
+
+    def alone(s):
+        pairs = [(i, j) for i in range(len(s)) for j in range(len(s)) if i != j] or [(0, 0)]
+        return torch.stack([network(s[i], s[j]) for i, j in pairs]).mean(0)
+
+    check(layer, 3, alone)
+
+
+def test_frechet_is_the_mean_behind_its_map():
+    layer = FrechetPooling(3, 3, num_steps=300).double()
+    batch = make_sets(SIZES, 3)
+    x, index = flatten(batch)
+    embed = layer.mean.potential.embed
+    with torch.no_grad():
+        expected = torch.stack([embed(s).mean(0) for s in batch])
+        assert_near(embed(layer(x, index)), expected, 1e-9)
+        assert (layer(x, index) - torch.stack([s.mean(0) for s in batch])).abs().max() > 1e-3
+
+
+def test_frechet_map_can_be_inverted_however_large_its_weights():
+    layer = FrechetPooling(3, 3).double()
+    torch.nn.init.normal_(layer.mean.potential.linear.weight, std=100)
+    x = make_sets([50], 3)[0]
+    jacobians = torch.func.vmap(torch.func.jacrev(layer.mean.potential.embed))(x)
+    stretch = torch.linalg.svdvals(jacobians)
+    assert stretch.min() >= 0.5
+    assert stretch.max() <= 1.5
+
+
+def test_frechet_has_gradients_where_the_mean_is_an_element():
+    layer = FrechetPooling(2, 2)
+    x = torch.zeros(1, 2, requires_grad=True)
+    layer(x).sum().backward()
+    assert bool(x.grad.isfinite().all())
+    assert x.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("name", AGGREGATIONS)
+@pytest.mark.parametrize("channels", [(3, 8), (8, 3), (8, 8), (1, 1)])
+def test_any_sizes(name, channels):
+    layer = aggregation_from_name(name, *channels)
+    assert layer(torch.randn(2, 5, channels[0])).shape == (2, channels[1])
+
+
+def test_equilibrium_is_the_layer():
+    assert isinstance(aggregation_from_name("equilibrium", 3, 4), EquilibriumAggregation)
+
+
+def test_set_size_reaches_those_that_need_it():
+    x = torch.ones(6, 2)
+    scaled = aggregation_from_name("scaled-sum", 2, 2, set_size=3)
+    assert torch.equal(scaled(x), 2 * x[:1])
+    pna = aggregation_from_name("pna", 2, 2, set_size=7)
+    assert pna.aggregation.avg_deg_log.item() == pytest.approx(math.log(8))
+
+
+def test_unknown_names_list_the_known_ones():
+    with pytest.raises(ValueError, match="'median', expected one of") as caught:
+        aggregation_from_name("median", 3, 4)
+    assert all(repr(name) in str(caught.value) for name in AGGREGATIONS)
+
+
+def test_bad_sizes_are_refused():
+    with pytest.raises(ValueError, match="in_channels is 0 and out_channels 4"):
+        aggregation_from_name("sum", 0, 4)
+    with pytest.raises(ValueError, match="set_size is 0, expected 1 or more"):
+        aggregation_from_name("pna", 3, 4, set_size=0)
+    for name in AGGREGATIONS:
+        with pytest.raises(ValueError, match="x has 2 channels, expected in_channels = 3"):
+            aggregation_from_name(name, 3, 4)(torch.randn(5, 2))
+
+
+@pytest.mark.parametrize("name", ["pna", "set2set", "set-transformer"])
+def test_missing_pytorch_geometric_is_named(name, monkeypatch):
+    found = util.find_spec
+    monkeypatch.setattr(
+        "equipool.baselines.packaged.find_spec",
+        lambda package: None if package == "torch_geometric" else found(package),
+    )
+    with pytest.raises(ImportError, match=r"pip install 'equipool\[pyg\]'"):
+        aggregation_from_name(name, 3, 4)
+
+
+# Equilibrium and Fréchet are the layer's, which has tests of its own.
+PADDED = [name for name in AGGREGATIONS if name not in ("equilibrium", "frechet")]
+RAGGED = [name for name in PADDED if name not in ("set-transformer", "janossy")]
+
+
+@pytest.mark.parametrize("name", PADDED)
+def test_padded_sets_are_pooled_without_a_look_at_values(name):
+    """A meta tensor has none, so that a step that needs them would fail."""
+    layer = aggregation_from_name(name, 4, 4).to("meta")
+    x = torch.empty(2, 5, 4, device="meta", requires_grad=True)
+    layer(x, mask=torch.empty(2, 5, device="meta", dtype=torch.bool)).sum().backward()
+    assert x.grad.shape == x.shape
+
+
+@pytest.mark.parametrize("name", RAGGED)
+def test_ragged_sets_are_pooled_without_a_look_at_values(name):
+    layer = aggregation_from_name(name, 4, 4).to("meta")
+    x = torch.empty(5, 4, device="meta", requires_grad=True)
+    index = torch.empty(5, dtype=torch.long, device="meta")
+    layer(x, index, dim_size=2).sum().backward()
+    assert x.grad.shape == x.shape
+
+
+@pytest.mark.parametrize("name", [name for name in PADDED if name not in RAGGED])
+def test_a_look_at_values_would_be_noticed(name):
+    """These have to find out how long the longest set is."""
+    layer = aggregation_from_name(name, 4, 4).to("meta")
+    index = torch.empty(5, dtype=torch.long, device="meta")
+    with pytest.raises(RuntimeError, match="meta"):
+        layer(torch.empty(5, 4, device="meta"), index, dim_size=2)
+
+
+def test_padding_sets_by_hand():
+    x = torch.tensor([[1.0], [2.0], [3.0]])
+    elements, sets = gather_sets(x, torch.tensor([2, 0, 2]), dim_size=4)
+    dense, mask = pad_sets(elements, sets, 3)
+    expected = torch.tensor([[2.0, 0, 0], [0, 0, 0], [1, 3, 0], [0, 0, 0]])
+    assert torch.equal(dense.squeeze(-1), expected)
+    assert torch.equal(mask, expected > 0)
+
+
+@pytest.mark.parametrize("name", ["sum", "mean", "attention"])
+def test_long_sums_are_taken_in_float32(name):
+    """In bfloat16 a running sum of ones stops at 256."""
+    layer = aggregation_from_name(name, 4, 4).bfloat16()
+    x = torch.ones(1000, 4, dtype=torch.bfloat16)
+    y = layer(x)
+    assert y.dtype == torch.bfloat16
+    expected = {"sum": 1000 * x[:1], "mean": x[:1]}.get(name)
+    expected = layer(x[:1]) if expected is None else expected
+    assert_near(y.float(), expected.float(), 0.01)

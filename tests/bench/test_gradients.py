@@ -1,0 +1,289 @@
+"""`equipool bench gradients`: its parts measure what they say, and the page shows its record."""
+
+import importlib
+import json
+import math
+import sys
+from dataclasses import asdict, replace
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from equipool import Nesterov
+from equipool.bench import command
+from equipool.bench.gradients import CPU, CUDA, QUICK, make_jobs, plan_for
+from equipool.bench.gradients_measures import (
+    Counted,
+    measure_backward,
+    measure_quality,
+    measure_solvers,
+    measure_stopping,
+    solvers_for,
+)
+from equipool.bench.gradients_plots import draw_quality
+from equipool.bench.gradients_record import (
+    Backward,
+    GradientRecord,
+    Quality,
+    Stopping,
+    read_gradient_record,
+)
+from equipool.bench.gradients_subjects import (
+    Subjects,
+    make_examples,
+    make_layer,
+    make_settling_layer,
+)
+from equipool.bench.gradients_table import BLOCK, SECTIONS, refresh
+from equipool.bench.outcome import Timing
+from equipool.bench.timing import Budget
+from equipool.linear_solvers import ConjugateGradients
+from python_blocks import ROOT
+
+DEVICE = torch.device("cpu")
+ONCE = Budget(seconds=0.0, repeats=1, warmup=0)
+
+
+def timing(milliseconds):
+    return Timing(*[milliseconds] * 5, repeats=1)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """A run of the command, and the record it wrote."""
+    file = tmp_path_factory.mktemp("gradients") / "quick.json"
+    arguments = ["gradients", "--device", "cpu", "--quick", "--out", str(file)]
+    done = CliRunner().invoke(command.app, [*arguments, "--commit", "abc"])
+    assert done.exit_code == 0, done.output
+    return done, file
+
+
+class TestCommand:
+    def test_writes_every_part(self, found):
+        _, file = found
+        record = read_gradient_record(file)
+        assert record.commit == "abc"
+        assert record.command == "equipool bench gradients --device cpu --quick"
+        assert record.hardware["device"] == "cpu"
+        assert {row.state for row in record.quality} == {"untrained", "trained", "convex"}
+        assert {row.state for row in record.training} == {"trained", "convex"}
+        assert len(record.quality) == 3 * 6
+        assert len(record.cost) == 2 * 6
+        assert len(record.solvers) == 6 + 6 + 7
+        assert (len(record.stopping), len(record.backward)) == (1, 2)
+        assert str(file.parent) not in file.read_text()
+
+    def test_what_is_read_is_what_was_written(self, found):
+        _, file = found
+        assert asdict(read_gradient_record(file)) == json.loads(file.read_text())
+
+    def test_prints_every_table(self, found):
+        done, _ = found
+        for heading in ("converged", "x unrolled", "loss at the end", "times faster", "CG steps"):
+            assert heading in done.output
+
+    def test_the_picture_can_be_drawn(self, found, tmp_path):
+        _, file = found
+        draw_quality(read_gradient_record(file), tmp_path / "picture.svg")
+        assert "convex, output size 2" in (tmp_path / "picture.svg").read_text()
+
+    def test_an_unknown_device_is_refused(self):
+        done = CliRunner().invoke(command.app, ["gradients", "--device", "abacus"])
+        assert done.exit_code == 2
+        assert "expected cpu, cuda or auto" in done.output
+
+
+def test_a_record_of_another_kind_is_refused(tmp_path):
+    file = tmp_path / "other.json"
+    file.write_text('{"format": 1}')
+    with pytest.raises(ValueError, match="expected \\('gradients', 1\\)"):
+        read_gradient_record(file)
+
+
+def test_plans_cover_what_they_are_held_to():
+    for plan in (CPU, CUDA):
+        assert plan.sizes == (8, 64, 300)
+        assert plan.num_steps == (5, 15, 50, 100)
+        assert plan.cost_steps == (15, 50)
+    assert plan_for(torch.device("cuda"), quick=False) is CUDA
+    assert plan_for(DEVICE, quick=True) is QUICK
+    names = [job.description for job in make_jobs(CPU, DEVICE)]
+    assert len(set(names)) == len(names)
+
+
+class TestSubjects:
+    def test_sets_have_their_medians(self):
+        examples = make_examples(3, seed=0, device=DEVICE)
+        for i in range(3):
+            x = examples.batch.x[examples.batch.index == i]
+            assert 13 <= len(x) <= 39
+            torch.testing.assert_close(examples.median[i], x.sort(0).values[(len(x) - 1) // 2])
+
+    def test_are_trained_once_and_handed_out_as_copies(self):
+        subjects = Subjects(DEVICE, training_steps=2)
+        first, second = subjects("trained", 2), subjects("trained", 2)
+        assert len(subjects.trainings) == 1
+        assert first is not second
+        untrained = subjects("untrained", 2)
+        assert len(subjects.trainings) == 1
+        weight = "potential.linears.0.weight"
+        assert not torch.equal(first.state_dict()[weight], untrained.state_dict()[weight])
+        torch.testing.assert_close(second.state_dict(), first.state_dict(), rtol=0, atol=0)
+
+    def test_training_lowers_the_loss(self):
+        subjects = Subjects(DEVICE, training_steps=60)
+        subjects("convex", 8)
+        (training,) = subjects.trainings
+        assert training.loss_after < 0.7 * training.loss_before
+        assert "60 steps of Adam" in training.recipe
+
+    @pytest.mark.parametrize("steps", [50, 100])
+    def test_the_settling_layer_settles(self, steps):
+        layer = make_settling_layer(8, learning_rate=2.5 / steps)
+        layer.num_steps = steps
+        solution = make_examples(8, 5, DEVICE).batch.solve(layer)
+        assert solution.converged.double().mean() >= 0.75
+
+
+class TestMeasures:
+    def test_unrolled_is_the_exact_one_and_the_implicit_one_falls_back_unless_converged(self):
+        layer = make_layer("untrained", 3)
+        layer.num_steps = 4
+        rows = {row.way: row for row in measure_quality(layer, "untrained", 3, DEVICE)}
+        assert rows["Unrolled"].error < 1e-3
+        assert rows["Implicit, CG"].fallback == 1.0
+        assert rows["Implicit, CG"].cosine == pytest.approx(rows["Truncated(5)"].cosine, abs=1e-4)
+
+    def test_what_is_not_finite_is_none(self):
+        layer = make_layer("untrained", 3)
+        with torch.no_grad():
+            layer.potential.linears[0].weight.fill_(math.nan)
+        rows = list(measure_quality(layer, "untrained", 2, DEVICE))
+        assert {(row.cosine, row.error) for row in rows} == {(None, None)}
+
+    def test_early_stopping_meets_sets_of_both_kinds(self):
+        layer = make_settling_layer(4, learning_rate=0.025)
+        found = measure_stopping(layer, 6, DEVICE, ONCE)
+        assert 4 <= found.early_steps <= 6
+        assert 30 <= found.late_steps <= found.num_steps <= 200
+        assert found.largest_difference < 1e-3 / 4 * 2  # tolerance over least curvature, twice
+        assert found.elements == make_examples(6, 5, DEVICE).batch.x.shape[0]
+
+    def test_backward_counts_the_steps_of_the_linear_solver(self):
+        layer = make_settling_layer(4)
+        found = measure_backward("a layer", layer, 3, DEVICE, ONCE)
+        assert 1 <= found.cg_steps <= 2 * 4
+        assert found.short_bytes > 0
+        assert (found.short_steps, found.long_steps) == (5, 50)
+
+    def test_counting_changes_nothing(self):
+        solver, b = ConjugateGradients(), torch.randn(3, 4)
+        scale = torch.tensor([1.0, 2.0, 3.0, 4.0])
+        counted = Counted(solver)
+        found, expected = (s(lambda v: v * scale, b) for s in (counted, solver))
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+        assert counted.most_steps == int(expected.steps.max()) > 1
+
+    def test_each_solver_is_given_what_the_layer_has_learned(self):
+        layer = make_layer("untrained", 3)
+        layer.solver = Nesterov(0.2, momentum=0.4)
+        solvers = solvers_for(layer)
+        for name in ("GradientDescent", "HeavyBall", "Nesterov"):
+            assert solvers[name].learning_rate.item() == pytest.approx(0.2)
+        assert "Newton" not in solvers_for(make_layer("convex", 65))
+
+    def test_solvers_say_how_many_steps_they_took(self):
+        rows = {
+            row.solver: row
+            for row in measure_solvers(make_layer("convex", 3), "convex", 3, 200, DEVICE, 1)
+        }
+        assert rows["StronglyConvexNesterov"].converged == 1.0
+        assert rows["StronglyConvexNesterov"].most_steps < 200
+        assert {row.max_steps for row in rows.values()} == {50, 200}
+        assert rows["Polished(Nesterov, 5)"].max_steps == rows["Newton"].max_steps == 50
+
+
+def make_record():
+    quality = [
+        Quality("trained", 8, 2, 5, way, cosine, error, 0.5, 0.5, 0.5, fallback)
+        for way, cosine, error, fallback in (
+            ("Unrolled", 1.0, 1e-6, None),
+            ("OneStep", 0.25, 0.9, None),
+            ("Implicit, CG", None, None, 0.5),
+        )
+    ]
+    record = GradientRecord("a command", "a date", "abc", {}, {"device": "cpu", "threads": 2},
+                            quality=quality)  # fmt: skip
+    record.stopping.append(
+        Stopping(64, 10, 260, 1e-3, 5.0, 50.0, 60, timing(30.0), timing(15.0), 1e-4)
+    )
+    record.backward.append(
+        Backward(
+            "a layer", 64, 10, 5, 50, 10 * 2**20, 11 * 2**20, 4, 0.0, timing(6.0), timing(50.0)
+        )
+    )
+    return record
+
+
+class TestTables:
+    def test_ratios(self):
+        (stopping,), (backward,) = make_record().stopping, make_record().backward
+        assert stopping.speedup == 2.0
+        assert backward.memory_ratio == 1.1
+        assert backward.step_ms == 1.0
+        assert backward.time_ratio == 0.5
+
+    def test_rows_of_quality(self):
+        text = SECTIONS["quality"]({"cpu-gradients": make_record()})
+        assert "On 2 CPU cores. Record: `cpu-gradients.json`." in text
+        assert (
+            "| 8 | 5 | 50 % | 1e-06 | 0.2500, 0.9 | not finite, not finite; 50 % fell back |"
+            in text
+        )
+
+    def test_every_record_has_its_rows(self):
+        other = replace(make_record(), hardware={"device": "cuda", "gpu": "A GPU"})
+        text = SECTIONS["stopping"]({"cpu": make_record(), "gpu": other})
+        assert "| 2 CPU cores | 10 x 26 | 5, 50 | 30 (30-30) ms | 15 (15-15) ms | 2.00 |" in text
+        assert "| A GPU | 10 x 26 |" in text
+
+    def test_a_page_is_made_anew_between_its_marks_alone(self):
+        page = "above\n<!-- generated: stopping -->\nold\n<!-- end -->\nbelow\n"
+        records = {"cpu": make_record()}
+        fresh = refresh(page, records)
+        assert fresh.startswith("above\n<!-- generated: stopping -->\n\n| where")
+        assert fresh.endswith("|\n\n<!-- end -->\nbelow\n")
+        assert "old" not in fresh
+        assert refresh(fresh, records) == fresh
+
+
+class TestPage:
+    @pytest.fixture
+    def choosing(self, monkeypatch):
+        monkeypatch.syspath_prepend(ROOT / "docs" / "figures")
+        yield importlib.import_module("choosing")
+        sys.modules.pop("choosing")
+
+    def test_shows_the_records(self, choosing):
+        page = choosing.PAGE.read_text(encoding="utf-8")
+        assert {name for _, name, _ in BLOCK.findall(page)} == set(SECTIONS)
+        assert refresh(page, choosing.read_records()) == page, (
+            "run: python docs/figures/choosing.py"
+        )
+
+    def test_shows_the_picture_of_the_record(self, choosing, tmp_path):
+        choosing.draw_all(choosing.read_records(), tmp_path)
+        for drawn in tmp_path.iterdir():
+            assert f"(figures/{drawn.name})" in choosing.PAGE.read_text(encoding="utf-8")
+            shown = (choosing.FIGURES / drawn.name).read_text()
+            assert drawn.read_text() == shown, "run: python docs/figures/choosing.py"
+
+    def test_records_are_whole_and_keep_what_was_promised(self, choosing):
+        records = choosing.read_records()
+        assert next(iter(records)) == "cpu-gradients"
+        for record in records.values():
+            assert {row.size for row in record.quality} == {8, 64, 300}
+            assert {row.num_steps for row in record.quality} >= {5, 15, 50, 100}
+            assert {row.num_steps for row in record.cost} == {15, 50}
+            assert "--quick" not in record.command

@@ -1,0 +1,197 @@
+import shlex
+
+import pytest
+
+from equipool.commands import sweep
+from equipool.commands.presets import PRESETS, Preset
+from equipool.report import markdown, order_in_words, read_runs, summarize
+from equipool.training import StorageError, read_record
+
+AXES = {"--aggregation": "sum,max", "--seed": "0,1"}
+
+
+def events(folder):
+    """What happened in each run."""
+    return {
+        log.parent.name: [
+            word for word in ("start", "resume", "finish") for _ in range(
+                log.read_text().count(f'"event": "{word}"')
+            )
+        ]
+        for log in folder.glob("*/log.jsonl")
+    }  # fmt: skip
+
+
+def test_every_combination_is_trained_once(equipool, tiny, tmp_path):
+    done = equipool("sweep", "median", tiny | AXES, "--out", tmp_path)
+    assert done.exit_code == 0, done.output
+    assert "4 runs" in done.output
+    assert "0 done, 0 to go on with, 4 to start" in done.output
+    names = {f"{a}-embedding-4-seed-{s}" for a in ("sum", "max") for s in (0, 1)}
+    assert {path.name for path in tmp_path.iterdir()} == names
+    for name in names:
+        fields = read_record(tmp_path / name / "record.json").config["fields"]
+        assert name == f"{fields['aggregation']}-embedding-4-seed-{fields['seed']}"
+    before = events(tmp_path)
+
+    # once more, with a further seed, and what is done is left alone
+    flags = tiny | AXES | {"--seed": "0,1,2", "--aggregation": "max,sum"}
+    again = equipool("sweep", "median", flags, "--out", tmp_path)
+    assert again.exit_code == 0
+    assert "4 done, 0 to go on with, 2 to start" in again.output
+    after = events(tmp_path)
+    assert {name: after[name] for name in before} == before
+    assert len(after) == 6
+    runs = read_runs([tmp_path])
+    assert order_in_words(runs) in again.output
+    for cell in summarize(runs).rows[0]:
+        assert cell in again.output
+
+
+def test_a_sweep_that_was_stopped_goes_on(equipool, tiny, tmp_path, stop_at):
+    stop_at(27)
+    stopped = equipool("sweep", "median", tiny | AXES, "--out", tmp_path)
+    assert stopped.exit_code == 3
+    assert "interrupted at step 8 of 20" in stopped.output  # a run that ends does not ask
+    assert "1 of 4 runs are done. To go on: equipool sweep median" in stopped.output
+    told = stopped.output.splitlines()[-1].partition("To go on: equipool ")[2]
+    done = equipool(*shlex.split(told))
+    assert done.exit_code == 0, done.output
+    assert "1 done, 1 to go on with, 2 to start" in done.output
+    happened = events(tmp_path)
+    assert happened["sum-embedding-4-seed-0"] == ["start", "finish"]
+    assert happened["sum-embedding-4-seed-1"] == ["start", "resume", "finish"]
+    assert happened["max-embedding-4-seed-1"] == ["start", "finish"]
+    assert len(happened) == 4
+
+
+def test_runs_together_are_those_alone(equipool, tiny, tmp_path):
+    flags = tiny | {"--aggregation": "sum,max,mean"}
+    assert equipool("sweep", "median", flags, "--out", tmp_path / "alone").exit_code == 0
+    done = equipool("sweep", "median", flags, "--out", tmp_path / "both", "--together", 2)
+    assert done.exit_code == 0, done.output
+    for name, together in (("sum", 2), ("max", 2), ("mean", 1)):
+        file = f"{name}-embedding-4-seed-0/record.json"
+        alone, both = read_record(tmp_path / "alone" / file), read_record(tmp_path / "both" / file)
+        assert both.metrics == alone.metrics
+        assert (alone.together, both.together) == (1, together)
+
+
+def test_a_limit_of_time_holds_for_all_runs(equipool, tiny, tmp_path):
+    flags = tiny | AXES | {"--out": tmp_path, "--max-seconds": "1e-6"}
+    done = equipool("sweep", "median", flags)
+    assert done.exit_code == 3
+    assert "Time is up" in done.output
+    assert not list(tmp_path.iterdir())
+    clock = sweep.Clock(1e9)
+    assert 0 < clock.left() <= 1e9
+    assert not clock.is_up()
+    assert sweep.Clock(None).left() is None
+
+
+def test_a_run_of_another_config_is_refused_before_anything_is_trained(equipool, tiny, tmp_path):
+    assert equipool("sweep", "median", tiny, "--seed", 1, "--out", tmp_path).exit_code == 0
+    done = equipool("sweep", "median", tiny | {"--seed": "0,1", "--width": "6", "--out": tmp_path})
+    assert done.exit_code == 2
+    assert "task.width: 4 in the run, 6 here" in done.stderr
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_run_of_the_same_config_is_found_under_another_name(equipool, tiny, tmp_path):
+    """Its name did not tell the width, which is now among what is gone through."""
+    assert equipool("sweep", "median", tiny, "--out", tmp_path).exit_code == 0
+    done = equipool("sweep", "median", tiny | {"--width": "4,5", "--out": tmp_path})
+    assert "1 done, 0 to go on with, 1 to start" in done.output
+    names = {"equilibrium-embedding-4-seed-0", "equilibrium-embedding-4-width-5-seed-0"}
+    assert {path.name for path in tmp_path.iterdir()} == names
+
+
+def test_one_failure_does_not_cost_the_others(equipool, tiny, tmp_path, monkeypatch):
+    train_together = sweep.train_together
+
+    def failing(plans, **arguments):
+        if plans[0].task.aggregation == "sum":
+            raise RuntimeError("out of memory")
+        return train_together(plans, **arguments)
+
+    monkeypatch.setattr(sweep, "train_together", failing)
+    done = equipool("sweep", "median", tiny | AXES, "--out", tmp_path)
+    assert done.exit_code == 1
+    assert "sum-embedding-4-seed-0 failed, RuntimeError: out of memory" in done.output
+    assert "2 runs failed; to see why: equipool train median --out" in done.stderr
+    assert set(events(tmp_path)) == {"max-embedding-4-seed-0", "max-embedding-4-seed-1"}
+
+
+def test_a_full_disk_ends_the_sweep(equipool, tiny, tmp_path, monkeypatch):
+    calls = []
+
+    def full(plans, **arguments):
+        calls.append(plans)
+        raise StorageError(28, "could not write model.safetensors: No space left")
+
+    monkeypatch.setattr(sweep, "train_together", full)
+    done = equipool("sweep", "median", tiny | AXES, "--out", tmp_path)
+    assert done.exit_code == 1
+    assert "could not write model.safetensors" in done.stderr
+    assert len(calls) == 1
+
+
+def test_ctrl_c_between_runs_says_how_to_go_on(equipool, tiny, tmp_path, monkeypatch):
+    def interrupted(plans, **arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sweep, "train_together", interrupted)
+    done = equipool("sweep", "median", tiny | AXES, "--out", tmp_path)
+    assert done.exit_code == 3
+    assert "Interrupted. To go on: equipool sweep median" in done.output
+
+
+def test_a_preset_brings_its_methods_and_flags_change_it(equipool, tiny, tmp_path, monkeypatch):
+    names = {flag[2:].replace("-", "_"): value for flag, value in tiny.items()}
+    task = ("embedding", "batch_size", "set_size", "width", "evaluation_sets")
+    fields = {name: int(names[name]) for name in task}
+    axes = {"aggregation": ("sum", "attention", "equilibrium"), "seed": (0, 1)}
+    preset = Preset("for tests", fields, {"steps": 4, "evaluate_every": 2}, axes)
+    monkeypatch.setitem(PRESETS["median"], "tiny", preset)
+    monkeypatch.chdir(tmp_path)
+    done = equipool("sweep", "median", "--preset", "tiny", "--seed", 5, "--device", "cpu")
+    assert done.exit_code == 0, done.output
+    folder = tmp_path / "runs" / "median-tiny"
+    runs = read_runs([folder])
+    assert {run.config["fields"]["aggregation"] for run in runs} == set(preset.axes["aggregation"])
+    assert {run.config["fields"]["seed"] for run in runs} == {5}
+    assert {run.steps for run in runs} == {4}
+    assert "Order by mse at embedding 4, best first: " in done.output
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"--aggregation": "sum,summ"}, "'summ', expected one of"),
+        ({"--seed": "0,one"}, "--seed is 'one', expected a whole number"),
+        ({"--seed": ""}, "--seed is '', expected a whole number"),
+        ({"--preset": "slow"}, "--preset is 'slow', expected one of quick, paper"),
+        ({"--max-seconds": "-1"}, "--max-seconds is -1, expected more than 0"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_line(equipool, tiny, tmp_path, flags, message):
+    done = equipool("sweep", "median", tiny | flags, "--out", tmp_path / "runs")
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_page_of_a_sweep(equipool, tiny, tmp_path):
+    assert equipool("sweep", "median", tiny | AXES, "--out", tmp_path / "runs").exit_code == 0
+    page = tmp_path / "pages" / "page.html"
+    done = equipool("report", tmp_path / "runs", "--out", page)
+    assert done.exit_code == 0, done.output
+    runs = read_runs([tmp_path / "runs"])
+    assert len(markdown(summarize(runs)).splitlines()) == 4
+    for row in summarize(runs).rows:
+        for cell in row:
+            assert f"<td>{cell}</td>" in page.read_text()
+    missing = equipool("report", tmp_path / "nothing")
+    assert missing.exit_code == 1
+    assert missing.stderr == f"Error: {tmp_path / 'nothing'} is not there\n"

@@ -1,0 +1,185 @@
+import json
+import sys
+
+import pytest
+
+from equipool.cli import main
+from equipool.training import extras, read_log, read_record
+from equipool.training.checkpoint import Checkpoints
+from equipool.training.config import differences
+
+
+def numbers(folder):
+    """The log without what a clock was read for."""
+    clock = {"seconds", "training_seconds", "steps_per_second"}
+    entries = [e for e in read_log(folder / "log.jsonl") if e.get("event") in (None, "evaluation")]
+    return [{key: value for key, value in e.items() if key not in clock} for e in entries]
+
+
+def test_flags_reach_the_run_and_its_record(equipool, tiny, tmp_path):
+    out, record = tmp_path / "run", tmp_path / "records" / "sum.json"
+    flags = tiny | {"--aggregation": "sum", "--seed": "3", "--learning-rate": "0.01",
+                    "--clip-norm": "none", "--record": record, "--out": out}  # fmt: skip
+    done = equipool("train", "median", flags)
+    assert done.exit_code == 0, done.output
+    written = read_record(record)
+    assert written == read_record(out / "record.json")
+    assert written.config["fields"]["aggregation"] == "sum"
+    assert written.config["fields"]["seed"] == written.seed == 3
+    assert written.config["training"]["learning_rate"] == 0.01
+    assert written.config["training"]["clip_norm"] is None
+    assert (written.steps, written.complete) == (20, True)
+    assert f"{written.metrics['mse']:.6g}" in done.output
+    assert str(record) in done.output
+
+
+def test_a_run_that_was_stopped_goes_on_with_the_command_that_is_told(
+    equipool, tiny, tmp_path, stop_at
+):
+    whole, broken = tmp_path / "whole", tmp_path / "in two pieces"
+    assert equipool("train", "median", tiny, "--out", whole).exit_code == 0
+    stop_at(7)
+    stopped = equipool("train", "median", tiny, "--out", broken)
+    assert stopped.exit_code == 3
+    assert not (broken / "record.json").exists()
+    how = f"equipool train median --out '{broken}' --resume --device cpu"
+    assert f"interrupted at step 7 of 20, which is saved. To go on: {how}" in stopped.output
+
+    done = equipool("train", "median", "--out", broken, "--resume", "--device", "cpu")
+    assert done.exit_code == 0, done.output
+    assert "from step 7 to 20" in done.output
+    assert numbers(broken) == numbers(whole)
+    configs = [json.loads((run / "config.json").read_text()) for run in (whole, broken)]
+    assert differences(*configs) == []
+    last = [Checkpoints(run).read("last", print) for run in (whole, broken)]
+    for name, value in last[0].tensors["model"].items():
+        assert value.equal(last[1].tensors["model"][name])
+
+
+def test_a_limit_of_time_stops_and_saves(equipool, tiny, tmp_path):
+    flags = tiny | {"--out": tmp_path / "run", "--max-seconds": "1e-9"}
+    done = equipool("train", "median", flags)
+    assert done.exit_code == 3
+    assert "time is up at step 1 of 20" in done.output
+    assert (
+        equipool("train", "median", tiny | {"--out": tmp_path / "run"}, "--resume").exit_code == 0
+    )
+    assert equipool("train", "median", flags | {"--max-seconds": "0"}).exit_code == 2
+
+
+def test_another_config_is_refused_with_the_difference(equipool, tiny, tmp_path):
+    out = tmp_path / "run"
+    assert equipool("train", "median", tiny, "--out", out).exit_code == 0
+    again = equipool("train", "median", tiny, "--out", out)
+    assert again.exit_code == 1
+    assert "holds a run already" in again.stderr
+    other = equipool("train", "median", "--out", out, "--resume", "--width", 6, "--steps", 30)
+    assert other.exit_code == 1
+    assert "task.width: 4 in the run, 6 here" in other.stderr
+    assert "training.steps: 20 in the run, 30 here" in other.stderr
+    assert "Traceback" not in other.output
+    preset = equipool("train", "median", "--out", out, "--resume", "--preset", "quick")
+    assert preset.exit_code == 1
+    assert "task.width: 4 in the run, 64 here" in preset.stderr
+
+
+def test_what_changes_no_number_may_change(equipool, tiny, tmp_path, stop_at):
+    stop_at(7)
+    equipool("train", "median", tiny, "--out", tmp_path / "run")
+    done = equipool("train", "median", "--out", tmp_path / "run", "--resume",
+                    "--checkpoint-every", 3)  # fmt: skip
+    assert done.exit_code == 0
+    assert (tmp_path / "run" / "checkpoints" / "step-00000018").exists()
+
+
+def test_a_run_without_a_directory_gets_one(equipool, tiny, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert equipool("train", "median", tiny, "--aggregation", "max").exit_code == 0
+    assert (tmp_path / "runs" / "median" / "max-embedding-4-seed-0" / "record.json").exists()
+
+
+REFUSED = {
+    ("medan",): "the task is 'medan', expected one of median",
+    ("median", "--preset", "slow"): "--preset is 'slow', expected one of quick, paper",
+    ("median",): "--steps is missing: say how many, or choose a --preset",
+    ("median", "--steps", "many"): "--steps is 'many', expected a whole number",
+    ("median", "--steps", 0): "steps is 0, expected 1 or more",
+}
+REFUSED |= {
+    ("median", "--steps", 1, flag, value): f"'{value}', expected {expected}"
+    for flag, value, expected in (
+        ("--capture", "yes", "true or false or none"),
+        ("--schedule", "square", "one of ['constant'"),
+        ("--precision", "8", "one of ['32-true'"),
+        ("--aggregation", "summ", "one of ['equilibrium', 'sum'"),
+        ("--device", "abacus", "cpu, cuda, cuda:1, ... or auto"),
+    )
+}
+
+
+@pytest.mark.parametrize(("arguments", "message"), REFUSED.items())
+def test_what_cannot_be_is_refused_in_a_line(equipool, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    done = equipool("train", *arguments)
+    assert done.exit_code in (1, 2)
+    assert message in done.stderr
+    assert "Traceback" not in done.output
+    assert len(done.stderr.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_missing_extra_says_what_to_install(equipool, tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(extras, "find_spec", lambda name: None)
+    for command in (("train", "median", tiny, "--out", tmp_path / "run"),
+                    ("sweep", "median", tiny, "--out", tmp_path / "runs"),
+                    ("evaluate", tmp_path)):  # fmt: skip
+        done = equipool(*command)
+        assert done.exit_code in (1, 2)
+        assert 'needs lightning and safetensors. Run: pip install "equipool[train]"' in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_help_tells_every_field(equipool, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["equipool", "train", "median", "--help"])
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    assert "numbers in a set. Default: 100" in shown
+    for part in (
+        "--embedding",
+        "--warmup-steps",
+        "--max-seconds",
+        "scaled-sum",
+        "cosine",
+        "quick:",
+    ):
+        assert part in shown
+
+
+def test_evaluation_is_that_of_the_run(equipool, tiny, tmp_path):
+    out = tmp_path / "run"
+    assert equipool("train", "median", tiny, "--out", out).exit_code == 0
+    record = read_record(out / "record.json")
+    for which, expected in (("best", record.best["metrics"]), ("last", record.metrics)):
+        done = equipool("evaluate", out, "--which", which, "--device", "cpu")
+        assert done.exit_code == 0, done.output
+        stored = json.loads((out / f"evaluation-{which}.json").read_text())
+        assert stored["metrics"] == pytest.approx(expected)
+        assert f"{stored['metrics']['mse']:.6g}" in done.output
+    assert stored["step"] == 20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--which", "first"), "--which is 'first', expected one of best, last"),
+        ((), "holds no run: it has no config.json"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_refused(equipool, tmp_path, arguments, message):
+    done = equipool("evaluate", tmp_path, *arguments)
+    assert done.exit_code == 1
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1

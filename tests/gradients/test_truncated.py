@@ -1,0 +1,276 @@
+"""Gradients through the last steps: the same output, and which part of the gradient is left."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+
+from cases import assert_near, flatten, make_layer, make_sets
+from equipool import (
+    EquilibriumAggregation,
+    HeavyBall,
+    LearnedStart,
+    Nesterov,
+    SquaredNorm,
+    Unrolled,
+)
+from equipool.differentiation import Implicit, OneStep, Truncated
+from equipool.linear_solvers import Cholesky
+from equipool.potentials.convex import ConvexPotential
+
+SIZES = (2, 0, 3)
+WAYS = {
+    "one step": OneStep(),
+    "truncated": Truncated(3),
+    "more than there are": Truncated(99),
+    "implicit": Implicit(),
+}
+each_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+
+
+def run(layer, way, sizes=SIZES, loss=lambda solution: solution.y.sin().sum()):
+    """The solution, and the gradients by x and by every parameter."""
+    layer.differentiation = way
+    layer.zero_grad()
+    x, index = flatten(make_sets(sizes))
+    x.requires_grad_()
+    solution = layer.solve(x, index, dim_size=len(sizes))
+    loss(solution).backward()
+    return solution, {"x": x.grad, **{name: p.grad for name, p in layer.named_parameters()}}
+
+
+def together(gradients):
+    """What belongs to the minimum, as one vector: the solver's own numbers do not."""
+    return torch.cat([g.flatten() for name, g in gradients.items() if "solver" not in name])
+
+
+@each_way
+@pytest.mark.parametrize("solver", [Nesterov(0.05, 0.7), HeavyBall(0.05, 0.7)])
+@pytest.mark.parametrize("num_steps", [0, 1, 3, 8])
+def test_the_output_is_that_of_unrolling_to_the_bit(num_steps, solver, way):
+    layer = make_layer(num_steps=num_steps, start=LearnedStart(4, 0.3))
+    layer.solver = solver.double()
+    expected, _ = run(layer, Unrolled())
+    found, _ = run(layer, way)
+    assert torch.equal(found.y, expected.y)
+    assert torch.equal(found.steps, expected.steps)
+    torch.testing.assert_close(found.aux_loss, expected.aux_loss)
+    with torch.no_grad():
+        x, index = flatten(make_sets(SIZES))
+        assert torch.equal(layer(x, index, dim_size=len(SIZES)), expected.y)
+
+
+@each_way
+def test_the_trajectory_is_that_of_unrolling(way):
+    layer = make_layer(num_steps=8)
+    x, index = flatten(make_sets(SIZES))
+    layer.differentiation = Unrolled()
+    expected = layer.solve(x, index, trajectory=True).trajectory
+    layer.differentiation = way
+    assert torch.equal(layer.solve(x, index, trajectory=True).trajectory, expected)
+
+
+@pytest.mark.parametrize("num_steps", [8, 9])
+@pytest.mark.parametrize(
+    "loss", [lambda s: s.y.sin().sum(), lambda s: s.aux_loss], ids=["y", "aux_loss"]
+)
+def test_as_many_steps_as_were_taken_are_all_of_them(loss, num_steps):
+    layer = make_layer(num_steps=8, start=LearnedStart(4, 0.3))
+    _, expected = run(layer, Unrolled(), loss=loss)
+    _, found = run(layer, Truncated(num_steps), loss=loss)
+    for name, gradient in expected.items():
+        assert torch.equal(found[name], gradient), name
+
+
+def naive_truncated(layer, x, num_steps):
+    """The listing's loop for one set, cut before the last steps: y, velocity and the point where
+    the next gradient is taken are constants."""
+    learning_rate, momentum = layer.solver.learning_rate, layer.solver.momentum
+    y = v = torch.zeros(1, layer.out_channels, dtype=x.dtype)
+    for step in range(layer.num_steps):
+        point = y + momentum * v
+        if step == layer.num_steps - num_steps:
+            y, v, point = y.detach(), v.detach(), point.detach()
+        if not point.requires_grad:
+            point.requires_grad_()
+        energy = layer.energy(x, point).sum()
+        (g,) = torch.autograd.grad(energy, point, create_graph=True)
+        v = momentum * v - learning_rate * g
+        y = y + v
+    return y
+
+
+@pytest.mark.parametrize("num_steps", [1, 2, 5])
+def test_against_a_loop_that_is_cut(num_steps):
+    layer = make_layer(num_steps=6, factored=False)
+    x = make_sets((4,))[0].requires_grad_()
+    inputs = [x, *layer.parameters()]
+    expected = torch.autograd.grad(naive_truncated(layer, x, num_steps).sin().sum(), inputs)
+    layer.differentiation = OneStep() if num_steps == 1 else Truncated(num_steps)
+    found = torch.autograd.grad(layer(x).sin().sum(), inputs)
+    assert any(float(g.abs().max()) > 1e-3 for g in found)
+    for a, b in zip(found, expected, strict=True):
+        assert_near(a, b, 1e-12)
+
+
+def convex_layer(num_steps=400, **options):
+    """Strongly convex, and solved to the last digit."""
+    torch.manual_seed(0)
+    layer = EquilibriumAggregation(
+        3,
+        4,
+        potential=ConvexPotential(3, 4, hidden=(6, 5)),
+        regularizer=SquaredNorm(0.3),
+        solver=Nesterov(0.2, 0.3),
+        num_steps=num_steps,
+        **options,
+    )
+    return layer.double()
+
+
+def test_more_steps_come_closer_to_the_exact_gradient():
+    layer = convex_layer()
+    solution, exact = run(layer, Implicit(Cholesky()), (3, 5, 2))
+    assert solution.residual.max() < 1e-14
+    exact = together(exact)
+    errors = []
+    for num_steps in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 200):
+        _, found = run(layer, Truncated(num_steps), (3, 5, 2))
+        errors.append(float((together(found) - exact).norm() / exact.norm()))
+    assert all(later < earlier for earlier, later in pairwise(errors)), errors
+    assert errors[0] > 0.1
+    assert errors[-1] < 1e-6
+
+
+@each_way
+def test_solved_to_a_tolerance_the_output_is_that_of_unrolling(way):
+    """The steps that a gradient passes through move no set away from where it stopped."""
+    layer = convex_layer(max_steps=300, tolerance=1e-6)
+    layer.solver = Nesterov(0.1, 0.95).double()  # swings: what stops must not go on
+    expected, _ = run(layer, Unrolled())
+    found, _ = run(layer, way)
+    assert expected.converged.all()
+    assert found.converged.all()
+    assert torch.equal(found.steps, expected.steps)
+    assert found.steps.max() < 300
+    assert_near(found.y, expected.y, 1e-13)
+
+
+def test_solved_to_a_tolerance_the_gradient_is_that_of_further_steps():
+    layer = convex_layer(max_steps=500, tolerance=1e-10)
+    _, exact = run(layer, Implicit(Cholesky()), (3, 5, 2))
+    _, found = run(layer, Truncated(200), (3, 5, 2))
+    assert_near(together(found), together(exact), 1e-6)
+    _, one = run(layer, OneStep(), (3, 5, 2))
+    assert (together(one) - together(exact)).norm() > 0.1 * together(exact).norm()
+
+
+@pytest.mark.parametrize("way", [OneStep(), Truncated(3), Implicit()], ids=repr)
+@pytest.mark.parametrize("max_steps", [None, 50])
+def test_only_sets_that_never_left_the_start_give_it_a_gradient(max_steps, way):
+    """The start of the others is forgotten, and the output of an empty set is its start."""
+    layer = convex_layer(50, start=LearnedStart(4, 0.3), max_steps=max_steps)
+    x, index = flatten(make_sets((3, 0, 2)))
+    weights = torch.tensor([[1.0], [10.0], [100.0]], dtype=torch.float64)
+    layer.differentiation = way
+    (layer(x, index, dim_size=3) * weights).sum().backward()
+    assert torch.equal(layer.start.y.grad, torch.full_like(layer.start.y, 10.0))
+
+
+@each_way
+def test_every_parameter_receives_a_gradient(way):
+    """What a parameter cannot change has the gradient 0, not none: DDP waits for one."""
+    for layer in (make_layer(start=LearnedStart(4)), convex_layer(100), convex_layer(max_steps=90)):
+        for sizes in ((3, 5), (0, 0)):
+            _, gradients = run(layer, way, sizes)
+            for name, gradient in gradients.items():
+                assert gradient is not None, name
+                assert torch.isfinite(gradient).all(), name
+
+
+@each_way
+@pytest.mark.parametrize("max_steps", [None, 50])
+def test_the_auxiliary_loss_trains_everything(max_steps, way):
+    layer = make_layer(num_steps=12)
+    layer.max_steps, layer.tolerance = max_steps, 1e-1
+    _, gradients = run(layer, way, loss=lambda solution: solution.aux_loss)
+    for name, gradient in gradients.items():
+        # Where a single step takes its gradient, the solver has had no part in.
+        trained = not (name.startswith("solver") and way is WAYS["one step"])
+        assert (gradient is not None and gradient.abs().max() > 0) == trained, name
+
+
+def saved_bytes(layer):
+    """Bytes of the tensors that the graph of a forward pass holds."""
+    held = {}
+
+    def pack(tensor):
+        held[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
+        return tensor
+
+    x, index = flatten(make_sets((20, 30, 10)))
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        y = layer(x, index)
+    assert y.requires_grad
+    return sum(held.values())
+
+
+def count_nodes(layer):
+    """Nodes of the graph of a forward pass."""
+    x, index = flatten(make_sets((2, 3, 1)))
+    nodes, found = [layer(x, index).grad_fn], set()
+    while nodes:
+        node = nodes.pop()
+        if node is not None and node not in found:
+            found.add(node)
+            nodes.extend(next_node for next_node, _ in node.next_functions)
+    return len(found)
+
+
+@each_way
+def test_memory_does_not_grow_with_the_steps(way):
+    way = Truncated(5) if way is WAYS["more than there are"] else way
+    few, many = (make_layer(num_steps=num_steps) for num_steps in (5, 50))
+    assert saved_bytes(many) > 2 * saved_bytes(few)  # unrolled
+    few.differentiation = many.differentiation = way
+    assert 0 < saved_bytes(many) <= 1.2 * saved_bytes(few)
+    few.potential.factored = many.potential.factored = False
+    assert count_nodes(many) == pytest.approx(count_nodes(few), abs=5)
+
+
+@each_way
+def test_the_output_may_be_changed_in_place(way):
+    layer = make_layer()
+    x, index = flatten(make_sets((3, 5)))
+    layer.differentiation = way
+    expected = torch.autograd.grad(layer(x, index).relu().sum(), list(layer.parameters()))
+    found = torch.autograd.grad(layer(x, index).relu_().sum(), list(layer.parameters()))
+    for a, b in zip(found, expected, strict=True):
+        assert torch.equal(a, b)
+
+
+@each_way
+def test_without_gradients_no_more_than_the_steps_are_computed(way):
+    evaluations = 0
+
+    class Counted(torch.nn.Module):
+        def forward(self, x, y):
+            nonlocal evaluations
+            evaluations += 1
+            return (x - y).square().sum(-1)
+
+    layer = EquilibriumAggregation(3, 3, potential=Counted(), num_steps=7, differentiation=way)
+    with torch.no_grad():
+        layer(make_sets((4,), dtype=torch.float32)[0])
+    assert evaluations == 7
+
+
+def test_errors():
+    for num_steps in (0, -1, 2.0, True):
+        with pytest.raises(ValueError, match=f"num_steps is {num_steps}, expected an int of 1"):
+            Truncated(num_steps)
+
+
+def test_repr():
+    assert repr(Truncated(3)) == "Truncated(3)"
+    assert repr(OneStep()) == "OneStep()"

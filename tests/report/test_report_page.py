@@ -1,0 +1,154 @@
+import re
+
+import pytest
+from records import record, write_folder, write_records
+
+from equipool.report import page, read_runs, summarize, write_page
+from equipool.report.groups import group_runs
+from equipool.report.pictures import draw_curves, draw_inner, draw_sizes, inner_lines, styles
+
+INNER = {"residual": 0.1, "aux_loss": 0.2, "learning_rate": 0.3, "momentum": 0.4,
+         "regularizer_weight": 0.5, "converged": 0.0}  # fmt: skip
+
+
+def point(step, **changed):
+    times = {"step": step, "seconds": 1.2 * step, "training_seconds": 1.0 * step}
+    return times | {"loss": 1.0, "skipped": 2, "spikes": 1, "inner": {"pool": INNER}} | changed
+
+
+def test_a_directory_and_its_record_are_one_run(tmp_path):
+    made = record([2.0, 1.0], "equilibrium")
+    write_folder(tmp_path / "run", made, [point(10), point(20)])
+    found = read_runs([tmp_path / "run", tmp_path / "run" / "record.json", tmp_path / "run"])
+    assert len(found) == 1
+    assert found[0].name == "run"
+    assert [entry["step"] for entry in found[0].points] == [10, 20]
+    assert found[0].num_parameters == 1234
+
+
+def test_a_run_in_its_middle(tmp_path):
+    made = record([2.0, 1.5], "equilibrium")
+    write_folder(tmp_path / "run", made, [point(10), point(20), point(25)], record=False)
+    (run,) = read_runs([tmp_path])
+    assert (run.complete, run.steps, run.final, run.pieces) == (False, 25, 1.5, 1)
+    assert (run.skipped, run.spikes, run.training_seconds) == (2, 1, 25.0)
+    assert run.hardware == made.hardware
+    assert run.num_parameters is None
+    assert run.best["step"] == 20
+
+
+def test_directories_of_records_are_read(tmp_path):
+    write_records(tmp_path, record([1.0]), record([2.0], seed=1))
+    assert [run.name for run in read_runs([tmp_path])] == ["0", "1"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("[1]", "is not the record of a run"), ("{}", "has format None"), ("no", "is not the record"),
+     ('{"format": 1}', "is not the record of a run")],
+)  # fmt: skip
+def test_what_is_no_record_is_refused(tmp_path, content, message):
+    (tmp_path / "a.json").write_text(content)
+    with pytest.raises(ValueError, match=message):
+        read_runs([tmp_path])
+
+
+def test_nothing_to_report_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="holds no run"):
+        read_runs([tmp_path])
+    write_folder(tmp_path / "run", record([1.0]), [], record=False)
+    (tmp_path / "run" / "log.jsonl").unlink()
+    with pytest.raises(ValueError, match="none of the runs has been evaluated"):
+        read_runs([tmp_path])
+
+
+def test_tasks_are_not_mixed_and_must_be_known(tmp_path):
+    files = write_records(tmp_path, record([1.0]), record([1.0], task="mode"))
+    with pytest.raises(ValueError, match="the tasks median, mode, expected one task"):
+        read_runs(files)
+    with pytest.raises(ValueError, match="the task 'mode', expected one of"):
+        summarize(read_runs(files[1:]))
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Two methods and two sizes; an equilibrium run with its log."""
+    write_folder(tmp_path / "run", record([2.0, 1.0], "equilibrium", skipped=7), [point(10)])
+    others = (record([3.0, 2.5]), record([3.0, 2.25], embedding=16))
+    return read_runs([tmp_path / "run", *write_records(tmp_path, *others)])
+
+
+def test_the_page_tells_the_numbers_and_needs_nothing_else(runs, tmp_path):
+    file = tmp_path / "new" / "page.html"
+    write_page(runs, file)
+    html = file.read_text()
+    for row in summarize(runs).rows:
+        assert "".join(f"<td>{cell}</td>" for cell in row) in html
+    # nothing is loaded: pictures are in the page, and there is no address at all
+    sources = re.findall(r"src=\"([^\"]{30})", html)
+    assert len(sources) == html.count("<img") == 3
+    assert all(source.startswith("data:image/png;base64,") for source in sources)
+    assert "http" not in html
+    assert not re.search(r"<(script|link|iframe)", html)
+    assert "url(" not in html
+    for told in ("training.steps", "torch 2.13.0", "abacus", "<td>7</td>", "occurred in run."):
+        assert told in html
+    assert "fields.aggregation, fields.embedding and the seed" in html
+
+
+def test_pictures_are_drawn_only_of_what_is_there(tmp_path):
+    runs = read_runs(write_records(tmp_path, record([2.0, None]), record([1.0, 2.0], "max")))
+    write_page(runs, tmp_path / "page.html")
+    html = (tmp_path / "page.html").read_text()
+    assert html.count("<img") == 1
+    assert "There is nothing to draw" in html
+    assert "There were none." in html
+    assert "not finite" in html
+
+
+def pixels(picture):
+    from io import BytesIO
+
+    from matplotlib.image import imread
+
+    return imread(BytesIO(picture))
+
+
+def test_pictures_show_the_data(runs):
+    """Another number gives another picture."""
+    groups = group_runs(runs)
+    before = pixels(draw_curves(groups)), pixels(draw_sizes(groups))
+    for run in runs:
+        run.curve[0]["metrics"]["mse"] *= 1.5
+        run.curve[1]["metrics"]["mse"] *= 0.5 if run.config["fields"]["embedding"] == 8 else 2
+    after = pixels(draw_curves(groups)), pixels(draw_sizes(groups))
+    for old, new in zip(before, after, strict=True):
+        assert (old != new).any()
+
+
+def test_inner_statistics_are_those_of_the_log(runs):
+    (line,) = inner_lines(group_runs(runs))
+    assert line.label == "equilibrium, embedding 8"
+    assert line.steps == [10]
+    assert line.entries == [INNER]
+    assert pixels(draw_inner([line])).shape[0] > 100
+
+
+def test_layers_are_told_apart_where_there_are_several(tmp_path):
+    two = point(10, inner={"first": INNER, "second": INNER})
+    write_folder(tmp_path / "run", record([1.0]), [two, point(20, inner={"first": INNER})])
+    lines = inner_lines(group_runs(read_runs([tmp_path / "run"])))
+    assert [line.label for line in lines] == [f"sum, embedding 8, {n}" for n in ("first", "second")]
+    assert lines[1].entries == [INNER, {}]
+    draw_inner(lines)
+
+
+def test_styles_do_not_repeat_soon():
+    found = styles([str(number) for number in range(28)] * 2)
+    assert len(found) == len(set(found.values())) == 28
+
+
+def test_a_missing_extra_says_what_to_install(runs, tmp_path, monkeypatch):
+    monkeypatch.setattr(page, "find_spec", lambda name: None if name == "jinja2" else object())
+    with pytest.raises(ImportError, match=r'needs jinja2. Run: pip install "equipool\[report\]"'):
+        write_page(runs, tmp_path / "page.html")

@@ -1,0 +1,165 @@
+"""Newton's method: its formula, its promise, and the gradient of one step at a minimum."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from energies import (
+    Function,
+    assert_energy_never_rises,
+    banana,
+    cliff,
+    random_quadratic,
+    random_rugged,
+    states_of,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cases import flatten, make_layer, make_sets
+from equipool import OneStep
+from equipool.solvers import Newton
+from equipool.solvers.newton import hessian_matrix
+
+seeds = st.integers(0, 2**31)
+exponents = st.integers(-6, 6)
+DTYPES = {"float64": torch.float64, "float32": torch.float32}
+
+
+@given(seeds)
+def test_one_step_to_the_minimum_of_a_bowl(seed):
+    objective = random_quadratic(3, 4, 1e4, seed)
+    _, state = states_of(Newton(), objective, torch.zeros(3, 4, dtype=torch.float64), 1)
+    torch.testing.assert_close(state.y, objective.rows[1])
+    assert not state.rung.any()
+
+
+@given(seeds)
+def test_the_matrix_is_the_hessian(seed):
+    objective = random_rugged(3, 2, 1.0, seed)
+    y = torch.randn(3, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    found = hessian_matrix(objective.hessian(y), y)
+    for row in range(3):
+        one = objective.restrict(torch.tensor([row]))
+        expected = torch.func.hessian(lambda y, one=one: one.value(y.unsqueeze(0))[0])(y[row])
+        torch.testing.assert_close(found[row], expected)
+
+
+def plain_step(objective, y, rung, damping):
+    """The documented step of one row, one damping after the other."""
+    g = objective.gradient(y)[0]
+    matrix = torch.func.hessian(lambda y: objective.value(y.unsqueeze(0))[0])(y[0])
+    energy = objective.value(y)
+    for tried in range(rung, rung + 4):
+        shift = 0 if tried == 0 else damping * 10.0 ** (tried - 1)
+        damped = matrix + shift * matrix.abs().sum(-1).max() * torch.eye(len(g), dtype=g.dtype)
+        if torch.linalg.eigvalsh(damped).min() <= 0:
+            continue
+        step = torch.linalg.solve(damped, g)
+        rounding = 32 * torch.finfo(g.dtype).eps * energy.abs()
+        if objective.value(y - step) <= energy - 0.1 * (g @ step) + rounding:
+            return y - step, max(tried - 1, 0)
+    return y, min(rung + 4, 12)
+
+
+@settings(max_examples=5)
+@given(seeds, st.sampled_from([1e-3, 0.02]))
+def test_steps_as_documented(seed, damping):
+    objective = random_rugged(4, 2, 1.0, seed)
+    y = torch.randn(4, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    states = states_of(Newton(damping), objective, y, 6)
+    for row in range(4):
+        one = torch.tensor([row])
+        point, rung = y[one], 0
+        for state in states[1:]:
+            if objective.restrict(one).gradient(point).abs().max() < 1e-4:
+                break  # further on, rounding decides
+            point, rung = plain_step(objective.restrict(one), point, rung, damping)
+            torch.testing.assert_close(state.y[one], point)
+            assert state.rung[row] == rung
+
+
+@pytest.mark.parametrize("precision", DTYPES)
+@given(seeds, exponents)
+def test_energy_never_rises(precision, seed, scale):
+    objective = random_rugged(4, 3, 10.0**scale, seed, DTYPES[precision])
+    y = 3 * torch.randn(4, 3, generator=torch.Generator().manual_seed(seed)).to(DTYPES[precision])
+    states = states_of(Newton(), objective, y, 15)
+    for before, after in itertools.pairwise(states):
+        assert_energy_never_rises(objective, [before.y, after.y])
+
+
+@pytest.mark.parametrize("height", [0.01, 1.0, 10.0])
+def test_beyond_the_cliff_is_no_number(height):
+    objective = Function(cliff, torch.full((1, 2), height, dtype=torch.float64))
+    states = states_of(Newton(), objective, torch.zeros(1, 2, dtype=torch.float64), 60)
+    assert_energy_never_rises(objective, [state.y for state in states])
+    torch.testing.assert_close(states[-1].y, torch.full_like(states[0].y, 1 - height / 20))
+
+
+def test_minimum_of_a_curved_valley():
+    objective = Function(banana, torch.full((1,), 100.0, dtype=torch.float64))
+    y = torch.tensor([[-1.2, 1.0]], dtype=torch.float64)
+    state = states_of(Newton(), objective, y, 40)[-1]
+    torch.testing.assert_close(state.y, torch.ones_like(y), atol=1e-10, rtol=0)
+
+
+def test_down_from_a_hilltop():
+    """Where the energy curves downwards, an undamped step would lead up, to the top."""
+    objective = Function(lambda y: torch.cos(y).sum(-1))
+    y = torch.full((1, 2), 0.1, dtype=torch.float64)
+    state = states_of(Newton(), objective, y, 30)[-1]
+    torch.testing.assert_close(objective.value(state.y), torch.tensor([-2.0], dtype=torch.float64))
+
+
+def test_rows_without_energy_or_without_numbers_stay():
+    weight = torch.tensor([[0.0], [math.nan], [1.0]])
+    objective = Function(lambda y, weight: (weight * (y - 1).square()).sum(-1), weight)
+    y = torch.zeros(3, 2, requires_grad=True)
+    state = states_of(Newton(), objective, y, 2)[-1]
+    assert torch.equal(state.y[:2], y[:2])
+    torch.testing.assert_close(state.y[2], torch.ones(2))
+    (by_y,) = torch.autograd.grad(state.y[[0, 2]].sum(), y)
+    assert torch.equal(by_y[0], torch.ones(2))
+
+
+def implicit_gradient(layer, x, index, y, readout):
+    """`-v H^-1 dg/dtheta`, with a dense Hessian for each set, by nothing but autograd."""
+    y = y.detach().requires_grad_()
+    (g,) = torch.autograd.grad(layer.energy(x, y, index).sum(), y, create_graph=True)
+    systems = []
+    for row in range(len(y)):
+        rows = [torch.autograd.grad(g[row, k], y, retain_graph=True)[0][row] for k in range(4)]
+        systems.append(torch.linalg.solve(torch.stack(rows), readout[row]))
+    inputs = [x, *layer.potential.parameters(), *layer.regularizer.parameters()]
+    return torch.autograd.grad(-(g * torch.stack(systems)).sum(), inputs)
+
+
+def test_one_step_at_the_minimum_has_the_implicit_gradient():
+    sets = make_sets((3, 5, 1, 8))
+    x, index = flatten(sets)
+    layer = make_layer(hidden=(16, 8), factored=False, seed=4)
+    layer.solver, layer.differentiation, layer.num_steps = Newton(), OneStep(), 60
+    x.requires_grad_()
+    solution = layer.solve(x, index)
+    assert solution.residual.max() < 1e-12
+    readout = torch.randn(4, 4, dtype=torch.float64)
+    expected = implicit_gradient(layer, x, index, solution.y, readout)
+    (solution.y * readout).sum().backward()
+    found = [x, *layer.potential.parameters(), *layer.regularizer.parameters()]
+    for tensor, gradient in zip(found, expected, strict=True):
+        torch.testing.assert_close(tensor.grad, gradient, atol=1e-9, rtol=1e-7)
+
+
+def test_large_outputs_are_refused():
+    message = "y has 513 channels, expected at most 512 .* use SafeguardedNesterov"
+    with pytest.raises(ValueError, match=message):
+        Newton().init(torch.zeros(1, 513), 1, Function(lambda y: y.sum(-1)))
+    Newton().init(torch.zeros(1, 512), 1, Function(lambda y: y.sum(-1)))
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.inf, math.nan])
+def test_bad_arguments(bad):
+    with pytest.raises(ValueError, match=f"damping is {bad}, expected more than 0"):
+        Newton(bad)

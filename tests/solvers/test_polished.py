@@ -1,0 +1,103 @@
+"""Another solver's steps, then Newton's."""
+
+import itertools
+
+import pytest
+import torch
+from energies import random_rugged, states_of
+
+from cases import flatten, make_layer, make_sets
+from equipool import Nesterov, OneStep, Unrolled
+from equipool.solvers import Newton, Polished, SafeguardedNesterov
+
+OBJECTIVE = random_rugged(3, 2, 1.0, 0)
+START = torch.full((3, 2), 0.7, dtype=torch.float64)
+
+
+def solvers():
+    return Nesterov(0.002, 0.6).double(), Newton()
+
+
+@pytest.mark.parametrize(("num_steps", "newton_steps"), [(7, 2), (3, 3), (2, 5), (1, 1)])
+def test_the_first_steps_are_the_solvers_and_the_last_newtons(num_steps, newton_steps):
+    first, newton = solvers()
+    states = states_of(Polished(first, newton_steps, newton), OBJECTIVE, START, num_steps)
+    ahead = states_of(first, OBJECTIVE, START, max(num_steps - newton_steps, 0))
+    after = states_of(newton, OBJECTIVE, ahead[-1].y, min(num_steps, newton_steps))
+    for state, expected in zip(states, ahead[:-1] + after, strict=True):
+        assert torch.equal(state.y, expected.y)
+        assert torch.equal(state.point, expected.point)
+    for state, expected in zip(states[1:], ahead[1:] + after[1:], strict=True):
+        assert torch.equal(state.gradient, expected.gradient)
+
+
+def test_every_gradient_is_taken_where_the_state_before_said():
+    states = states_of(Polished(solvers()[0], 3), OBJECTIVE, START, 8)
+    for before, after in itertools.pairwise(states):
+        assert torch.equal(after.gradient, OBJECTIVE.gradient(before.point))
+
+
+def test_it_goes_on_from_where_a_search_was_stopped():
+    """The loop puts y where the gradient was within the tolerance."""
+    first, _ = solvers()
+    state = states_of(Polished(first, 1), OBJECTIVE, START, 9)[4]
+    moved = state._replace(y=state.point)
+    expected = first.step(OBJECTIVE, state.first._replace(y=state.point))
+    assert torch.equal(Polished(first, 1).step(OBJECTIVE, moved).y, expected.y)
+
+
+def polished_layer(num_steps, **options):
+    layer = make_layer(hidden=(16, 8), learning_rate=0.1, momentum=0.8, **options)
+    layer.solver, layer.num_steps = Polished(layer.solver), num_steps
+    return layer
+
+
+def test_polishing_finds_the_digits():
+    x, index = flatten(make_sets((3, 5, 8)))
+    with torch.no_grad():
+        layer = polished_layer(60)
+        polished = layer.solve(x, index)
+        layer.solver = layer.solver.solver
+        plain = layer.solve(x, index)
+    assert polished.residual.max() < 1e-12 < 1e-6 < plain.residual.max()
+
+
+@pytest.mark.parametrize("differentiation", [OneStep(), Unrolled()])
+@pytest.mark.parametrize("num_steps", [2, 12])
+def test_every_parameter_has_a_gradient(differentiation, num_steps):
+    layer = polished_layer(num_steps)
+    layer.differentiation = differentiation
+    layer(make_sets((4,))[0]).sum().backward()
+    assert all(parameter.grad is not None for parameter in layer.parameters())
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_solved_to_a_tolerance_the_last_steps_are_still_newtons(grad):
+    """With a few first-order steps none converges; what then does, converges by polishing."""
+    x, index = flatten(make_sets((3, 5, 8, 2)))
+    layer = polished_layer(1)
+    layer.max_steps, layer.tolerance = 60, 1e-10
+    with torch.set_grad_enabled(grad):
+        solution = layer.solve(x, index)
+    assert bool(solution.converged.all())
+    assert solution.steps.min() > 57
+
+
+def test_further_steps_keep_what_the_solver_found_out():
+    solver = Polished(SafeguardedNesterov(100.0), newton_steps=2)
+    state = states_of(solver, OBJECTIVE, START, 20)[-1]
+    rest = solver.at_rest(state, state.y, 5, OBJECTIVE)
+    assert torch.equal(rest.first.size, state.first.size)
+    assert rest.steps_left == 5
+    assert torch.equal(rest.y, state.y)
+
+
+@pytest.mark.parametrize("bad", [0, -1, 1.5, True])
+def test_bad_number_of_steps(bad):
+    with pytest.raises(ValueError, match=f"newton_steps is {bad}, expected an int of 1 or more"):
+        Polished(Nesterov(), newton_steps=bad)
+
+
+def test_bad_solver():
+    with pytest.raises(TypeError, match="solver is a float, expected a Solver"):
+        Polished(0.125)

@@ -1,0 +1,207 @@
+"""Nesterov's method with safeguards: its formula, its promise, and what it is needed for."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from energies import (
+    Function,
+    assert_energy_never_rises,
+    banana,
+    cliff,
+    random_quadratic,
+    random_rugged,
+    states_of,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from equipool import EquilibriumAggregation, Nesterov, OneStep, ResNetPotential
+from equipool.solvers import SafeguardedNesterov
+
+seeds = st.integers(0, 2**31)
+exponents = st.integers(-6, 6)
+DTYPES = {"float64": torch.float64, "float32": torch.float32}
+
+
+def plain_path(objective, y, learning_rate, num_steps):
+    """The documented method for one row, decision by decision."""
+
+    def energy(y):
+        return objective.value(y).item()
+
+    point, previous, last = y, y, torch.zeros_like(y)
+    size, age, lowest = learning_rate, 0, energy(y)
+    at_point, path = lowest, [y]
+    for _ in range(num_steps):
+        rounding = 32 * torch.finfo(y.dtype).eps * abs(lowest)
+        g = objective.gradient(point)
+        promise = size * g.square().sum().item()
+        candidate = point - size * g
+        new = energy(candidate)
+        moved, turned = (point - previous).norm().item(), (g - last).norm().item()
+        enough = new <= at_point - promise / 2 + rounding and new <= lowest + rounding
+        previous, last = point, g
+        if not (enough and math.isfinite(new)):
+            size = size / 2 if promise > 0 else size
+            path.append(y)
+            continue
+        age = 0 if (g * (candidate - y)).sum() > 0 else age + 1
+        ahead = candidate + age / (age + 3) * (candidate - y)
+        y, lowest = candidate, min(lowest, new)
+        limit = moved / turned if promise <= rounding and moved > 0 and turned > 0 else math.inf
+        size = min(1.1 * size, limit) if promise > 0 else size
+        at_ahead = energy(ahead)
+        if at_ahead <= lowest + 32 * torch.finfo(y.dtype).eps * abs(lowest):
+            point, at_point = ahead, at_ahead
+        else:
+            point, at_point, age = y, lowest, 0
+        path.append(y)
+    return path
+
+
+@given(seeds, exponents)
+def test_steps_as_documented(seed, exponent):
+    objective = random_rugged(3, 2, 1.0, seed)
+    y = torch.randn(3, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    found = [state.y for state in states_of(SafeguardedNesterov(10.0**exponent), objective, y, 25)]
+    for row in range(3):
+        one = torch.tensor([row])
+        expected = plain_path(objective.restrict(one), y[one], 10.0**exponent, 25)
+        torch.testing.assert_close(torch.stack(found)[:, one], torch.stack(expected))
+
+
+@pytest.mark.parametrize("precision", DTYPES)
+@given(seeds, exponents, exponents)
+def test_energy_never_rises(precision, seed, exponent, scale):
+    """Whatever the energy, and however wrong the first step size."""
+    objective = random_rugged(4, 3, 10.0**scale, seed, DTYPES[precision])
+    y = 3 * torch.randn(4, 3, generator=torch.Generator().manual_seed(seed)).to(DTYPES[precision])
+    states = states_of(SafeguardedNesterov(10.0**exponent), objective, y, 60)
+    assert_energy_never_rises(objective, [state.y for state in states])
+    for state in states:  # a search may also be stopped where its gradient is taken
+        assert_energy_never_rises(objective, [state.y, state.point])
+
+
+@settings(max_examples=5)
+@given(exponents, st.floats(0.01, 10))
+def test_beyond_the_cliff_is_no_number(exponent, height):
+    objective = Function(cliff, torch.full((1, 2), height, dtype=torch.float64))
+    y = torch.zeros(1, 2, dtype=torch.float64)
+    states = states_of(SafeguardedNesterov(10.0**exponent), objective, y, 400)
+    assert_energy_never_rises(objective, [state.y for state in states])
+    torch.testing.assert_close(states[-1].y, torch.full_like(y, 1 - height / 20))
+
+
+@settings(max_examples=5)
+@given(seeds, exponents)
+def test_minimum_of_badly_scaled_bowls(seed, exponent):
+    objective = random_quadratic(3, 4, 1e3, seed)
+    y = torch.zeros(3, 4, dtype=torch.float64)
+    state = states_of(SafeguardedNesterov(10.0**exponent), objective, y, 700)[-1]
+    torch.testing.assert_close(state.y, objective.rows[1], atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("learning_rate", [1e-6, 0.125, 1e6])
+def test_minimum_of_a_curved_valley(learning_rate):
+    objective = Function(banana, torch.full((1,), 100.0, dtype=torch.float64))
+    y = torch.tensor([[-1.2, 1.0]], dtype=torch.float64)
+    states = states_of(SafeguardedNesterov(learning_rate), objective, y, 1000)
+    torch.testing.assert_close(states[-1].y, torch.ones_like(y))
+    assert_energy_never_rises(objective, [state.y for state in states])
+
+
+def test_float32_gets_on_where_the_decrease_is_lost_in_rounding():
+    """At an energy of a thousand, no step this small shows in it."""
+    bowl = random_quadratic(4, 3, 50.0, 0, torch.float32)
+    matrix, center = bowl.rows
+    lifted = Function(lambda y, *rows: 1000 + bowl.function(y, *rows), matrix, center)
+    y = center + 0.01
+    state = states_of(SafeguardedNesterov(1e-7), lifted, y, 600)[-1]
+    assert lifted.gradient(state.y).abs().max() < 1e-4
+
+
+def test_a_row_without_energy_stays_and_its_step_size_does_not_grow():
+    objective = Function(lambda y: 0 * y.sum(-1))
+    y = torch.randn(2, 3)
+    states = states_of(SafeguardedNesterov(0.5), objective, y, 20)
+    assert torch.equal(states[-1].y, y)
+    assert torch.equal(states[-1].size, torch.full((2, 1), 0.5))
+
+
+def test_step_sizes_and_decisions_are_constants_to_the_gradient():
+    """The gradient through the steps is that of the same steps written down as they were."""
+    objective = random_rugged(3, 2, 1.0, 5)
+    y = torch.full((3, 2), 0.4, dtype=torch.float64, requires_grad=True)
+    states = states_of(SafeguardedNesterov(1.0), objective, y, 12)
+    sizes = torch.stack([state.size for state in states])
+    assert bool((sizes.diff(dim=0) < 0).any(0).all())  # refused in every row
+    assert bool((sizes.diff(dim=0) > 0).any(0).all())  # and taken
+    (found,) = torch.autograd.grad(states[-1].y.sum(), y)
+
+    replayed, point, old = y, y, None
+    for before, after in itertools.pairwise(states):
+        moved = (after.y != before.y).any(-1, keepdim=True)
+        old, candidate = replayed, point - before.size * objective.gradient(point)
+        replayed = torch.where(moved, candidate, replayed)
+        ahead = replayed + after.age / (after.age + 3) * (replayed - old)
+        point = torch.where(moved, ahead, point)
+    (expected,) = torch.autograd.grad(replayed.sum(), y)
+    torch.testing.assert_close(found, expected)
+
+
+def bad_layer(solver, seed, in_channels, hidden, reduction, max_steps=4000):
+    torch.manual_seed(seed)
+    potential = ResNetPotential(in_channels, 64, hidden, reduction)
+    layer = EquilibriumAggregation(
+        in_channels, 64, potential=potential, solver=solver, max_steps=max_steps
+    )
+    return layer.double(), torch.randn(26, in_channels).double()
+
+
+BAD_CASES = {
+    "one channel in": (1, 1, None, "mean"),
+    "one channel out": (1, 64, (64, 64, 1), "mean"),
+    "squares summed": (0, 64, None, "sum"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_CASES)
+def test_untrained_energies_that_the_paper_s_steps_do_not_minimise(case):
+    layer, x = bad_layer(Nesterov(), *BAD_CASES[case], max_steps=400)
+    with torch.no_grad():
+        assert not layer.solve(x).converged
+    layer, x = bad_layer(SafeguardedNesterov(), *BAD_CASES[case])
+    with torch.no_grad():
+        solution = layer.solve(x)
+    assert solution.converged
+    assert solution.residual <= 1e-3
+    assert solution.energy < layer.energy(x, torch.zeros(1, 64).double())
+
+
+def test_further_steps_go_on_with_the_step_size_that_was_found():
+    objective = random_quadratic(2, 3, 10.0, 0)
+    solver = SafeguardedNesterov(100.0)
+    state = states_of(solver, objective, torch.zeros(2, 3, dtype=torch.float64), 30)[-1]
+    rest = solver.at_rest(state, state.y, 3, objective)
+    assert torch.equal(rest.size, state.size)
+    assert torch.equal(rest.point, state.y)
+    assert not rest.age.any()
+
+
+def test_gradients_of_a_solve_that_stops_early_are_finite_and_not_zero():
+    torch.manual_seed(0)
+    layer = EquilibriumAggregation(
+        3, 4, solver=SafeguardedNesterov(), differentiation=OneStep(), max_steps=300
+    )
+    layer(torch.randn(6, 3)).sum().backward()
+    for parameter in layer.potential.linears.parameters():
+        assert bool(parameter.grad.isfinite().all())
+    assert layer.potential.linears[0].weight.grad.abs().max() > 0
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.inf, math.nan])
+def test_bad_arguments(bad):
+    with pytest.raises(ValueError, match=f"learning_rate is {bad}, expected more than 0"):
+        SafeguardedNesterov(bad)

@@ -1,0 +1,216 @@
+"""What every solver owes to the loop and to the layer."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from energies import Function, random_quadratic, random_rugged, states_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cases import Quadratic, flatten, make_sets
+from equipool import (
+    EquilibriumAggregation,
+    HeavyBall,
+    Nesterov,
+    NoRegularizer,
+    ResNetPotential,
+    SquaredNorm,
+    Truncated,
+    descent,
+)
+from equipool.objective import Bounds
+from equipool.potentials.convex import ConvexPotential
+from equipool.solvers import (
+    GradientDescent,
+    Newton,
+    Polished,
+    SafeguardedNesterov,
+    StronglyConvexNesterov,
+)
+
+SOLVERS = {
+    "Nesterov": lambda: Nesterov(0.05, 0.7),
+    "HeavyBall": lambda: HeavyBall(0.05, 0.7),
+    "GradientDescent": lambda: GradientDescent(0.1),
+    "SafeguardedNesterov": lambda: SafeguardedNesterov(),
+    "Newton": lambda: Newton(),
+    "Polished": lambda: Polished(Nesterov(0.05, 0.7), newton_steps=2),
+    "StronglyConvexNesterov": lambda: StronglyConvexNesterov(),
+}
+every_solver = pytest.mark.parametrize("name", SOLVERS)
+seeds = st.integers(0, 2**31)
+
+
+def make(name, dtype=torch.float64, **options):
+    torch.manual_seed(3)
+    convex = name == "StronglyConvexNesterov"
+    potential = ConvexPotential(3, 4, (8, 6)) if convex else ResNetPotential(3, 4, (16, 8))
+    return EquilibriumAggregation(
+        3, 4, potential=potential, regularizer=SquaredNorm(0.3), solver=SOLVERS[name](), **options
+    ).to(dtype)
+
+
+@every_solver
+@given(seeds)
+def test_rows_know_nothing_of_each_other(name, seed):
+    """To the bit, as the same operations run on every row."""
+    objective = random_rugged(5, 3, 1.0, seed)
+    objective.known_bounds = Bounds(*(torch.linspace(low, 60, 5).double() for low in (1, 50)))
+    y = torch.randn(5, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    rows = torch.tensor([1, 4])
+    fewer = objective.restrict(rows)
+    fewer.known_bounds = Bounds(*(bound[rows] for bound in objective.bounds()))
+    solver = SOLVERS[name]()
+    together = states_of(solver, objective, y, 8)
+    apart = states_of(solver, fewer, y[rows], 8)
+    for a, b in zip(together, apart, strict=True):
+        assert torch.equal(a.y[rows], b.y)
+        assert torch.equal(a.point[rows], b.point)
+
+
+@every_solver
+def test_the_gradient_is_taken_where_the_state_says(name):
+    objective = random_quadratic(3, 4, 20.0, 0)
+    objective.known_bounds = Bounds(torch.ones(3).double(), torch.full((3,), 20.0).double())
+    states = states_of(SOLVERS[name](), objective, torch.zeros(3, 4).double(), 12)
+    for before, after in itertools.pairwise(states):
+        assert torch.equal(after.gradient, objective.gradient(before.point))
+
+
+@every_solver
+def test_compaction_equals_masking(name, monkeypatch):
+    """Sets that have stopped are dropped without a graph, and masked with one."""
+    x, index = flatten(make_sets((1, 30, 0, 2, 9, 4)))
+    layer = make(name, max_steps=1000, tolerance=1e-4)
+    compactions = []
+    go_on = descent._go_on_with_the_moving
+    monkeypatch.setattr(
+        descent, "_go_on_with_the_moving", lambda *a: compactions.append(1) or go_on(*a)
+    )
+    masked = layer.solve(x, index)
+    assert not compactions
+    with torch.no_grad():
+        compacted = layer.solve(x, index)
+    assert compactions
+    assert torch.equal(masked.steps, compacted.steps)
+    torch.testing.assert_close(compacted.y, masked.y.detach(), atol=1e-10, rtol=1e-10)
+    assert masked.steps.min() < masked.steps.max()
+
+
+@every_solver
+def test_stopping_early_is_reported(name):
+    x, index = flatten(make_sets((3, 5, 0, 8)))
+    layer = make(name, max_steps=2000, tolerance=1e-6)
+    solution = layer.solve(x, index)
+    assert bool(solution.converged.all())
+    assert solution.residual.max() <= 1e-6
+    assert solution.steps[2] == 1
+    layer.max_steps = 1
+    assert not layer.solve(x, index).converged[0]
+
+
+@every_solver
+def test_empty_sets_padding_and_broken_sets_stay_apart(name):
+    sets = make_sets((3, 0, 4, 2))
+    x, index = flatten(sets)
+    layer = make(name, num_steps=7)
+    y = layer(x, index)
+    assert torch.equal(y[1], torch.zeros(4, dtype=torch.float64))
+    padded = torch.full((4, 6, 3), math.nan, dtype=torch.float64)
+    for row, elements in enumerate(sets):
+        padded[row, : len(elements)] = elements
+    mask = torch.arange(6) < torch.tensor([[len(elements)] for elements in sets])
+    torch.testing.assert_close(layer(padded, mask=mask), y)
+    x[-1] = math.nan
+    solution = layer.solve(x, index)
+    assert solution.finite.tolist() == [True, True, True, False]
+    torch.testing.assert_close(solution.y[:3], y[:3])
+
+
+@every_solver
+def test_every_way_to_run(name):
+    x, index = flatten(make_sets((3, 5, 2), dtype=torch.float32))
+    layer = make(name, torch.float32, num_steps=6)
+    y = layer(x, index)
+    with torch.no_grad():
+        assert torch.equal(layer(x, index), y)
+    with torch.inference_mode():
+        assert torch.equal(layer(x, index), y)
+        layer.max_steps = 6
+        assert layer(x, index).isfinite().all()
+    layer.max_steps = None
+    double = make(name, num_steps=6)
+    torch.testing.assert_close(double(x.double(), index).float(), y, atol=1e-3, rtol=1e-3)
+
+
+@every_solver
+def test_bfloat16(name):
+    """The energy is rough there; what it is minimised to must not be nonsense."""
+    x, index = flatten(make_sets((3, 5, 2), dtype=torch.bfloat16))
+    layer = make(name, torch.bfloat16, num_steps=12)
+    y = layer(x, index)
+    assert y.dtype == torch.bfloat16
+    y.sum().backward()
+    for parameter in layer.parameters():
+        assert bool(parameter.grad.isfinite().all())
+    start = layer.energy(x, torch.zeros_like(y), index)
+    assert bool((layer.energy(x, y, index) < start).all())
+
+
+@every_solver
+@pytest.mark.parametrize("differentiation", ["Unrolled", "Truncated"])
+def test_gradients(name, differentiation):
+    """Every parameter has one, learned scalars too, and only those of a fixed solver have none."""
+    x, index = flatten(make_sets((3, 5, 2)))
+    layer = make(name, num_steps=5)
+    if differentiation == "Truncated":
+        layer.differentiation = Truncated(3)
+    layer(x, index).square().sum().backward()
+    for parameter in layer.parameters():
+        assert bool(parameter.grad.isfinite().all())
+    for parameter in layer.solver.parameters():
+        assert parameter.grad != 0
+
+
+@pytest.mark.parametrize("name", sorted(SOLVERS.keys() - {"Newton", "Polished"}))
+@given(seeds)
+def test_unrolled_gradients_are_those_of_finite_differences(name, seed):
+    """But for those with a matrix, which is a constant to the gradient and not to the
+    differences."""
+    objective = Function(
+        lambda y: (y.square() + 0.4 * torch.cos(2 * y + y.sum(-1, keepdim=True))).sum(-1)
+    )
+    objective.known_bounds = Bounds(torch.ones(2).double(), torch.full((2,), 9.0).double())
+    solver = SOLVERS[name]().double()
+    y = torch.randn(2, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+    def end(y):
+        return states_of(solver, objective, y, 4)[-1].y
+
+    assert torch.autograd.gradcheck(end, y.requires_grad_())
+
+
+@pytest.mark.parametrize("name", sorted(SOLVERS.keys() - {"StronglyConvexNesterov"}))
+def test_a_users_own_potential(name):
+    """It does not know bounds of its curvature."""
+    layer = EquilibriumAggregation(
+        3, 3, potential=Quadratic(), regularizer=NoRegularizer(), solver=SOLVERS[name](),
+        scaling="mean", num_steps=200,
+    )  # fmt: skip
+    x = torch.randn(7, 3)
+    torch.testing.assert_close(layer(x)[0], x.mean(0), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.compile
+@pytest.mark.filterwarnings("ignore:.*Function'> should not be instant:DeprecationWarning")
+@every_solver
+def test_compiles_whole(name):
+    x, index = flatten(make_sets((3, 5, 2)))
+    layer = make(name, num_steps=3)
+    torch.compiler.reset()
+    compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x, index, dim_size=3), layer(x, index))
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x, index, dim_size=3), layer(x, index))

@@ -1,0 +1,422 @@
+"""`compare_gradients`: the numbers are right, and the layer is left alone."""
+
+import ast
+import copy
+import json
+import math
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+import equipool.comparison
+from cases import Quadratic, flatten, make_layer, make_sets, offsets
+from equipool import (
+    EquilibriumAggregation,
+    Nesterov,
+    NoRegularizer,
+    OneStep,
+    ResNetPotential,
+    SquaredNorm,
+    Truncated,
+    Unrolled,
+)
+from equipool.comparison import cost
+from equipool.comparison.agreement import Agreement, agreement
+from equipool.comparison.compare import compare_gradients, usual_ways
+from equipool.comparison.cost import Seconds, peak_bytes_of, seconds_of
+from equipool.comparison.result import GradientComparison, GradientRow, percent
+from equipool.differentiation import Implicit
+from equipool.potentials.convex import ConvexPotential
+
+CPU = torch.device("cpu")
+SETS = make_sets((3, 5, 1, 4), dtype=torch.float32)
+
+
+@pytest.fixture
+def layer():
+    return make_layer(dtype=torch.float32)
+
+
+def naive_gradients(layer, x, index, way, upstream):
+    """Parameters' and elements' gradients, written out."""
+    layer = copy.deepcopy(layer)
+    layer.differentiation = way
+    x = x.clone().requires_grad_()
+    y = layer(x, index)
+    inputs = [*(p for p in layer.parameters() if p.requires_grad), x]
+    found = torch.autograd.grad((y * upstream).sum(), inputs, allow_unused=True)
+    found = [torch.zeros_like(p) if g is None else g for p, g in zip(inputs, found, strict=True)]
+    return torch.cat([g.flatten() for g in found[:-1]]).double(), found[-1].flatten().double()
+
+
+def naive_agreement(found, exact):
+    return (
+        float(found @ exact / (found.norm() * exact.norm())),
+        float((found - exact).norm() / exact.norm()),
+    )
+
+
+class TestNumbers:
+    @pytest.mark.parametrize("way", [Unrolled(), Truncated(2), OneStep()], ids=repr)
+    def test_are_those_of_gradients_taken_by_hand(self, layer, way):
+        x, index = flatten(SETS)
+        torch.manual_seed(3)
+        head = nn.Linear(4, 1)
+
+        def loss(y):
+            return head(y).square().sum()
+
+        (row,) = compare_gradients(layer, x, index, ways=[way], loss=loss, repeats=1).rows
+        y = layer(x, index).detach().requires_grad_()
+        (upstream,) = torch.autograd.grad(loss(y), y)
+        exact = naive_gradients(
+            copy.deepcopy(layer).double(), x.double(), index, Unrolled(), upstream.double()
+        )
+        found = naive_gradients(layer, x, index, way, upstream)
+        for mine, *theirs in zip((row.parameters, row.x), found, exact, strict=True):
+            cosine, error = naive_agreement(*theirs)
+            assert mine.cosine == pytest.approx(cosine, abs=1e-9)
+            assert mine.relative_error == pytest.approx(error, rel=1e-6)
+
+    def test_of_the_exact_way_in_float64_are_exact(self):
+        x, index = flatten(make_sets((3, 5)))
+        (row,) = compare_gradients(make_layer(), x, index, ways=[Unrolled()], repeats=1).rows
+        assert row.way == "Unrolled()"
+        for found in (row.parameters, row.x):
+            assert found.cosine == pytest.approx(1, abs=1e-12)
+            assert found.relative_error < 1e-12
+        assert row.fallback is None
+
+    def test_more_steps_are_nearer(self, layer):
+        x, index = flatten(SETS)
+        ways = [Truncated(k) for k in (1, 3, 6)]
+        found = compare_gradients(layer, x, index, ways=ways, repeats=1)
+        errors = [row.parameters.relative_error for row in found.rows]
+        assert errors[0] > errors[1] > errors[2]
+        assert errors[2] < 1e-5
+
+    @pytest.mark.parametrize(("num_steps", "fraction"), [(0, 0.25), (200, 1.0)])
+    def test_fraction_converged(self, num_steps, fraction):
+        """At the start a set of zeros has converged, and the others have not."""
+        layer = EquilibriumAggregation(
+            3, 3, potential=Quadratic(), regularizer=NoRegularizer(), solver=Nesterov(0.1),
+            scaling="mean", num_steps=num_steps,
+        )  # fmt: skip
+        x, index = flatten([torch.zeros(2, 3), *SETS[:3]])
+        (row,) = compare_gradients(layer, x, index, ways=[Unrolled()], repeats=1).rows
+        assert row.converged == fraction
+
+    def test_every_layout_has_the_same(self, layer):
+        x, index = flatten(SETS)
+        padded = torch.nn.utils.rnn.pad_sequence(SETS, batch_first=True)
+        mask = torch.arange(5) < torch.tensor([len(s) for s in SETS])[:, None]
+        nested = torch.nested.nested_tensor(SETS, layout=torch.jagged)
+        order = torch.randperm(len(x))
+        found = [
+            compare_gradients(layer, *call, ways=[Truncated(2)], repeats=1, **layout)
+            for call, layout in (
+                ((x, index), {}),
+                ((x[order], index[order]), {}),
+                ((x,), {"ptr": offsets(SETS)}),
+                ((padded,), {"mask": mask}),
+                ((nested,), {}),
+                ((x, index), {"dim_size": 4}),
+            )
+        ]
+        (expected,) = found[0].rows
+        for other in found:
+            (row,) = other.rows
+            assert row.parameters.cosine == pytest.approx(expected.parameters.cosine, abs=1e-5)
+            assert row.x.relative_error == pytest.approx(expected.x.relative_error, rel=1e-4)
+            assert other.setting == found[0].setting
+
+    def test_of_what_is_not_finite_say_so(self, layer):
+        x, index = flatten(SETS)
+        x[0, 0] = math.nan
+        found = compare_gradients(layer, x, index, ways=[OneStep()], repeats=1)
+        assert math.isnan(found.rows[0].parameters.cosine)
+        assert "not finite" in str(found)
+
+    def test_of_a_layer_without_parameters(self):
+        layer = EquilibriumAggregation(
+            3, 3, potential=Quadratic(), regularizer=NoRegularizer(),
+            solver=Nesterov(0.1, learnable=False), scaling="mean",
+        )  # fmt: skip
+        found = compare_gradients(layer, SETS[0], ways=[Unrolled()], repeats=1)
+        assert found.rows[0].parameters is None
+        assert found.rows[0].x.cosine == pytest.approx(1)
+
+    def test_frozen_parameters_are_left_out(self, layer):
+        free = compare_gradients(layer, SETS[0], ways=[OneStep()], repeats=1).rows[0]
+        for name, parameter in layer.potential.named_parameters():
+            parameter.requires_grad_("linears.0" in name)
+        layer.solver.requires_grad_(False)
+        layer.regularizer.requires_grad_(False)
+        frozen = compare_gradients(layer, SETS[0], ways=[OneStep()], repeats=1).rows[0]
+        assert frozen.x == free.x
+        assert frozen.parameters != free.parameters
+
+
+class TestTheLayerIsLeftAlone:
+    def snapshot(self, layer, x):
+        return copy.deepcopy(
+            (layer.state_dict(), [p.grad for p in layer.parameters()], x.grad, x.requires_grad,
+             torch.random.get_rng_state(), layer.num_steps, layer.training)
+        )  # fmt: skip
+
+    def test_with_its_gradients_and_the_random_state(self, layer):
+        x, index = flatten(SETS)
+        x.requires_grad_()
+        way = layer.differentiation = Truncated(2)
+        layer(x, index).sum().backward()
+        before = self.snapshot(layer, x)
+        compare_gradients(layer, x, index, repeats=1, loss=lambda y: (y * torch.rand(4)).sum())
+        assert layer.differentiation is way
+        torch.testing.assert_close(self.snapshot(layer, x), before, rtol=0, atol=0)
+
+    def test_default_loss_does_not_depend_on_the_random_state(self, layer):
+        found = []
+        for seed in (1, 2):
+            torch.manual_seed(seed)
+            found.append(compare_gradients(layer, SETS[0], ways=[OneStep()], repeats=1).rows[0])
+        assert found[0].parameters == found[1].parameters
+
+    @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+    def test_works_where_gradients_are_off(self, layer, mode):
+        expected = compare_gradients(layer, *flatten(SETS), ways=[OneStep()], repeats=1).rows[0]
+        with mode():
+            found = compare_gradients(layer, *flatten(SETS), ways=[OneStep()], repeats=1).rows[0]
+        assert found.parameters == expected.parameters
+
+    def test_under_autocast_the_exact_one_is_exact(self, layer):
+        with torch.autocast("cpu", torch.bfloat16):
+            (row,) = compare_gradients(layer, SETS[1], ways=[Unrolled()], repeats=1).rows
+        assert 1e-4 < row.parameters.relative_error < 0.5
+
+
+class TestErrors:
+    def test_layer_of_another_kind(self):
+        with pytest.raises(TypeError, match=r"layer is Linear, expected .*give its \.layer"):
+            compare_gradients(nn.Linear(3, 3), SETS[0])
+
+    @pytest.mark.parametrize("repeats", [0, True, 1.5])
+    def test_repeats(self, layer, repeats):
+        with pytest.raises(ValueError, match=f"repeats is {repeats!r}"):
+            compare_gradients(layer, SETS[0], repeats=repeats)
+
+    @pytest.mark.parametrize(
+        ("loss", "message"),
+        [
+            (lambda y: y, r"loss returned \(1, 4\)"),
+            (lambda y: 1.0, "loss returned float"),
+            (lambda y: y.detach().sum(), "loss returned a constant"),
+            (lambda y: torch.ones((), requires_grad=True) * 2, "does not depend on y"),
+        ],
+    )
+    def test_loss(self, layer, loss, message):
+        with pytest.raises(ValueError, match=message):
+            compare_gradients(layer, SETS[0], loss=loss)
+
+
+class TestAgreement:
+    @given(st.lists(st.tuples(*[st.floats(-5, 5)] * 2), min_size=1, max_size=6), st.floats(0.1, 9))
+    def test_of_a_multiple(self, pairs, factor):
+        vector = torch.tensor([a for a, _ in pairs], dtype=torch.float64) + 6
+        found = agreement(factor * vector, vector)
+        assert found.cosine == pytest.approx(1)
+        assert found.relative_error == pytest.approx(abs(factor - 1), abs=1e-12)
+        assert agreement(-vector, vector).cosine == pytest.approx(-1)
+
+    def test_of_vectors_whose_squares_are_out_of_range(self):
+        large = torch.tensor([3e200, 4e200], dtype=torch.float64)
+        assert agreement(large, large / 1e300) == Agreement(pytest.approx(1), pytest.approx(1e300))
+        assert agreement(large / 1e300, large).relative_error == pytest.approx(1)
+
+    def test_of_zero(self):
+        zero, one = torch.zeros(2), torch.ones(2)
+        assert agreement(zero, zero) == Agreement(1.0, 0.0)
+        assert agreement(zero, one) == Agreement(0.0, 1.0)
+        assert agreement(one, zero) == Agreement(0.0, math.inf)
+        assert agreement(torch.zeros(0), torch.zeros(0)) == Agreement(1.0, 0.0)
+
+    @pytest.mark.parametrize("bad", [math.nan, math.inf])
+    def test_of_what_is_not_finite(self, bad):
+        for pair in ((torch.tensor([bad]), torch.ones(1)), (torch.ones(1), torch.tensor([bad]))):
+            assert math.isnan(agreement(*pair).cosine)
+            assert math.isnan(agreement(*pair).relative_error)
+
+
+class TestCost:
+    def test_peak_memory_is_the_most_held_at_a_time(self):
+        def step():
+            first = torch.empty(10**6, dtype=torch.uint8)
+            second = torch.empty(2 * 10**6, dtype=torch.uint8)
+            del first
+            third = torch.empty(5 * 10**5, dtype=torch.uint8)
+            del second, third
+
+        assert peak_bytes_of(step, CPU) == pytest.approx(3 * 10**6, rel=0.01)
+
+    def test_peak_memory_does_not_count_what_was_there(self):
+        held = torch.ones(10**6)
+        peak = peak_bytes_of(lambda: (held * 2, held * 3), CPU)
+        assert peak == pytest.approx(8 * 10**6, rel=0.01)
+
+    def test_memory_of_unrolling_grows_where_every_step_is_kept(self):
+        """Left to automatic differentiation, a step keeps its activations."""
+        torch.manual_seed(0)
+        layer = EquilibriumAggregation(3, 4, potential=ResNetPotential(3, 4, factored=False))
+        x = torch.randn(200, 3)
+        peaks = {}
+        for layer.num_steps in (2, 12):
+            found = compare_gradients(layer, x, ways=[Unrolled(), OneStep()], repeats=1)
+            peaks[layer.num_steps] = [row.peak_bytes for row in found.rows]
+        assert peaks[12][0] > 3 * peaks[2][0]
+        assert peaks[12][1] < 1.2 * peaks[2][1]
+
+    def test_time_is_the_median_of_the_repeats(self, monkeypatch):
+        clock = iter([0.0, 5.0, 10.0, 11.0, 20.0, 22.0])
+        monkeypatch.setattr(cost.time, "perf_counter", lambda: next(clock))
+        calls = []
+        found = seconds_of(lambda: calls.append(1), CPU, repeats=3)
+        assert found == Seconds(median=2.0, fastest=1.0, slowest=5.0)
+        assert len(calls) == 3
+
+
+def make_comparison():
+    rows = (
+        GradientRow("Unrolled()", Agreement(1.0, 1e-7), Agreement(0.999999, 2e-7),
+                    Seconds(0.25, 0.2, 0.3), 3 * 2**20, 0.5, None),
+        GradientRow("Other(1)", None, Agreement(math.nan, math.nan),
+                    Seconds(0.001, 0.0005, 0.002), 2**19, 1.0, 0.25),
+        GradientRow("Third()", Agreement(0.5, 0.0), Agreement(0.5, math.inf),
+                    Seconds(0.001, 0.0005, 0.002), 2**19, 0.999, 0.0),
+    )  # fmt: skip
+    return GradientComparison(rows, "a setting")
+
+
+class TestResult:
+    def test_as_text_has_aligned_columns(self):
+        setting, blank, *lines = str(make_comparison()).splitlines()
+        assert (setting, blank) == ("a setting", "")
+        ends = [[match.end() for match in re.finditer(r"\S+(?: \S+)*", line)] for line in lines]
+        assert ends[0][1:] == ends[3][1:]
+        assert lines[1].split()[:3] == ["Unrolled()", "1.0000", "1e-07"]
+        assert "0.9999" in lines[1]
+        assert "250" in lines[1]
+        assert "200-300" in lines[1]
+        assert lines[2].count("not finite") == 2
+        assert lines[2].endswith("100 %       25 %")
+
+    def test_as_markdown_has_the_same_cells(self):
+        heading, rule, *lines = make_comparison().markdown().splitlines()
+        assert len({line.count("|") for line in (heading, rule, *lines)}) == 1
+        first = [cell.strip() for cell in lines[0].strip("|").split("|")]
+        assert first[0] == "`Unrolled()`"
+        assert first[1:] == make_comparison().rows[0].cells()[1:]
+
+    def test_as_numbers_alone(self):
+        content = json.loads(json.dumps(make_comparison().as_dict()))
+        assert content["setting"] == "a setting"
+        assert content["rows"][0]["parameters"] == {"cosine": 1.0, "relative_error": 1e-7}
+        assert content["rows"][1]["parameters"] is None
+
+    def test_part_of_the_sets_is_never_shown_as_none_or_all(self):
+        assert [percent(f) for f in (0.0, 1e-4, 0.25, 0.9999, 1.0)] == [
+            "0 %", "< 1 %", "25 %", "> 99 %", "100 %",
+        ]  # fmt: skip
+
+    @pytest.mark.parametrize("ending", ["svg", "png"])
+    def test_plot(self, tmp_path, ending):
+        file = tmp_path / f"comparison.{ending}"
+        make_comparison().plot(str(file))
+        assert file.stat().st_size > 1000
+        if ending == "svg":
+            text = file.read_text()
+            assert "Other(1), 25 % fell back" in text
+            assert "not finite" in text
+            first = file.read_bytes()
+            make_comparison().plot(file)
+            assert file.read_bytes() == first
+
+    def test_plot_without_matplotlib_says_what_to_install(self, tmp_path, monkeypatch):
+        monkeypatch.setitem(sys.modules, "matplotlib", None)
+        monkeypatch.delitem(sys.modules, "equipool.comparison.picture", raising=False)
+        with pytest.raises(ModuleNotFoundError, match=r'pip install "equipool\[report\]"'):
+            make_comparison().plot(tmp_path / "comparison.svg")
+
+    def test_comparing_alone_needs_no_matplotlib(self):
+        """It is imported by one file, and that one where something is drawn."""
+        for path in Path(equipool.comparison.__file__).parent.glob("*.py"):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            outside = [ast.unparse(node) for node in tree.body
+                       if isinstance(node, ast.Import | ast.ImportFrom)]  # fmt: skip
+            drawing = path.name == "picture.py"
+            assert any("matplotlib" in line for line in outside) == drawing
+            assert not any("picture" in line for line in outside)
+
+
+class TestUsualWays:
+    def test_exact_linear_algebra_is_for_small_outputs(self):
+        small, large = (usual_ways(EquilibriumAggregation(3, size)) for size in (16, 17))
+        assert list(small) == [*large, "Implicit, Cholesky"]
+        assert {type(way) for way in large.values()} == {Unrolled, Truncated, OneStep, Implicit}
+
+    def test_implicit_gradients_ask_for_the_tolerance_of_the_layer(self):
+        ways = usual_ways(EquilibriumAggregation(3, 4, tolerance=1e-5)).values()
+        assert {way.tolerance for way in ways if isinstance(way, Implicit)} == {1e-5}
+
+    def test_at_a_minimum_the_implicit_ones_are_exact_and_nothing_falls_back(self):
+        layer = converging_layer(num_steps=300)
+        found = {row.way: row for row in compare_gradients(layer, SETS[1], repeats=1).rows}
+        assert len(found) == 6
+        for name in ("Implicit, CG", "Implicit, Neumann", "Implicit, Cholesky"):
+            assert found[name].parameters.relative_error < 1e-2
+            assert (found[name].converged, found[name].fallback) == (1.0, 0.0)
+        assert found["OneStep"].parameters.relative_error > 0.1
+
+    def test_before_the_minimum_they_fall_back_to_the_last_steps(self):
+        found = compare_gradients(converging_layer(num_steps=8), SETS[1], repeats=1)
+        rows = {row.way: row for row in found.rows}
+        assert (rows["Implicit, CG"].converged, rows["Implicit, CG"].fallback) == (0.0, 1.0)
+        expected = rows["Truncated(5)"].parameters.cosine
+        assert rows["Implicit, CG"].parameters.cosine == pytest.approx(expected, abs=1e-5)
+        assert "100 %" in str(found)
+
+    def test_what_the_backward_pass_finds_out_is_counted(self):
+        """At a maximum the gradient vanishes, and only the Hessian tells."""
+        layer = EquilibriumAggregation(3, 3, potential=Hill(), regularizer=NoRegularizer())
+        found = compare_gradients(layer, SETS[1], ways={"mine": Implicit()}, repeats=1)
+        (row,) = found.rows
+        assert (row.way, row.converged, row.fallback) == ("mine", 1.0, 1.0)
+
+
+class Hill(nn.Module):
+    def forward(self, x, y):
+        return -y.square().sum(-1) * (1 + x.square().sum(-1))
+
+
+def converging_layer(num_steps):
+    torch.manual_seed(0)
+    return EquilibriumAggregation(
+        3, 4, potential=ConvexPotential(3, 4, hidden=(8,)), regularizer=SquaredNorm(1.0),
+        num_steps=num_steps,
+    )  # fmt: skip
+
+
+@pytest.mark.gpu
+def test_on_a_gpu(layer):
+    x, index = flatten(SETS)
+    host = compare_gradients(layer, x, index, repeats=1)
+    device = compare_gradients(layer.cuda(), x.cuda(), index.cuda(), repeats=2)
+    assert "cuda" in device.setting
+    for mine, theirs in zip(device.rows, host.rows, strict=True):
+        assert mine.parameters.cosine == pytest.approx(theirs.parameters.cosine, abs=1e-3)
+        assert mine.peak_bytes > 0
+        assert 0 < mine.seconds.fastest <= mine.seconds.slowest

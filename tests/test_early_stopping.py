@@ -1,0 +1,233 @@
+"""Sets that have reached the tolerance stop, where they are, and cost no more."""
+
+import pytest
+import torch
+from torch import nn
+
+from cases import assert_near, flatten, make_layer, make_sets
+from equipool import EquilibriumAggregation, HeavyBall, Nesterov, NoRegularizer, descent
+
+SIZES = (2, 5, 0, 1, 9, 3)
+
+
+def solving_layer(tolerance=1e-4, max_steps=400, **options):
+    layer = make_layer(hidden=(5, 3), learning_rate=0.03, momentum=0.8, seed=2, **options)
+    layer.max_steps, layer.tolerance = max_steps, tolerance
+    return layer
+
+
+@pytest.fixture(params=["compacted", "masked", "with a graph"])
+def way(request, monkeypatch):
+    """Stopped sets are dropped, at once; or masked to the end; or masked because of a graph."""
+    limits = {"compacted": 1.0, "masked": -1.0, "with a graph": 1.0}
+    monkeypatch.setattr(descent, "COMPACT_BELOW", limits[request.param])
+    with torch.set_grad_enabled(request.param == "with a graph"):
+        yield request.param
+
+
+def naive_stops(layer, x):
+    """For one set: the listing's loop, stopped by hand. Where it ended, and after how many steps"""
+    y = v = torch.zeros(1, layer.out_channels, dtype=x.dtype)
+    for step in range(1, layer.max_steps + 1):
+        point = (y + layer.solver.momentum * v).detach().requires_grad_()
+        with torch.enable_grad():
+            (g,) = torch.autograd.grad(layer.energy(x, point).sum(), point)
+        if g.abs().max() <= layer.tolerance:
+            return point.detach(), step
+        v = layer.solver.momentum * v - layer.solver.learning_rate * g
+        y = y + v
+    return y.detach(), layer.max_steps
+
+
+def test_each_set_stops_by_itself(way):
+    """Against a loop over each set alone, in every way to leave out the sets that have stopped."""
+    layer = solving_layer()
+    sets = make_sets(SIZES)
+    x, index = flatten(sets)
+    solution = layer.solve(x, index, dim_size=len(sets))
+    stops = [naive_stops(layer, elements) for elements in sets if len(elements)]
+    stops.insert(2, (torch.zeros(1, 4, dtype=x.dtype), 1))  # the empty set
+    assert solution.steps.tolist() == [steps for _, steps in stops]
+    assert len(set(solution.steps.tolist())) > 3
+    assert_near(solution.y, torch.cat([y for y, _ in stops]), 1e-11)
+    assert (solution.residual <= layer.tolerance).all()
+    assert solution.converged.all()
+
+
+def test_the_output_is_that_of_the_full_solve_within_the_tolerance():
+    x, index = flatten(make_sets((2, 5, 9, 3)))
+    errors = []
+    full = solving_layer(num_steps=600)
+    full.max_steps = None
+    with torch.no_grad():
+        expected = full(x, index)
+        for tolerance in (1e-2, 1e-4, 1e-8):
+            errors.append(float((solving_layer(tolerance)(x, index) - expected).abs().max()))
+            assert errors[-1] < 50 * tolerance
+    assert errors[0] > errors[1] > errors[2]
+
+
+@pytest.mark.parametrize("factored", [True, False], ids=["factored", "autograd"])
+def test_a_set_does_not_depend_on_the_batch(factored, way):
+    layer = solving_layer(factored=factored)
+    sets = make_sets(SIZES)
+    x, index = flatten(sets)
+    whole = layer.solve(x, index, dim_size=len(sets))
+    for row, elements in enumerate(sets):
+        alone = layer.solve(elements, torch.zeros(len(elements)).long(), dim_size=1)
+        assert_near(whole.y[row : row + 1], alone.y, 1e-11)
+        assert whole.steps[row] == alone.steps
+
+
+def test_padding_and_other_layouts(way):
+    layer = solving_layer()
+    sets = make_sets(SIZES)
+    x, index = flatten(sets)
+    expected = layer.solve(x, index, dim_size=len(sets))
+    length = max(SIZES) + 1
+    padded = torch.stack([torch.cat([s, s.new_full((length - len(s), 3), 7.0)]) for s in sets])
+    mask = torch.arange(length) < torch.tensor(SIZES).unsqueeze(-1)
+    flat, flat_index = torch.cat([x, x[:2]]), torch.cat([index, index[:2]])
+    kept = torch.arange(len(flat)) < len(x)
+    for solution in (
+        layer.solve(padded, mask=mask),
+        layer.solve(flat, flat_index, mask=kept, dim_size=len(sets)),
+    ):
+        assert_near(solution.y, expected.y, 1e-11)
+        assert torch.equal(solution.steps, expected.steps)
+
+
+def test_a_set_that_is_not_finite_goes_on_and_holds_up_no_other(way):
+    layer = solving_layer(max_steps=300)
+    x, index = flatten(make_sets((2, 5, 3)))
+    expected = layer.solve(x, index)
+    x[3, 1] = torch.nan
+    solution = layer.solve(x, index)
+    assert solution.steps.tolist() == [expected.steps[0], 300, expected.steps[2]]
+    assert solution.converged.tolist() == [True, False, True]
+    assert_near(solution.y[[0, 2]], expected.y[[0, 2]], 1e-11)
+
+
+@pytest.mark.parametrize("max_steps", [0, 1, 3])
+def test_no_set_takes_more_steps_than_it_may(max_steps, way):
+    layer = solving_layer(1e-12, max_steps)
+    x, index = flatten(make_sets((2, 5)))
+    solution = layer.solve(x, index)
+    assert solution.steps.tolist() == [max_steps, max_steps]
+    assert solution.num_steps == max_steps
+    layer.num_steps, layer.max_steps = max_steps, None
+    assert_near(solution.y, layer.solve(x, index).y, 1e-13)
+
+
+def test_the_auxiliary_loss_is_a_mean_over_the_steps_that_were_taken(way):
+    layer = solving_layer(1e-2)
+    sets = make_sets((2, 5, 3))
+    whole = layer.solve(*flatten(sets))
+    parts = [layer.solve(elements) for elements in sets]
+    assert len({int(part.steps) for part in parts}) > 1
+    assert_near(whole.aux_loss, sum(part.aux_loss for part in parts) / 3, 1e-12)
+    layer.max_steps, layer.num_steps = None, int(parts[0].steps)
+    assert_near(layer.solve(sets[0]).aux_loss, parts[0].aux_loss, 1e-12)
+
+
+def test_the_trajectory_stays_where_a_set_stopped(way):
+    layer = solving_layer(1e-2)
+    x, index = flatten(make_sets((2, 5, 3)))
+    solution = layer.solve(x, index, trajectory=True)
+    last = int(solution.steps.max())
+    assert solution.trajectory.shape[0] == last + 1
+    for row, steps in enumerate(solution.steps):
+        path = solution.trajectory[:, row]
+        assert (path[int(steps) :] == solution.y[row]).all()
+        assert not torch.equal(path[int(steps) - 2], solution.y[row])
+
+
+class Valley(nn.Module):
+    """A parabola whose curvature is the element, and the count of elements it was asked for."""
+
+    def __init__(self):
+        super().__init__()
+        self.elements = 0
+        self.calls = 0
+
+    def forward(self, x, y):
+        self.elements += len(x)
+        self.calls += 1
+        return 0.5 * (x * (y - 1).square()).sum(-1)
+
+
+def valley_layer(**options):
+    return EquilibriumAggregation(
+        1, 1, potential=Valley(), regularizer=NoRegularizer(), solver=Nesterov(0.1, 0.0),
+        scaling="mean", tolerance=1e-6, **options,
+    ).double()  # fmt: skip
+
+
+def fast_and_slow(num_sets=20, elements=3):
+    """Half of the sets converge in a few steps, the others in many: curvatures 9 and 2."""
+    curvature = torch.where(torch.arange(num_sets) % 2 == 0, 9.0, 2.0).double()
+    index = torch.arange(num_sets).repeat_interleave(elements)
+    return curvature[index].unsqueeze(-1), index
+
+
+def test_sets_that_have_stopped_cost_nothing():
+    x, index = fast_and_slow()
+    layer = valley_layer(max_steps=200)
+    with torch.no_grad():
+        layer(x, index)
+        evaluated, calls = layer.potential.elements, layer.potential.calls
+        steps = layer.solve(x, index).steps
+    fast, slow = int(steps[0]), int(steps[1])
+    assert 5 <= fast < 10
+    assert 40 < slow < 100
+    assert torch.equal(steps, torch.tensor([fast, slow]).repeat(10))
+    assert calls == slow
+    assert evaluated == 30 * fast + 30 * slow  # and not 60 * slow
+
+
+def test_a_few_stopped_sets_are_carried_along():
+    """Dropping them costs more than they do."""
+    curvature = torch.full((20, 1), 2.0).double()
+    curvature[0] = 9.0
+    layer = valley_layer(max_steps=200)
+    with torch.no_grad():
+        layer(curvature, torch.arange(20))
+        evaluated, calls = layer.potential.elements, layer.potential.calls
+    assert evaluated == 20 * calls
+
+
+def test_when_all_have_stopped_nothing_goes_on():
+    x, index = fast_and_slow()
+    layer = valley_layer(max_steps=10_000)
+    assert layer(x, index).requires_grad
+    assert layer.potential.calls < 100
+
+
+def test_with_a_fixed_number_of_steps_no_set_stops():
+    x, index = fast_and_slow()
+    layer = valley_layer(num_steps=30)
+    with torch.no_grad():
+        layer(x, index)
+        assert layer.potential.elements == 60 * 30
+        assert layer.solve(x, index).steps.tolist() == [30] * 20
+
+
+class Shortening(HeavyBall):
+    """A solver whose steps, the same for all rows, grow shorter."""
+
+    def step(self, objective, state):
+        state = super().step(objective, state)
+        return state._replace(learning_rate=0.995 * state.learning_rate)
+
+
+def test_what_all_rows_share_goes_on_beside_sets_that_have_stopped(way):
+    layer = solving_layer(1e-3)
+    layer.solver = Shortening(0.03, 0.8).double()
+    sets = make_sets((2, 5, 9))
+    whole = layer.solve(*flatten(sets))
+    assert whole.converged.all()
+    assert whole.steps.unique().numel() == 3
+    for row, elements in enumerate(sets):
+        # In its last step a set only finds that it has arrived.
+        layer.max_steps, layer.num_steps = None, int(whole.steps[row]) - 1
+        assert_near(whole.y[row : row + 1], layer(elements), 1e-12)

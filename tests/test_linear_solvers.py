@@ -1,0 +1,236 @@
+"""Linear solvers against dense solutions, and what they do where there is none."""
+
+import pytest
+import torch
+
+from equipool.linear_solvers import Cholesky, ConjugateGradients, LinearSolver, Neumann
+
+SOLVERS = {
+    "conjugate gradients": ConjugateGradients(tolerance=1e-12),
+    "neumann": Neumann(max_steps=5000, tolerance=1e-12),
+    "cholesky": Cholesky(),
+}
+each_solver = pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
+
+
+def make_matrices(*spectra, seed=0, dtype=torch.float64):
+    """One symmetric matrix for each list of eigenvalues."""
+    generator = torch.Generator().manual_seed(seed)
+    matrices = []
+    for spectrum in spectra:
+        size = len(spectrum)
+        q, _ = torch.linalg.qr(torch.randn(size, size, generator=generator, dtype=torch.float64))
+        matrices.append(q @ torch.diag(torch.tensor(spectrum, dtype=torch.float64)) @ q.T)
+    return torch.stack(matrices).to(dtype)
+
+
+def product_with(matrices):
+    return lambda v: torch.einsum("rij,rj->ri", matrices, v)
+
+
+def make_b(rows, size, seed=3, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(rows, size, generator=generator, dtype=torch.float64).to(dtype)
+
+
+DEFINITE = make_matrices([1.0, 2.0, 3.0, 20.0], [0.5, 0.5, 0.5, 0.5], [0.1, 1.0, 4.0, 4.0])
+
+
+@each_solver
+def test_solves_each_row(solver):
+    b = make_b(3, 4)
+    solution = solver(product_with(DEFINITE), b)
+    expected = torch.linalg.solve(DEFINITE, b)
+    assert solution.solved.all()
+    torch.testing.assert_close(solution.x, expected, rtol=1e-9, atol=1e-10)
+
+
+@each_solver
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+def test_scales_with_b_far_beyond_what_its_squares_hold(solver, scale):
+    """Losses are scaled up for half precision, and gradients of means over millions are small."""
+    b, matrices = make_b(3, 4, dtype=torch.float32), DEFINITE.float()
+    solver = Neumann(5000, 1e-6) if solver is SOLVERS["neumann"] else solver
+    found = solver(product_with(matrices), scale * b)
+    assert found.solved.all()
+    torch.testing.assert_close(found.x / scale, torch.linalg.solve(matrices, b), rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("kind", [ConjugateGradients, Neumann, Cholesky])
+def test_ridge(kind):
+    b, ridged = make_b(3, 4), DEFINITE + 0.7 * torch.eye(4, dtype=torch.float64)
+    limits = {} if kind is Cholesky else {"max_steps": 2000, "tolerance": 1e-12}
+    solution = kind(ridge=0.7, **limits)(product_with(DEFINITE), b)
+    assert solution.solved.all()
+    torch.testing.assert_close(solution.x, torch.linalg.solve(ridged, b), rtol=1e-9, atol=1e-10)
+
+
+@each_solver
+def test_a_matrix_that_is_not_positive_definite_is_not_solved_and_harms_no_other(solver):
+    indefinite, negative, definite, unknown = make_matrices(
+        [-0.5, 1.0, 2.0, 3.0], [-1.0, -2.0, -3.0, -4.0], [1.0, 1.0, 2.0, 5.0], [1.0] * 4
+    )
+    matrices = torch.stack([indefinite, definite, negative, definite, unknown * torch.nan])
+    b = make_b(5, 4)
+    solution = solver(product_with(matrices), b)
+    assert solution.solved.tolist() == [False, True, False, True, False]
+    assert (solution.x[~solution.solved] == 0).all()
+    alone = solver(product_with(matrices[1:2]), b[1:2])
+    assert torch.equal(solution.x[1:2], alone.x)
+    assert torch.equal(solution.steps[1:2], alone.steps)
+
+
+@each_solver
+def test_a_singular_matrix_is_not_solved(solver):
+    """Unless b lies where it is not, there is no solution, and a rounded one is huge."""
+    matrices = make_matrices([0.0, 1.0, 2.0, 3.0], [1e-17, 1.0, 2.0, 3.0])
+    assert not solver(product_with(matrices), make_b(2, 4)).solved.any()
+
+
+@each_solver
+def test_zero_b_is_solved_by_zero(solver):
+    matrices = torch.cat([DEFINITE[:2], make_matrices([-1.0] * 4), DEFINITE[:1] * torch.nan])
+    b = torch.cat([make_b(1, 4), torch.zeros(3, 4, dtype=torch.float64)])
+    solution = solver(product_with(matrices), b)
+    assert solution.solved.all()
+    assert (solution.x[1:] == 0).all()
+    assert (solution.x[0] != 0).all()
+
+
+@pytest.mark.parametrize("ridge", [0.0, 0.5])
+@pytest.mark.parametrize("kind", [ConjugateGradients, Neumann, Cholesky])
+def test_nothing_to_be_solved_is_solved_by_zero(kind, ridge):
+    """An empty set has no energy: its matrix is zero, and nothing moves its output."""
+    matrices = torch.cat([DEFINITE[:1], torch.zeros(1, 4, 4, dtype=torch.float64)])
+    solution = kind(ridge=ridge)(product_with(matrices), make_b(2, 4))
+    assert solution.solved.all()
+    assert (solution.x[1] == 0).all()
+    assert (solution.x[0] != 0).all()
+
+
+@each_solver
+def test_what_is_not_finite_is_not_solved(solver):
+    b = make_b(3, 4)
+    b[0, 1], b[2, 2] = torch.inf, torch.nan
+    solution = solver(product_with(DEFINITE), b)
+    assert solution.solved.tolist() == [False, True, False]
+    torch.testing.assert_close(solution.x[1], torch.linalg.solve(DEFINITE[1], b[1]))
+
+
+@each_solver
+def test_no_rows(solver):
+    solution = solver(lambda v: v, torch.zeros(0, 4))
+    assert solution.x.shape == (0, 4)
+    assert solution.solved.shape == solution.steps.shape == (0,)
+
+
+@each_solver
+def test_a_solution_has_no_graph(solver):
+    b = make_b(3, 4).requires_grad_()
+    assert not solver(product_with(DEFINITE), b).x.requires_grad
+
+
+class Counting:
+    """Products, counted."""
+
+    def __init__(self, matrices):
+        self.product = product_with(matrices)
+        self.count = 0
+
+    def __call__(self, v):
+        self.count += 1
+        return self.product(v)
+
+
+def test_conjugate_gradients_take_a_step_for_each_eigenvalue():
+    matrices = make_matrices([2.0] * 4, [1.0, 1.0, 3.0, 3.0], [1.0, 2.0, 3.0, 4.0])
+    product = Counting(matrices)
+    solution = ConjugateGradients(tolerance=1e-9)(product, make_b(3, 4))
+    assert solution.steps.tolist() == [1, 2, 4]
+    assert product.count == 4 + 1  # and one to check the solution
+
+
+def test_cholesky_takes_a_step_for_each_column():
+    product = Counting(DEFINITE)
+    assert Cholesky()(product, make_b(3, 4)).steps.tolist() == [4, 4, 4]
+    assert product.count == 4 + 1
+
+
+@pytest.mark.parametrize("kind", [ConjugateGradients, Neumann])
+def test_a_row_that_needs_more_steps_is_not_solved(kind):
+    matrices = torch.stack([DEFINITE[0], 2 * torch.eye(4, dtype=torch.float64)])
+    solution = kind(max_steps=2, tolerance=1e-9)(product_with(matrices), make_b(2, 4))
+    assert solution.solved.tolist() == [False, True]
+    assert (solution.x[0] == 0).all()
+
+
+@pytest.mark.parametrize("kind", [ConjugateGradients, Neumann])
+def test_the_tolerance_is_kept(kind):
+    matrices, b = make_matrices(torch.linspace(1, 50, 40).tolist()), make_b(1, 40)
+    for tolerance in (1e-2, 1e-5):
+        x = kind(max_steps=1000, tolerance=tolerance)(product_with(matrices), b).x
+        residual = (b - product_with(matrices)(x)).norm() / b.norm()
+        assert 0.1 * tolerance < residual <= 1.001 * tolerance
+
+
+def test_neumann_sums_the_series():
+    """With a step of one's own, term by term until the residual is within the tolerance."""
+    matrices, b = make_matrices([1.0, 1.5, 2.0, 2.5], [1.5, 2.0, 2.0, 2.0]), make_b(2, 4)
+    residual, x = b, torch.zeros_like(b)
+    steps = torch.zeros(2, dtype=torch.long)
+    for _ in range(10):
+        going = residual.norm(dim=-1) > 0.01 * b.norm(dim=-1)
+        steps += going
+        x += 0.5 * going.unsqueeze(-1) * residual
+        residual = torch.where(
+            going.unsqueeze(-1), residual - 0.5 * product_with(matrices)(residual), residual
+        )
+    assert 1 < steps[1] < steps[0] < 10
+    solution = Neumann(max_steps=10, tolerance=0.01, step=0.5)(product_with(matrices), b)
+    assert torch.equal(solution.steps, steps)
+    torch.testing.assert_close(solution.x, x)
+
+
+def test_neumann_gives_up_where_the_step_is_too_long():
+    solution = Neumann(max_steps=1000, step=0.3)(product_with(DEFINITE), make_b(3, 4))
+    assert solution.solved.tolist() == [False, True, True]
+    assert solution.steps[0] < 20
+
+
+class Liar(LinearSolver):
+    """Says that it has solved what it has not."""
+
+    def attempt(self, product, b):
+        solved = torch.ones(len(b), dtype=torch.bool)
+        x = torch.linalg.solve(DEFINITE, b)
+        x[0] *= 1.2
+        x[1] = torch.inf
+        return type(SOLVERS["cholesky"](product, b))(x, solved, torch.zeros(len(b)).long())
+
+
+def test_a_solution_is_checked():
+    solution = Liar()(product_with(DEFINITE), make_b(3, 4))
+    assert solution.solved.tolist() == [False, False, True]
+    assert (solution.x[:2] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ConjugateGradients(max_steps=0), "max_steps is 0, expected an int of 1 or more"),
+        (lambda: Neumann(max_steps=2.0), "max_steps is 2.0"),
+        (lambda: ConjugateGradients(tolerance=0.0), "tolerance is 0.0, expected more than 0"),
+        (lambda: Neumann(tolerance=0.5), "tolerance is 0.5, expected more than 0 and less than"),
+        (lambda: Cholesky(ridge=-1.0), "ridge is -1.0, expected a finite number of 0 or more"),
+        (lambda: Neumann(step=0.0), "step is 0.0, expected a finite number above 0"),
+    ],
+)
+def test_errors(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_repr():
+    assert repr(ConjugateGradients(7, 0.01)) == "ConjugateGradients(7, 0.01, ridge=0.0)"
+    assert repr(Neumann(7, 0.01, step=2.0)) == "Neumann(7, 0.01, ridge=0.0, step=2.0)"
+    assert repr(Cholesky(0.5)) == "Cholesky(ridge=0.5)"

@@ -1,0 +1,104 @@
+"""States of rows: taking, putting back and choosing some of them."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from equipool.rows import choose_rows, put_rows, take_rows, with_shared
+
+
+class Inner(NamedTuple):
+    matrix: Tensor
+    shared: Tensor
+
+
+class State(NamedTuple):
+    y: Tensor
+    flag: Tensor
+    inner: Inner
+    path: tuple[Tensor, ...]
+    count: int
+
+
+def make_state(offset=0.0, num_rows=4):
+    numbers = torch.arange(num_rows) + offset
+    return State(
+        y=numbers.unsqueeze(-1) * torch.ones(3),
+        flag=numbers > offset + 1,
+        inner=Inner(numbers.view(-1, 1, 1).expand(-1, 2, 2), torch.tensor(offset)),
+        path=(numbers,),
+        count=int(offset),
+    )
+
+
+def assert_same(found, expected):
+    """Equal to the bit, and of the same structure."""
+    assert type(found) is type(expected)
+    if isinstance(expected, tuple):
+        assert len(found) == len(expected)
+        for a, b in zip(found, expected, strict=True):
+            assert_same(a, b)
+    elif isinstance(expected, Tensor):
+        assert torch.equal(found, expected)
+        assert found.dtype == expected.dtype
+    else:
+        assert found == expected
+
+
+def rows_of(state):
+    """The numbers of the rows, read off each tensor that has them."""
+    return [state.y[:, 0].tolist(), state.inner.matrix[:, 1, 0].tolist(), state.path[0].tolist()]
+
+
+def test_take_rows():
+    taken = take_rows(make_state(10.0), torch.tensor([1, 3]))
+    assert rows_of(taken) == [[11.0, 13.0]] * 3
+    assert taken.flag.tolist() == [False, True]
+    assert isinstance(taken.inner, Inner)
+    assert (float(taken.inner.shared), taken.count) == (10.0, 10)
+
+
+def test_put_rows_replaces_those_alone():
+    old, rows = make_state(10.0), torch.tensor([0, 2])
+    put = put_rows(old, rows, make_state(50.0, num_rows=2))
+    assert rows_of(put) == [[50.0, 11.0, 51.0, 13.0]] * 3
+    assert put.flag.tolist() == [False, False, False, True]
+    assert (float(put.inner.shared), put.count) == (10.0, 10)
+    assert rows_of(old) == [[10.0, 11.0, 12.0, 13.0]] * 3  # as it was
+
+
+def test_what_is_taken_and_put_back_changes_nothing():
+    state, rows = make_state(10.0), torch.tensor([1, 2])
+    assert_same(put_rows(state, rows, take_rows(state, rows)), state)
+
+
+def test_choose_rows():
+    chosen = choose_rows(
+        torch.tensor([True, False, False, True]), make_state(10.0), make_state(50.0)
+    )
+    assert rows_of(chosen) == [[10.0, 51.0, 52.0, 13.0]] * 3
+    assert chosen.flag.tolist() == [False, False, True, True]
+    assert (float(chosen.inner.shared), chosen.count) == (10.0, 10)
+
+
+def test_rows_that_were_not_chosen_do_not_spread():
+    """A row that is not finite costs no other its value."""
+    other = make_state(50.0)._replace(y=torch.full((4, 3), torch.nan))
+    chosen = choose_rows(torch.tensor([True, True, False, True]), make_state(10.0), other)
+    assert torch.isnan(chosen.y).any(-1).tolist() == [False, False, True, False]
+
+
+def test_with_shared():
+    state = with_shared(make_state(10.0), make_state(50.0))
+    assert rows_of(state) == [[10.0, 11.0, 12.0, 13.0]] * 3
+    assert float(state.inner.shared) == 50.0
+    assert state.count == 10
+
+
+def test_rows_carry_gradients():
+    y = torch.ones(4, 3, requires_grad=True)
+    state = make_state()._replace(y=y)
+    chosen = choose_rows(torch.tensor([True, False, True, False]), state, make_state())
+    take_rows(chosen, torch.tensor([0, 1])).y.sum().backward()
+    assert y.grad[:, 0].tolist() == [1.0, 0.0, 0.0, 0.0]

@@ -1,0 +1,56 @@
+"""Runs that take turns are each as if alone."""
+
+import pytest
+from runs import Heard, assert_same_tensors, numbers
+from toy import Toy, config
+
+from equipool.training import read_record, train, train_together
+
+PLANS = (
+    (Toy(kind="noisy", seed=1), config(steps=10)),
+    (Toy(kind="noisy", seed=2), config(steps=7, ema_decay=None)),
+    (Toy(kind="plain"), config(steps=12, chunk=7, log_every=3)),
+)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    folders = [tmp_path_factory.mktemp("alone") / "run" for _ in PLANS]
+    for (task, training), folder in zip(PLANS, folders, strict=True):
+        train(task, training, folder, device="cpu", progress=Heard())
+    return folders
+
+
+def together(folder, **more):
+    runs = [(*plan, folder / str(place)) for place, plan in enumerate(PLANS)]
+    return train_together(runs, device="cpu", progress=Heard(), **more)
+
+
+def test_each_is_as_if_alone(tmp_path, alone):
+    records = together(tmp_path)
+    for place, folder in enumerate(alone):
+        assert_same_tensors(folder, tmp_path / str(place))
+        assert numbers(folder) == numbers(tmp_path / str(place))
+        record = read_record(tmp_path / str(place) / "record.json")
+        assert record == records[place]
+        assert record.metrics == read_record(folder / "record.json").metrics
+        assert record.together == 3
+
+
+def test_in_pieces_as_well(tmp_path, alone):
+    for _ in range(25):
+        records = together(tmp_path, resume=True, stop_after=0)
+        if all(record.complete for record in records):
+            break
+    for place, folder in enumerate(alone):
+        assert_same_tensors(folder, tmp_path / str(place))
+        assert numbers(folder) == numbers(tmp_path / str(place))
+
+
+def test_what_cannot_be_together_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="runs is empty"):
+        train_together([])
+    with pytest.raises(ValueError, match=r"precisions are \['32-true', '64-true'\]"):
+        train_together([(Toy(), config(), "a"), (Toy(), config(precision="64-true"), "b")])
+    with pytest.raises(ValueError, match="the same directory"):
+        train_together([(Toy(), config(), tmp_path / "a"), (Toy(seed=1), config(), tmp_path / "a")])

@@ -1,0 +1,72 @@
+"""Captured steps, and several runs on one GPU."""
+
+import math
+
+import pytest
+import torch
+from runs import Heard, assert_same_tensors, last_tensors, numbers
+from toy import Toy, config
+
+from equipool.training import read_log, read_record, train, train_together
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+def run(folder, task, training, **more):
+    train(task, training, folder, device="cuda", progress=Heard(), **more)
+    return folder
+
+
+def assert_close(folder, other):
+    first, second = last_tensors(folder), last_tensors(other)
+    assert first.keys() == second.keys()
+    for name, value in first.items():
+        if name.startswith(("model/", "average/")):
+            torch.testing.assert_close(value, second[name], rtol=1e-3, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("kind", ["plain", "pooled", "noisy"])
+def test_a_captured_step_is_the_step(tmp_path, kind):
+    task = Toy(kind=kind, broken_steps=(9,))
+    captured = run(tmp_path / "captured", task, config(capture=True))
+    eager = run(tmp_path / "eager", task, config(capture=False))
+    assert_close(captured, eager)
+    assert read_record(captured / "record.json").skipped == 1
+    for one, other in zip(numbers(captured), numbers(eager), strict=True):
+        assert one["step"] == other["step"]
+        assert one["metrics"] == pytest.approx(other["metrics"], rel=1e-3, abs=1e-5)
+
+
+@pytest.mark.parametrize("capture", [True, False])
+def test_resumed_it_goes_on(tmp_path, capture):
+    task, training = Toy(kind="noisy"), config(capture=capture)
+    whole = run(tmp_path / "whole", task, training)
+    for _ in range(3):
+        run(tmp_path / "pieces", task, training, resume=True, stop_after=0)
+    run(tmp_path / "pieces", task, training, resume=True)
+    assert_close(whole, tmp_path / "pieces")
+    assert [e["step"] for e in numbers(whole)] == [e["step"] for e in numbers(tmp_path / "pieces")]
+
+
+def test_it_is_captured_by_itself(tmp_path):
+    folder = run(tmp_path / "run", Toy(kind="pooled"), config())
+    assert not [e for e in read_log(folder / "log.jsonl") if e.get("event") == "not captured"]
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16-mixed", "bf16-true", "64-true"])
+def test_other_precisions_are_captured(tmp_path, precision):
+    folder = run(tmp_path / "run", Toy(), config(precision=precision, capture=True))
+    assert math.isfinite(read_record(folder / "record.json").metrics["error"])
+
+
+def test_together_each_is_as_if_alone(tmp_path):
+    tasks = [Toy(kind="noisy", seed=seed) for seed in range(4)]
+    training = config(steps=200, chunk=20, log_every=50, evaluate_every=100, checkpoint_every=None)
+    runs = [(task, training, tmp_path / f"together{task.seed}") for task in tasks]
+    train_together(runs, device="cuda", progress=Heard())
+    for task in tasks:
+        alone = run(tmp_path / f"alone{task.seed}", task, training)
+        assert_same_tensors(alone, tmp_path / f"together{task.seed}")

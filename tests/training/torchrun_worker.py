@@ -1,0 +1,29 @@
+"""Trains under torchrun: stopped once, and resumed."""
+
+import sys
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from runs import Heard
+from toy import Toy, config
+
+from equipool.training import train
+
+TASK = Toy(kind="pooled", broken_steps=(9,))
+# float64, as Adam divides gradients by their own size: rounding would be all there is to see
+TRAINING = config(precision="64-true", aux_weight=0.1)
+
+
+def main(folder):
+    torch.set_num_threads(1)
+    for _ in range(2):
+        train(TASK, TRAINING, folder, resume=True, device="cpu", progress=Heard(), stop_after=0)
+    train(TASK, TRAINING, folder, resume=True, device="cpu", progress=Heard())
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
