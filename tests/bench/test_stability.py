@@ -27,6 +27,7 @@ from equipool.bench.stability_training import (
     count_spikes,
     train,
 )
+from equipool.differentiation import Truncated
 
 ROOT = Path(__file__).parents[2]
 SIZES = Sizes(set_size=5, batch_size=4, evaluation_sets=8)
@@ -277,6 +278,22 @@ class TestRestrainedNesterov:
         x, index = 3 * torch.randn(9, 3), torch.tensor([0, 0, 1, 1, 1, 2, 2, 2, 2])
         alone = torch.cat([layer(x[index == number]) for number in range(3)])
         torch.testing.assert_close(layer(x, index), alone, rtol=1e-4, atol=1e-5)
+
+    def test_sets_stop_by_themselves_and_gradients_may_be_cut_short(self):
+        torch.manual_seed(0)
+        solver = RestrainedNesterov(max_step=0.5, curvature_safe=True)
+        layer = quadratic_layer(solver, curvature=3.0)
+        x, index = torch.randn(6, 3), torch.tensor([0, 0, 1, 2, 2, 3])
+        exact = layer(x, index)
+        layer.differentiation = Truncated(3)
+        assert torch.equal(layer(x, index), exact)
+        layer.max_steps, layer.tolerance = 500, 1e-4
+        masked = layer.solve(x, index)
+        with torch.no_grad():
+            dropped = layer.solve(x, index)
+        assert masked.converged.all()
+        assert dropped.steps.unique().numel() > 1
+        torch.testing.assert_close(dropped.y, masked.y, rtol=0, atol=1e-4)
 
     @pytest.mark.parametrize("name", ["max_step", "max_gradient"])
     def test_a_bound_must_be_positive(self, name):

@@ -17,7 +17,16 @@ from equipool import (
 )
 from equipool.differentiation import Implicit, Truncated
 from equipool.linear_solvers import Cholesky, ConjugateGradients, Neumann
+from equipool.ops import momentum
+from equipool.ops.resnet_gradient import binding
 from equipool.potentials.convex import ConvexPotential
+from equipool.solvers import (
+    GradientDescent,
+    Newton,
+    Polished,
+    SafeguardedNesterov,
+    StronglyConvexNesterov,
+)
 
 LINEAR_SOLVERS = {
     "conjugate gradients": ConjugateGradients(tolerance=1e-10),
@@ -123,6 +132,34 @@ def test_agrees_with_unrolling(max_steps, make):
         for name, gradient in expected.items():
             assert_near(found[name], gradient, 1e-6)
         assert all(found[name].abs().max() == 0 for name in found if name.startswith("solver"))
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [
+        HeavyBall(0.2, 0.5),
+        GradientDescent(0.2),
+        SafeguardedNesterov(),
+        StronglyConvexNesterov(),
+        Newton(),
+        Polished(Nesterov(0.2, 0.5)),
+    ],
+    ids=lambda solver: type(solver).__name__,
+)
+@pytest.mark.parametrize("max_steps", [None, 400])
+def test_the_gradient_of_a_minimum_does_not_depend_on_the_way_to_it(max_steps, solver):
+    layer = convex_layer(num_steps=400, differentiation=Implicit(Cholesky()))
+    x, index = flatten(make_sets((3, 0, 5)))
+    expected = gradients(layer, x, index)
+    layer.solver = solver.double()
+    layer.num_steps = 10 if isinstance(solver, Newton) else 400
+    layer.max_steps, layer.tolerance = max_steps, 1e-9
+    solution = layer.solve(x, index)
+    found = gradients(layer, x, index)
+    assert not solution.fallback.any()
+    for name, gradient in expected.items():
+        if not name.startswith("solver"):
+            assert_near(found[name], gradient, 1e-7)
 
 
 def test_the_gradient_of_a_known_minimum():
@@ -392,6 +429,52 @@ def test_a_set_that_is_not_finite_falls_back_and_harms_no_other():
     assert_near(found[index > 0], expected[index > 0], 1e-12)
 
 
+@pytest.mark.parametrize("tolerance", [1e-1, 1e-3, 0.0])
+def test_with_the_kernels(tolerance, monkeypatch):
+    """On a GPU where there is one, in Triton's interpreter elsewhere: all sets implicit, or some,
+    or none."""
+    pytest.importorskip("triton")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    layer = make_layer(
+        hidden=(5, 3), learning_rate=0.03, momentum=0.8, seed=2, num_steps=60, dtype=torch.float32
+    )
+    x, index = flatten(make_sets((3, 0, 5, 1), dtype=torch.float32))
+    layer.differentiation = Implicit(tolerance=tolerance, fallback_steps=2)
+    expected = gradients(layer, x, index)
+    fallback = layer.solve(x, index).fallback
+    for module in (binding, momentum):
+        monkeypatch.setattr(module, "kernels_serve", lambda x: x.dtype != torch.float64)
+    layer, x, index = layer.to(device), x.to(device), index.to(device)
+    found = gradients(layer, x, index)
+    assert torch.equal(layer.solve(x, index).fallback.cpu(), fallback)
+    for name, gradient in expected.items():
+        assert_near(found[name].cpu(), gradient, 1e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_in_a_cuda_graph():
+    """Nothing is looked at on the host, and what is found out in a replay is reported."""
+    layer = make_layer(
+        hidden=(5, 3), learning_rate=0.03, momentum=0.8, seed=2, num_steps=60, dtype=torch.float32
+    ).cuda()
+    x, index = (t.cuda() for t in flatten(make_sets((3, 0, 5, 1), dtype=torch.float32)))
+    layer.differentiation = Implicit(ConjugateGradients(8), 0.1, fallback_steps=2)
+    expected = gradients(layer, x, index, dim_size=4)
+    mask = torch.ones(len(x), dtype=torch.bool, device="cuda")
+
+    def step():
+        layer.zero_grad(set_to_none=True)
+        solution = layer.solve(x, index, mask=mask, dim_size=4)
+        solution.y.sin().sum().backward()
+        return solution.fallback, [parameter.grad for parameter in layer.parameters()]
+
+    fallback, found = equipool.capture_step(step)()
+    for gradient, other in zip(found, list(expected.values())[1:], strict=True):
+        assert_near(gradient, other, 1e-3)
+    assert fallback.shape == (4,)
+
+
 def test_a_second_gradient_is_refused():
     layer = make_layer(factored=False)
     layer.differentiation = Implicit()
@@ -399,6 +482,32 @@ def test_a_second_gradient_is_refused():
     (gradient,) = torch.autograd.grad(layer(x).square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="differentiate twice"):
         gradient.square().sum().backward()
+
+
+@pytest.mark.compile
+@pytest.mark.filterwarnings("ignore:.*Function'> should not be instant:DeprecationWarning")
+@pytest.mark.parametrize("factored", [True, False], ids=["factored", "autograd"])
+def test_compiled(factored):
+    """Every step of the linear solver is taken there, so there are few; one set falls back."""
+    layer = make_layer(
+        hidden=(5, 3), learning_rate=0.03, momentum=0.8, num_steps=8, factored=factored
+    )
+    x, index = flatten(make_sets((3, 0, 5, 1)))
+    residual = layer.solve(x, index).residual
+    layer.differentiation = Implicit(
+        ConjugateGradients(5, tolerance=1e-3), float(residual.max()) * 0.99, fallback_steps=2
+    )
+    assert layer.solve(x, index).fallback.sum() == 1
+    expected = gradients(layer, x, index)
+    torch.compiler.reset()
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    x.requires_grad_()
+    layer.zero_grad()
+    compiled(x, index, dim_size=4).sin().sum().backward()
+    found = {"x": x.grad, **{name: p.grad for name, p in layer.named_parameters()}}
+    torch.compiler.reset()
+    for name, gradient in expected.items():
+        assert_near(found[name], gradient, 1e-12)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from equipool import (
 from equipool.differentiation import Implicit, OneStep, Truncated
 from equipool.linear_solvers import Cholesky
 from equipool.potentials.convex import ConvexPotential
+from equipool.solvers import GradientDescent, Polished, SafeguardedNesterov
 
 SIZES = (2, 0, 3)
 WAYS = {
@@ -24,6 +25,13 @@ WAYS = {
     "truncated": Truncated(3),
     "more than there are": Truncated(99),
     "implicit": Implicit(),
+}
+SOLVERS = {
+    "nesterov": Nesterov(0.05, 0.7),
+    "heavy ball": HeavyBall(0.05, 0.7),
+    "gradient descent": GradientDescent(0.05),
+    "safeguarded": SafeguardedNesterov(),
+    "polished": Polished(Nesterov(0.05, 0.7), newton_steps=2),
 }
 each_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
@@ -45,7 +53,7 @@ def together(gradients):
 
 
 @each_way
-@pytest.mark.parametrize("solver", [Nesterov(0.05, 0.7), HeavyBall(0.05, 0.7)])
+@pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
 @pytest.mark.parametrize("num_steps", [0, 1, 3, 8])
 def test_the_output_is_that_of_unrolling_to_the_bit(num_steps, solver, way):
     layer = make_layer(num_steps=num_steps, start=LearnedStart(4, 0.3))

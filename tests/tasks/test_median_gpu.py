@@ -26,7 +26,7 @@ def test_rivals_agree_with_the_cpu(name):
     x, mask = torch.randn(5, 7, 8), torch.rand(5, 7) < 0.6
     mask[2] = False
     there = copy.deepcopy(layer).to(CUDA)
-    y = there(x.to(CUDA), mask=mask.to(CUDA))
+    y = there(x.to(CUDA).requires_grad_(), mask=mask.to(CUDA))
     assert_near(y.cpu(), layer(x, mask=mask), 1e-3)
     y.square().sum().backward()
     assert all(bool(p.grad.isfinite().all()) for p in there.parameters())

@@ -18,9 +18,7 @@ from equipool.ops.attach import attach
 from equipool.ops.fixed_shapes import shapes_are_fixed
 from equipool.solvers.base import Solver
 
-
-# A minimum farther off than this, beside an output that is 1 or the larger one, is not one that was
-# reached.
+# A minimum that is farther off than this, or than this part of the output, has not been reached.
 NEAR = 0.1
 
 
@@ -34,8 +32,9 @@ class Implicit(Differentiation):
     $g$. Neither its cost nor the memory held for it grows with the number of steps.
 
     Sets that have not converged, or whose system could not be solved, get the gradient of
-    `Truncated(fallback_steps)` instead. `Solution.fallback` says which: sets that have not
-    converged at once, the others when the backward pass has been run.
+    `Truncated(fallback_steps)` instead. So do those whose energy is so flat that the minimum may be
+    far in spite of a small gradient. `Solution.fallback` says which: sets that have not converged
+    at once, the others when the backward pass has been run.
 
     What is learned, and by which gradient: elements, potential and regulariser by the implicit one.
     The solver's step size and momentum do not change a minimum, so their gradient is zero, and the
@@ -48,6 +47,9 @@ class Implicit(Differentiation):
         tolerance: a set has converged when no component of $g$ exceeds this. Default: as of the
             layer. The error of the gradient is of the order of this, divided by the curvature.
         fallback_steps: how many steps the gradient passes through where a set falls back.
+
+    In a program of fixed shapes, compiled or recorded as a CUDA graph, all of the linear solver's
+    steps are taken, and those of the fallback: give it few.
 
     Example:
         >>> layer = equipool.EquilibriumAggregation(3, 8, differentiation=Implicit())

@@ -138,7 +138,7 @@ def _at_rest(
     carry the sets away from the minimum again."""
     unmoved = (walk.state.y == y).all(-1, keepdim=True)
     end = torch.where(unmoved, y, walk.state.y)
-    return walk._replace(state=solver.init(end, num_steps, objective))
+    return walk._replace(state=solver.at_rest(walk.state, end, num_steps, objective))
 
 
 class _Follow(torch.autograd.Function):
