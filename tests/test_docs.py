@@ -11,7 +11,7 @@ from python_blocks import ROOT, run_page
 DOCS = ROOT / "docs"
 
 
-@pytest.mark.parametrize("page", ["index", "quickstart", "idea", "choosing"])
+@pytest.mark.parametrize("page", ["index", "quickstart", "idea", "choosing", "stability"])
 def test_examples(page):
     run_page(f"docs/{page}.md")
 

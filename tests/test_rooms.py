@@ -28,23 +28,31 @@ MAY_IMPORT = {
     "potentials": {"objective", "ops", "scalars", "sets"},
     "regularizers": {"objective", "scalars"},
     "energy": {"objective", "ops", "potentials", "regularizers", "scalings", "sets"},
-    "solvers": {"objective", "ops", "scalars"},
-    "descent": {"objective", "rows", "solvers"},
-    "linear_solvers": {"objective"},
+    "solvers": {"checks", "objective", "ops", "rows", "scalars"},
+    "descent": {"objective", "ops", "rows", "solvers"},
+    "linear_solvers": {"objective", "ops", "rows"},
     "differentiation": {"descent", "linear_solvers", "objective", "ops", "solvers"},
 }
 PARTS = set(MAY_IMPORT) - {"reference"}
 MAY_IMPORT["aggregation"] = PARTS
 MAY_IMPORT["closed_form"] = PARTS | {"aggregation"}
 MAY_IMPORT["capture"] = set()
-MAY_IMPORT["__init__"] = PARTS | {"aggregation", "capture", "closed_form"}
+MAY_IMPORT["comparison"] = PARTS | {"aggregation"}
+MAY_IMPORT["__init__"] = PARTS | {"aggregation", "capture", "closed_form", "comparison"}
 MAY_IMPORT["pyg"] = PARTS | {"aggregation", "closed_form", "__init__"}
 
 # Rooms around the core. They may import anything of it, it nothing of them.
-AROUND = {"__main__", "baselines", "bench", "cli", "demo", "models", "report", "tasks", "training"}
+AROUND = {
+    "__main__", "baselines", "bench", "cli", "commands", "demo", "models", "report", "tasks",
+    "training",
+}  # fmt: skip
 
 # Packages that one room alone may import, beside torch.
-THIRD_PARTIES = {"pyg": {"torch_geometric"}, "ops": {"triton"}}
+THIRD_PARTIES = {
+    "comparison": {"matplotlib"},
+    "ops": {"triton"},
+    "pyg": {"torch_geometric"},
+}
 
 
 def room_of(path):
@@ -121,13 +129,13 @@ def test_the_readers_of_imports_see_them():
     assert len(CORE) > 15
 
 
-def test_only_the_adapter_and_the_benchmark_import_pytorch_geometric():
+def test_only_the_adapter_and_the_rivals_import_pytorch_geometric():
     importers = {
         room_of(path)
         for path in SOURCE.rglob("*.py")
         if "torch_geometric" in packages_imported(path)
     }
-    assert importers == {"bench", "pyg"}
+    assert importers == {"baselines", "bench", "pyg"}
 
 
 def test_the_page_names_every_room():

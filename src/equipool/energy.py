@@ -40,15 +40,19 @@ class Energy:
 
     def hessian(self, y: Tensor) -> LinearMap:
         """The product with the Hessian at y, without a graph."""
-        potential = self.potential.hessian(y)
-        regularizer = torch.func.vjp(self.slope, y.detach())[1]
-        regularizer_weight, potential_weight = (weight.detach() for weight in self.weights)
+        potential, regularizer = self.potential.hessian(y), self._slope_along(y)
+        outer, inner = (weight.detach() for weight in self.weights)
+        return lambda direction: torch.addcmul(
+            inner * potential(direction), outer, regularizer(direction)
+        )
 
-        def product(direction: Tensor) -> Tensor:
-            along = regularizer(direction)[0].detach()
-            return regularizer_weight * along + potential_weight * potential(direction)
-
-        return product
+    def _slope_along(self, y: Tensor) -> LinearMap:
+        """The derivative of the regulariser's slope along a direction."""
+        if isinstance(self.slope, Proportional):
+            factor = self.slope.factor.detach()
+            return lambda direction: factor * direction
+        product = torch.func.vjp(self.slope, y.detach())[1]
+        return lambda direction: product(direction)[0].detach()
 
     @torch.no_grad()
     def bounds(self) -> Bounds | None:

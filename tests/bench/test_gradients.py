@@ -20,6 +20,7 @@ from equipool.bench.gradients_measures import (
     measure_solvers,
     measure_stopping,
     solvers_for,
+    time_in_turn,
 )
 from equipool.bench.gradients_plots import draw_quality
 from equipool.bench.gradients_record import (
@@ -42,7 +43,7 @@ from equipool.linear_solvers import ConjugateGradients
 from python_blocks import ROOT
 
 DEVICE = torch.device("cpu")
-ONCE = Budget(seconds=0.0, repeats=1, warmup=0)
+ONCE = Budget(repeats=1, warmup=0)
 
 
 def timing(milliseconds):
@@ -169,6 +170,19 @@ class TestMeasures:
         assert 30 <= found.late_steps <= found.num_steps <= 200
         assert found.largest_difference < 1e-3 / 4 * 2  # tolerance over least curvature, twice
         assert found.elements == make_examples(6, 5, DEVICE).batch.x.shape[0]
+
+    def test_what_is_compared_is_timed_in_turn(self):
+        calls = []
+        times = {"a": iter([9.0, 1.0, 3.0, 2.0]), "b": iter([9.0, 10.0, 10.0, 40.0])}
+
+        def clock(name):
+            calls.append(name)
+            return next(times[name])
+
+        steps = {name: lambda name=name: clock(name) for name in times}
+        found = time_in_turn(steps, Budget(repeats=3, warmup=1))
+        assert calls == ["a", "b"] * 4
+        assert (found["a"].median, found["b"].median, found["b"].slowest) == (2.0, 10.0, 40.0)
 
     def test_backward_counts_the_steps_of_the_linear_solver(self):
         layer = make_settling_layer(4)

@@ -3,9 +3,12 @@ import shlex
 import pytest
 
 from equipool.commands import sweep
+from equipool.commands.planning import Planned
 from equipool.commands.presets import PRESETS, Preset
+from equipool.commands.words import say
 from equipool.report import markdown, order_in_words, read_runs, summarize
-from equipool.training import StorageError, read_record
+from equipool.tasks import MedianTask
+from equipool.training import Plan, StorageError, TrainingConfig, read_record
 
 AXES = {"--aggregation": "sum,max", "--seed": "0,1"}
 
@@ -195,3 +198,20 @@ def test_a_page_of_a_sweep(equipool, tiny, tmp_path):
     missing = equipool("report", tmp_path / "nothing")
     assert missing.exit_code == 1
     assert missing.stderr == f"Error: {tmp_path / 'nothing'} is not there\n"
+
+
+def test_runs_of_different_precision_are_not_trained_together():
+    def planned(precision):
+        plan = Plan(MedianTask(), TrainingConfig(steps=1, precision=precision), "run")
+        return Planned(plan, begun=False, done=False)
+
+    waiting = [planned(precision) for precision in ("32-true",) * 3 + ("64-true",) * 2]
+    found = [[one.plan.config.precision for one in group] for group in sweep.groups(waiting, 2)]
+    assert found == [["32-true"] * 2, ["32-true"], ["64-true"] * 2]
+
+
+def test_only_one_process_speaks(monkeypatch, capsys):
+    for rank, expected in (("0", "done\n"), ("1", "")):
+        monkeypatch.setenv("RANK", rank)
+        say("done")
+        assert capsys.readouterr().out == expected

@@ -429,24 +429,24 @@ def test_a_set_that_is_not_finite_falls_back_and_harms_no_other():
     assert_near(found[index > 0], expected[index > 0], 1e-12)
 
 
-@pytest.mark.parametrize("tolerance", [1e-1, 1e-3, 0.0])
-def test_with_the_kernels(tolerance, monkeypatch):
-    """On a GPU where there is one, in Triton's interpreter elsewhere: all sets implicit, or some,
-    or none."""
+def test_with_the_kernels(monkeypatch):
+    """On a GPU where there is one, in Triton's interpreter elsewhere; one set falls back."""
     pytest.importorskip("triton")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     layer = make_layer(
-        hidden=(5, 3), learning_rate=0.03, momentum=0.8, seed=2, num_steps=60, dtype=torch.float32
+        hidden=(5, 3), learning_rate=0.03, momentum=0.8, seed=2, num_steps=40, dtype=torch.float32
     )
-    x, index = flatten(make_sets((3, 0, 5, 1), dtype=torch.float32))
+    x, index = flatten(make_sets((3, 0, 5), dtype=torch.float32))
+    tolerance = float(layer.solve(x, index).residual[[0, 2]].mean())
     layer.differentiation = Implicit(tolerance=tolerance, fallback_steps=2)
     expected = gradients(layer, x, index)
-    fallback = layer.solve(x, index).fallback
+    solution = layer.solve(x, index)
+    solution.y.sin().sum().backward()
+    assert solution.fallback.sum() == 1
     for module in (binding, momentum):
         monkeypatch.setattr(module, "kernels_serve", lambda x: x.dtype != torch.float64)
     layer, x, index = layer.to(device), x.to(device), index.to(device)
     found = gradients(layer, x, index)
-    assert torch.equal(layer.solve(x, index).fallback.cpu(), fallback)
     for name, gradient in expected.items():
         assert_near(found[name].cpu(), gradient, 1e-3)
 

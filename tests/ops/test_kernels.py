@@ -38,7 +38,8 @@ def run(layer, x, index, **call):
     return [y.detach(), solutions.aux_loss.detach(), x.grad, *(p.grad for p in layer.parameters())]
 
 
-def check(layer, x, index, device, tolerance=2e-5, **call):
+def check(layer, x, index, device, tolerance=1e-4, **call):
+    """Within what float32 itself is off by, at these badly conditioned layers."""
     wide = copy.deepcopy(layer).double()
     expected = run(wide, x.double(), index, **call)
     on_device = {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in call.items()}

@@ -93,7 +93,7 @@ def test_the_page_tells_the_numbers_and_needs_nothing_else(runs, tmp_path):
     assert "url(" not in html
     for told in ("training.steps", "torch 2.13.0", "abacus", "<td>7</td>", "occurred in run."):
         assert told in html
-    assert "fields.aggregation, fields.embedding and the seed" in html
+    assert "task.aggregation, task.embedding and the seed" in html
 
 
 def test_pictures_are_drawn_only_of_what_is_there(tmp_path):

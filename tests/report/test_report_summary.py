@@ -84,7 +84,7 @@ def test_fields_of_the_same_name_are_told_apart(tmp_path):
     other.config["fields"]["inner_learning_rate"] = 0.3
     other.config["training"]["inner_learning_rate"] = 0.4
     groups = group_runs(read_runs(write_records(tmp_path, record([2.0]), other)))
-    assert groups[0].settings["fields.inner_learning_rate"] == 0.3
+    assert groups[0].settings["task.inner_learning_rate"] == 0.3
     assert groups[0].settings["training.inner_learning_rate"] == 0.4
 
 
@@ -117,10 +117,10 @@ def test_higher_may_be_better(runs, monkeypatch):
 
 def test_settings_that_are_common(runs):
     common = common_settings(runs)
-    assert common["fields.embedding"] == 8
+    assert common["task.embedding"] == 8
     assert common["training.steps"] == 30
-    assert "fields.aggregation" not in common
-    assert "fields.seed" not in common
+    assert "task.aggregation" not in common
+    assert "task.seed" not in common
 
 
 def test_unfinished_runs_are_marked(runs):

@@ -22,11 +22,14 @@ from equipool.bench.presets import BOTH, PRESETS, Preset
 from equipool.bench.record import Record, git_commit, hardware, read_record, versions
 from equipool.bench.roofline import Rates, measure_rates
 from equipool.bench.run import measure_items, now
+from equipool.bench.stability import stability
 from equipool.bench.table import notes, tables
 
 app = typer.Typer(
     help="Time the layer beside what one would use instead.", invoke_without_command=True
 )
+
+app.command()(stability)
 
 PRESET_HELP = "; ".join(f"{preset.name}: {preset.description}" for preset in PRESETS.values())
 

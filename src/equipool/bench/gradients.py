@@ -67,7 +67,7 @@ CPU = Plan(
     solver_sizes=(8, 64),
     max_steps=400,
     stopping=CostCase(256, 64),
-    budget=Budget(seconds=0.3, repeats=5, warmup=1),
+    budget=Budget(repeats=7, warmup=1),
     solver_repeats=2,
 )
 CUDA = replace(
@@ -87,7 +87,7 @@ QUICK = Plan(
     solver_sizes=(2,),
     max_steps=3,
     stopping=CostCase(2, 2),
-    budget=Budget(seconds=0.0, repeats=1, warmup=0),
+    budget=Budget(repeats=1, warmup=0),
     solver_repeats=1,
 )
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -13,10 +13,10 @@ from equipool import EquilibriumAggregation
 from equipool.bench.gradients_record import Backward, Cost, Quality, Solve, Stopping, finite
 from equipool.bench.gradients_subjects import State, make_examples
 from equipool.bench.outcome import Timing
-from equipool.bench.timing import Budget, release_memory, summarize, time_step
+from equipool.bench.timing import Budget, release_memory, summarize
 from equipool.comparison.agreement import agreement
 from equipool.comparison.compare import exact_gradient, usual_ways, with_way
-from equipool.comparison.cost import peak_bytes_of
+from equipool.comparison.cost import peak_bytes_of, seconds_of
 from equipool.comparison.passes import Batch, TrainingPass, random_projection
 from equipool.differentiation import Implicit, Unrolled
 from equipool.linear_solvers import ConjugateGradients, LinearSolution, LinearSolver
@@ -63,16 +63,20 @@ def measure_cost(
     """Time and memory of a training step in each way, at the layer's number of steps."""
     batch = make_examples(sets, EVALUATION_SEED, device).batch
     upstream = _upstream(batch, layer)
-    for name, way in usual_ways(layer).items():
+    ways = usual_ways(layer).items()
+    steps = {name: with_way(layer, batch, upstream, way) for name, way in ways}
+    gradients, peaks = {}, {}
+    for name, step in steps.items():
         release_memory(device)
-        step = with_way(layer, batch, upstream, way)
-        found = step.gradient()
+        gradients[name] = step.gradient()
         step.clear()
-        peak_bytes = peak_bytes_of(step, device)
-        timing = time_step(step, device, budget)
+        peaks[name] = peak_bytes_of(step, device)
+        step.clear()
+    timings = time_in_turn({n: clocked(step, device) for n, step in steps.items()}, budget)
+    for name, timing in timings.items():
         yield Cost(
             state, layer.out_channels, sets, batch.x.shape[0], layer.num_steps, name, timing,
-            peak_bytes, found.converged, found.fallback,
+            peaks[name], gradients[name].converged, gradients[name].fallback,
         )  # fmt: skip
 
 
@@ -100,10 +104,16 @@ def measure_backward(
     assert fallback is not None
     implicit = with_way(layer, batch, upstream, Implicit())
     unrolled = with_way(layer, batch, upstream, Unrolled())
+    timings = time_in_turn(
+        {
+            "implicit": clocked_backward(implicit, device),
+            "unrolled": clocked_backward(unrolled, device),
+        },
+        budget,
+    )
     return Backward(
         name, layer.out_channels, sets, short, long, peaks[short], peaks[long],
-        counted.most_steps, fallback, time_backward(implicit, device, budget),
-        time_backward(unrolled, device, budget),
+        counted.most_steps, fallback, timings["implicit"], timings["unrolled"],
     )  # fmt: skip
 
 
@@ -121,21 +131,33 @@ class Counted(LinearSolver):
         return solution
 
 
-def time_backward(step: TrainingPass, device: torch.device, budget: Budget) -> Timing:
-    """The backward pass alone, from call to result."""
+Clocked = Callable[[], float]
+"""Runs once and says how many milliseconds that took."""
+
+
+def clocked(step: Callable[[], object], device: torch.device) -> Clocked:
+    """From call to result."""
+    return lambda: 1000 * seconds_of(step, device, repeats=1).median
+
+
+def clocked_backward(step: TrainingPass, device: torch.device) -> Clocked:
+    """The backward pass alone."""
 
     def once() -> float:
         step.clear()
         y = step.batch.pool(step.layer)
-        _wait(device)
-        start = time.perf_counter()
-        y.backward(step.upstream)
-        _wait(device)
-        return 1000 * (time.perf_counter() - start)
+        return clocked(lambda: y.backward(step.upstream), device)()
 
-    for _ in range(budget.warmup):
-        once()
-    return summarize([once() for _ in range(budget.repeats)])
+    return once
+
+
+def time_in_turn(steps: dict[str, Clocked], budget: Budget) -> dict[str, Timing]:
+    """All of them, one after the other, again and again: what else the machine does meanwhile
+    befalls them alike."""
+    for _, step in product(range(budget.warmup), steps.values()):
+        step()
+    rounds = [{name: step() for name, step in steps.items()} for _ in range(budget.repeats)]
+    return {name: summarize([times[name] for times in rounds]) for name in steps}
 
 
 def solvers_for(layer: EquilibriumAggregation) -> dict[str, Solver]:  # type: ignore[type-arg]
@@ -176,26 +198,14 @@ def measure_solvers(
         layer.max_steps = min(max_steps, FEW_STEPS) if few else max_steps
         with torch.no_grad():
             solution = batch.solve(layer)
-            timing = summarize(_milliseconds(batch, layer, device, 1 if few else repeats))
+            step = clocked(lambda: batch.pool(layer), device)
+            timing = summarize([step() for _ in range(1 if few else repeats)])
         assert solution.converged is not None
         yield Solve(
             state, layer.out_channels, sets, name, layer.max_steps, layer.tolerance,
             float(solution.converged.double().mean()), float(solution.steps.double().median()),
             int(solution.steps.max()), timing,
         )  # fmt: skip
-
-
-def _milliseconds(
-    batch: Batch, layer: EquilibriumAggregation, device: torch.device, repeats: int
-) -> list[float]:
-    times = []
-    for _ in range(repeats):
-        _wait(device)
-        start = time.perf_counter()
-        batch.pool(layer)
-        _wait(device)
-        times.append(1000 * (time.perf_counter() - start))
-    return times
 
 
 class GivenStart(Start):
@@ -222,14 +232,20 @@ def measure_stopping(
     layer.start = GivenStart(_half_done(layer, batch, ahead=5))
     solution = batch.solve(layer)
     steps = solution.steps.double()
-    stopping = time_step(lambda: batch.pool(layer), device, budget)
     fixed_layer = copy.deepcopy(layer)
     fixed_layer.max_steps, fixed_layer.num_steps = None, int(steps.max())
-    fixed = time_step(lambda: batch.pool(fixed_layer), device, budget)
+    timings = time_in_turn(
+        {
+            "fixed": clocked(lambda: batch.pool(fixed_layer), device),
+            "stopping": clocked(lambda: batch.pool(layer), device),
+        },
+        budget,
+    )
     difference = (batch.pool(fixed_layer) - solution.y).abs().max()
     return Stopping(
         layer.out_channels, sets, batch.x.shape[0], layer.tolerance, float(steps[::2].median()),
-        float(steps[1::2].median()), fixed_layer.num_steps, fixed, stopping, float(difference),
+        float(steps[1::2].median()), fixed_layer.num_steps, timings["fixed"],
+        timings["stopping"], float(difference),
     )  # fmt: skip
 
 
@@ -245,8 +261,3 @@ def _half_done(layer: EquilibriumAggregation, batch: Batch, ahead: int) -> Tenso
 def _upstream(batch: Batch, layer: EquilibriumAggregation) -> Tensor:
     assert batch.dim_size is not None
     return random_projection(batch.x.new_zeros(batch.dim_size, layer.out_channels))
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

@@ -35,6 +35,8 @@ def draw_quality(record: GradientRecord, file: Path) -> None:
             rows = [row for row in record.quality if (row.state, row.size) == (state, size)]
             _draw_panel(ax, rows)
             ax.set_title(f"{state}, output size {size}", loc="left", fontsize=9)
+    steps = sorted({row.num_steps for row in record.quality})
+    panels[0][0].set_xticks(steps, [str(count) for count in steps])
     handles, labels = panels[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right center", frameon=False, fontsize=8)
     figure.supylabel("relative error of the parameters' gradient", fontsize=9)
@@ -55,7 +57,6 @@ def _draw_panel(ax: Axes, rows: Sequence[Quality]) -> None:
                     markerfacecolor="white" if hollow else color)  # fmt: skip
     ax.set_xscale("log")
     ax.set_yscale("log")
-    ax.set_xticks(ticks := sorted({row.num_steps for row in rows}), [str(t) for t in ticks])
     ax.minorticks_off()
     ax.tick_params(labelsize=8)
     ax.grid(alpha=0.3)

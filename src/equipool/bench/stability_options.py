@@ -11,9 +11,9 @@ import torch
 
 from equipool import EquilibriumAggregation, LearnedStart, Nesterov, ResNetPotential, ZeroStart
 from equipool.bench.stability_networks import SetRegressor
-from equipool.bench.stability_solvers import RestrainedNesterov
+from equipool.bench.stability_solvers import with_bounded_rate
 from equipool.bench.stability_training import Recipe
-from equipool.solvers import Solver
+from equipool.solvers import RestrainedNesterov, Solver
 from equipool.starts import Start
 
 CHANNELS = 4
@@ -64,7 +64,7 @@ ONE_OUTPUT = Setting("one output", "Adam at 1e-2, potential [16, 16, 1]", 1e-2, 
 
 OPTIONS = (
     Option("plain recipe"),
-    Option("step size below 0.25", lambda: RestrainedNesterov(max_learning_rate=0.25)),
+    Option("step size below 0.25", lambda: with_bounded_rate(0.25)),
     Option("step size from 0.02", lambda: Nesterov(learning_rate=0.02)),
     Option("momentum from 0.5", lambda: Nesterov(momentum=0.5)),
     Option("steps no longer than 0.5", lambda: RestrainedNesterov(max_step=0.5)),

@@ -149,7 +149,8 @@ def _conclude(
     if done:
         runs = read_runs(done)
         print_summary(summarize(runs))
-        say(order_in_words(runs))
+        for line in order_in_words(runs).splitlines():
+            say(line)
         say(f"For the curves: {command_line(['report', str(out)], {})}")
     if failed:
         first = failed[0].plan

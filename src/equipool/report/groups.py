@@ -15,15 +15,15 @@ from equipool.training.config import FREE
 SIZE = "embedding"
 ALWAYS = ("aggregation", SIZE)  # told of every group, where the task has them
 # settings in which runs of a group may differ
-UNTOLD = {"fields.seed", *(f"training.{name}" for name in FREE)}
+UNTOLD = {"task.seed", *(f"training.{name}" for name in FREE)}
 
 
 def settings_of(run: RunResult) -> dict[str, Any]:
-    """All settings of a run, `fields.` and `training.` before their names."""
+    """All settings of a run, `task.` and `training.` before their names."""
     return {
         f"{part}.{name}": value
-        for part in ("fields", "training")
-        for name, value in run.config[part].items()
+        for part, settings in (("task", "fields"), ("training", "training"))
+        for name, value in run.config[settings].items()
     }
 
 
@@ -150,7 +150,7 @@ def group_runs(runs: Sequence[RunResult]) -> list[Group]:
 
 def _told(runs: Sequence[RunResult]) -> list[str]:
     present = settings_of(runs[0]) if runs else {}
-    always = [f"fields.{name}" for name in ALWAYS if f"fields.{name}" in present]
+    always = [f"task.{name}" for name in ALWAYS if f"task.{name}" in present]
     return always + [name for name in varying_settings(runs) if name not in always]
 
 

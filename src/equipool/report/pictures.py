@@ -27,6 +27,7 @@ INNER = {
     "regularizer_weight": ("weight of the regulariser", False),
     "converged": ("share of sets that converged", False),
 }
+SHARES = ("converged",)
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,10 @@ class Style:
 
 
 def styles(labels: Sequence[str]) -> dict[str, Style]:
-    """A style for each label, as long as there are any."""
-    names = dict.fromkeys(labels)
+    """A style for each label, whatever their order."""
     return {
         label: Style(COLORS[i % len(COLORS)], DASHES[i // len(COLORS) % len(DASHES)])
-        for i, label in enumerate(names)
+        for i, label in enumerate(sorted(set(labels)))
     }
 
 
@@ -183,6 +183,8 @@ def draw_inner(lines: Sequence[InnerLine]) -> bytes:
                 told.add(line.label)
             if logarithmic and positive:
                 ax.set_yscale("log")
+            if name in SHARES:
+                ax.set_ylim(-0.05, 1.05)
             _label(ax, heading, "training steps", "")
         for ax in axes.flat[len(names) :]:
             ax.set_axis_off()

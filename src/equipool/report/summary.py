@@ -95,12 +95,14 @@ def markdown(summary: Summary) -> str:
 
 
 def order_in_words(runs: Sequence[RunResult]) -> str:
-    """From best to worst, a line for each size."""
+    """From best to worst, a line for each size of which there is more than one group."""
     groups = group_runs(runs)
     monitor = groups[0].runs[0].kind.monitor
     lines = []
     for size in dict.fromkeys(group.size for group in groups):
         same = [group for group in groups if group.size == size]
+        if len(same) < 2:
+            continue
         told = ", ".join(f"{group.method} {number(group.mean())}" for group in same)
         where = "" if size is None else f" at {SIZE} {size}"
         lines.append(f"Order by {monitor}{where}, best first: {told}")

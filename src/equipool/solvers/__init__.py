@@ -5,6 +5,7 @@ from equipool.solvers.gradient_descent import GradientDescent
 from equipool.solvers.momentum import HeavyBall, Momentum, Nesterov
 from equipool.solvers.newton import Newton
 from equipool.solvers.polished import Polished
+from equipool.solvers.restrained import RestrainedNesterov
 from equipool.solvers.safeguarded import SafeguardedNesterov
 from equipool.solvers.strongly_convex import StronglyConvexNesterov
 
@@ -15,6 +16,7 @@ __all__ = [
     "Nesterov",
     "Newton",
     "Polished",
+    "RestrainedNesterov",
     "SafeguardedNesterov",
     "Solver",
     "SolverState",

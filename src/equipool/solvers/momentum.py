@@ -10,8 +10,8 @@ from torch import Tensor
 
 from equipool.objective import Objective
 from equipool.ops.momentum import momentum_step
-from equipool.scalars import FractionScalar, PositiveScalar
-from equipool.solvers.base import Solver
+from equipool.scalars import FractionScalar, LearnedScalar, PositiveScalar
+from equipool.solvers.base import Solver, State
 from equipool.solvers.restraint import check_restraint, restrained
 
 
@@ -26,23 +26,15 @@ class MomentumState(NamedTuple):
     momentum: Tensor
 
 
-class Momentum(Solver[MomentumState]):
-    """What gradient descent with momentum has in common, wherever its gradient is taken."""
+class LearnedMomentum(Solver[State]):
+    """A solver whose step size and momentum are learned."""
 
-    def __init__(
-        self,
-        learning_rate: float = 0.125,
-        momentum: float = 0.9,
-        gtol: float = 0.0,
-        clip_value: float | None = None,
-        learnable: bool = True,
-    ) -> None:
+    def __init__(self, learning_rate: float, momentum: float, learnable: bool) -> None:
         super().__init__()
-        check_restraint(gtol, clip_value)
-        self.raw_learning_rate = PositiveScalar("learning_rate", learning_rate, learnable)
+        self.raw_learning_rate: LearnedScalar = PositiveScalar(
+            "learning_rate", learning_rate, learnable
+        )
         self.raw_momentum = FractionScalar("momentum", momentum, learnable)
-        self.gtol = gtol
-        self.clip_value = clip_value
 
     @property
     def learning_rate(self) -> Tensor:
@@ -55,6 +47,23 @@ class Momentum(Solver[MomentumState]):
     def reset_parameters(self) -> None:
         self.raw_learning_rate.reset_parameters()
         self.raw_momentum.reset_parameters()
+
+
+class Momentum(LearnedMomentum[MomentumState]):
+    """What gradient descent with momentum has in common, wherever its gradient is taken."""
+
+    def __init__(
+        self,
+        learning_rate: float = 0.125,
+        momentum: float = 0.9,
+        gtol: float = 0.0,
+        clip_value: float | None = None,
+        learnable: bool = True,
+    ) -> None:
+        super().__init__(learning_rate, momentum, learnable)
+        check_restraint(gtol, clip_value)
+        self.gtol = gtol
+        self.clip_value = clip_value
 
     def init(self, y: Tensor, num_steps: int, objective: Objective) -> MomentumState:
         zero = torch.zeros_like(y)

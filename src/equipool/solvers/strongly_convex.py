@@ -39,8 +39,9 @@ class StronglyConvexNesterov(Solver[StronglyConvexState]):
     strongly convex there descends without momentum.
 
     Example:
+        >>> from equipool.potentials import ConvexPotential
         >>> layer = equipool.EquilibriumAggregation(
-        ...     3, 2, potential=equipool.ConvexPotential(3, 2), solver=StronglyConvexNesterov(),
+        ...     3, 2, potential=ConvexPotential(3, 2), solver=StronglyConvexNesterov(),
         ...     max_steps=1000, tolerance=1e-4,
         ... )
         >>> layer.solve(torch.randn(5, 3)).converged

@@ -1,0 +1,131 @@
+"""Momentum that is held back: each restraint by itself, set by set."""
+
+import pytest
+import torch
+from torch import nn
+
+from equipool import (
+    EquilibriumAggregation,
+    Nesterov,
+    ResNetPotential,
+    RestrainedNesterov,
+    Truncated,
+)
+from equipool.solvers.restrained import cut
+
+
+class Quadratic(nn.Module):
+    """A valley whose curvature is 2 * `curvature` along the first axis, and 2 along the others."""
+
+    def __init__(self, curvature):
+        super().__init__()
+        self.curvature = curvature
+
+    def forward(self, x, y):
+        squares = (y - x).square()
+        return self.curvature * squares[:, 0] + squares[:, 1:].sum(-1)
+
+
+def quadratic_layer(solver, curvature=50.0, num_steps=40):
+    return EquilibriumAggregation(
+        3, 3, potential=Quadratic(curvature), solver=solver, num_steps=num_steps, scaling="mean"
+    )
+
+
+class TestRestrainedNesterov:
+    def test_without_restraints_it_is_nesterov(self):
+        torch.manual_seed(0)
+        potential, x = ResNetPotential(3, 4), torch.randn(7, 3)
+        outputs = [EquilibriumAggregation(3, 4, potential=potential, solver=solver)(x)
+                   for solver in (Nesterov(), RestrainedNesterov())]  # fmt: skip
+        assert torch.equal(*outputs)
+
+    def test_no_step_is_longer_than_the_longest(self):
+        layer = quadratic_layer(RestrainedNesterov(max_step=0.05))
+        x = torch.cat([torch.randn(4, 3), 1e-3 * torch.randn(4, 3)])
+        path = layer.solve(x, torch.arange(8), trajectory=True).trajectory
+        lengths = path.diff(dim=0).norm(dim=-1)
+        assert lengths.max() <= 0.05 * (1 + 1e-5)
+        assert (lengths < 0.04).any()
+
+    def test_short_steps_are_left_alone(self):
+        x = 1e-3 * torch.rand(2, 3)
+        outputs = [
+            quadratic_layer(solver, num_steps=2)(x)
+            for solver in (Nesterov(), RestrainedNesterov(max_step=5.0, max_gradient=5.0))
+        ]
+        torch.testing.assert_close(*outputs)
+
+    def test_long_gradients_are_cut(self):
+        layer = quadratic_layer(RestrainedNesterov(max_gradient=1.0), num_steps=1)
+        y = layer(torch.tensor([[1.0, 2.0, 3.0]]))
+        torch.testing.assert_close(y.norm(), torch.tensor(0.125), rtol=1e-5, atol=0)
+
+    def test_curvature_keeps_a_step_size_from_diverging(self):
+        x = torch.tensor([[1.0, 2.0, 3.0], [-1.0, 0.5, 0.0]])
+        index = torch.tensor([0, 1])
+        start = quadratic_layer(Nesterov(momentum=0.5))
+        safe = quadratic_layer(RestrainedNesterov(momentum=0.5, curvature_safe=True), num_steps=400)
+        assert not start.solve(x, index).residual.max() < 1e6
+        assert safe.solve(x, index).residual.max() < 1e-3
+
+    def test_the_largest_curvature_on_the_way_is_kept(self):
+        class Quartic:
+            """Flatter and flatter towards its minimum at 0."""
+
+            def gradient(self, y):
+                return 4 * y**3
+
+        solver = RestrainedNesterov(learning_rate=0.01, momentum=0.0, curvature_safe=True)
+        state, secants = solver.init(torch.ones(1, 1), 5, Quartic()), []
+        for _ in range(5):
+            last, state = state, solver.step(Quartic(), state)
+            moved, bent = state.last_point - last.last_point, state.gradient - last.gradient
+            secants.append((bent / moved).item() if moved.item() else 0.0)
+            assert state.curvature.item() == pytest.approx(max(secants), rel=1e-4)
+        assert secants[-1] < max(secants)
+
+    def test_curvature_leaves_a_small_step_size_alone(self):
+        x = torch.randn(4, 3)
+        outputs = [
+            quadratic_layer(solver, curvature=2.0)(x)
+            for solver in (Nesterov(), RestrainedNesterov(curvature_safe=True))
+        ]
+        torch.testing.assert_close(*outputs)
+
+    def test_a_set_is_held_back_by_its_own_curvature_alone(self):
+        torch.manual_seed(0)
+        solver = RestrainedNesterov(max_step=0.5, max_gradient=2.0, curvature_safe=True)
+        layer = EquilibriumAggregation(3, 4, solver=solver)
+        x, index = 3 * torch.randn(9, 3), torch.tensor([0, 0, 1, 1, 1, 2, 2, 2, 2])
+        alone = torch.cat([layer(x[index == number]) for number in range(3)])
+        torch.testing.assert_close(layer(x, index), alone, rtol=1e-4, atol=1e-5)
+
+    def test_sets_stop_by_themselves_and_gradients_may_be_cut_short(self):
+        torch.manual_seed(0)
+        solver = RestrainedNesterov(max_step=0.5, curvature_safe=True)
+        layer = quadratic_layer(solver, curvature=3.0)
+        x, index = torch.randn(6, 3), torch.tensor([0, 0, 1, 2, 2, 3])
+        exact = layer(x, index)
+        layer.differentiation = Truncated(3)
+        assert torch.equal(layer(x, index), exact)
+        layer.max_steps, layer.tolerance = 500, 1e-4
+        masked = layer.solve(x, index)
+        with torch.no_grad():
+            dropped = layer.solve(x, index)
+        assert masked.converged.all()
+        assert dropped.steps.unique().numel() > 1
+        torch.testing.assert_close(dropped.y, masked.y, rtol=0, atol=1e-4)
+
+    @pytest.mark.parametrize("name", ["max_step", "max_gradient"])
+    def test_a_bound_must_be_positive(self, name):
+        with pytest.raises(ValueError, match=f"{name} is 0, expected more than 0"):
+            RestrainedNesterov(**{name: 0})
+
+
+def test_cut_keeps_directions_and_short_rows():
+    rows = torch.tensor([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]], requires_grad=True)
+    short = cut(rows, 1.0)
+    torch.testing.assert_close(short, torch.tensor([[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]]))
+    short.sum().backward()
+    assert rows.grad.isfinite().all()
