@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from equipool import EquilibriumAggregation, LearnedStart, ZeroStart
+from equipool import EquilibriumAggregation, LearnedStart, Nesterov, ZeroStart
 from equipool.baselines import MeanPooling
 from equipool.models import equilibrium_network, pooling_network
 
@@ -68,3 +68,20 @@ def test_the_start_is_zero_unless_a_value_is_given():
     assert isinstance(equilibrium_network(4).aggregation.start, ZeroStart)
     start = equilibrium_network(4, start_value=0.0).aggregation.start
     assert isinstance(start, LearnedStart)
+
+
+def test_unrestrained_it_is_the_papers_solver():
+    torch.manual_seed(0)
+    network = equilibrium_network(4, width=16)
+    x = torch.rand(3, 10)
+    found = network(x)
+    network.aggregation.solver = Nesterov()
+    assert torch.equal(found, network(x))
+
+
+def test_a_restrained_search_stays_near_its_start():
+    torch.manual_seed(0)
+    free, held = (equilibrium_network(4, width=16, max_step=s) for s in (None, 0.1))
+    x = 1e-3 * torch.rand(3, 10, 1)
+    assert free.aggregation(x).norm(dim=-1).max() > 1
+    assert held.aggregation(x).norm(dim=-1).max() <= 0.5001

@@ -113,12 +113,27 @@ def test_down_from_a_hilltop():
     torch.testing.assert_close(objective.value(state.y), torch.tensor([-2.0], dtype=torch.float64))
 
 
+def test_an_energy_without_a_bottom_is_not_followed_there():
+    objective = Function(lambda y: torch.where(y > 1, -math.inf, -y).sum(-1))
+    for state in states_of(Newton(), objective, torch.zeros(1, 2, dtype=torch.float64), 15):
+        assert bool(objective.value(state.y).isfinite().all())
+
+
+def test_across_a_plane():
+    """Far from its minimum this energy has no curvature at all."""
+    huber = torch.nn.functional.huber_loss
+    objective = Function(lambda y: huber(y, torch.ones_like(y), reduction="none").sum(-1))
+    state = states_of(Newton(), objective, torch.full((1, 2), 500.0).double(), 40)[-1]
+    torch.testing.assert_close(state.y, torch.ones_like(state.y))
+
+
 def test_rows_without_energy_or_without_numbers_stay():
     weight = torch.tensor([[0.0], [math.nan], [1.0]])
     objective = Function(lambda y, weight: (weight * (y - 1).square()).sum(-1), weight)
     y = torch.zeros(3, 2, requires_grad=True)
-    state = states_of(Newton(), objective, y, 2)[-1]
+    state = states_of(Newton(), objective, y, 5)[-1]
     assert torch.equal(state.y[:2], y[:2])
+    assert state.rung[1] == 12  # any higher, and the damping would overflow before long
     torch.testing.assert_close(state.y[2], torch.ones(2))
     (by_y,) = torch.autograd.grad(state.y[[0, 2]].sum(), y)
     assert torch.equal(by_y[0], torch.ones(2))

@@ -122,6 +122,29 @@ def test_float32_gets_on_where_the_decrease_is_lost_in_rounding():
     assert lifted.gradient(state.y).abs().max() < 1e-4
 
 
+class Misleading(Function):
+    """The way down leads up, each step by less than what counts as rounding."""
+
+    def gradient(self, y):
+        return torch.full_like(y, -1e-5)
+
+
+def test_rounding_does_not_add_up():
+    eps = torch.finfo(torch.float64).eps
+    objective = Misleading(lambda y: 1 + 4e6 * eps * y.sum(-1))
+    states = states_of(SafeguardedNesterov(), objective, torch.zeros(1, 1).double(), 300)
+    energies = torch.cat([objective.value(state.y) for state in states])
+    assert 1 < energies.max() <= 1 + 33 * eps
+
+
+def test_an_energy_without_a_bottom_is_not_followed_there():
+    objective = Function(lambda y: torch.where(y > 1, -math.inf, -y).sum(-1))
+    y = torch.zeros(1, 2, dtype=torch.float64)
+    for state in states_of(SafeguardedNesterov(), objective, y, 30):
+        assert bool(objective.value(state.y).isfinite().all())
+        assert bool(objective.value(state.point).isfinite().all())
+
+
 def test_a_row_without_energy_stays_and_its_step_size_does_not_grow():
     objective = Function(lambda y: 0 * y.sum(-1))
     y = torch.randn(2, 3)

@@ -44,7 +44,8 @@ def compare_gradients(
     The exact gradient is that of what the layer computes, converged or not: through every step, in
     float64, on a copy of the layer. A way is held against it by the angle and by the relative
     error, for all learned parameters together and for the elements. Time is that of forward and
-    backward; peak memory the most that tensors held meanwhile beyond what was held before.
+    backward; peak memory the most that tensors held meanwhile beyond what was held before. What a
+    solver takes for a constant, such as the step sizes of `SafeguardedNesterov`, is one here, too.
 
     An implicit gradient is that of the minimum, not of the steps towards it: where the solve has
     not converged the two differ, and rightly so. What counts then is the last two columns.
@@ -166,9 +167,11 @@ def _row(
 
 
 def _setting(layer: EquilibriumAggregation, batch: Batch, num_sets: int) -> str:
-    elements = batch.x.shape[0] if batch.mask is None else int(batch.mask.sum())
-    if batch.x.is_nested:
-        elements = batch.x.values().shape[0]
+    if batch.mask is not None:
+        elements = int(batch.mask.sum())
+    else:
+        rows = batch.x.values() if batch.x.is_nested else batch.x
+        elements = rows.shape[:-1].numel()
     steps = (
         f"T = {layer.num_steps}"
         if layer.max_steps is None

@@ -8,7 +8,7 @@ from equipool.aggregation import EquilibriumAggregation
 from equipool.models.residual import ResidualNetwork
 from equipool.potentials.resnet import ResNetPotential
 from equipool.regularizers import SquaredNorm
-from equipool.solvers import Nesterov
+from equipool.solvers import RestrainedNesterov
 from equipool.starts import LearnedStart, ZeroStart
 
 
@@ -75,11 +75,13 @@ def equilibrium_network(
     num_steps: int = 5,
     learning_rate: float = 0.125,
     momentum: float = 0.9,
+    max_step: float | None = None,
+    curvature_safe: bool = False,
     start_value: float | None = None,
     regularizer_weight: float = 0.1,
 ) -> MedianNetwork:
     """The network of Equilibrium Aggregation, which embeds and pools at once: the layer takes the
-    numbers as they are. The defaults are the paper's.
+    numbers as they are. The defaults are the paper's: unrestrained, the solver is `Nesterov`.
 
     Args:
         channels: size of the pooled vector.
@@ -89,6 +91,8 @@ def equilibrium_network(
         num_steps: of the inner optimiser.
         learning_rate: that it starts with.
         momentum: that it starts with.
+        max_step: the longest step of `RestrainedNesterov`; None for any length.
+        curvature_safe: whether its steps are shortened where the energy is steep.
         start_value: of every component of a learned start; None for the zero vector.
         regularizer_weight: that the regulariser starts with.
 
@@ -101,7 +105,9 @@ def equilibrium_network(
         channels,
         potential=ResNetPotential(1, channels, hidden=(width, width, potential_output)),
         regularizer=SquaredNorm(regularizer_weight),
-        solver=Nesterov(learning_rate, momentum),
+        solver=RestrainedNesterov(
+            learning_rate, momentum, max_step=max_step, curvature_safe=curvature_safe
+        ),
         start=ZeroStart(channels) if start_value is None else LearnedStart(channels, start_value),
         num_steps=num_steps,
     )

@@ -95,8 +95,9 @@ class Newton(Solver[NewtonState]):
         for rung in (state.rung + i for i in range(TRIES)):
             trial, definite = _factorise(matrix, self._damping(rung.to(g.dtype)))
             step = _solve(trial, g)
+            reached = objective.value(state.y - step)
             needed = energy - DECREASE * (g * step).sum(-1) + slack(energy)
-            lower = objective.value(state.y - step) <= needed
+            lower = (reached <= needed) & torch.isfinite(reached)
             first = (definite & lower).unsqueeze(-1) & ~accepted
             factor = torch.where(first.unsqueeze(-1), trial, factor)
             next_rung = torch.where(first, rung - 1, next_rung)
@@ -121,8 +122,8 @@ def hessian_matrix(product: LinearMap, y: Tensor) -> Tensor:
 def _factorise(matrix: Tensor, damping: Tensor) -> tuple[Tensor, Tensor]:
     """The Cholesky factor of the matrix with its damping, and whether there is one."""
     norm = matrix.abs().sum(-1).amax(-1, keepdim=True)
-    # A row without energy has a matrix of zeros: its gradient is zero, and its step shall be, too.
-    shift = damping * norm + (norm == 0)
+    # A plane has no curvature that the damping could be a part of.
+    shift = damping * torch.where(norm == 0, 1, norm)
     factor, info = torch.linalg.cholesky_ex(
         matrix + torch.diag_embed(shift.expand_as(matrix[..., 0]))
     )

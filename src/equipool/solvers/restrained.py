@@ -76,9 +76,7 @@ class RestrainedNesterov(LearnedMomentum[RestrainedState]):
 
     def init(self, y: Tensor, num_steps: int, objective: Objective) -> RestrainedState:
         zero = torch.zeros_like(y)
-        return RestrainedState(
-            y, y, zero, zero, self.learning_rate, self.momentum, y, zero[:, :1]
-        )
+        return RestrainedState(y, y, zero, zero, self.learning_rate, self.momentum, y, zero[:, :1])
 
     def step(self, objective: Objective, state: RestrainedState) -> RestrainedState:
         g = objective.gradient(state.point)

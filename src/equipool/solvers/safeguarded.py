@@ -89,7 +89,7 @@ class SafeguardedNesterov(Solver[SafeguardedState]):
         y = torch.where(accepted, candidate, state.y)
         ahead = torch.where(accepted, y + age / (age + 3) * (y - state.y), state.point)
         energy_ahead = _energy(objective, ahead)
-        usable = energy_ahead <= lowest + slack(lowest)
+        usable = (energy_ahead <= lowest + slack(lowest)) & torch.isfinite(energy_ahead)
         return SafeguardedState(
             y=y,
             point=torch.where(usable, ahead, y),

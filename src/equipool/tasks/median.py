@@ -36,6 +36,8 @@ class MedianTask(Task):
         inner_steps: of the inner optimiser.
         inner_learning_rate: that it starts with.
         inner_momentum: that it starts with.
+        inner_max_step: the longest step of the inner optimiser; None for any length.
+        inner_curvature_safe: whether its steps are shortened where the energy is steep.
         start_value: of every component of a learned start; None for the zero vector.
         regularizer_weight: that the regulariser starts with.
         evaluation_sets: sets to evaluate on, always the same.
@@ -62,6 +64,8 @@ class MedianTask(Task):
     inner_steps: int = 5
     inner_learning_rate: float = 0.125
     inner_momentum: float = 0.9
+    inner_max_step: float | None = None
+    inner_curvature_safe: bool = False
     start_value: float | None = None
     regularizer_weight: float = 0.1
     evaluation_sets: int = 80_000
@@ -111,6 +115,8 @@ class MedianTask(Task):
                 num_steps=self.inner_steps,
                 learning_rate=self.inner_learning_rate,
                 momentum=self.inner_momentum,
+                max_step=self.inner_max_step,
+                curvature_safe=self.inner_curvature_safe,
                 start_value=self.start_value,
                 regularizer_weight=self.regularizer_weight,
             )

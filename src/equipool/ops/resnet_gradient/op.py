@@ -7,7 +7,7 @@ where they are needed, so a solve of many steps holds one `y` a step and nothing
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,7 +31,7 @@ from equipool.ops.segments import (
 
 # Pre-activations at a time on the CPU, so that what is computed for them stays in its caches.
 # Not too many rows either: a sum over them is taken one after the other, and loses digits.
-CPU_FLOATS = 1 << 20
+CPU_FLOATS = 1 << 19
 CPU_ROWS = 4096
 
 SECOND_GRADIENT = (
@@ -75,9 +75,9 @@ def summed_value(
     network = _network(spec, parameters)
     y_part = _columns(spec, y @ from_y.T)
     total = y.new_zeros(y.shape[0])
-    for rows in _chunks(x_part):
-        u = _spread(y_part, index[rows], _columns(spec, x_part[rows]))
-        total = _add_segments(total, index[rows], element_value(network, u))
+    for chunk in _chunks(index, x_part):
+        u = _spread(y_part, chunk.row_of, _columns(spec, x_part[chunk.rows]))
+        total = _add_segments(total, chunk, element_value(network, u))
     return total
 
 
@@ -95,11 +95,10 @@ def hessian_product(
     network = _network(spec, parameters)
     y_part, y_part_dot = _columns(spec, y @ from_y.T), _columns(spec, direction @ from_y.T)
     total = _zeros_like(y_part)
-    for rows in _chunks(x_part):
-        here = index[rows]
-        u = _spread(y_part, here, _columns(spec, x_part[rows]))
-        _, by_u = element_adjoints(network, u, _spread(y_part_dot, here), None)
-        total = _add_columns(total, here, by_u)
+    for chunk in _chunks(index, x_part):
+        u = _spread(y_part, chunk.row_of, _columns(spec, x_part[chunk.rows]))
+        _, by_u = element_adjoints(network, u, _spread(y_part_dot, chunk.row_of), None)
+        total = _add_columns(total, chunk, by_u)
     return torch.cat(total, 1) @ from_y
 
 
@@ -109,9 +108,9 @@ def _gradient(
     network = _network(spec, parameters)
     y_part = _columns(spec, y @ from_y.T)
     total = _zeros_like(y_part)
-    for rows in _chunks(x_part):
-        u = _spread(y_part, index[rows], _columns(spec, x_part[rows]))
-        total = _add_columns(total, index[rows], element_gradient(network, u))
+    for chunk in _chunks(index, x_part):
+        u = _spread(y_part, chunk.row_of, _columns(spec, x_part[chunk.rows]))
+        total = _add_columns(total, chunk, element_gradient(network, u))
     return torch.cat(total, 1) @ from_y
 
 
@@ -132,14 +131,13 @@ def _vjp(
     sums = _sums(spec, by_parameters)
     by_x_part = torch.empty_like(x_part)
     delta_sum, by_y_part = _zeros_like(y_part), _zeros_like(y_part)
-    for rows in _chunks(x_part):
-        here = index[rows]
-        u = _spread(y_part, here, _columns(spec, x_part[rows]))
-        delta, by_u = element_adjoints(network, u, _spread(y_part_dot, here), sums)
-        for total, part in zip(_columns(spec, by_x_part[rows]), by_u, strict=True):
+    for chunk in _chunks(index, x_part):
+        u = _spread(y_part, chunk.row_of, _columns(spec, x_part[chunk.rows]))
+        delta, by_u = element_adjoints(network, u, _spread(y_part_dot, chunk.row_of), sums)
+        for total, part in zip(_columns(spec, by_x_part[chunk.rows]), by_u, strict=True):
             total.copy_(part)
-        delta_sum = _add_columns(delta_sum, here, delta)
-        by_y_part = _add_columns(by_y_part, here, by_u)
+        delta_sum = _add_columns(delta_sum, chunk, delta)
+        by_y_part = _add_columns(by_y_part, chunk, by_u)
     both = torch.cat([torch.cat(delta_sum, 1), torch.cat(by_y_part, 1)])
     return both[num_rows:] @ from_y, by_x_part, both.T @ points, *by_parameters
 
@@ -221,7 +219,11 @@ def _is_traced_for_its_value(tensors: Sequence[Tensor]) -> bool:
 
 
 def _network(spec: Spec, parameters: tuple[Tensor, ...]) -> Network:
-    return Network(spec.sizes, spec.scale, spec.eps, spec.product_dtype, *_sums(spec, parameters))
+    from_hidden, gammas, betas = _sums(spec, parameters)
+    return Network(
+        spec.sizes, spec.scale, spec.eps, spec.product_dtype, from_hidden, gammas, betas,
+        tuple(-2 * gamma for gamma in gammas), tuple(-2 * beta for beta in betas),
+    )  # fmt: skip
 
 
 def _sums(spec: Spec, by_parameters: tuple[Tensor, ...]) -> Sums:
@@ -232,7 +234,7 @@ def _sums(spec: Spec, by_parameters: tuple[Tensor, ...]) -> Sums:
 
 
 def _columns(spec: Spec, u: Tensor) -> Columns:
-    return Columns(u[:, : spec.sizes[0]], u[:, spec.sizes[0] :])
+    return Columns(*u.tensor_split((spec.sizes[0],), dim=1))
 
 
 def _zeros_like(columns: Columns) -> Columns:
@@ -248,34 +250,44 @@ def _spread(rows: Columns, index: Tensor, plus: Columns | None = None) -> Column
     return spread
 
 
-def _chunks(x_part: Tensor) -> Iterator[slice]:
+class _Chunk(NamedTuple):
+    """A run of the elements."""
+
+    rows: slice
+    row_of: Tensor  # of each element
+    segments: slice | None  # the segments that they are in, where that may be looked at
+
+
+def _chunks(index: Tensor, x_part: Tensor) -> Iterator[_Chunk]:
     if torch.compiler.is_compiling() or x_part.device.type != "cpu":
-        yield slice(None)
+        yield _Chunk(slice(None), index, None)
         return
-    num = x_part.shape[0]
-    most = min(max(CPU_FLOATS // x_part.shape[1], 1), CPU_ROWS)
-    rows = -(-num // max(-(-num // most), 1))
-    for start in range(0, num, max(rows, 1)):
-        yield slice(start, start + rows)
+    num, most = len(index), min(max(CPU_FLOATS // x_part.shape[1], 1), CPU_ROWS)
+    num_chunks = -(-num // most)
+    for i in range(num_chunks):
+        rows = slice(num * i // num_chunks, num * (i + 1) // num_chunks)
+        here = index[rows]
+        yield _Chunk(rows, here, slice(int(here[0]), int(here[-1]) + 1))
 
 
-def _add_columns(total: Columns, index: Tensor, values: Columns) -> Columns:
+def _add_columns(total: Columns, chunk: _Chunk, values: Columns) -> Columns:
     return Columns(
-        *(_add_segments(t, index, v.contiguous()) for t, v in zip(total, values, strict=True))
+        *(_add_segments(t, chunk, v.contiguous()) for t, v in zip(total, values, strict=True))
     )
 
 
-def _add_segments(total: Tensor, index: Tensor, values: Tensor) -> Tensor:
+def _add_segments(total: Tensor, chunk: _Chunk, values: Tensor) -> Tensor:
     """Add the sums of consecutive elements to the totals of their rows.
 
     The sum over a chunk is taken by itself before it is added, so that a sum over a million
     elements does not lose digits to its own size.
     """
-    if torch.compiler.is_compiling() or values.device.type != "cpu":
+    index, segments = chunk.row_of, chunk.segments
+    if segments is None:
         if blocks_are_wanted(values.shape[0]):
             blocks = make_blocks(index, total.shape[0])
             return total + block_sum(values, blocks, total.shape[0])
         return total + segment_sum(values, index, total.shape[0])
-    first, last = int(index[0]), int(index[-1])
-    total[first : last + 1] += segment_sum(values, index - first, last - first + 1)
+    num_segments = segments.stop - segments.start
+    total[segments] += segment_sum(values, index - segments.start, num_segments)
     return total

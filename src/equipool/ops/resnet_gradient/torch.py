@@ -25,6 +25,8 @@ class Network(NamedTuple):
     from_hidden: tuple[Tensor, ...]
     gammas: tuple[Tensor, ...]
     betas: tuple[Tensor, ...]
+    steep_gammas: tuple[Tensor, ...]  # times -2
+    steep_betas: tuple[Tensor, ...]
 
 
 class Columns(NamedTuple):
@@ -185,7 +187,7 @@ def _activate(network: Network, u: Columns, j: int) -> Layer:
     # tanh(t) = 1 - 2 sigmoid(-2 t), and torch's sigmoid is many times faster than its tanh on a
     # CPU.
     t, mean, rstd = torch.native_layer_norm(
-        own, [own.shape[1]], -2 * network.gammas[j], -2 * network.betas[j], network.eps
+        own, [own.shape[1]], network.steep_gammas[j], network.steep_betas[j], network.eps
     )
     return Layer(own, mean, rstd, torch.rsub(t.sigmoid_(), 1, alpha=2))
 
