@@ -54,17 +54,17 @@ class Energy:
         product = torch.func.vjp(self.slope, y.detach())[1]
         return lambda direction: product(direction)[0].detach()
 
-    @torch.no_grad()
     def bounds(self) -> Bounds | None:
         """Bounds of the curvature, where both parts know theirs."""
-        regularizer, potential = self.regularizer.bounds(), self.potential.bounds()
-        if regularizer is None or potential is None:
-            return None
-        outer, inner = (weight.squeeze(-1) for weight in self.weights)
-        return Bounds(
-            outer * regularizer.lower + inner * potential.lower,
-            outer * regularizer.upper + inner * potential.upper,
-        )
+        with torch.no_grad():
+            regularizer, potential = self.regularizer.bounds(), self.potential.bounds()
+            if regularizer is None or potential is None:
+                return None
+            outer, inner = (weight.squeeze(-1) for weight in self.weights)
+            return Bounds(
+                outer * regularizer.lower + inner * potential.lower,
+                outer * regularizer.upper + inner * potential.upper,
+            )
 
     def restrict(self, rows: Tensor) -> Energy:
         """The energy of some of the rows alone, given by number, ascending."""

@@ -248,6 +248,18 @@ class TestTables:
         assert backward.step_ms == 1.0
         assert backward.time_ratio == 0.5
 
+    def test_what_is_missed_says_so(self):
+        (stopping,), (backward,) = make_record().stopping, make_record().backward
+        assert stopping.reached
+        assert not replace(stopping, stopping=timing(21.0)).reached
+        assert backward.missed == []
+        slow = replace(backward, implicit=timing(13.0))
+        assert slow.missed == ["time"]
+        assert replace(slow, long_bytes=13 * 2**20).missed == ["memory", "time"]
+        record = make_record()
+        record.backward[:] = [slow]
+        assert SECTIONS["backward"]({"cpu": record}).endswith("| 0 % | time missed |")
+
     def test_rows_of_quality(self):
         text = SECTIONS["quality"]({"cpu-gradients": make_record()})
         assert "On 2 CPU cores. Record: `cpu-gradients.json`." in text
@@ -259,7 +271,10 @@ class TestTables:
     def test_every_record_has_its_rows(self):
         other = replace(make_record(), hardware={"device": "cuda", "gpu": "A GPU"})
         text = SECTIONS["stopping"]({"cpu": make_record(), "gpu": other})
-        assert "| 2 CPU cores | 10 x 26 | 5, 50 | 30 (30-30) ms | 15 (15-15) ms | 2.00 |" in text
+        assert (
+            "| 2 CPU cores | 10 x 26 | 5, 50 | 30 (30-30) ms | 15 (15-15) ms | 2.00 | reached |"
+            in text
+        )
         assert "| A GPU | 10 x 26 |" in text
 
     def test_a_page_is_made_anew_between_its_marks_alone(self):

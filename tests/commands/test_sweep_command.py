@@ -42,7 +42,7 @@ def test_every_combination_is_trained_once(equipool, tiny, tmp_path):
     again = equipool("sweep", "median", flags, "--out", tmp_path)
     assert again.exit_code == 0
     assert "4 done, 0 to go on with, 2 to start" in again.output
-    assert "[1/2] sum-embedding-4-seed-2" in again.output
+    assert "[1/2] max-embedding-4-seed-2" in again.output
     after = events(tmp_path)
     assert {name: after[name] for name in before} == before
     assert len(after) == 6

@@ -74,7 +74,7 @@ def test_weight_decay_and_rates_of_inner_optimisers_have_an_effect(tmp_path):
     task = Toy(kind="pooled")
     plain = last_tensors(run(tmp_path, task, name="plain"))
     decayed = last_tensors(run(tmp_path, task, config(weight_decay=1.0), name="decayed"))
-    slow = last_tensors(run(tmp_path, task, config(inner_learning_rate=0.0), name="slow"))
+    slow = last_tensors(run(tmp_path, task, config(solver_rate_factor=0.0), name="slow"))
     head, inner = "model/head.weight", "model/pool.solver.raw_momentum.raw"
     assert decayed[head].norm() < plain[head].norm()
     assert slow[inner] == 0 != plain[inner]

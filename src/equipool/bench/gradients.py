@@ -73,8 +73,9 @@ CPU = Plan(
 CUDA = replace(
     CPU,
     cost_cases=(CostCase(64, 64), CostCase(256, 300)),
-    far_sizes=(8,),
+    far_sizes=(),
     stopping=CostCase(16384, 64),
+    solver_repeats=1,
 )
 QUICK = Plan(
     sizes=(2,),
@@ -131,20 +132,20 @@ def run_plan(
 
 
 def make_jobs(plan: Plan, device: torch.device) -> Iterator[Job]:
-    """All parts of a plan, in the order of the record. Costs come last: a training before them
-    warms the machine up."""
+    """All parts of a plan. The solvers come last, as they take the longest of what is shown."""
     subjects = Subjects(device, plan.training_steps)
     for size in plan.sizes:
         for state in STATES:
             yield Job(f"quality: {state}, {size}", _quality(plan, subjects, state, size))
-    for size in plan.solver_sizes:
-        for state in STATES:
-            yield Job(f"solvers: {state}, {size}", _solvers(plan, subjects, state, size))
     yield Job("early stopping", _stopping(plan, device))
-    yield from _backward_jobs(plan, subjects)
+    for case in plan.cost_cases:
+        yield from _backward_jobs(plan, subjects, case)
     for case in plan.cost_cases:
         for state in TIMED:
             yield Job(f"cost: {state}, {case.size}", _cost(plan, subjects, state, case))
+    for size in plan.solver_sizes:
+        for state in STATES:
+            yield Job(f"solvers: {state}, {size}", _solvers(plan, subjects, state, size))
 
 
 def _quality(
@@ -182,7 +183,7 @@ def _stopping(plan: Plan, device: torch.device) -> Callable[[GradientRecord], No
     return run
 
 
-def _backward_jobs(plan: Plan, subjects: Subjects) -> Iterator[Job]:
+def _backward_jobs(plan: Plan, subjects: Subjects, case: CostCase) -> Iterator[Job]:
     def convex(record: GradientRecord) -> None:
         layer = subjects("convex", size)
         record.backward.append(measure_backward("convex, trained", layer, sets, device, budget))
@@ -192,10 +193,10 @@ def _backward_jobs(plan: Plan, subjects: Subjects) -> Iterator[Job]:
         name = "residual network, strong regulariser"
         record.backward.append(measure_backward(name, layer, sets, device, budget))
 
-    sets, size = plan.cost_cases[0]
+    sets, size = case
     device, budget = subjects.device, plan.budget
-    yield Job("implicit: convex", convex)
-    yield Job("implicit: residual network", settling)
+    yield Job(f"implicit: convex, {size}", convex)
+    yield Job(f"implicit: residual network, {size}", settling)
 
 
 def _cost(

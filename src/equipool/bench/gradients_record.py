@@ -93,6 +93,11 @@ class Stopping:
     def speedup(self) -> float:
         return self.fixed.median / self.stopping.median
 
+    @property
+    def reached(self) -> bool:
+        """Whether it is as much faster as it is held to be."""
+        return self.speedup >= 1.5
+
 
 @dataclass(frozen=True)
 class Backward:
@@ -126,6 +131,12 @@ class Backward:
     def time_ratio(self) -> float:
         """To three times an unrolled step's backward pass for each step of conjugate gradients."""
         return self.implicit.median / (3 * self.step_ms * self.cg_steps)
+
+    @property
+    def missed(self) -> list[str]:
+        """What is above what it is held to."""
+        found = {"memory": self.memory_ratio <= 1.2, "time": self.time_ratio <= 1}
+        return [name for name, reached in found.items() if not reached]
 
 
 ROWS: dict[str, type] = {

@@ -61,7 +61,7 @@ def solvers(records: Records) -> str:
 def stopping(records: Records) -> str:
     """With and without stopping the sets that have converged."""
     headings = ["where", "sets x elements", "steps of one half, other half", "all sets, all steps",
-                "stopping", "times faster", "largest difference in y"]  # fmt: skip
+                "stopping", "times faster", "aim", "largest difference in y"]  # fmt: skip
     lines = [
         [
             _machine(record),
@@ -70,6 +70,7 @@ def stopping(records: Records) -> str:
             _milliseconds(row.fixed),
             _milliseconds(row.stopping),
             f"{row.speedup:.2f}",
+            "reached" if row.reached else "missed",
             error_text(row.largest_difference),
         ]
         for record in records.values()
@@ -80,12 +81,15 @@ def stopping(records: Records) -> str:
 
 def backward(records: Records) -> str:
     """What an implicit gradient costs over the number of steps."""
-    headings = ["where", "layer", "memory, T = 5", "T = 50", "ratio", "CG steps",
-                "backward", "one unrolled step's", "ratio to 3 x steps", "fell back"]  # fmt: skip
+    headings = [
+        "where", "layer", "sets, output size", "memory, T = 5", "T = 50", "ratio", "CG steps",
+        "backward", "one unrolled step's", "ratio to 3 x steps", "fell back", "aims",
+    ]  # fmt: skip
     lines = [
         [
             _machine(record),
             row.layer,
+            f"{row.sets}, {row.size}",
             f"{number(row.short_bytes / MEBIBYTE)} MiB",
             f"{number(row.long_bytes / MEBIBYTE)} MiB",
             f"{row.memory_ratio:.2f}",
@@ -94,6 +98,7 @@ def backward(records: Records) -> str:
             f"{number(row.step_ms)} ms",
             f"{row.time_ratio:.2f}",
             percent(row.fallback),
+            f"{' and '.join(row.missed)} missed" if row.missed else "reached",
         ]
         for record in records.values()
         for row in record.backward

@@ -15,6 +15,9 @@ from equipool.objective import LinearMap
 # solvers aim at much less; what separates the two is rounding, 2^-9 a product in bfloat16.
 BELIEVED_RESIDUAL = 0.05
 
+# Curvature below so many units of rounding, beside the largest, is as good as none.
+ROUNDINGS = 32
+
 
 class LinearSolution(NamedTuple):
     """Solutions of the systems of all rows."""

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from equipool.linear_solvers.base import LinearSolution, LinearSolver
 from equipool.objective import LinearMap
+from equipool.ops.assembly import assemble
 
 
 class Cholesky(LinearSolver):
@@ -23,7 +24,7 @@ class Cholesky(LinearSolver):
     """
 
     def attempt(self, product: LinearMap, b: Tensor) -> LinearSolution:
-        matrix = _assemble(product, b)
+        matrix = assemble(product, b)
         finite = torch.isfinite(matrix).all(-1).all(-1)
         identity = torch.eye(b.shape[-1], dtype=b.dtype, device=b.device)
         factor, failure = torch.linalg.cholesky_ex(
@@ -39,10 +40,3 @@ class Cholesky(LinearSolver):
 
     def __repr__(self) -> str:
         return f"Cholesky(ridge={self.ridge})"
-
-
-def _assemble(product: LinearMap, b: Tensor) -> Tensor:
-    """`[num_rows, K, K]`, made symmetric against rounding."""
-    units = torch.eye(b.shape[-1], dtype=b.dtype, device=b.device)
-    columns = torch.stack([product(unit.expand_as(b).contiguous()) for unit in units], -1)
-    return (columns + columns.mT) / 2

@@ -7,13 +7,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from equipool.linear_solvers.base import LinearSolution, LinearSolver, check_iteration
+from equipool.linear_solvers.base import (
+    ROUNDINGS,
+    LinearSolution,
+    LinearSolver,
+    check_iteration,
+)
 from equipool.objective import LinearMap
 from equipool.ops.fixed_shapes import shapes_are_fixed
 from equipool.rows import choose_rows
-
-# Curvature below this many units of rounding, beside the largest met, is as good as none.
-ROUNDINGS = 8
 
 
 class _State(NamedTuple):

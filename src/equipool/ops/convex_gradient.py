@@ -123,7 +123,8 @@ def _ratios(network: Network, totals: list[Tensor], matrix: Tensor) -> list[Tens
     r"""The $\theta$ of each layer from the second on: that which is best for a unit by itself, all
     directions alike. Any other is right as well, which allows the limits."""
     lengths = matrix.square().sum(-1).split(network.sizes)
-    squares, found = lengths[0], list[Tensor]()
+    squares = lengths[0]
+    found: list[Tensor] = []
     for gate, mix, total, own in zip(
         _gates(network)[:-1], network.mixes, totals, lengths[1:], strict=True
     ):

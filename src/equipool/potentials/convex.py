@@ -186,12 +186,11 @@ class ConvexSum(SummedPotential):
         network = self.network._replace(gates=gates)
         return ConvexSum(network, shifts, self.from_y, self.slope.index_select(0, rows), sets)
 
-    @torch.no_grad()
     def bounds(self) -> Bounds:
         """Zero, and a bound from above. Measured beside the largest curvature that a search over y
         found: 1.2 times that for one layer, twice for two as they are first drawn, and 2 to 6 times
         for weights far from there or for three and four layers."""
-        with torch.autocast(self.shifts.device.type, enabled=False):
+        with torch.no_grad(), torch.autocast(self.shifts.device.type, enabled=False):
             network = self.network._replace(mixes=tuple(_wide(mix) for mix in self.network.mixes))
             weights = self.sets.sum(curvature_weights(network, self.from_y))
             upper = largest_eigenvalues(weights, self.from_y)

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from equipool.objective import LinearMap, Objective
+from equipool.objective import Objective
+from equipool.ops.assembly import assemble
 from equipool.solvers.base import Solver
 from equipool.solvers.rounding import slack
 
@@ -87,7 +88,7 @@ class Newton(Solver[NewtonState]):
     @torch.no_grad()
     def _attempt(self, objective: Objective, state: NewtonState, g: Tensor) -> Attempt:
         """Try one damping after the other, and settle on the first that lowers the energy."""
-        matrix = hessian_matrix(objective.hessian(state.y), state.y)
+        matrix = assemble(objective.hessian(state.y), state.y)
         energy = objective.value(state.y)
         factor = torch.eye(g.shape[-1], dtype=g.dtype, device=g.device).expand_as(matrix)
         accepted = torch.zeros_like(state.rung, dtype=torch.bool)
@@ -109,14 +110,6 @@ class Newton(Solver[NewtonState]):
 
     def extra_repr(self) -> str:
         return f"damping={self.damping}"
-
-
-def hessian_matrix(product: LinearMap, y: Tensor) -> Tensor:
-    """The Hessian `[num_rows, K, K]` of each row, by its products with the unit vectors."""
-    units = torch.eye(y.shape[-1], dtype=y.dtype, device=y.device)
-    columns = [product(unit.expand_as(y).contiguous()) for unit in units]
-    matrix = torch.stack(columns, dim=-1)
-    return (matrix + matrix.mT) / 2
 
 
 def _factorise(matrix: Tensor, damping: Tensor) -> tuple[Tensor, Tensor]:

@@ -33,13 +33,13 @@ class MedianTask(Task):
         width: of the potential, or of the rivals' embedding network.
         head_width: of the network behind the pooling.
         potential_output: last size of the potential.
-        inner_steps: of the inner optimiser.
-        inner_learning_rate: that it starts with.
-        inner_momentum: that it starts with.
+        inner_steps: steps of the inner optimiser.
+        inner_learning_rate: step size that the inner optimiser starts with.
+        inner_momentum: momentum that the inner optimiser starts with.
         inner_max_step: the longest step of the inner optimiser; None for any length.
-        inner_curvature_safe: whether its steps are shortened where the energy is steep.
+        inner_curvature_safe: whether the inner steps are shortened where the energy is steep.
         start_value: of every component of a learned start; None for the zero vector.
-        regularizer_weight: that the regulariser starts with.
+        regularizer_weight: weight that the regulariser starts with.
         evaluation_sets: sets to evaluate on, always the same.
 
     Example:

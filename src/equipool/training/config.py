@@ -26,8 +26,8 @@ class TrainingConfig:
         schedule: what the learning rate does after the warm-up, a name in `SHAPES`.
         warmup_steps: steps in which the learning rate rises linearly.
         final_learning_rate: the share of the learning rate that is left at the end.
-        inner_learning_rate: the learning rate of the inner optimisers' own step size and momentum,
-            relative to that of all other parameters.
+        solver_rate_factor: learning rate of the inner optimisers' own step size and momentum, times
+            that of all other parameters.
         beta1: decay of Adam's first moment.
         beta2: decay of Adam's second moment.
         epsilon: Adam's.
@@ -56,7 +56,7 @@ class TrainingConfig:
     schedule: str = "constant"
     warmup_steps: int = 0
     final_learning_rate: float = 0.0
-    inner_learning_rate: float = 1.0
+    solver_rate_factor: float = 1.0
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
@@ -77,7 +77,7 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         for name in ("steps", "chunk", "log_every", "evaluate_every", "keep_last"):
             self._expect(name, getattr(self, name) >= 1, "1 or more")
-        for name in ("warmup_steps", "weight_decay", "aux_weight", "inner_learning_rate"):
+        for name in ("warmup_steps", "weight_decay", "aux_weight", "solver_rate_factor"):
             self._expect(name, getattr(self, name) >= 0, "0 or more")
         for name in ("learning_rate", "epsilon"):
             self._expect(name, getattr(self, name) > 0, "more than 0")

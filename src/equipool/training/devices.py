@@ -18,7 +18,10 @@ def resolve_device(device: str | torch.device | None) -> torch.device:
     """The device asked for; None is a GPU where there is one."""
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    device = torch.device(device)
+    try:
+        device = torch.device(device)
+    except RuntimeError:
+        raise ValueError(f"device is {device!r}, expected 'cpu' or 'cuda'") from None
     if device.type not in ("cpu", "cuda"):
         raise ValueError(f"device is {str(device)!r}, expected 'cpu' or 'cuda'")
     if device.type == "cuda" and not torch.cuda.is_available():

@@ -73,11 +73,13 @@ class FullJournal(Journal):
     Args:
         folder: the run's directory.
         steps: steps of the run.
+        monitor: the metric that is shown of an evaluation.
         progress: shows it.
     """
 
-    def __init__(self, folder: RunFolder, steps: int, progress: Progress) -> None:
+    def __init__(self, folder: RunFolder, steps: int, monitor: str, progress: Progress) -> None:
         self.folder, self.steps, self.progress = folder, steps, progress
+        self.monitor = monitor
         self.name = folder.path.name
         self._log: Log | None = None
         self._tensorboard: TensorBoard | None = None
@@ -105,7 +107,7 @@ class FullJournal(Journal):
 
     def evaluation(self, entry: Entry, best: bool) -> None:
         self.event("evaluation", entry["step"], entry | {"best": best})
-        numbers = {f"evaluated {name}": value for name, value in entry["metrics"].items()}
+        numbers = {f"evaluated {self.monitor}": entry["metrics"][self.monitor]}
         self._show("evaluation", entry, numbers)
 
     def _show(self, prefix: str, entry: Entry, numbers: Mapping[str, float | None]) -> None:

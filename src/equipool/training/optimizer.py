@@ -28,7 +28,7 @@ class Optimizer:
             raise ValueError("the network has no parameters to train")
         groups = [
             ([p for p in self.names if p not in inner], 1.0),
-            ([p for p in self.names if p in inner], config.inner_learning_rate),
+            ([p for p in self.names if p in inner], config.solver_rate_factor),
         ]
         groups = [(parameters, factor) for parameters, factor in groups if parameters]
         self.factors = [factor for _, factor in groups]

@@ -108,7 +108,7 @@ class LiveProgress(Progress):
         self._bars.update(self._ids[run], completed=step, numbers=shown(numbers))
 
     def say(self, text: str) -> None:
-        self._bars.console.print(text, markup=False, highlight=False)
+        self._bars.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
         self._bars.stop()

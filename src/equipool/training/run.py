@@ -60,7 +60,9 @@ class Run:
         if place.leads:
             self.folder.prepare(self.identity, resume)
         self.journal: Journal = (
-            FullJournal(self.folder, config.steps, progress) if place.leads else SilentJournal()
+            FullJournal(self.folder, config.steps, task.monitor, progress)
+            if place.leads
+            else SilentJournal()
         )
         self._stream = stream
         self._randomness = StepRandomness(task.seed, place.shard.rank, place.device)
