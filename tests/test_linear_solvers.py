@@ -81,10 +81,22 @@ def test_a_matrix_that_is_not_positive_definite_is_not_solved_and_harms_no_other
 
 
 @each_solver
-def test_a_singular_matrix_is_not_solved(solver):
-    """Unless b lies where it is not, there is no solution, and a rounded one is huge."""
-    matrices = make_matrices([0.0, 1.0, 2.0, 3.0], [1e-17, 1.0, 2.0, 3.0])
-    assert not solver(product_with(matrices), make_b(2, 4)).solved.any()
+@pytest.mark.parametrize("size", [4, 30])
+@pytest.mark.parametrize("smallest", [0.0, 0.1, 1.0])
+def test_a_singular_matrix_is_not_solved(smallest, size, solver):
+    """There is no solution for almost any b, and what rounding makes of it is huge."""
+    eps = torch.finfo(torch.float64).eps
+    spectrum = [smallest * eps, *torch.linspace(1, 5, size - 1).tolist()]
+    matrices = torch.cat([make_matrices(spectrum, seed=seed) for seed in range(40)])
+    assert not solver(product_with(matrices), make_b(40, size)).solved.any()
+
+
+@pytest.mark.parametrize("solver", [ConjugateGradients(), Cholesky()], ids=repr)
+def test_a_matrix_that_is_far_from_singular_for_its_precision_is_solved(solver):
+    spectrum = [1e-3, *torch.linspace(1, 5, 29).tolist()]
+    for dtype in (torch.float32, torch.float64):
+        matrices = torch.cat([make_matrices(spectrum, seed=seed) for seed in range(40)])
+        assert solver(product_with(matrices.to(dtype)), make_b(40, 30, dtype=dtype)).solved.all()
 
 
 @each_solver
@@ -115,6 +127,15 @@ def test_what_is_not_finite_is_not_solved(solver):
     solution = solver(product_with(DEFINITE), b)
     assert solution.solved.tolist() == [False, True, False]
     torch.testing.assert_close(solution.x[1], torch.linalg.solve(DEFINITE[1], b[1]))
+
+
+@each_solver
+def test_a_solution_that_is_too_large_for_its_type_is_none(solver):
+    matrices = 1e-3 * torch.eye(4).expand(2, 4, 4)
+    b = torch.tensor([[1e38], [1.0]]) * make_b(2, 4, dtype=torch.float32).sign()
+    solution = solver(product_with(matrices), b)
+    assert solution.solved.tolist() == [False, True]
+    assert (solution.x[0] == 0).all()
 
 
 @each_solver

@@ -195,6 +195,25 @@ def test_sets_that_have_not_converged_get_the_truncated_gradient(linear_solver):
         assert_near(x.grad[index == row], alone["x"], 1e-12)
 
 
+class Spy(Cholesky):
+    """Keeps what it was asked to solve."""
+
+    def __call__(self, product, b):
+        self.b = b
+        return super().__call__(product, b)
+
+
+def test_nothing_is_solved_for_sets_that_have_not_converged():
+    layer = resnet_layer(num_steps=40)
+    x, index = flatten(make_sets(SIZES))
+    tolerance = float(layer.solve(x, index).residual.sort().values[:2].mean())
+    spy = Spy()
+    layer.differentiation = Implicit(spy, tolerance)
+    solution = layer.solve(x, index)
+    solution.y.sum().backward()
+    assert torch.equal((spy.b == 0).all(-1), solution.residual > tolerance)
+
+
 @each_layer
 def test_gradients_of_a_set_are_the_same_alone_and_in_a_batch(make):
     layer = make()
@@ -415,6 +434,24 @@ def test_half_precision(kind, factored):
     found = torch.cat([x.grad.flatten(), *(p.grad.flatten() for p in layer.parameters())]).double()
     assert not solution.fallback.any()
     assert torch.cosine_similarity(found, expected, dim=0) > 0.99
+
+
+def test_the_hessian_is_taken_in_the_precision_of_the_forward_pass():
+    seen = []
+
+    class Watching(Quadratic):
+        def forward(self, x, y):
+            seen.append(torch.is_autocast_enabled("cpu"))
+            return super().forward(x, y)
+
+    layer = EquilibriumAggregation(3, 3, potential=Watching(), differentiation=Implicit())
+    layer.num_steps = 100
+    with torch.autocast("cpu", torch.bfloat16):
+        y = layer(make_sets((4,), dtype=torch.float32)[0])
+    forward = len(seen)
+    y.sum().backward()
+    assert len(seen) > forward
+    assert all(seen)
 
 
 def test_a_set_that_is_not_finite_falls_back_and_harms_no_other():

@@ -185,10 +185,25 @@ def test_only_sets_that_never_left_the_start_give_it_a_gradient(max_steps, way):
     assert torch.equal(layer.start.y.grad, torch.full_like(layer.start.y, 10.0))
 
 
+class Kicked(HeavyBall):
+    """Learns the velocity that a search begins with, which its last steps know nothing of."""
+
+    def __init__(self, learning_rate, momentum):
+        super().__init__(learning_rate, momentum)
+        self.kick = torch.nn.Parameter(torch.ones(()))
+
+    def init(self, y, num_steps, objective):
+        state = super().init(y, num_steps, objective)
+        return state._replace(velocity=self.kick * torch.ones_like(y))
+
+
 @each_way
 def test_every_parameter_receives_a_gradient(way):
     """What a parameter cannot change has the gradient 0, not none: DDP waits for one."""
-    for layer in (make_layer(start=LearnedStart(4)), convex_layer(100), convex_layer(max_steps=90)):
+    kicked = make_layer()
+    kicked.solver = Kicked(0.05, 0.7).double()
+    learned = make_layer(start=LearnedStart(4))
+    for layer in (learned, kicked, convex_layer(100), convex_layer(max_steps=90)):
         for sizes in ((3, 5), (0, 0)):
             _, gradients = run(layer, way, sizes)
             for name, gradient in gradients.items():

@@ -44,8 +44,9 @@ class Implicit(Differentiation):
 
     Args:
         linear_solver: solves the systems. Default: `ConjugateGradients()`.
-        tolerance: a set has converged when no component of $g$ exceeds this. Default: as of the
-            layer. The error of the gradient is of the order of this, divided by the curvature.
+        tolerance: a set has converged when no component of $g$ exceeds this. The default is that of
+            the layer, 1e-3; a layer with another one does not pass it on. The error of the gradient
+            is of the order of this, divided by the curvature.
         fallback_steps: how many steps the gradient passes through where a set falls back.
 
     In a program of fixed shapes, compiled or recorded as a CUDA graph, all of the linear solver's
@@ -116,6 +117,9 @@ class System:
         """What the derivative by the output gives to the path of the last steps, to the gradient
         at the output, and to the start."""
         wanted = torch.where(self.converged.unsqueeze(-1), by_y, 0)
+        if not shapes_are_fixed() and not bool(self.converged.any()):
+            nothing = torch.zeros_like(by_y)
+            return by_y, nothing, nothing
         with self.autocast:
             w, solved, _ = self.linear_solver(self.objective.hessian(self.y), wanted)
         # No curvature at all in the direction that is asked for: an empty set, which stays at its

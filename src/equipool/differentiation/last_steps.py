@@ -30,7 +30,7 @@ class LastSteps(Differentiation):
         self, solver: Solver[Any], objective: Objective, y: Tensor, budget: Budget, wanted: Wanted
     ) -> Descent:
         tail = follow_last_steps(self.num_steps, solver, objective, y, budget, wanted)
-        path = attach(tail.path, y, *solver.parameters())
+        path = attach(tail.path, *solver.parameters())
         return tail.descent._replace(y=_Follow.apply(tail.descent.y.detach(), path))
 
 

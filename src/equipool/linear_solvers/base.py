@@ -15,7 +15,8 @@ from equipool.objective import LinearMap
 # solvers aim at much less; what separates the two is rounding, 2^-9 a product in bfloat16.
 BELIEVED_RESIDUAL = 0.05
 
-# Curvature below so many units of rounding, beside the largest, is as good as none.
+# Along a solution, curvature of less than so many units of rounding, beside the largest, may be
+# nothing but rounding.
 ROUNDINGS = 32
 
 
@@ -68,14 +69,22 @@ class LinearSolver(ABC):
         believed = residual.norm(dim=-1) <= BELIEVED_RESIDUAL * unit.norm(dim=-1)
         solution = scale * x
         finite = torch.isfinite(solution).all(-1)
-        solved = (scale == 0).squeeze(-1) | (finite & (nothing | (seems_solved & believed)))
+        solved = nothing | (seems_solved & believed & finite)
         kept = (solved & ~nothing).unsqueeze(-1)
+        solved = torch.where(usable.squeeze(-1), solved, (scale == 0).squeeze(-1))
         return LinearSolution(torch.where(kept, solution, 0), solved, steps)
 
     def _with_ridge(self, product: LinearMap) -> LinearMap:
         if self.ridge == 0:
             return product
         return lambda v: product(v) + self.ridge * v
+
+
+def exceeds_rounding(x: Tensor, b: Tensor, largest: Tensor) -> Tensor:
+    """Whether the curvature along a solution, `x.b / x.x`, is more than the rounding of a matrix
+    whose largest curvature is given, `[num_rows]`. Otherwise the matrix might be singular."""
+    rounding = ROUNDINGS * torch.finfo(x.dtype).eps * largest
+    return (x * b).sum(-1) >= rounding * x.square().sum(-1)
 
 
 def check_iteration(max_steps: int, tolerance: float) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from equipool.linear_solvers.base import LinearSolution, LinearSolver
+from equipool.linear_solvers.base import LinearSolution, LinearSolver, exceeds_rounding
 from equipool.objective import LinearMap
 from equipool.ops.assembly import assemble
 
@@ -24,18 +24,10 @@ class Cholesky(LinearSolver):
     """
 
     def attempt(self, product: LinearMap, b: Tensor) -> LinearSolution:
-        matrix = assemble(product, b)
-        finite = torch.isfinite(matrix).all(-1).all(-1)
-        identity = torch.eye(b.shape[-1], dtype=b.dtype, device=b.device)
-        factor, failure = torch.linalg.cholesky_ex(
-            torch.where(finite[:, None, None], matrix, identity)
-        )
-        pivots = factor.diagonal(dim1=-2, dim2=-1).square()
-        # A pivot of the size of rounding says nothing of its sign.
-        least = b.shape[-1] * torch.finfo(b.dtype).eps * pivots.amax(-1)
-        definite = finite & (failure == 0) & (pivots.amin(-1) > least)
-        factor = torch.where(definite[:, None, None], factor, identity)
+        factor, failure = torch.linalg.cholesky_ex(assemble(product, b))
         x = torch.cholesky_solve(b.unsqueeze(-1), factor).squeeze(-1)
+        largest = factor.diagonal(dim1=-2, dim2=-1).square().amax(-1)
+        definite = (failure == 0) & exceeds_rounding(x, b, largest)
         return LinearSolution(x, definite, torch.full_like(failure, b.shape[-1], dtype=torch.long))
 
     def __repr__(self) -> str:

@@ -8,14 +8,13 @@ import torch
 from torch import Tensor
 
 from equipool.linear_solvers.base import (
-    ROUNDINGS,
     LinearSolution,
     LinearSolver,
     check_iteration,
+    exceeds_rounding,
 )
 from equipool.objective import LinearMap
 from equipool.ops.fixed_shapes import shapes_are_fixed
-from equipool.rows import choose_rows
 
 
 class _State(NamedTuple):
@@ -24,6 +23,7 @@ class _State(NamedTuple):
     direction: Tensor  # [num_rows, K]
     square: Tensor  # [num_rows] squared norm of the residual
     largest: Tensor  # [num_rows] largest curvature met
+    moving: Tensor  # [num_rows] whether the row is neither done nor given up
 
 
 class ConjugateGradients(LinearSolver):
@@ -50,34 +50,40 @@ class ConjugateGradients(LinearSolver):
         self.tolerance = tolerance
 
     def attempt(self, product: LinearMap, b: Tensor) -> LinearSolution:
-        square = b.square().sum(-1)
+        square = torch.linalg.vecdot(b, b)
         goal = self.tolerance**2 * square
-        state = _State(torch.zeros_like(b), b, b, square, torch.zeros_like(square))
         moving, steps = square > 0, torch.zeros_like(square, dtype=torch.long)
+        state = _State(torch.zeros_like(b), b, b, square, torch.zeros_like(square), moving)
         for _ in range(self.max_steps):
-            steps = steps + moving
-            stepped, curved = _step(product, state)
-            moving = moving & curved
-            state = choose_rows(moving, stepped, state)
-            moving = moving & (state.square > goal)
-            if not shapes_are_fixed() and not bool(moving.any()):
+            steps = steps + state.moving
+            state = _step(product, state)
+            state = state._replace(moving=state.moving & (state.square > goal))
+            if not shapes_are_fixed() and not bool(state.moving.any()):
                 break
-        return LinearSolution(state.x, state.square <= goal, steps)
+        done = (state.square <= goal) & exceeds_rounding(state.x, b, state.largest)
+        return LinearSolution(state.x, done, steps)
 
     def __repr__(self) -> str:
         return f"ConjugateGradients({self.max_steps}, {self.tolerance}, ridge={self.ridge})"
 
 
-def _step(product: LinearMap, state: _State) -> tuple[_State, Tensor]:
-    """The next state, and whether the matrix is positive along its direction."""
-    x, residual, direction, square, largest = state
+def _step(product: LinearMap, state: _State) -> _State:
+    """The next state. Rows that do not move, or along whose direction the matrix is not positive,
+    take a step of length zero: few operations, as on a GPU their number is what this costs."""
+    x, residual, direction, square, largest, moving = state
     image = product(direction)
-    along = (direction * image).sum(-1)
-    curvature = along / direction.square().sum(-1)
-    largest = torch.maximum(largest, curvature)
-    curved = (curvature > 0) & (curvature > ROUNDINGS * torch.finfo(x.dtype).eps * largest)
-    rate = (square / along).unsqueeze(-1)
-    residual = residual - rate * image
-    next_square = residual.square().sum(-1)
-    next_direction = residual + (next_square / square).unsqueeze(-1) * direction
-    return _State(x + rate * direction, residual, next_direction, next_square, largest), curved
+    along = torch.linalg.vecdot(direction, image)
+    length = torch.linalg.vecdot(direction, direction).clamp(min=torch.finfo(x.dtype).tiny)
+    moving = moving & (along > 0)
+    rate = torch.where(moving, square / along, 0).unsqueeze(-1)
+    residual = torch.addcmul(residual, rate, image, value=-1)
+    next_square = torch.linalg.vecdot(residual, residual)
+    share = torch.where(moving, next_square / square, 0).unsqueeze(-1)
+    return _State(
+        torch.addcmul(x, rate, direction),
+        residual,
+        torch.addcmul(residual, share, direction),
+        next_square,
+        torch.maximum(largest, along / length),
+        moving,
+    )

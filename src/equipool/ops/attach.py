@@ -18,7 +18,7 @@ class _Attach(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, y: Tensor, *others: Tensor) -> Tensor:
         ctx.shapes = [(other.shape, other.dtype, other.device) for other in others]
-        return y.view_as(y)
+        return y.clone()  # a view could not be changed in place
 
     @staticmethod
     def backward(ctx: Any, by_y: Tensor) -> tuple[Tensor, ...]:
