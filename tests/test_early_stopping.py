@@ -97,13 +97,14 @@ def test_padding_and_other_layouts(way):
         assert torch.equal(solution.steps, expected.steps)
 
 
-def test_a_set_that_is_not_finite_goes_on_and_holds_up_no_other(way):
+def test_a_set_that_is_not_finite_stops_at_once_and_holds_up_no_other(way):
     layer = solving_layer(max_steps=300)
     x, index = flatten(make_sets((2, 5, 3)))
     expected = layer.solve(x, index)
     x[3, 1] = torch.nan
     solution = layer.solve(x, index)
-    assert solution.steps.tolist() == [expected.steps[0], 300, expected.steps[2]]
+    assert solution.steps.tolist() == [expected.steps[0], 1, expected.steps[2]]
+    assert solution.y[1].isnan().all()
     assert solution.converged.tolist() == [True, False, True]
     assert_near(solution.y[[0, 2]], expected.y[[0, 2]], 1e-11)
 

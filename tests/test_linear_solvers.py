@@ -255,3 +255,12 @@ def test_repr():
     assert repr(ConjugateGradients(7, 0.01)) == "ConjugateGradients(7, 0.01, ridge=0.0)"
     assert repr(Neumann(7, 0.01, step=2.0)) == "Neumann(7, 0.01, ridge=0.0, step=2.0)"
     assert repr(Cholesky(0.5)) == "Cholesky(ridge=0.5)"
+
+
+@pytest.mark.parametrize("b", [[-2.0], [2.0], [-1.0, 0.5, 0.25]])
+@each_solver
+def test_no_sign_of_b_is_special(solver, b):
+    b = torch.tensor([b]).double()
+    x, solved, _ = solver(lambda v: 4 * v, b)
+    assert solved.all()
+    torch.testing.assert_close(x, b / 4)

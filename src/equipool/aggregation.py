@@ -24,6 +24,9 @@ from equipool.solution import Solution, active_recorders
 from equipool.solvers import Nesterov, Solver
 from equipool.starts import Start, ZeroStart
 
+# Units of rounding, beside the largest curvature, that a gradient may be off by.
+ROUNDINGS = 16
+
 
 class Problem(NamedTuple):
     """The minimisation that a batch poses."""
@@ -255,8 +258,8 @@ class EquilibriumAggregation(nn.Module):
 
     def _budget(self) -> Budget:
         if self.max_steps is None:
-            return Budget(self.num_steps)
-        return Budget(self.max_steps, self.tolerance)
+            return Budget(self.num_steps, converged_at=self.tolerance)
+        return Budget(self.max_steps, self.tolerance, self.tolerance)
 
     def _output(self, problem: Problem, y: Tensor) -> Tensor:
         return problem.sets.real(y).to(problem.x.dtype)
@@ -271,7 +274,8 @@ class EquilibriumAggregation(nn.Module):
                 gradient = energy.gradient(descent.y.detach())
                 residual = sets.real(gradient.abs().amax(-1))
                 converged = finite & (residual <= self.tolerance)
-                error_bound = _error_bound(gradient, energy.bounds())
+                if not _products_are_short(x):
+                    error_bound = _error_bound(gradient, descent.y, energy.bounds())
         if diagnostics:
             energies = sets.real(energy.value(descent.y))
         occupied = sets.counts > 0
@@ -322,8 +326,13 @@ class EquilibriumAggregation(nn.Module):
             raise ValueError("x has values that are not finite, expected finite ones")
 
     def extra_repr(self) -> str:
+        steps = (
+            f"num_steps={self.num_steps}"
+            if self.max_steps is None
+            else f"max_steps={self.max_steps}, tolerance={self.tolerance}"
+        )
         return (
-            f"{self.in_channels}, {self.out_channels}, num_steps={self.num_steps}, "
+            f"{self.in_channels}, {self.out_channels}, {steps}, "
             f"scaling={self.scaling!r}, differentiation={self.differentiation!r}"
         )
 
@@ -333,10 +342,18 @@ def _check_steps(name: str, steps: int) -> None:
         raise ValueError(f"{name} is {steps!r}, expected an int of 0 or more")
 
 
-def _error_bound(gradient: Tensor, bounds: Bounds | None) -> Tensor | None:
-    """`|y - y*| <= |g| / m` for an energy that is strongly convex with modulus m. A set without
-    elements has no energy, and its output is what it is."""
+def _error_bound(gradient: Tensor, y: Tensor, bounds: Bounds | None) -> Tensor | None:
+    """`|y - y*| <= |g| / m` for an energy that is strongly convex with modulus m, and some more for
+    the rounding of g. A set without elements has no energy, and its output is what it is."""
     if bounds is None:
         return None
-    norm = torch.linalg.vector_norm(gradient, dim=-1)
-    return torch.where(norm > 0, norm / bounds.lower, 0)
+    norm, size = (torch.linalg.vector_norm(rows, dim=-1) for rows in (gradient, y))
+    rounding = ROUNDINGS * torch.finfo(y.dtype).eps * bounds.upper * (1 + size)
+    bound = (norm + rounding) / bounds.lower
+    return torch.where(bounds.upper == 0, norm, bound).nan_to_num(nan=torch.inf)
+
+
+def _products_are_short(x: Tensor) -> bool:
+    """Whether the gradient is not known to float32's precision."""
+    autocast = torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64
+    return autocast or x.dtype.itemsize < 4

@@ -21,6 +21,7 @@ class Budget(NamedTuple):
 
     num_steps: int
     tolerance: float | None = None  # a set stops when no component of its gradient exceeds this
+    converged_at: float = 1e-3  # a set that has stopped or not has converged when none exceeds this
 
 
 class Wanted(NamedTuple):
@@ -111,7 +112,18 @@ def pick_up(
     fresh = solver.init(y, budget.num_steps, objective)
     state = with_shared(walk.state, fresh)
     unmoved = (state.y == y).all(-1, keepdim=True)
-    return walk._replace(state=state._replace(y=torch.where(unmoved, y, state.y)))
+    return walk._replace(state=_attach_start(state, fresh, unmoved))
+
+
+def _attach_start(state: Any, fresh: Any, unmoved: Tensor) -> Any:
+    """The state, value for value, with what is as it was in a fresh one taken from there, in the
+    rows that have not moved: a solver may step from y, or from a point of its own."""
+    if isinstance(state, tuple):
+        parts = zip(state, fresh, strict=True)
+        return type(state)(*(_attach_start(own, new, unmoved) for own, new in parts))
+    if isinstance(state, Tensor) and state.dim() and state.is_floating_point():
+        return torch.where(unmoved & (state == fresh), fresh, state)
+    return state
 
 
 def _advance(solver: Solver[Any], objective: Objective, walk: Walk, wanted: Wanted) -> Walk:
@@ -125,9 +137,10 @@ def _advance(solver: Solver[Any], objective: Objective, walk: Walk, wanted: Want
 
 def _stop(before: Walk, after: Walk, tolerance: float) -> Walk:
     """Rows that had stopped stay; those whose gradient is within the tolerance stop where it was
-    taken. A row that is not finite never does."""
+    taken. A row that is not finite stays so, and stops as it is."""
     arrived = before.state._replace(y=before.state.point)
-    reached = after.state.gradient.abs().amax(-1) <= tolerance
+    residual = after.state.gradient.abs().amax(-1)
+    reached = residual <= tolerance
     state = choose_rows(~reached, after.state, arrived)
     walk = choose_rows(
         before.moving,
@@ -135,7 +148,8 @@ def _stop(before: Walk, after: Walk, tolerance: float) -> Walk:
         before._replace(path=()),
     )
     path = (*before.path, walk.state.y) if after.path else ()
-    moving, steps = before.moving & ~reached, before.steps + before.moving
+    moving = before.moving & ~reached & torch.isfinite(residual)
+    steps = before.steps + before.moving
     return walk._replace(moving=moving, steps=steps, path=path)
 
 

@@ -34,7 +34,8 @@ class Solution:
     the sets that have elements. Differentiable."""
 
     trajectory: Tensor | None
-    """`[num_steps + 1, B, K]`, y from the start to the end, where it was asked for."""
+    """`[num_steps + 1, B, K]`, y from the start to the end, where it was asked for; fewer where all
+    sets have stopped before."""
 
     num_steps: int
     """Steps taken, at most."""
@@ -43,13 +44,14 @@ class Solution:
     """`[B]` steps taken by each set; fewer than `num_steps` where it reached the tolerance."""
 
     error_bound: Tensor | None
-    """`[B]` how far y is from the minimum at most, `|g| / m`, where the energy is known to be
-    strongly convex; infinite for a set where it is not."""
+    """`[B]` how far y is from the minimum at most, `|g| / m` and a little for rounding, where the
+    energy is known to be strongly convex; infinite for a set where it is not. None where bounds of
+    the curvature are not known, or products are shorter than float32."""
 
     fallback: Tensor | None
     """`[B]` sets whose gradient is not the implicit one, because they had not converged or their
     Hessian is not positive definite. What the backward pass finds out is added there. None unless
-    the differentiation is `Implicit`."""
+    the differentiation is `Implicit` and gradients are recorded."""
 
     def __repr__(self) -> str:
         counts = {"converged": self.converged, "fallback": self.fallback}

@@ -11,9 +11,10 @@ from equipool.bench.cases import Case
 from equipool.bench.goals import find_goals
 from equipool.bench.outcome import Agreement, Floor, Row, Timing
 from equipool.bench.plots import draw_record
-from equipool.bench.record import Record, git_commit, hardware, read_record, versions
+from equipool.bench.record import Record, git_commit, read_record
 from equipool.bench.roofline import Rates
 from equipool.bench.table import notes, tables
+from equipool.environment import hardware, versions
 
 AGREEMENT = Agreement(1e-7, 2e-7, 3e-7, "layer.weight", 4e-7, sets=8, elements=200)
 

@@ -7,7 +7,6 @@ import typer
 from torch import nn
 from typer.testing import CliRunner
 
-from equipool import EquilibriumAggregation, Nesterov, ResNetPotential
 from equipool.bench import stability as bench
 from equipool.bench.stability_networks import StackedRegressors
 from equipool.bench.stability_options import (
@@ -27,7 +26,6 @@ from equipool.bench.stability_training import (
     count_spikes,
     train,
 )
-from equipool.differentiation import Truncated
 
 ROOT = Path(__file__).parents[2]
 SIZES = Sizes(set_size=5, batch_size=4, evaluation_sets=8)

@@ -512,13 +512,29 @@ def test_in_a_cuda_graph():
     assert fallback.shape == (4,)
 
 
-def test_a_second_gradient_is_refused():
+@pytest.mark.parametrize("power", [1, 2], ids=["linear", "square"])
+def test_a_second_gradient_is_refused(power):
     layer = make_layer(factored=False)
     layer.differentiation = Implicit()
     x = make_sets((3,))[0].requires_grad_()
-    (gradient,) = torch.autograd.grad(layer(x).square().sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="differentiate twice"):
-        gradient.square().sum().backward()
+    with pytest.raises(RuntimeError, match=r"use differentiation=Unrolled\(\)"):
+        torch.autograd.grad(layer(x).pow(power).sum(), x, create_graph=True)
+
+
+def test_transforms_are_refused():
+    layer = make_layer(factored=False)
+    layer.differentiation = Implicit()
+    with pytest.raises(RuntimeError, match=r"torch.func do not pass through Implicit\(\)"):
+        torch.func.grad(lambda x: layer(x).sum())(make_sets((3,))[0])
+
+
+@pytest.mark.parametrize("tolerance", [1e-1, 1e-9])
+def test_what_has_converged_is_what_has_for_the_layer(tolerance):
+    layer = make_layer()
+    layer.num_steps, layer.tolerance, layer.differentiation = 200, tolerance, Implicit()
+    solution = layer.solve(*flatten(make_sets((2, 5, 3))))
+    assert torch.equal(solution.fallback, ~solution.converged)
+    assert solution.converged.any() == (tolerance == 1e-1)
 
 
 @pytest.mark.compile

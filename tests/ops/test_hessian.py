@@ -83,3 +83,24 @@ def test_a_product_leaves_the_sums_of_a_backward_pass_alone(forced, device):
 
     for a, b in zip(gradients(True), gradients(False), strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_steps_that_nothing_depends_on_are_not_differentiated(forced, device, monkeypatch):
+    """All sets have converged, so no gradient passes through the implicit way's last steps."""
+    from equipool import Implicit, SquaredNorm
+    from equipool.ops.resnet_gradient import triton
+
+    layer = EquilibriumAggregation(
+        3, 2, potential=ResNetPotential(3, 2, (5, 3)), regularizer=SquaredNorm(5.0),
+        differentiation=Implicit(tolerance=1e-2), num_steps=60,
+    ).to(device)  # fmt: skip
+    layer.solver.raw_learning_rate.origin.fill_(0.02)
+    calls, vjp = [], triton.TritonGradient.vjp
+    monkeypatch.setattr(
+        triton.TritonGradient, "vjp", lambda *args: (calls.append(1), vjp(*args))[1]
+    )
+    torch.manual_seed(0)
+    solution = layer.solve(torch.randn(12, 3, device=device), torch.arange(12, device=device) % 2)
+    solution.y.sum().backward()
+    assert not solution.fallback.any()
+    assert len(calls) == 1

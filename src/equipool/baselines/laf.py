@@ -49,7 +49,9 @@ class LAFPooling(RaggedRival):
         # ln u and ln (1 - u), exact however large x is: [N, 2, C, 1]
         logs = torch.stack([functional.logsigmoid(x), functional.logsigmoid(-x)], 1).unsqueeze(-1)
         powers = torch.exp(inner * torch.cat([logs, logs], 1))  # [N, 4, C, units]
+        # away from zero, where the slope of a power below 1 is infinite
         sums = sum_wide(powers, sets)
+        sums = sums.clamp(min=torch.finfo(sums.dtype).tiny)
         occupied = (sets.counts > 0).view(-1, 1, 1, 1)
         powers = torch.where(occupied, sums, 1) ** outer
         top = (self.factors * powers[:, :2]).sum(1)

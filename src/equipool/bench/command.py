@@ -19,11 +19,12 @@ from equipool.bench.goals import find_goals
 from equipool.bench.paths import PATHS
 from equipool.bench.precision import PRECISIONS
 from equipool.bench.presets import BOTH, PRESETS, Preset
-from equipool.bench.record import Record, git_commit, hardware, read_record, versions
+from equipool.bench.record import Record, git_commit, read_record
 from equipool.bench.roofline import Rates, measure_rates
 from equipool.bench.run import measure_items, now
 from equipool.bench.stability import stability
 from equipool.bench.table import notes, tables
+from equipool.environment import hardware, versions
 
 app = typer.Typer(
     help="Time the layer beside what one would use instead.", invoke_without_command=True

@@ -21,9 +21,9 @@ from equipool.bench.gradients_measures import (
 )
 from equipool.bench.gradients_record import GradientRecord
 from equipool.bench.gradients_subjects import STATES, State, Subjects, make_settling_layer
-from equipool.bench.record import hardware, versions
 from equipool.bench.run import now
 from equipool.bench.timing import Budget, release_memory
+from equipool.environment import hardware, versions
 
 FAR = 400
 TIMED: tuple[State, ...] = ("trained", "convex")  # an untrained layer costs what a trained one does

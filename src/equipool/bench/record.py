@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
 import subprocess
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from equipool.bench.cases import Case
 from equipool.bench.outcome import Agreement, Floor, Row, Timing
 from equipool.bench.roofline import Rates
 
 FORMAT = 1
-PACKAGES = ("torch", "torch_geometric", "triton", "numpy")
 
 
 @dataclass(frozen=True)
@@ -60,44 +54,6 @@ def _row(content: dict[str, Any]) -> Row:
         for name, part in parts.items()
     }
     return Row(**(content | made | {"case": Case(**case)}))
-
-
-def versions() -> dict[str, str]:
-    """Of Python, this package and what it computes with."""
-    import equipool
-
-    found = {"python": platform.python_version(), "equipool": equipool.__version__}
-    for package in PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            found[package] = "not installed"
-    if torch.version.cuda:
-        found["cuda"] = torch.version.cuda
-    return found
-
-
-def hardware(device: torch.device) -> dict[str, str | int]:
-    """What was measured on."""
-    found: dict[str, str | int] = {
-        "device": device.type,
-        "cpu": _cpu_name(),
-        "cores": os.cpu_count() or 0,
-        "threads": torch.get_num_threads(),
-    }
-    if device.type == "cuda":
-        properties = torch.cuda.get_device_properties(device)
-        found |= {"gpu": properties.name, "gpu_memory_bytes": properties.total_memory}
-    return found
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())
 
 
 def git_commit() -> str:

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from torch import Tensor
 
-from equipool.bench.record import git_commit, hardware, versions
+from equipool.bench.record import git_commit
 from equipool.bench.run import now
 from equipool.bench.stability_networks import (
     Gradient,
@@ -39,6 +39,7 @@ from equipool.bench.stability_training import (
     evaluate,
     train,
 )
+from equipool.environment import hardware, versions
 
 FORMAT = 1
 COLUMNS = (

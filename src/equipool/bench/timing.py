@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from statistics import quantiles
 import torch
 
 from equipool.bench.outcome import Timing
+from equipool.comparison.cost import peak_bytes_of
 
 Step = Callable[[], object]
 
@@ -82,7 +82,14 @@ def with_peak_memory(build: Callable[[], Step], device: torch.device) -> tuple[S
     runs that precede the recording, which hold what the recorded one holds.
     """
     release_memory(device)
-    return (_peak_on_cuda if device.type == "cuda" else _peak_on_host)(build)
+    built: list[Step] = []
+
+    def build_and_run() -> None:
+        built.append(build())
+        built[0]()
+
+    peak = peak_bytes_of(build_and_run, device)
+    return built[0], peak
 
 
 def release_memory(device: torch.device) -> None:
@@ -91,28 +98,3 @@ def release_memory(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
-
-
-def _peak_on_cuda(build: Callable[[], Step]) -> tuple[Step, int]:
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    step = build()
-    step()
-    torch.cuda.synchronize()
-    return step, torch.cuda.max_memory_allocated() - before
-
-
-def _peak_on_host(build: Callable[[], Step]) -> tuple[Step, int]:
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it would write into the progress bar
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
-        step = build()
-        step()
-    assert profile.profiler is not None
-    events = profile.profiler.kineto_results.events()
-    changes = sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")
-    held = peak = 0
-    for _, change in changes:
-        held += change
-        peak = max(peak, held)
-    return step, peak

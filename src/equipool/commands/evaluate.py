@@ -13,9 +13,9 @@ import equipool.tasks  # noqa: F401  a run's task must be known to be made again
 from equipool.commands.errors import plain_errors
 from equipool.commands.places import device_from_name
 from equipool.commands.words import make_console, say
+from equipool.environment import versions
 from equipool.training import evaluate as evaluate_run
 from equipool.training.checkpoint import Checkpoints
-from equipool.training.environment import versions
 from equipool.training.extras import check_extras
 from equipool.training.files import to_json, write_atomically
 from equipool.training.folder import RunFolder

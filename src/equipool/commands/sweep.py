@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -20,6 +19,7 @@ from equipool.commands.words import command_line, print_summary, say
 from equipool.report import order_in_words, read_runs, summarize
 from equipool.training import StorageError, train_together
 from equipool.training.extras import check_extras
+from equipool.training.stop import Stop
 
 ABOUT = (
     "Train several networks: flags take several values with commas between them. "
@@ -45,27 +45,9 @@ class SweepOptions:
     ] = None
 
 
-@dataclass
-class Clock:
-    """Seconds that are left."""
-
-    limit: float | None
-
-    def __post_init__(self) -> None:
-        self._start = time.monotonic()
-
-    def left(self) -> float | None:
-        """None where there is no limit."""
-        return None if self.limit is None else self.limit - (time.monotonic() - self._start)
-
-    def is_up(self) -> bool:
-        left = self.left()
-        return left is not None and left <= 0
-
-
 def run(request: Request, options: SweepOptions) -> None:
     """Train what is not done, print what came of all."""
-    clock = Clock(options.max_seconds)
+    stop = Stop(options.max_seconds, say)
     out = options.out or default_folder(request.kind.name, options.preset)
     how = _how(request, options, out)
     with plain_errors(WRONG_USE):
@@ -78,7 +60,8 @@ def run(request: Request, options: SweepOptions) -> None:
         _announce(planned, out)
         waiting = [one for one in planned if not one.done]
         try:
-            failed = _train(waiting, options.together, device, clock, how)
+            with stop.on_signals():
+                failed = _train(waiting, options.together, device, stop, how)
         except KeyboardInterrupt:
             failed = []
             say(f"Interrupted. To go on: {how}")
@@ -112,14 +95,15 @@ def groups(waiting: Sequence[Planned], together: int) -> Iterator[list[Planned]]
 
 
 def _train(
-    waiting: Sequence[Planned], together: int, device: str | None, clock: Clock, how: str
+    waiting: Sequence[Planned], together: int, device: str | None, stop: Stop, how: str
 ) -> list[Planned]:
     """Train until all is done or it is to stop; the runs that failed."""
     failed: list[Planned] = []
     begun = 0
     for group in groups(waiting, together):
-        if clock.is_up():
-            say(f"Time is up. To go on: {how}")
+        # what processes agree on: the first group is begun by all, and drives them alike
+        if stop.reason is not None or (not begun and stop.due()):
+            say(f"The sweep ends here, {stop.reason}. To go on: {how}")
             break
         names = ", ".join(one.name for one in group)
         say(f"[{begun + 1}/{len(waiting)}] {names}")
@@ -129,7 +113,7 @@ def _train(
                 [one.plan for one in group],
                 resume=True,
                 device=device,
-                stop_after=clock.left(),
+                stop_after=stop,
                 how_to_resume=how,
             )
         except StorageError:

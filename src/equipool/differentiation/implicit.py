@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from equipool.descent import Budget, Descent, Wanted
 from equipool.differentiation.base import Differentiation
@@ -20,6 +19,11 @@ from equipool.solvers.base import Solver
 
 # A minimum that is farther off than this, or than this part of the output, has not been reached.
 NEAR = 0.1
+
+SECOND_GRADIENT = (
+    "the gradient of an implicit gradient is not available: use differentiation=Unrolled(), and "
+    "with it ResNetPotential(..., factored=False)"
+)
 
 
 class Implicit(Differentiation):
@@ -44,9 +48,8 @@ class Implicit(Differentiation):
 
     Args:
         linear_solver: solves the systems. Default: `ConjugateGradients()`.
-        tolerance: a set has converged when no component of $g$ exceeds this. The default is that of
-            the layer, 1e-3; a layer with another one does not pass it on. The error of the gradient
-            is of the order of this, divided by the curvature.
+        tolerance: a set has converged when no component of $g$ exceeds this. Default: the layer's
+            tolerance. The error of the gradient is of the order of this, divided by the curvature.
         fallback_steps: how many steps the gradient passes through where a set falls back.
 
     In a program of fixed shapes, compiled or recorded as a CUDA graph, all of the linear solver's
@@ -64,10 +67,10 @@ class Implicit(Differentiation):
     def __init__(
         self,
         linear_solver: LinearSolver | None = None,
-        tolerance: float = 1e-3,
+        tolerance: float | None = None,
         fallback_steps: int = 5,
     ) -> None:
-        if not tolerance >= 0:
+        if tolerance is not None and not tolerance >= 0:
             raise ValueError(f"tolerance is {tolerance!r}, expected 0 or more")
         check_num_steps("fallback_steps", fallback_steps)
         self.linear_solver = linear_solver if linear_solver is not None else ConjugateGradients()
@@ -77,12 +80,17 @@ class Implicit(Differentiation):
     def __call__(
         self, solver: Solver[Any], objective: Objective, y: Tensor, budget: Budget, wanted: Wanted
     ) -> Descent:
+        if torch._C._are_functorch_transforms_active():
+            raise RuntimeError(
+                "transforms of torch.func do not pass through Implicit(): use Unrolled()"
+            )
+        tolerance = budget.converged_at if self.tolerance is None else self.tolerance
         tail = follow_last_steps(self.fallback_steps, solver, objective, y, budget, wanted)
         if not torch.is_grad_enabled():
             return tail.descent
         end = tail.descent.y.detach()
         gradient = attach(objective.gradient(end), *solver.parameters())
-        converged = gradient.detach().abs().amax(-1) <= self.tolerance
+        converged = gradient.detach().abs().amax(-1) <= tolerance
         system = System(
             linear_solver=self.linear_solver,
             objective=objective,
@@ -152,8 +160,10 @@ class _Join(torch.autograd.Function):
         return y.clone()
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, by_y: Tensor) -> tuple[Tensor | None, ...]:
+        # Gradients are recorded in a backward pass only to be differentiated again.
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            raise RuntimeError(SECOND_GRADIENT)
         return None, None, *ctx.system.adjoints(by_y)
 
 

@@ -30,7 +30,7 @@ class LastSteps(Differentiation):
         self, solver: Solver[Any], objective: Objective, y: Tensor, budget: Budget, wanted: Wanted
     ) -> Descent:
         tail = follow_last_steps(self.num_steps, solver, objective, y, budget, wanted)
-        path = attach(tail.path, *solver.parameters())
+        path = attach(tail.path, y, *solver.parameters())
         return tail.descent._replace(y=_Follow.apply(tail.descent.y.detach(), path))
 
 
@@ -41,7 +41,8 @@ class Truncated(LastSteps):
     left it, such as empty ones. The auxiliary loss passes gradients through the last steps, too.
 
     Where each set is solved to a tolerance (`max_steps`), gradients pass through further steps,
-    which are taken from rest where the set ended, and serve nothing else.
+    which are taken from rest where the set ended; of the search itself they change nothing but the
+    auxiliary loss, which counts them. A second gradient is that of the last steps as well.
 
     Args:
         num_steps: how many steps, 1 or more.
@@ -144,9 +145,15 @@ def _at_rest(
 class _Follow(torch.autograd.Function):
     """One tensor, to the bit, with the gradient of another."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, y: Tensor, path: Tensor) -> Tensor:
+    def forward(y: Tensor, path: Tensor) -> Tensor:
         return y.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        pass
 
     @staticmethod
     def backward(ctx: Any, by_y: Tensor) -> tuple[None, Tensor]:

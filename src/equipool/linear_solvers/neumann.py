@@ -77,9 +77,10 @@ def _largest_eigenvalue(product: LinearMap, b: Tensor) -> Tensor:
     """The size of the largest eigenvalue of each row, `[num_rows, 1]`, by power iteration. It is
     too small at first, and serves when it is more than half of the true one.
 
-    The search begins beside b, which may lie across the eigenvector.
+    The search begins beside b, which may lie across the eigenvector; no component cancels.
     """
-    direction = b + torch.linspace(1, 2, b.shape[-1], dtype=b.dtype, device=b.device)
+    beside = torch.linspace(1, 2, b.shape[-1], dtype=b.dtype, device=b.device)
+    direction = b + torch.where(b < 0, -beside, beside)
     for _ in range(POWER_STEPS):
         direction = product(direction / direction.norm(dim=-1, keepdim=True))
     return direction.norm(dim=-1, keepdim=True)

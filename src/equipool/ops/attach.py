@@ -15,12 +15,16 @@ def attach(y: Tensor, *others: Tensor) -> Tensor:
 
 
 class _Attach(torch.autograd.Function):
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, y: Tensor, *others: Tensor) -> Tensor:
-        ctx.shapes = [(other.shape, other.dtype, other.device) for other in others]
+    def forward(y: Tensor, *others: Tensor) -> Tensor:
         return y.clone()  # a view could not be changed in place
 
     @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[1:])
+
+    @staticmethod
     def backward(ctx: Any, by_y: Tensor) -> tuple[Tensor, ...]:
-        zeros = (torch.zeros(s, dtype=dtype, device=device) for s, dtype, device in ctx.shapes)
-        return by_y, *zeros
+        return by_y, *(torch.zeros_like(other) for other in ctx.saved_tensors)

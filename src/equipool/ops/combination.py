@@ -39,12 +39,15 @@ class _Combine(torch.autograd.Function):
             gradient, weight, y, y_weight, factor, out, y.numel(), y.shape[-1], BLOCK=kernels.BLOCK
         )
         ctx.save_for_backward(weight, y, y_weight, factor)
+        ctx.set_materialize_grads(False)
         return out
 
     @staticmethod
-    def backward(ctx: Any, by_out: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, by_out: Tensor | None) -> tuple[Tensor | None, ...]:
         from equipool.ops import combination_kernels as kernels
 
+        if by_out is None:  # nothing depends on it
+            return (None,) * 5
         weight, y, y_weight, factor = ctx.saved_tensors
         if torch.is_grad_enabled():  # to be differentiated again
             by_factor = (by_out * y_weight * y).sum()

@@ -74,9 +74,11 @@ class _FusedStep(torch.autograd.Function):
     @staticmethod
     def backward(
         ctx: Any, by_y: Tensor | None, by_velocity: Tensor | None, by_ahead: Tensor | None
-    ) -> tuple[Tensor, ...]:
+    ) -> tuple[Tensor | None, ...]:
         from equipool.ops import momentum_kernels as kernels
 
+        if by_y is None and by_velocity is None and by_ahead is None:  # nothing depends on it
+            return (None,) * 5
         velocity, new_velocity, learning_rate, momentum = ctx.saved_tensors
         if torch.is_grad_enabled():  # to be differentiated again
             return _plain_adjoint((by_y, by_velocity, by_ahead), ctx.saved_tensors)

@@ -105,8 +105,18 @@ class Group:
         return (min if self.lower_is_better else max)(values, default=None)
 
     def mean_at(self, training_seconds: float) -> float | None:
-        """Mean of the runs' last evaluations within so many seconds of training."""
-        return mean_of([run.value_at(training_seconds) for run in self.runs])
+        """Mean of the runs' last evaluations within so many seconds of training; None where one of
+        them is not finite, or a run had none yet."""
+        found = [run.evaluation_at(training_seconds) for run in self.runs]
+        values = [
+            None if entry is None else run.value(entry)
+            for run, entry in zip(self.runs, found, strict=True)
+        ]
+        return mean_of(values)
+
+    def evaluated_by(self, training_seconds: float) -> bool:
+        """Whether all runs were evaluated within so many seconds of training."""
+        return all(run.evaluation_at(training_seconds) is not None for run in self.runs)
 
     def mean_curve(self) -> list[tuple[int, float, float]]:
         """Step, mean seconds of training and mean of the monitored metric, at the steps at which

@@ -46,8 +46,8 @@ def write_page(runs: Sequence[RunResult], file: str | Path) -> None:
         troubled=[run for run in runs if run.skipped or run.spikes],
         settings={name: str(value) for name, value in common_settings(runs).items()},
         varying=varying_settings(runs),
-        versions=_distinct([run.versions for run in runs]),
-        hardware=_distinct([run.hardware for run in runs]),
+        versions=_distinct(_of_pieces(runs, "versions")),
+        hardware=_distinct(_of_pieces(runs, "hardware")),
     )
     file = Path(file)
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -86,11 +86,15 @@ def _run_row(run: RunResult) -> tuple[str, ...]:
         f"{best['step']:,}" if best else "-",
         f"{run.training_seconds:,.1f}",
         str(run.pieces),
-        "-" if run.together is None else str(run.together),
+        ", ".join(dict.fromkeys(str(piece.get("together", "-")) for piece in run.ran_on)) or "-",
         "-" if run.num_parameters is None else f"{run.num_parameters:,}",
         str(run.skipped),
         str(run.spikes),
     )
+
+
+def _of_pieces(runs: Sequence[RunResult], name: str) -> list[Mapping[str, object]]:
+    return [piece.get(name, {}) for run in runs for piece in run.ran_on]
 
 
 def _distinct(tables: Sequence[Mapping[str, object]]) -> list[str]:

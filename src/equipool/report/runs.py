@@ -10,7 +10,7 @@ from typing import Any
 import equipool.tasks  # noqa: F401  so that our own tasks are known
 from equipool.training import Task, read_log, read_record
 from equipool.training.config import known_tasks
-from equipool.training.folder import RunFolder
+from equipool.training.folder import PARTS, RunFolder
 
 Entry = dict[str, Any]
 
@@ -20,19 +20,18 @@ class RunResult:
     """What there is to tell of a run.
 
     Each entry of `curve` is an evaluation with `step`, `seconds`, `training_seconds` and
-    `metrics`. `points` are those of the log, which only a run's directory has. What only a record
-    tells is None for a run that is not finished.
+    `metrics`. `points` are those of the log, which only a run's directory has. `ran_on` has an
+    entry for each piece: `hardware`, `versions`, and `together`, the number of runs that shared the
+    device. What only a record tells is None for a run that is not finished.
     """
 
     name: str
     task: str
     config: dict[str, Any]
-    versions: dict[str, str]
-    hardware: dict[str, str | int]
     complete: bool
     steps: int
     pieces: int
-    together: int | None
+    ran_on: Sequence[Entry]
     seconds: float
     training_seconds: float
     num_parameters: int | None
@@ -72,10 +71,10 @@ class RunResult:
     def _sure_value(self, entry: Entry) -> float:
         return float(entry["metrics"][self.kind.monitor])
 
-    def value_at(self, training_seconds: float) -> float | None:
-        """The monitored metric of the last evaluation within so many seconds of training."""
+    def evaluation_at(self, training_seconds: float) -> Entry | None:
+        """The last evaluation within so many seconds of training."""
         within = [e for e in self.curve if e["training_seconds"] <= training_seconds]
-        return self.value(within[-1]) if within else None
+        return within[-1] if within else None
 
 
 def read_runs(paths: Iterable[str | Path]) -> list[RunResult]:
@@ -123,20 +122,20 @@ def _is_run(path: Path) -> bool:
 
 
 def _from_record(file: Path, name: str | None = None, points: Sequence[Entry] = ()) -> RunResult:
-    try:
-        record = read_record(file)
-    except (ValueError, TypeError, AttributeError) as error:
-        raise ValueError(f"{file} is not the record of a run: {error}") from error
+    record = read_record(file)
+    last = {
+        "hardware": record.hardware,
+        "together": record.together,
+        "versions": record.versions,
+    }
     return RunResult(
         name=name or file.stem,
         task=record.task,
-        config=_settings(record.config),
-        versions=record.versions,
-        hardware=record.hardware,
+        config=_settings(file, record.config),
         complete=record.complete,
         steps=record.steps,
         pieces=record.pieces,
-        together=record.together,
+        ran_on=record.ran_on or [last],
         seconds=record.seconds,
         training_seconds=record.training_seconds,
         num_parameters=record.num_parameters,
@@ -147,8 +146,11 @@ def _from_record(file: Path, name: str | None = None, points: Sequence[Entry] = 
     )
 
 
-def _settings(config: dict[str, Any]) -> dict[str, Any]:
-    return {part: config[part] for part in ("task", "fields", "training")}
+def _settings(file: Path, config: dict[str, Any]) -> dict[str, Any]:
+    missing = [part for part in PARTS if part not in config]
+    if missing:
+        raise ValueError(f"{file} is not that of a run: its config has no {missing[0]}")
+    return {part: config[part] for part in PARTS}
 
 
 def _from_folder(path: Path) -> RunResult:
@@ -164,13 +166,11 @@ def _from_folder(path: Path) -> RunResult:
     return RunResult(
         name=path.name,
         task=config["task"],
-        config=_settings(config),
-        versions=config.get("versions", {}),
-        hardware=starts[-1]["hardware"] if starts else {},
+        config=_settings(folder.config, config),
         complete=False,
         steps=last.get("step", 0),
         pieces=len(starts),
-        together=None,
+        ran_on=starts,
         seconds=last.get("seconds", 0.0),
         training_seconds=last.get("training_seconds", 0.0),
         num_parameters=None,

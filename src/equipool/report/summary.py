@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from equipool.report.groups import SIZE, Group, group_runs
-from equipool.report.runs import RunResult
+from equipool.report.runs import Entry, RunResult
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,8 @@ def summarize(runs: Sequence[RunResult]) -> Summary:
     `mean` and `deviation` are of the last evaluations, `best run` is the last evaluation of the
     best run, `best evaluation` the best of all runs at any step. `/ best` is the mean over the
     smallest (or largest) mean of the same size. The last column is the mean at the number of
-    seconds of training that all runs had; it is left out where the runs had different hardware.
+    seconds of training that all runs had, `-` where a run had no evaluation by then; it is left out
+    where the runs, or the pieces of one, had different hardware or shared it differently.
     """
     groups = group_runs(runs)
     seconds = equal_seconds(groups)
@@ -50,7 +52,9 @@ def _row(group: Group, groups: Sequence[Group], seconds: float | None) -> tuple[
         number(group.best_evaluation()),
         ratio(group, groups),
     ]
-    return tuple(cells if seconds is None else [*cells, number(group.mean_at(seconds))])
+    if seconds is not None:
+        cells.append(number(group.mean_at(seconds)) if group.evaluated_by(seconds) else "-")
+    return tuple(cells)
 
 
 def number(value: float | None) -> str:
@@ -82,10 +86,14 @@ def ratio(group: Group, groups: Sequence[Group]) -> str:
 def equal_seconds(groups: Sequence[Group]) -> float | None:
     """Seconds of training that all runs had; None where they cannot be compared."""
     runs = [run for group in groups for run in group.runs]
-    places = {(tuple(sorted(run.hardware.items())), run.together) for run in runs}
+    places = {_place(piece) for run in runs for piece in run.ran_on}
     if len(groups) < 2 or len(places) > 1:
         return None
     return float(min(run.curve[-1]["training_seconds"] for run in runs))
+
+
+def _place(piece: Entry) -> str:
+    return json.dumps([piece.get("hardware"), piece.get("together")], sort_keys=True)
 
 
 def markdown(summary: Summary) -> str:

@@ -78,6 +78,11 @@ class RestrainedNesterov(LearnedMomentum[RestrainedState]):
         zero = torch.zeros_like(y)
         return RestrainedState(y, y, zero, zero, self.learning_rate, self.momentum, y, zero[:, :1])
 
+    def at_rest(
+        self, state: RestrainedState, y: Tensor, num_steps: int, objective: Objective
+    ) -> RestrainedState:
+        return self.init(y, num_steps, objective)._replace(curvature=state.curvature)
+
     def step(self, objective: Objective, state: RestrainedState) -> RestrainedState:
         g = objective.gradient(state.point)
         curvature = state.curvature

@@ -15,6 +15,8 @@ from equipool.solvers.rounding import slack
 DECREASE = 0.5  # of step size times |gradient|^2: what a step must lower the energy by
 GROWTH = 1.1  # of the step size after a step that was taken
 SHRINKAGE = 0.5  # of the step size after one that was not
+FADING = 0.95  # of a curvature met before, with each step whose energy shows how it went
+DIGITS = 1000  # roundings of a point: between points this far apart a curvature is believed
 
 
 class SafeguardedState(NamedTuple):
@@ -28,6 +30,7 @@ class SafeguardedState(NamedTuple):
     lowest: Tensor  # [num_rows, 1] the lowest energy of any y so far
     size: Tensor  # [num_rows, 1] step size
     age: Tensor  # [num_rows, 1] steps taken since the momentum began
+    curvature: Tensor  # [num_rows, 1] the largest met lately
 
 
 class SafeguardedNesterov(Solver[SafeguardedState]):
@@ -71,12 +74,13 @@ class SafeguardedNesterov(Solver[SafeguardedState]):
         energy = _energy(objective, y)
         size = torch.full_like(energy, self.learning_rate)
         zero, age = torch.zeros_like(y), torch.zeros_like(energy)
-        return SafeguardedState(y, y, zero, y, energy, energy, size, age)
+        return SafeguardedState(y, y, zero, y, energy, energy, size, age, torch.zeros_like(age))
 
     def at_rest(
         self, state: SafeguardedState, y: Tensor, num_steps: int, objective: Objective
     ) -> SafeguardedState:
-        return self.init(y, num_steps, objective)._replace(size=state.size)
+        fresh = self.init(y, num_steps, objective)
+        return fresh._replace(size=state.size, curvature=state.curvature)
 
     def step(self, objective: Objective, state: SafeguardedState) -> SafeguardedState:
         g = objective.gradient(state.point)
@@ -89,6 +93,7 @@ class SafeguardedNesterov(Solver[SafeguardedState]):
         y = torch.where(accepted, candidate, state.y)
         ahead = torch.where(accepted, y + age / (age + 3) * (y - state.y), state.point)
         energy_ahead = _energy(objective, ahead)
+        curvature = _curvature(state, g)
         usable = (energy_ahead <= lowest + slack(lowest)) & torch.isfinite(energy_ahead)
         return SafeguardedState(
             y=y,
@@ -97,8 +102,9 @@ class SafeguardedNesterov(Solver[SafeguardedState]):
             previous=state.point,
             energy=torch.where(usable, energy_ahead, lowest),
             lowest=lowest,
-            size=_next_size(state, g, accepted),
+            size=_next_size(state, g, accepted, curvature),
             age=torch.where(usable, age, 0),
+            curvature=curvature,
         )
 
     def extra_repr(self) -> str:
@@ -126,16 +132,36 @@ def _age(state: SafeguardedState, g: Tensor, candidate: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _next_size(state: SafeguardedState, g: Tensor, accepted: Tensor) -> Tensor:
-    promise = _promise(state, g)
-    moved = _norm(state.point - state.previous)
-    turned = _norm(g - state.gradient)
-    known = (moved > 0) & (turned > 0) & (promise <= slack(state.lowest))
-    limit = torch.where(known, moved / turned, math.inf)
+def _curvature(state: SafeguardedState, g: Tensor) -> Tensor:
+    """The largest curvature between points, a little less with every step away from it."""
+    # Between points that all but coincide, the gradient's change is rounding.
+    nearby = DIGITS * torch.finfo(g.dtype).eps * _norm(state.point)
+    met = torch.where(_norm(state.point - state.previous) > nearby, _secant(state, g), 0)
+    return torch.maximum(met, torch.where(_shows(state, g), FADING, 1) * state.curvature)
+
+
+@torch.no_grad()
+def _next_size(
+    state: SafeguardedState, g: Tensor, accepted: Tensor, curvature: Tensor
+) -> Tensor:
+    # An energy that does not show the step's decrease takes any step: were the size to grow on,
+    # it would leave the minimum's curvature behind, and steps from there expand in the derivative.
+    limit = torch.where(_shows(state, g), math.inf, 1 / curvature)
     larger = torch.minimum(GROWTH * state.size, limit)
     size = torch.where(accepted, larger, SHRINKAGE * state.size)
     # Without a gradient nothing is learned about the step size; it would only grow and grow.
-    return torch.where(promise > 0, size, state.size)
+    return torch.where(_promise(state, g) > 0, size, state.size)
+
+
+def _secant(state: SafeguardedState, g: Tensor) -> Tensor:
+    """The curvature between the last two points, 0 where they are one."""
+    moved, turned = _norm(state.point - state.previous), _norm(g - state.gradient)
+    return torch.where(moved > 0, turned / moved, 0)
+
+
+def _shows(state: SafeguardedState, g: Tensor) -> Tensor:
+    """Whether the decrease that the step promises is more than the energy's rounding."""
+    return _promise(state, g) > slack(state.lowest)
 
 
 def _promise(state: SafeguardedState, g: Tensor) -> Tensor:

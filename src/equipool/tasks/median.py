@@ -17,6 +17,10 @@ from equipool.training.task import Batch, Loss, Shard, Task
 
 STEPS_AT_ONCE = 50  # that one generator draws the sets of
 SETS_AT_ONCE = 1000  # in an evaluation
+POSITIVE = (
+    "embedding", "batch_size", "set_size", "width", "head_width", "potential_output",
+    "evaluation_sets",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -71,9 +75,11 @@ class MedianTask(Task):
     evaluation_sets: int = 80_000
 
     def __post_init__(self) -> None:
-        for name in ("embedding", "batch_size", "set_size", "width", "head_width"):
+        for name in POSITIVE:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected 1 or more")
+        if self.inner_steps < 0:
+            raise ValueError(f"inner_steps is {self.inner_steps}, expected 0 or more")
         if self.aggregation not in AGGREGATIONS:
             known = list(AGGREGATIONS)
             raise ValueError(f"aggregation is {self.aggregation!r}, expected one of {known}")

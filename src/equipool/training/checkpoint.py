@@ -23,7 +23,7 @@ from equipool.training.files import (
     write_durably,
 )
 
-FORMAT = 1
+FORMAT = 2
 STATE = "state.json"
 
 Tensors = Mapping[str, Tensor]
@@ -205,12 +205,23 @@ class Checkpoints:
             shutil.rmtree(path, ignore_errors=True)
 
     def newest(self, say: Callable[[str], None]) -> Checkpoint | None:
-        """The newest checkpoint that is whole; `say` hears of those that are not."""
+        """The newest checkpoint that is whole; `say` hears of those that are not. None where there
+        are no checkpoints; an error where there are, and none is whole."""
+        broken: list[BrokenCheckpointError] = []
         for step in reversed(self.steps()):
             try:
-                return read_checkpoint(self.path(step))
+                found = read_checkpoint(self.path(step))
             except BrokenCheckpointError as error:
+                broken.append(error)
+                continue
+            for error in broken:
                 say(f"{error}. The checkpoint before it is used")
+            return found
+        if broken:
+            raise BrokenCheckpointError(
+                f"{broken[0]}, and there is no other checkpoint that is whole. "
+                f"To start again from step 0, remove {self.root}"
+            )
         return None
 
     def read(self, which: str, say: Callable[[str], None]) -> Checkpoint:
@@ -220,12 +231,17 @@ class Checkpoints:
         found = None if which == "last" else self._best()
         found = found or self.newest(say)
         if found is None:
-            raise FileNotFoundError(f"{self.root} has no checkpoint that is whole")
+            raise FileNotFoundError(f"{self.root} has no checkpoint")
         return found
 
     def _best(self) -> Checkpoint | None:
         pointer = self.folder / "best.json"
         if not pointer.exists():
             return None
-        step = json.loads(pointer.read_text())["step"]
+        try:
+            step = int(json.loads(pointer.read_text(encoding="utf-8"))["step"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise BrokenCheckpointError(
+                f"{pointer} is damaged: it does not name the step of a checkpoint"
+            ) from error
         return read_checkpoint(self.path(step))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -75,6 +76,10 @@ class TrainingConfig:
     keep_last: int = 2
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            finite = not isinstance(value, float) or math.isfinite(value)
+            self._expect(field.name, finite, "a finite number")
         for name in ("steps", "chunk", "log_every", "evaluate_every", "keep_last"):
             self._expect(name, getattr(self, name) >= 1, "1 or more")
         for name in ("warmup_steps", "weight_decay", "aux_weight", "solver_rate_factor"):

@@ -15,11 +15,11 @@ class Counts:
     step: int = 0
     seconds: float = 0.0  # of the pieces before this one and of this one
     evaluation_seconds: float = 0.0
-    pieces: int = 0
     skipped: int = 0
     spikes: int = 0
     best: Best | None = None
     curve: list[dict[str, Any]] = field(default_factory=list)
+    pieces: list[dict[str, Any]] = field(default_factory=list)  # first step, and what it ran on
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

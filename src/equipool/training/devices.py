@@ -82,6 +82,11 @@ class Place:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
+    def barrier(self) -> None:
+        """Wait for the other processes. All of them must."""
+        if not self.alone:
+            self.fabric.barrier()
+
     def any(self, flag: bool) -> bool:
         """Whether the flag is set in one of the processes. All of them must ask."""
         if self.alone:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+# errors that are over when there is room
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class StorageError(OSError):
@@ -21,12 +26,29 @@ def naming(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        advice = "; make room and resume" if error.errno in FULL else ""
         raise StorageError(
             error.errno,
             f"could not write {path.name}: {error.strerror or error}. "
-            "What was saved before is untouched; make room and resume",
+            f"What was saved before is untouched{advice}",
             str(path),
         ) from error
+
+
+def lock_file(file: IO[bytes], refused: str) -> None:
+    """Lock an open file until it is closed; `BlockingIOError` with this message where another
+    process has."""
+    if find_spec("fcntl") is None:
+        return  # not on this system
+    import fcntl
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise BlockingIOError(refused) from None
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.ENOTSUP):  # a file system without locks
+            raise
 
 
 def write_durably(path: Path, content: bytes) -> None:

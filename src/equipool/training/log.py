@@ -14,17 +14,20 @@ Entry = dict[str, Any]
 
 
 def read_log(file: Path) -> list[Entry]:
-    """All entries of a log; a line that was cut off while it was written is left out."""
+    """All entries of a log, each with its `step`; a line that was cut off while it was written is
+    left out."""
     return list(_entries(file)) if file.exists() else []
 
 
 def _entries(file: Path) -> Iterator[Entry]:
-    for line in file.read_text(encoding="utf-8").splitlines():
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
         try:
             entry = json.loads(line)
         except ValueError:
             continue
         if isinstance(entry, dict):
+            if not isinstance(entry.get("step"), int):
+                raise ValueError(f"{file} is not the log of a run: line {number} has no step")
             yield entry
 
 
@@ -39,7 +42,7 @@ class Log:
     def __init__(self, file: Path, step: int = 0) -> None:
         self.file = file
         if file.exists():
-            kept = [entry for entry in read_log(file) if entry.get("step", 0) <= step]
+            kept = [entry for entry in read_log(file) if entry["step"] <= step]
             write_atomically(file, "".join(_line(entry) for entry in kept).encode())
         self._stream = file.open("ab", buffering=0)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,10 +11,12 @@ import torch
 
 from equipool.training.config import TrainingConfig
 from equipool.training.devices import Place, products_in
+from equipool.training.folder import RunFolder
 from equipool.training.progress import Progress, progress_for_terminal
 from equipool.training.record import Record
 from equipool.training.run import Run
 from equipool.training.stop import Stop
+from equipool.training.stopwatch import EvaluationClock
 from equipool.training.task import Task
 
 
@@ -30,7 +32,10 @@ def drive(runs: Sequence[Run], stop: Stop, how_to_resume: str) -> list[Record]:
         stopped = bool(active) and _stops(active[0], stop)
     for run in active:
         run.stop(stop.reason or "stopped", how_to_resume)
-    return [run.finish() for run in runs]
+    records = [run.finish() for run in runs]
+    if runs[0].place.any(stop.due()):  # also where it came too late: the caller may go on else
+        stop.request(stop.reason or "stopped")
+    return records
 
 
 def _stops(run: Run, stop: Stop) -> bool:
@@ -60,29 +65,34 @@ def carry_out(
     plans: Sequence[Plan],
     resume: bool,
     device: str | torch.device | None,
-    stop_after: float | None,
+    stop: float | Stop | None,
     progress: Progress | None,
     how_to_resume: str,
 ) -> list[Record]:
     """Make the runs and drive them. See `train` and `train_together`."""
     shown = progress if progress is not None else progress_for_terminal()
-    stop = Stop(stop_after, shown.say)
+    stop = stop if isinstance(stop, Stop) else Stop(stop, shown.say)
     precision = plans[0].config.precision
     place = Place(device, precision)
     if len(plans) > 1 and not place.alone:
         raise ValueError("several runs are trained together in one process, not under torchrun")
+    evaluations = EvaluationClock()
     runs: list[Run] = []
-    with stop.on_signals(), undisturbed(place.device, precision):
-        try:
-            for task, config, out in plans:
-                stream = place.new_stream() if len(plans) > 1 else None
-                runs.append(Run(task, config, out, resume, place, shown, stream, len(plans)))
-            return drive(runs, stop, how_to_resume)
-        finally:
-            for run in runs:
-                run.journal.close()
-            if progress is None:
-                shown.close()
+    with ExitStack() as stack:
+        if progress is None:
+            stack.callback(shown.close)
+        stack.enter_context(stop.on_signals())
+        stack.enter_context(undisturbed(place.device, precision))
+        for task, config, out in plans:
+            if place.leads:
+                stack.enter_context(RunFolder(out).locked())
+            stream = place.new_stream() if len(plans) > 1 else None
+            run = Run(task, config, out, resume, place, shown, stream, len(plans), evaluations)
+            stack.callback(run.journal.close)
+            runs.append(run)
+        for run in runs:
+            run.start_clock()
+        return drive(runs, stop, how_to_resume)
 
 
 def train(

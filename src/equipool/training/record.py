@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,13 @@ class Record:
     """A run.
 
     `seconds` are of wall-clock, summed over the pieces of a resumed run; `training_seconds` the
-    same without the evaluations. `together` is the number of runs that shared the device.
+    same without the evaluations, of this run and of those trained together with it. `together` is
+    the number of runs that shared the device; `versions`, `hardware` and `together` are those of
+    the last piece, and `ran_on` has those of each, with its number of `steps`.
     `metrics` are those of the last evaluation, `best` those of the best with its `step`. Each entry
     of `curve` is an evaluation: `step`, `seconds`, `training_seconds`, `metrics`. `spikes` counts
     steps whose loss exceeded ten times the running median (see `history.Spikes`), `skipped` those
-    that the guard kept from being taken.
+    that the guard kept from being taken. `warning` says what makes the result doubtful.
     """
 
     task: str
@@ -42,6 +44,8 @@ class Record:
     curve: list[dict[str, Any]]
     spikes: int
     skipped: int
+    ran_on: list[dict[str, Any]] = field(default_factory=list)
+    warning: str | None = None
     format: int = FORMAT
 
     def write(self, file: str | Path) -> None:
@@ -53,7 +57,10 @@ class Record:
 
 def read_record(file: str | Path) -> Record:
     """Read what `Record.write` wrote."""
-    content: dict[str, Any] = json.loads(Path(file).read_text(encoding="utf-8"))
-    if content.get("format") != FORMAT:
-        raise ValueError(f"{file} has format {content.get('format')}, expected {FORMAT}")
-    return Record(**content)
+    try:
+        content: dict[str, Any] = json.loads(Path(file).read_text(encoding="utf-8"))
+        if content.get("format") != FORMAT:
+            raise ValueError(f"its format is {content.get('format')}, expected {FORMAT}")
+        return Record(**content)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"{file} is not the record of a run: {error}") from error

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
+from equipool.environment import hardware, versions
 from equipool.training.checkpoint import Best
 from equipool.training.config import TrainingConfig, run_config
 from equipool.training.devices import Place
-from equipool.training.environment import hardware, versions
 from equipool.training.folder import RunFolder
 from equipool.training.history import Spikes
 from equipool.training.journal import FullJournal, Journal, SilentJournal
@@ -25,7 +25,7 @@ from equipool.training.record import Record, read_record
 from equipool.training.statistics import Statistics, evaluation_mode, inner_statistics
 from equipool.training.step import NUMBERS, Step
 from equipool.training.stepping import Stepping, make_stepping
-from equipool.training.stopwatch import Stopwatch
+from equipool.training.stopwatch import EvaluationClock, Stopwatch
 from equipool.training.task import Batch, Task
 
 
@@ -41,6 +41,7 @@ class Run:
         progress: hears how it goes.
         stream: the CUDA stream of its own, if it has one.
         together: how many runs share the device.
+        evaluations: the clock of their evaluations, shared by those runs.
     """
 
     def __init__(
@@ -53,12 +54,13 @@ class Run:
         progress: Progress,
         stream: torch.cuda.Stream | None = None,
         together: int = 1,
+        evaluations: EvaluationClock | None = None,
     ) -> None:
         self.task, self.config, self.place, self.together = task, config, place, together
         self.identity = run_config(task, config)
         self.folder = RunFolder(out)
         if place.leads:
-            self.folder.prepare(self.identity, resume)
+            self.folder.check(self.identity, resume)
         self.journal: Journal = (
             FullJournal(self.folder, config.steps, task.monitor, progress)
             if place.leads
@@ -70,12 +72,14 @@ class Run:
         self._stepping: Stepping | None = None
         with self.on_stream():
             self._step = self._make_step()
+            if place.leads:
+                self.folder.claim(self.identity)  # now that it is known that it can be trained
             self._keeper = Keeper(
                 self.folder.path, config.keep_last, place, self._step, self.journal
             )
             self.counts = self._keeper.restore(self._spikes)
         place.synchronize()  # tasks may share what they keep on the device, streams do not wait
-        self._watch = Stopwatch(self.counts, place.device)
+        self._watch = Stopwatch(self.counts, place.device, evaluations or EvaluationClock())
         self._next_due = self._after(self.counts.step)
         if not self.finished:
             self._open(new=self.counts.step == 0)
@@ -92,9 +96,18 @@ class Run:
 
     def _open(self, new: bool) -> None:
         self.journal.open(self.counts.step)
-        self.counts.pieces += 1
-        about = {"date": _now(), "hardware": self._hardware(), "versions": versions()}
-        self.journal.event("start" if new else "resume", self.counts.step, about)
+        about = {
+            "hardware": self._hardware(),
+            "together": self.together,
+            "versions": versions(),
+        }
+        self.counts.pieces.append({"first_step": self.counts.step} | about)
+        event = "start" if new else "resume"
+        self.journal.event(event, self.counts.step, {"date": _now()} | about)
+
+    def start_clock(self) -> None:
+        """The run's seconds are counted from now on."""
+        self._watch.start()
 
     def on_stream(self) -> AbstractContextManager[Any]:
         """Work inside the block goes to the run's own stream."""
@@ -251,12 +264,21 @@ class Run:
     def finish(self) -> Record:
         """The run's record, which is written where the run is done."""
         if self.finished and self.folder.record.exists():
-            return read_record(self.folder.record)
-        record = self.record()
-        if self.finished and self.place.leads:
-            record.write(self.folder.record)
-            self.journal.event("finish", self.counts.step, {"date": record.date})
+            record = read_record(self.folder.record)
+        else:
+            record = self.record()
+            if self.finished and self.place.leads:
+                self._write_record(record)
+        self.place.barrier()  # where one process returns, the others find the record
         return record
+
+    def _write_record(self, record: Record) -> None:
+        record.write(self.folder.record)
+        content = {"date": record.date}
+        if record.warning is not None:
+            content["warning"] = record.warning
+            self.journal.say(f"WARNING: {record.warning}")
+        self.journal.event("finish", self.counts.step, content)
 
     def record(self) -> Record:
         """What there is to say of the run by now."""
@@ -271,7 +293,7 @@ class Run:
             date=_now(),
             steps=counts.step,
             complete=self.finished,
-            pieces=counts.pieces,
+            pieces=len(counts.pieces),
             together=self.together,
             seconds=counts.seconds,
             training_seconds=self._watch.training_seconds,
@@ -281,10 +303,30 @@ class Run:
             curve=counts.curve,
             spikes=counts.spikes,
             skipped=counts.skipped,
+            ran_on=self._ran_on(),
+            warning=self._warning(),
+        )
+
+    def _ran_on(self) -> list[dict[str, Any]]:
+        pieces = self.counts.pieces
+        ends = [*(piece["first_step"] for piece in pieces[1:]), self.counts.step]
+        return [
+            {"steps": end - piece["first_step"]}
+            | {name: piece[name] for name in ("hardware", "together", "versions")}
+            for piece, end in zip(pieces, ends, strict=True)
+        ]
+
+    def _warning(self) -> str | None:
+        skipped, steps = self.counts.skipped, self.counts.step
+        if 2 * skipped <= steps:
+            return None
+        return (
+            f"{skipped} of {steps} steps were skipped, more than half: their gradients were not "
+            "finite, or far too long. The network is hardly trained"
         )
 
     def _hardware(self) -> dict[str, str | int]:
-        return hardware(self.place.device, self.place.shard.world)
+        return hardware(self.place.device) | {"processes": self.place.shard.world}
 
 
 def _now() -> str:

@@ -63,12 +63,12 @@ class Step:
         return names
 
     def numbers(self, step: int) -> list[float]:
-        """What the step needs of the host: learning rates, the guard's, the average's weight."""
+        """What the step needs of the host: learning rates, the average's weight."""
         rate = self.config.learning_rate * self._schedule(step)
         decay = self.config.ema_decay
         weight = [] if decay is None else [average_weight(decay, step + 1)]
         rates = [rate * factor for factor in self.optimizer.factors]
-        return [*rates, *self.guard.numbers(step), *weight]
+        return [*rates, *weight]
 
     def __call__(self, batch: Batch) -> None:
         """Take the step on a batch that has the step's `numbers` under `NUMBERS`."""
@@ -83,11 +83,10 @@ class Step:
 
         gradients = self.optimizer.gradients()
         norm = nn.utils.get_total_norm(gradients)
-        rates, guard = len(self.optimizer.rates), self.guard.num_numbers
-        skipped = self.guard.judge(norm, numbers[rates : rates + guard])
+        skipped = self.guard.judge(norm)
         if self.config.clip_norm is not None:
             self._clip(gradients, norm, self.config.clip_norm)
-        self.optimizer.step(numbers[:rates], skipped)
+        self.optimizer.step(numbers[: len(self.optimizer.rates)], skipped)
         self._undo(before, skipped)
         if self.average is not None:
             self.average.update(numbers[-1])

@@ -22,6 +22,7 @@ class Stop:
     def __init__(self, after: float | None, say: Callable[[str], None]) -> None:
         self._say = say
         self.reason: str | None = None
+        self._listening = False
         self._deadline = None if after is None else time.monotonic() + after
 
     def request(self, reason: str) -> None:
@@ -35,8 +36,11 @@ class Stop:
 
     @contextmanager
     def on_signals(self) -> Iterator[None]:
-        """Ctrl-C and SIGTERM ask to stop inside the block; a second one interrupts at once."""
-        if threading.current_thread() is not threading.main_thread():
+        """Ctrl-C and SIGTERM ask to stop inside the block; a second one interrupts at once.
+
+        Inside a block of the same object it changes nothing.
+        """
+        if self._listening or threading.current_thread() is not threading.main_thread():
             yield
             return
         before = {number: signal.getsignal(number) for number in SIGNALS}
@@ -49,8 +53,10 @@ class Stop:
 
         for number in SIGNALS:
             signal.signal(number, handle)
+        self._listening = True
         try:
             yield
         finally:
+            self._listening = False
             for number, handler in before.items():
                 signal.signal(number, handler)

@@ -11,6 +11,7 @@ from equipool.training.config import TrainingConfig
 from equipool.training.loop import Plan, carry_out
 from equipool.training.progress import Progress
 from equipool.training.record import Record
+from equipool.training.stop import Stop
 from equipool.training.task import Task
 
 
@@ -19,7 +20,7 @@ def train_together(
     resume: bool = False,
     device: str | torch.device | None = None,
     *,
-    stop_after: float | None = None,
+    stop_after: float | Stop | None = None,
     progress: Progress | None = None,
     how_to_resume: str | None = None,
 ) -> list[Record]:
@@ -32,7 +33,8 @@ def train_together(
         runs: task, config and directory of each; the precision is the same in all.
         resume: go on with the runs that are there; start the others.
         device: as in `train`.
-        stop_after: seconds after which to stop all of them.
+        stop_after: seconds after which to stop all of them; or a `Stop` that several calls share,
+            whose `reason` tells the caller, even where the runs were done when it came.
         progress: as in `train`.
         how_to_resume: as in `train`.
 

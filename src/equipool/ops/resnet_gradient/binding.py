@@ -10,7 +10,12 @@ from torch import Tensor
 
 from equipool.ops.availability import kernels_serve
 from equipool.ops.resnet_gradient.folding import Folded, align
-from equipool.ops.resnet_gradient.op import hessian_product, summed_gradient, summed_value
+from equipool.ops.resnet_gradient.op import (
+    Room,
+    hessian_product,
+    summed_gradient,
+    summed_value,
+)
 from equipool.ops.resnet_gradient.spec import Spec
 
 
@@ -57,11 +62,11 @@ def bind_gradient(
         shared = (x_part, folded.from_y, *folded.from_hidden, *gammas, *betas)
         return _bind_kernels(spec, shared, index, num_rows)
     x_part = _product(x, folded.from_x.T, spec.product_dtype) + folded.constant
-    parameters = (*folded.from_hidden, *gammas, *betas)
+    parameters, room = (*folded.from_hidden, *gammas, *betas), Room(x_part)
     return Bound(
         lambda y: summed_value(spec, y, x_part, folded.from_y, index, *parameters),
         lambda y: summed_gradient(
-            spec, y, x_part, folded.from_y, index, folded.from_hidden, gammas, betas
+            spec, room, y, x_part, folded.from_y, index, folded.from_hidden, gammas, betas
         ),
         lambda direction, y: hessian_product(
             spec, direction, y, x_part, folded.from_y, index, *parameters

@@ -1,12 +1,14 @@
 """The gradient of the summed potential as one differentiable operation.
 
-Forward and vector-Jacobian product keep nothing but their inputs: activations are computed again
-where they are needed, so a solve of many steps holds one `y` a step and nothing per element.
+The vector-Jacobian product computes activations again where it needs them, so a solve of many steps
+holds one `y` a step and nothing per element. Only of a few steps, while there is `Room`, what took
+matrix products is kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +17,7 @@ from torch import Tensor
 from equipool.ops.resnet_gradient.spec import Spec
 from equipool.ops.resnet_gradient.torch import (
     Columns,
+    Kept,
     Network,
     Sums,
     element_adjoints,
@@ -34,14 +37,35 @@ from equipool.ops.segments import (
 CPU_FLOATS = 1 << 19
 CPU_ROWS = 4096
 
+# What a solve may keep, in multiples of what it holds anyhow, `x_part`, and in all: a few steps of
+# a batch that a CPU takes.
+KEPT_PARTS = 7
+KEPT_FLOATS = 1 << 24
+
 SECOND_GRADIENT = (
     "the gradient of the layer's gradient is not available with the fast operation: build the "
     "potential with ResNetPotential(..., factored=False)"
 )
 
 
+class Room:
+    """What the steps of one solve may still keep for the pass back, in floats. The first steps take
+    it, and the later ones compute again: memory is bounded whatever the number of steps."""
+
+    def __init__(self, x_part: Tensor) -> None:
+        eager = x_part.device.type == "cpu" and not torch.compiler.is_compiling()
+        self.left = min(KEPT_PARTS * x_part.numel(), KEPT_FLOATS) if eager else 0
+
+    def take(self, floats: int) -> bool:
+        """Whether there is so much, which is then taken."""
+        fits = floats <= self.left
+        self.left -= floats if fits else 0
+        return fits
+
+
 def summed_gradient(
     spec: Spec,
+    room: Room,
     y: Tensor,
     x_part: Tensor,
     from_y: Tensor,
@@ -54,6 +78,7 @@ def summed_gradient(
 
     Args:
         spec: sizes and precision.
+        room: of the solve.
         y: `[num_rows, K]`.
         x_part: what x and the constants give to the pre-activations, `[N, H]`.
         from_y: `[H, K]`.
@@ -63,9 +88,13 @@ def summed_gradient(
         betas: shifts of the normalisations.
     """
     tensors = (y, x_part, from_y, index, *from_hidden, *gammas, *betas)
-    if _is_traced_for_its_value(tensors):
-        return _gradient(spec, *tensors)
-    return _SummedGradient.apply(spec, *tensors)
+    differentiated = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    if torch.compiler.is_exporting() or (torch.compiler.is_compiling() and not differentiated):
+        # Plain operations, which need no equipool to be loaded.
+        return _gradient(spec, False, *tensors)[0]
+    kept_columns = sum(spec.sizes[:-1]) + sum(spec.sizes[1:])
+    keep = differentiated and room.take(kept_columns * index.shape[0])
+    return _SummedGradient.apply(spec, keep, *tensors)[0]
 
 
 def summed_value(
@@ -97,33 +126,46 @@ def hessian_product(
     total = _zeros_like(y_part)
     for chunk in _chunks(index, x_part):
         u = _spread(y_part, chunk.row_of, _columns(spec, x_part[chunk.rows]))
-        _, by_u = element_adjoints(network, u, _spread(y_part_dot, chunk.row_of), None)
+        _, by_u = element_adjoints(network, u, _spread(y_part_dot, chunk.row_of), None, None)
         total = _add_columns(total, chunk, by_u)
     return torch.cat(total, 1) @ from_y
 
 
 def _gradient(
-    spec: Spec, y: Tensor, x_part: Tensor, from_y: Tensor, index: Tensor, *parameters: Tensor
-) -> Tensor:
-    network = _network(spec, parameters)
-    y_part = _columns(spec, y @ from_y.T)
-    total = _zeros_like(y_part)
-    for chunk in _chunks(index, x_part):
-        u = _spread(y_part, chunk.row_of, _columns(spec, x_part[chunk.rows]))
-        total = _add_columns(total, chunk, element_gradient(network, u))
-    return torch.cat(total, 1) @ from_y
-
-
-def _vjp(
     spec: Spec,
-    by_gradient: Tensor,
+    keep: bool,
     y: Tensor,
     x_part: Tensor,
     from_y: Tensor,
     index: Tensor,
     *parameters: Tensor,
 ) -> tuple[Tensor, ...]:
-    network, num_rows = _network(spec, parameters), y.shape[0]
+    """The gradient, and what is kept of each chunk."""
+    network, all_kept = _network(spec, parameters), []
+    y_part = _columns(spec, y @ from_y.T)
+    total = _zeros_like(y_part)
+    for chunk in _chunks(index, x_part):
+        u = _spread(y_part, chunk.row_of, _columns(spec, x_part[chunk.rows]))
+        delta, kept = element_gradient(network, u)
+        total = _add_columns(total, chunk, delta)
+        if keep:
+            all_kept += [kept.others, *kept.by_h]
+    return torch.cat(total, 1) @ from_y, *all_kept
+
+
+def _vjp(
+    spec: Spec,
+    num_kept: int,
+    by_gradient: Tensor,
+    y: Tensor,
+    x_part: Tensor,
+    from_y: Tensor,
+    index: Tensor,
+    *rest: Tensor,
+) -> tuple[Tensor, ...]:
+    """The derivatives by y and by what follows it; the last of the tensors are what was kept."""
+    parameters, kept = rest[: len(rest) - num_kept], iter(rest[len(rest) - num_kept :])
+    network, num_rows, hidden = _network(spec, parameters), y.shape[0], len(spec.sizes) - 1
     points = torch.cat([by_gradient, y])
     y_parts = points @ from_y.T
     y_part_dot, y_part = _columns(spec, y_parts[:num_rows]), _columns(spec, y_parts[num_rows:])
@@ -133,7 +175,9 @@ def _vjp(
     delta_sum, by_y_part = _zeros_like(y_part), _zeros_like(y_part)
     for chunk in _chunks(index, x_part):
         u = _spread(y_part, chunk.row_of, _columns(spec, x_part[chunk.rows]))
-        delta, by_u = element_adjoints(network, u, _spread(y_part_dot, chunk.row_of), sums)
+        u_dot = _spread(y_part_dot, chunk.row_of)
+        mine = Kept(next(kept), tuple(islice(kept, hidden))) if num_kept else None
+        delta, by_u = element_adjoints(network, u, u_dot, sums, mine)
         for total, part in zip(_columns(spec, by_x_part[chunk.rows]), by_u, strict=True):
             total.copy_(part)
         delta_sum = _add_columns(delta_sum, chunk, delta)
@@ -144,28 +188,30 @@ def _vjp(
 
 class _SummedGradient(torch.autograd.Function):
     @staticmethod
-    def forward(spec: Spec, *tensors: Tensor) -> Tensor:
-        return _gradient(spec, *tensors)
+    def forward(spec: Spec, keep: bool, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return _gradient(spec, keep, *tensors)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        spec, *tensors = inputs
-        ctx.spec = spec
-        ctx.save_for_backward(*tensors)
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        spec, _, *tensors = inputs
+        kept = output[1:]
+        ctx.spec, ctx.num_tensors, ctx.num_kept = spec, len(tensors), len(kept)
+        ctx.mark_non_differentiable(*kept)
+        ctx.save_for_backward(*tensors, *kept)
         ctx.set_materialize_grads(False)
 
     @staticmethod
-    def backward(ctx: Any, by_gradient: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, by_gradient: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
         if by_gradient is None:  # nothing depends on it
-            return (None,) * (1 + len(ctx.saved_tensors))
+            return (None,) * (2 + ctx.num_tensors)
         # No second gradient passes through a compiled region, so nothing is lost there.
         vjp = _vjp if torch.compiler.is_compiling() else _Vjp.apply
         # A backward pass that is run inside autocast must not round what the forward did not.
         with torch.autocast(by_gradient.device.type, enabled=False):
             by_y, by_x_part, by_from_y, *by_parameters = vjp(
-                ctx.spec, by_gradient, *ctx.saved_tensors
+                ctx.spec, ctx.num_kept, by_gradient, *ctx.saved_tensors
             )
-        return None, by_y, by_x_part, by_from_y, None, *by_parameters
+        return None, None, by_y, by_x_part, by_from_y, None, *by_parameters
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Any, Any]:
@@ -174,8 +220,8 @@ class _SummedGradient(torch.autograd.Function):
 
 class _Vjp(torch.autograd.Function):
     @staticmethod
-    def forward(spec: Spec, *tensors: Tensor) -> tuple[Tensor, ...]:
-        return _vjp(spec, *tensors)
+    def forward(spec: Spec, num_kept: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return _vjp(spec, num_kept, *tensors)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -203,19 +249,8 @@ def _one_by_one(
         )
         for i in range(size)
     ]
-    if isinstance(outputs[0], Tensor):
-        return torch.stack(outputs), 0
     stacked = tuple(torch.stack(column) for column in zip(*outputs, strict=True))
     return stacked, (0,) * len(stacked)
-
-
-def _is_traced_for_its_value(tensors: Sequence[Tensor]) -> bool:
-    """Whether a compiler or an exporter reads this and no gradient is asked for. It then gets plain
-    operations, which need no equipool to be loaded."""
-    if torch.compiler.is_exporting():
-        return True
-    differentiated = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-    return torch.compiler.is_compiling() and not differentiated
 
 
 def _network(spec: Spec, parameters: tuple[Tensor, ...]) -> Network:

@@ -66,6 +66,13 @@ class Sums(NamedTuple):
     betas: tuple[Tensor, ...]
 
 
+class Kept(NamedTuple):
+    """What `element_gradient` took matrix products for, and `element_adjoints` would again."""
+
+    others: Tensor  # the pre-activations of the layers after the first
+    by_h: tuple[Tensor, ...]  # the potential's derivative by each hidden layer's h
+
+
 class Layer(NamedTuple):
     """A hidden layer at some elements."""
 
@@ -92,8 +99,8 @@ def element_value(network: Network, u: Columns) -> Tensor:
     return u.of(network.sizes, last).square().sum(1).mul_(network.scale / 2)
 
 
-def element_gradient(network: Network, u: Columns) -> Columns:
-    """The potential's derivative by the pre-activations, `delta`.
+def element_gradient(network: Network, u: Columns) -> tuple[Columns, Kept]:
+    """The potential's derivative by the pre-activations, `delta`, and what may be kept.
 
     `u` holds the contributions of x and y alone, and is used up.
     """
@@ -101,30 +108,35 @@ def element_gradient(network: Network, u: Columns) -> Columns:
     for j, weight in enumerate(network.from_hidden):
         layers.append(_activate(network, u, j))
         _add_product(network, u.after(sizes, j), layers[j].h, weight.T)
-    delta = u
+    delta, by_hs = Columns(u.first, u.others.clone()), []
     delta.of(sizes, len(layers)).mul_(network.scale)
     for j in reversed(range(len(layers))):
         by_h = _product(network, delta.after(sizes, j), network.from_hidden[j])
         by_t = torch.ops.aten.tanh_backward(by_h, layers[j].h)
         delta = delta.replace(sizes, j, _norm_adjoint(layers[j], by_t, network.gammas[j]))
-    return delta
+        by_hs.append(by_h)
+    return delta, Kept(u.others, tuple(by_hs[::-1]))
 
 
 def element_adjoints(
-    network: Network, u: Columns, u_dot: Columns, sums: Sums | None
+    network: Network, u: Columns, u_dot: Columns, sums: Sums | None, kept: Kept | None
 ) -> tuple[Columns, Columns]:
     """The derivatives of `sum of delta * direction`, by everything that `delta` is made of: by what
     the direction gives, which is `delta`, by what x and y give, `by_u`, and those by the parameters
     are added to the sums.
 
     `u` holds the contributions of x and y alone, `u_dot` those of the direction. Both are used up.
+    What was kept of `element_gradient` at the same point is not computed again, and stays.
     """
     sizes, last = network.sizes, len(network.sizes) - 1
+    if kept is not None:
+        u = Columns(u.first, kept.others.clone())
     layers, tangents = [], []
     for j, weight in enumerate(network.from_hidden):
         layer = _activate(network, u, j)
         tangent = _activate_along(layer, u_dot.of(sizes, j).contiguous(), network.gammas[j])
-        _add_product(network, u.after(sizes, j), layer.h, weight.T)
+        if kept is None:
+            _add_product(network, u.after(sizes, j), layer.h, weight.T)
         _add_product(network, u_dot.after(sizes, j), tangent.h, weight.T)
         layers.append(layer)
         tangents.append(tangent)
@@ -137,10 +149,11 @@ def element_adjoints(
         if sums is not None:
             _add_product(network, sums.from_hidden[j], delta_after.T, tangent.h)
             _add_product(network, sums.from_hidden[j], by_after.T, layer.h)
+        weight = network.from_hidden[j]
         delta_j, by_u_j = _hidden_adjoints(
             network, j, layer, tangent,
-            _product(network, delta_after, network.from_hidden[j]),
-            _product(network, by_after, network.from_hidden[j]),
+            _product(network, delta_after, weight) if kept is None else kept.by_h[j],
+            _product(network, by_after, weight),
             sums,
         )  # fmt: skip
         delta = delta.replace(sizes, j, delta_j)
@@ -161,7 +174,7 @@ def _hidden_adjoints(
     size, gamma, h = layer.u.shape[1], network.gammas[j], layer.h
     by_t_dot = torch.ops.aten.tanh_backward(by_h_dot, h)
     # h_dot = (1 - h^2) t_dot, so h is read by it as well.
-    by_t = torch.ops.aten.tanh_backward(by_h, h).addcmul_(by_h_dot.mul_(h), tangent.h, value=-2)
+    by_t = torch.ops.aten.tanh_backward(by_h, h).addcmul_(by_h_dot * h, tangent.h, value=-2)
     delta = _norm_adjoint(layer, by_t_dot, gamma)
     by_u, gamma_sum, beta_sum = torch.ops.aten.native_layer_norm_backward(
         by_t, layer.u, [size], layer.mean, layer.rstd, gamma, network.betas[j],

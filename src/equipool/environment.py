@@ -1,4 +1,4 @@
-"""What a run was computed with, and on what."""
+"""What something was computed with, and on what."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 import torch
 
-import equipool
-
-PACKAGES = ("torch", "lightning", "safetensors", "torch_geometric", "triton")
+PACKAGES = ("torch", "torch_geometric", "triton", "numpy", "lightning", "safetensors")
 
 
 def versions() -> dict[str, str]:
     """Of Python, this package and what it computes with."""
+    import equipool
+
     found = {"python": platform.python_version(), "equipool": equipool.__version__}
     for package in PACKAGES:
         try:
@@ -27,11 +27,10 @@ def versions() -> dict[str, str]:
     return found
 
 
-def hardware(device: torch.device, processes: int) -> dict[str, str | int]:
+def hardware(device: torch.device) -> dict[str, str | int]:
     """What is computed on."""
     found: dict[str, str | int] = {
         "device": device.type,
-        "processes": processes,
         "cpu": _cpu_name(),
         "cores": os.cpu_count() or 0,
         "threads": torch.get_num_threads(),

@@ -1,0 +1,60 @@
+"""How far an output is from the minimum, at most."""
+
+import pytest
+import torch
+
+from equipool import ConvexPotential, EquilibriumAggregation, SquaredNorm, StronglyConvexNesterov
+
+
+def make_layer(num_steps=5, weight=0.5):
+    torch.manual_seed(0)
+    return EquilibriumAggregation(
+        3,
+        4,
+        potential=ConvexPotential(3, 4, hidden=(8, 8)),
+        regularizer=SquaredNorm(weight),
+        solver=StronglyConvexNesterov(),
+        num_steps=num_steps,
+    )
+
+
+def make_batch():
+    torch.manual_seed(1)
+    return torch.randn(30, 3), torch.randint(0, 5, (30,))  # of six sets the last is empty
+
+
+def minimum(layer, x, index):
+    exact = make_layer(20_000).double()
+    exact.load_state_dict(layer.state_dict())
+    solution = exact.solve(x.double(), index, dim_size=6)
+    assert solution.residual.max() < 1e-12
+    return solution.y
+
+
+@pytest.mark.parametrize("num_steps", [0, 1, 5, 50, 2000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_no_output_is_farther_from_the_minimum(num_steps, dtype):
+    layer, (x, index) = make_layer(num_steps).to(dtype), make_batch()
+    solution = layer.solve(x.to(dtype), index, dim_size=6)
+    distance = (solution.y.double() - minimum(layer, x, index)).norm(dim=-1)
+    assert (distance <= solution.error_bound).all()
+    assert (solution.error_bound[:5] > 0).all()
+    assert solution.error_bound[5] == 0
+    if num_steps < 5:  # and it says something
+        assert (solution.error_bound[:5] < 100 * distance[:5]).all()
+
+
+def test_it_is_infinite_for_a_set_that_is_not_finite():
+    layer, (x, index) = make_layer(), make_batch()
+    x[index == 2] = torch.nan
+    bound = layer.solve(x, index, dim_size=6).error_bound
+    assert bound[2] == torch.inf
+    assert bound[[0, 1, 3, 4]].isfinite().all()
+
+
+def test_there_is_none_without_bounds_or_in_short_precision():
+    layer, (x, index) = make_layer(), make_batch()
+    assert EquilibriumAggregation(3, 4).solve(x, index).error_bound is None
+    with torch.autocast("cpu", torch.bfloat16):
+        assert layer.solve(x, index).error_bound is None
+    assert layer.bfloat16().solve(x.bfloat16(), index).error_bound is None
