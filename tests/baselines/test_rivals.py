@@ -256,3 +256,16 @@ def test_long_sums_are_taken_in_float32(name):
     expected = {"sum": 1000 * x[:1], "mean": x[:1]}.get(name)
     expected = layer(x[:1]) if expected is None else expected
     assert_near(y.float(), expected.float(), 0.01)
+
+
+@pytest.mark.parametrize("size", [1.0, 50.0, 200.0, 1e4])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_gradients_of_laf_are_finite_however_large_the_numbers(size, sign):
+    torch.manual_seed(0)
+    layer = LAFPooling(3, 4)
+    x = (sign * size * torch.rand(6, 3)).requires_grad_()
+    y = layer(x, torch.tensor([0, 0, 0, 1, 1, 2]))
+    assert y.isfinite().all()
+    y.square().sum().backward()
+    for gradient in (x.grad, *(parameter.grad for parameter in layer.parameters())):
+        assert gradient.isfinite().all()

@@ -1,6 +1,11 @@
+import os
 import shlex
+import signal
+import subprocess
+import sys
 
 import pytest
+import torch.distributed as dist
 
 from equipool.commands import sweep
 from equipool.commands.planning import Planned
@@ -53,10 +58,12 @@ def test_every_combination_is_trained_once(equipool, tiny, tmp_path):
 
 
 def test_a_sweep_that_was_stopped_goes_on(equipool, tiny, tmp_path, stop_at):
-    stop_at(27)
+    stop_at(29)
     stopped = equipool("sweep", "median", tiny | AXES, "--out", tmp_path)
     assert stopped.exit_code == 3
-    assert "interrupted at step 8 of 20" in stopped.output  # a run that ends does not ask
+    assert (
+        "interrupted at step 8 of 20" in stopped.output
+    )  # each run asks after 19 steps and at its end
     assert "1 of 4 runs are done. To go on: equipool sweep median" in stopped.output
     told = stopped.output.splitlines()[-1].partition("To go on: equipool ")[2]
     done = equipool(*shlex.split(told))
@@ -85,12 +92,47 @@ def test_a_limit_of_time_holds_for_all_runs(equipool, tiny, tmp_path):
     flags = tiny | AXES | {"--out": tmp_path, "--max-seconds": "1e-6"}
     done = equipool("sweep", "median", flags)
     assert done.exit_code == 3
-    assert "Time is up" in done.output
+    assert "No further run is begun: time is up. To go on: equipool sweep" in done.output
     assert not list(tmp_path.iterdir())
-    clock = sweep.Clock(1e9)
-    assert 0 < clock.left() <= 1e9
-    assert not clock.is_up()
-    assert sweep.Clock(None).left() is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_the_last_evaluation_of_a_run_ends_the_sweep(
+    equipool, tiny, tmp_path, monkeypatch, number
+):
+    evaluate, evaluations = MedianTask.evaluate, []
+
+    def evaluate_and_signal(self, *arguments):
+        evaluations.append(self.seed)
+        if len(evaluations) == 2:  # at the end of the first run
+            os.kill(os.getpid(), number)
+        return evaluate(self, *arguments)
+
+    monkeypatch.setattr(MedianTask, "evaluate", evaluate_and_signal)
+    handler = signal.getsignal(number)
+    done = equipool("sweep", "median", tiny | AXES, "--out", tmp_path)
+    assert done.exit_code == 3
+    assert signal.getsignal(number) == handler
+    assert "1 of 4 runs are done. To go on: equipool sweep median" in done.output
+    assert list(events(tmp_path).values()) == [["start", "finish"]]
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(not dist.is_gloo_available(), reason="torch is built without gloo")
+def test_two_processes_sweep(tiny, tmp_path):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    flags = tiny | {"--aggregation": "sum", "--seed": "0,1", "--out": str(tmp_path)}
+    words = [part for pair in flags.items() for part in pair]
+    done = subprocess.run(
+        [*command, "-m", "equipool", "sweep", "median", *words],
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    for seed in (0, 1):
+        record = read_record(tmp_path / f"sum-embedding-4-seed-{seed}" / "record.json")
+        assert (record.complete, record.hardware["processes"]) == (True, 2)
 
 
 def test_a_run_of_another_config_is_refused_before_anything_is_trained(equipool, tiny, tmp_path):

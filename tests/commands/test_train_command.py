@@ -1,4 +1,5 @@
 import json
+import re
 import sys
 
 import pytest
@@ -126,6 +127,47 @@ def test_what_cannot_be_is_refused_in_a_line(equipool, tmp_path, monkeypatch, ar
     assert "Traceback" not in done.output
     assert len(done.stderr.splitlines()) == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_a_start_that_fails_does_not_claim_the_directory(equipool, tiny, tmp_path):
+    flags = tiny | {"--out": tmp_path / "run"}
+    failed = equipool("train", "median", flags | {"--inner-learning-rate": "-1"})
+    assert failed.exit_code in (1, 2)
+    assert len(failed.stderr.splitlines()) == 1
+    assert equipool("train", "median", flags).exit_code == 0
+
+
+@pytest.mark.parametrize("config", ["[]", "{}", '{"task": "median", "fields": [], "training": {}}'])
+def test_a_config_that_is_none_is_said_in_a_line(equipool, tiny, tmp_path, config):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text(config)
+    for words in (
+        ("train", "median", tiny, "--out", tmp_path / "run", "--resume"),
+        ("evaluate", tmp_path / "run"),
+        ("report", tmp_path / "run"),
+        ("sweep", "median", tiny, "--out", tmp_path),
+    ):
+        done = equipool(*words)
+        assert done.exit_code in (1, 2)
+        assert "config.json is not the config of a run: expected task, fields" in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+
+
+def test_odd_files_are_said_in_a_line(equipool, tiny, tmp_path):
+    out = tmp_path / "run"
+    assert equipool("train", "median", tiny, "--out", out).exit_code == 0
+    (out / "best.json").write_text("{}")
+    done = equipool("evaluate", out)
+    assert done.exit_code == 1
+    assert "best.json is damaged: it does not name the step" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    (out / "record.json").unlink()
+    with (out / "log.jsonl").open("a") as log:
+        log.write('{"loss": 1}\n')
+    done = equipool("report", out)
+    assert done.exit_code == 1
+    assert re.search(r"log.jsonl is not the log of a run: line \d+ has no step", done.stderr)
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_a_missing_extra_says_what_to_install(equipool, tiny, tmp_path, monkeypatch):

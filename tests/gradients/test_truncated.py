@@ -17,7 +17,14 @@ from equipool import (
 from equipool.differentiation import Implicit, OneStep, Truncated
 from equipool.linear_solvers import Cholesky
 from equipool.potentials.convex import ConvexPotential
-from equipool.solvers import GradientDescent, Polished, SafeguardedNesterov
+from equipool.solvers import (
+    GradientDescent,
+    Newton,
+    Polished,
+    RestrainedNesterov,
+    SafeguardedNesterov,
+    StronglyConvexNesterov,
+)
 
 SIZES = (2, 0, 3)
 WAYS = {
@@ -183,6 +190,29 @@ def test_only_sets_that_never_left_the_start_give_it_a_gradient(max_steps, way):
     layer.differentiation = way
     (layer(x, index, dim_size=3) * weights).sum().backward()
     assert torch.equal(layer.start.y.grad, torch.full_like(layer.start.y, 10.0))
+
+
+EVERY_SOLVER = {
+    **SOLVERS,
+    "restrained": RestrainedNesterov(0.05, 0.7, max_step=0.5, curvature_safe=True),
+    "strongly convex": StronglyConvexNesterov(),
+    "newton": Newton(),
+    "polished safeguarded": Polished(SafeguardedNesterov(), newton_steps=1),
+}
+
+
+@pytest.mark.parametrize("way", [OneStep(), Truncated(2), Truncated(4)], ids=repr)
+@pytest.mark.parametrize("max_steps", [None, 6])
+@pytest.mark.parametrize("value", [0.0, 0.3])
+@pytest.mark.parametrize("solver", EVERY_SOLVER.values(), ids=EVERY_SOLVER)
+def test_the_output_of_an_empty_set_is_its_start_whatever_the_solver(solver, value, max_steps, way):
+    layer = convex_layer(6, start=LearnedStart(4, value), max_steps=max_steps)
+    layer.solver, layer.differentiation = solver.double(), way
+    x, index = flatten(make_sets((3, 0, 2, 0)))
+    y = layer(x, index, dim_size=4)
+    for rows, expected in (([1, 3], 2.0), ([0, 2], 0.0)):  # the others have forgotten theirs
+        (gradient,) = torch.autograd.grad(y[rows].sum(), layer.start.y, retain_graph=True)
+        torch.testing.assert_close(gradient, torch.full_like(gradient, expected))
 
 
 class Kicked(HeavyBall):

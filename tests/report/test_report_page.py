@@ -32,7 +32,7 @@ def test_a_run_in_its_middle(tmp_path):
     (run,) = read_runs([tmp_path])
     assert (run.complete, run.steps, run.final, run.pieces) == (False, 25, 1.5, 1)
     assert (run.skipped, run.spikes, run.training_seconds) == (2, 1, 25.0)
-    assert run.hardware == made.hardware
+    assert [piece["hardware"] for piece in run.ran_on] == [made.hardware]
     assert run.num_parameters is None
     assert run.best["step"] == 20
 
@@ -44,7 +44,7 @@ def test_directories_of_records_are_read(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("[1]", "is not the record of a run"), ("{}", "has format None"), ("no", "is not the record"),
+    [("[1]", "is not the record"), ("{}", "its format is None"), ("no", "is not the record"),
      ('{"format": 1}', "is not the record of a run")],
 )  # fmt: skip
 def test_what_is_no_record_is_refused(tmp_path, content, message):

@@ -108,6 +108,31 @@ def test_seconds_of_different_devices_are_not_compared(tmp_path):
         assert table.headings[-1] == "/ best"
 
 
+def test_seconds_are_compared_only_where_all_pieces_ran_alike(tmp_path):
+    here = {"steps": 5, "hardware": HARDWARE, "together": 1, "versions": {}}
+    same = record([1.0], "max", pieces=2, ran_on=[here, here | {"versions": {"torch": "3"}}])
+    files = write_records(tmp_path, record([1.0]), same)
+    assert summarize(read_runs(files)).headings[-1] == "mean at 10 s"
+    for change in ({"together": 3}, {"hardware": HARDWARE | {"device": "cuda"}}):
+        other = record([1.0], "max", pieces=2, ran_on=[here | change, here])
+        files = write_records(tmp_path, record([1.0]), other)
+        assert summarize(read_runs(files)).headings[-1] == "/ best"
+
+
+def test_a_run_without_an_evaluation_by_then_has_none(tmp_path):
+    slow = record([1.0], "max", seconds_per_step=9.0)
+    bad = record([None, 2.0], "mean")
+    found = {
+        row["aggregation"]: row["mean at 20 s"]
+        for row in rows(read_runs(write_records(tmp_path, record([4.0, 3.0]), slow, bad)))
+    }
+    assert found == {"sum": "3", "max": "-", "mean": "2"}
+    bad = record([None], "mean")
+    for row in rows(read_runs(write_records(tmp_path, record([4.0, 3.0]), slow, bad))):
+        if row["aggregation"] == "mean":
+            assert row["mean at 10 s"] == "not finite"
+
+
 def test_higher_may_be_better(runs, monkeypatch):
     monkeypatch.setattr(runs[0].kind, "lower_is_better", False)
     assert [row["aggregation"] for row in rows(runs)] == ["sum", "equilibrium"]

@@ -7,6 +7,7 @@ from torch import nn
 from equipool import (
     EquilibriumAggregation,
     Nesterov,
+    NoRegularizer,
     ResNetPotential,
     RestrainedNesterov,
     Truncated,
@@ -84,6 +85,19 @@ class TestRestrainedNesterov:
             secants.append((bent / moved).item() if moved.item() else 0.0)
             assert state.curvature.item() == pytest.approx(max(secants), rel=1e-4)
         assert secants[-1] < max(secants)
+
+    def test_further_steps_are_held_back_by_the_curvature_that_was_found(self):
+        """Those that a gradient passes through, of a minimum that is the element itself."""
+        solver = RestrainedNesterov(learning_rate=0.5, momentum=0.0, curvature_safe=True)
+        layer = quadratic_layer(solver, curvature=20.0)
+        layer.max_steps, layer.tolerance = 300, 1e-4
+        layer.regularizer = NoRegularizer()
+        layer.differentiation = Truncated(5)
+        x = torch.tensor([[1.0, 0.0, 0.0]], requires_grad=True)
+        solution = layer.solve(x)
+        assert solution.converged
+        solution.y[0, 0].backward()
+        torch.testing.assert_close(x.grad, torch.tensor([[1.0, 0.0, 0.0]]))
 
     def test_curvature_leaves_a_small_step_size_alone(self):
         x = torch.randn(4, 3)

@@ -17,7 +17,17 @@ from energies import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from equipool import EquilibriumAggregation, Nesterov, OneStep, ResNetPotential
+from equipool import (
+    ConvexPotential,
+    EquilibriumAggregation,
+    Implicit,
+    Nesterov,
+    OneStep,
+    ResNetPotential,
+    SquaredNorm,
+    Unrolled,
+)
+from equipool.linear_solvers import Cholesky
 from equipool.solvers import SafeguardedNesterov
 
 seeds = st.integers(0, 2**31)
@@ -32,15 +42,19 @@ def plain_path(objective, y, learning_rate, num_steps):
         return objective.value(y).item()
 
     point, previous, last = y, y, torch.zeros_like(y)
-    size, age, lowest = learning_rate, 0, energy(y)
+    size, age, curvature, lowest = learning_rate, 0, 0.0, energy(y)
     at_point, path = lowest, [y]
     for _ in range(num_steps):
-        rounding = 32 * torch.finfo(y.dtype).eps * abs(lowest)
+        eps = torch.finfo(y.dtype).eps
+        rounding = 32 * eps * abs(lowest)
         g = objective.gradient(point)
         promise = size * g.square().sum().item()
         candidate = point - size * g
         new = energy(candidate)
         moved, turned = (point - previous).norm().item(), (g - last).norm().item()
+        curvature *= 0.99 if promise > rounding else 1
+        if moved > 1000 * eps * point.norm().item():
+            curvature = max(curvature, turned / moved)
         enough = new <= at_point - promise / 2 + rounding and new <= lowest + rounding
         previous, last = point, g
         if not (enough and math.isfinite(new)):
@@ -50,10 +64,10 @@ def plain_path(objective, y, learning_rate, num_steps):
         age = 0 if (g * (candidate - y)).sum() > 0 else age + 1
         ahead = candidate + age / (age + 3) * (candidate - y)
         y, lowest = candidate, min(lowest, new)
-        limit = moved / turned if promise <= rounding and moved > 0 and turned > 0 else math.inf
+        limit = 1 / curvature if promise <= rounding and curvature > 0 else math.inf
         size = min(1.1 * size, limit) if promise > 0 else size
         at_ahead = energy(ahead)
-        if at_ahead <= lowest + 32 * torch.finfo(y.dtype).eps * abs(lowest):
+        if at_ahead <= lowest + 32 * eps * abs(lowest):
             point, at_point = ahead, at_ahead
         else:
             point, at_point, age = y, lowest, 0
@@ -120,6 +134,49 @@ def test_float32_gets_on_where_the_decrease_is_lost_in_rounding():
     y = center + 0.01
     state = states_of(SafeguardedNesterov(1e-7), lifted, y, 600)[-1]
     assert lifted.gradient(state.y).abs().max() < 1e-4
+
+
+def lifted_bowl(exponent, seed):
+    """So high that its rounding hides the last digits of the way down."""
+    bowl = random_quadratic(3, 2, 100.0, seed)
+    return Function(lambda y, *rows: 10.0**exponent + bowl.function(y, *rows), *bowl.rows)
+
+
+@pytest.mark.parametrize("exponent", [10, 12, 14])
+@pytest.mark.parametrize("seed", range(4))
+def test_steps_as_documented_where_rounding_hides_the_decrease(seed, exponent):
+    objective = lifted_bowl(exponent, seed)
+    y = objective.rows[1] + torch.tensor([1.0, -0.5], dtype=torch.float64)
+    states = states_of(SafeguardedNesterov(0.01), objective, y, 20)
+    for row in range(3):
+        one = torch.tensor([row])
+        expected = plain_path(objective.restrict(one), y[one], 0.01, 20)
+        found = torch.stack([state.y[one] for state in states])
+        torch.testing.assert_close(found, torch.stack(expected))
+
+
+@pytest.mark.parametrize("precision", DTYPES)
+def test_steps_that_go_on_at_the_minimum_leave_the_gradient_alone(precision):
+    """Unrolled, 200 steps of which most change nothing have the gradient of the minimum."""
+    for seed in range(12):
+        torch.manual_seed(seed)
+        layer = EquilibriumAggregation(
+            3,
+            2,
+            potential=ConvexPotential(3, 2, hidden=(6, 5)),
+            regularizer=SquaredNorm(1.0),
+            solver=SafeguardedNesterov(),
+            num_steps=200,
+        ).to(DTYPES[precision])
+        torch.nn.init.normal_(layer.potential.slope.weight)
+        x, index = torch.randn(40, 3), torch.arange(8).repeat_interleave(5)
+        x = x.to(DTYPES[precision]).requires_grad_()
+        gradients = []
+        for way in (Unrolled(), Implicit(Cholesky())):
+            layer.differentiation = way
+            gradients.append(torch.autograd.grad(layer(x, index).sum(), x)[0])
+        unrolled, implicit = gradients
+        assert (unrolled - implicit).norm() < 0.01 * implicit.norm(), seed
 
 
 class Misleading(Function):
@@ -204,12 +261,21 @@ def test_untrained_energies_that_the_paper_s_steps_do_not_minimise(case):
     assert solution.energy < layer.energy(x, torch.zeros(1, 64).double())
 
 
-def test_further_steps_go_on_with_the_step_size_that_was_found():
+@pytest.mark.parametrize("case", BAD_CASES)
+def test_float32_minimises_them_as_well(case):
+    layer, x = bad_layer(SafeguardedNesterov(), *BAD_CASES[case])
+    with torch.no_grad():
+        assert layer.float().solve(x.float()).converged
+
+
+def test_further_steps_go_on_with_what_was_found_out():
     objective = random_quadratic(2, 3, 10.0, 0)
     solver = SafeguardedNesterov(100.0)
     state = states_of(solver, objective, torch.zeros(2, 3, dtype=torch.float64), 30)[-1]
     rest = solver.at_rest(state, state.y, 3, objective)
     assert torch.equal(rest.size, state.size)
+    assert torch.equal(rest.curvature, state.curvature)
+    assert bool((rest.curvature > 1).all())
     assert torch.equal(rest.point, state.y)
     assert not rest.age.any()
 

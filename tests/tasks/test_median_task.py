@@ -47,6 +47,24 @@ class NumpyMedian(nn.Module):
         return torch.from_numpy(np.median(x.numpy(), axis=-1))
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("evaluation_sets", 0, "1 or more"),
+        ("potential_output", 0, "1 or more"),
+        ("inner_steps", -1, "0 or more"),
+    ],
+)
+def test_counts_that_cannot_be_are_refused(name, value, expected):
+    with pytest.raises(ValueError, match=f"{name} is {value}, expected {expected}"):
+        MedianTask(**{name: value})
+
+
+def test_no_inner_steps_are_possible():
+    task = MedianTask(embedding=4, batch_size=2, set_size=5, width=4, head_width=4, inner_steps=0)
+    assert task.network()(torch.randn(2, 5)).shape == (2,)
+
+
 def test_it_is_listed():
     assert TASKS["median"] is MedianTask
 

@@ -9,7 +9,14 @@ import pytest
 import torch
 
 from equipool.training import BrokenCheckpointError, StorageError
-from equipool.training.checkpoint import Best, Checkpoints, read_checkpoint, write_checkpoint
+from equipool.training.checkpoint import (
+    FORMAT,
+    Best,
+    Checkpoints,
+    read_checkpoint,
+    write_checkpoint,
+)
+from equipool.training.files import naming
 
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
 
@@ -86,6 +93,34 @@ def test_nothing_whole_is_nothing(checkpoints):
         checkpoints.read("newest", print)
 
 
+def test_all_damaged_is_an_error(checkpoints):
+    for step in (1, 2):
+        save(checkpoints, step)
+        (checkpoints.path(step) / "model.safetensors").write_bytes(b"")
+    for read in (checkpoints.newest, lambda say: checkpoints.read("last", say)):
+        with pytest.raises(BrokenCheckpointError, match=r"step-00000002.*no other checkpoint"):
+            read(pytest.fail)
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", "", '{"step": "first"}'])
+def test_a_pointer_that_points_nowhere_is_damaged(checkpoints, content):
+    save(checkpoints, 1, Best(1, 0.5))
+    (checkpoints.folder / "best.json").write_text(content)
+    with pytest.raises(BrokenCheckpointError, match=r"best.json is damaged"):
+        checkpoints.read("best", print)
+
+
+@pytest.mark.parametrize(
+    ("number", "advised"),
+    [(errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EFBIG, True), (errno.EACCES, False)],
+)
+def test_to_make_room_is_advised_where_that_helps(tmp_path, number, advised):
+    with pytest.raises(StorageError) as raised, naming(tmp_path):
+        raise OSError(number, os.strerror(number))
+    assert os.strerror(number) in str(raised.value)
+    assert ("make room and resume" in str(raised.value)) is advised
+
+
 def test_the_same_step_can_be_written_again(checkpoints):
     save(checkpoints, 1)
     (checkpoints.path(1) / "state.json").write_text("{}")
@@ -105,10 +140,10 @@ def test_what_was_left_unfinished_is_removed(checkpoints):
 
 
 def test_a_state_of_another_format_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("equipool.training.checkpoint.FORMAT", 2)
+    monkeypatch.setattr("equipool.training.checkpoint.FORMAT", FORMAT + 1)
     write_checkpoint(tmp_path / "new", tensors(1), {"step": 1})
     monkeypatch.undo()
-    with pytest.raises(BrokenCheckpointError, match="has format 2, expected 1"):
+    with pytest.raises(BrokenCheckpointError, match=f"has format {FORMAT + 1}, expected {FORMAT}"):
         read_checkpoint(tmp_path / "new")
 
 

@@ -1,5 +1,8 @@
 """Runs that take turns are each as if alone."""
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import pytest
 from runs import Heard, assert_same_tensors, numbers
 from toy import Toy, config
@@ -45,6 +48,47 @@ def test_in_pieces_as_well(tmp_path, alone):
     for place, folder in enumerate(alone):
         assert_same_tensors(folder, tmp_path / str(place))
         assert numbers(folder) == numbers(tmp_path / str(place))
+
+
+class FakeTime:
+    """A clock that goes on only where it is told to."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def perf_counter(self):
+        return self.now
+
+
+def test_seconds_of_training_have_no_evaluation_of_any_run_and_no_building(tmp_path, monkeypatch):
+    clock = FakeTime()
+    monkeypatch.setattr("equipool.training.stopwatch.time", clock)
+
+    @dataclass(frozen=True)
+    class Slow(Toy):
+        name: ClassVar[str] = "slow toy"
+
+        def network(self):
+            clock.now += 100_000.0
+            return super().network()
+
+        def batches(self, first_step, num_steps, device, shard):
+            clock.now += 1.0 if first_step else 0.0
+            return super().batches(first_step, num_steps, device, shard)
+
+        def evaluate(self, network, device):
+            clock.now += 1000.0
+            return super().evaluate(network, device)
+
+    training = config(chunk=4, log_every=4, evaluate_every=8)
+    runs = [(Slow(seed=seed), training, tmp_path / str(seed)) for seed in (0, 1)]
+    records = train_together(runs, device="cpu", progress=Heard())
+    # both make 4 chunks after the first, and have 3 evaluations: the last one of the second run
+    # comes when the first is done
+    assert [record.training_seconds for record in records] == [8.0, 8.0]
+    assert [record.seconds for record in records] == [5008.0, 6008.0]
+    curves = [[e["training_seconds"] for e in record.curve] for record in records]
+    assert curves == [[2.0, 6.0, 8.0], [2.0, 6.0, 8.0]]
 
 
 def test_what_cannot_be_together_is_refused(tmp_path):

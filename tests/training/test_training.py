@@ -13,7 +13,9 @@ from runs import Heard, assert_same_tensors, last_tensors, numbers
 from toy import Toy, config
 
 import equipool
+from equipool import environment
 from equipool.training import (
+    BrokenCheckpointError,
     ConfigMismatchError,
     Loss,
     Shard,
@@ -23,6 +25,7 @@ from equipool.training import (
     read_log,
     read_record,
     train,
+    train_together,
 )
 from equipool.training.average import average_weight
 from equipool.training.devices import resolve_device
@@ -169,6 +172,20 @@ def test_a_step_with_nan_is_skipped_counted_and_reported(tmp_path):
     assert all(math.isfinite(point["loss"]) for point in points)
 
 
+def test_a_run_that_skipped_more_than_half_of_its_steps_says_so(tmp_path):
+    for broken, warned in ((10, False), (11, True)):
+        heard = Heard()
+        folder = run(
+            tmp_path, Toy(broken_steps=tuple(range(broken))), name=str(broken), progress=heard
+        )
+        record = read_record(folder / "record.json")
+        said = f"{broken} of 20 steps were skipped, more than half"
+        assert (f"WARNING: {said}" in heard) is warned
+        assert (said in (record.warning or "")) is warned
+        finish = read_log(folder / "log.jsonl")[-1]
+        assert (finish["event"], finish.get("warning")) == ("finish", record.warning)
+
+
 @dataclass(frozen=True)
 class Infinite(Toy):
     """A loss that is not finite though its gradient is."""
@@ -235,6 +252,77 @@ def test_the_record(tmp_path):
     assert record.config["training"]["steps"] == 20
     assert record.versions["torch"] == str(torch.__version__)
     assert record.hardware["device"] == "cpu"
+
+
+def test_the_record_tells_what_each_piece_ran_on(tmp_path, monkeypatch):
+    folder = run(tmp_path, stop_after=0)
+    real = environment.hardware
+    monkeypatch.setattr("equipool.training.run.hardware", lambda d: real(d) | {"cpu": "abacus"})
+    monkeypatch.setattr("equipool.training.run.versions", lambda: {"torch": "3.0"})
+    plans = [(Toy(), config(), folder), (Toy(seed=1), config(), tmp_path / "other")]
+    record = train_together(plans, resume=True, device="cpu", progress=Heard())[0]
+    assert record == read_record(folder / "record.json")
+    assert record.pieces == 2
+    first, second = record.ran_on
+    assert (first["steps"], first["together"]) == (1, 1)
+    assert (second["steps"], second["together"]) == (19, 2)
+    assert first["hardware"]["cpu"] != second["hardware"]["cpu"] == "abacus"
+    assert second["versions"] == {"torch": "3.0"} != first["versions"]
+    assert (record.hardware, record.together) == (second["hardware"], 2)
+    starts = [e for e in read_log(folder / "log.jsonl") if e.get("event") in ("start", "resume")]
+    assert [start["together"] for start in starts] == [1, 2]
+
+
+def test_one_process_at_a_time_trains_in_a_directory(tmp_path):
+    @dataclass(frozen=True)
+    class Twice(Toy):
+        name: ClassVar[str] = "toy that is trained twice"
+
+        def evaluate(self, network, device):
+            message = f"another process is training in {tmp_path / 'run'}"
+            with pytest.raises(BlockingIOError, match=message):
+                run(tmp_path, Toy(), resume=True)
+            return super().evaluate(network, device)
+
+    run(tmp_path, Twice())
+    run(tmp_path, Twice(), resume=True)  # and let go of
+
+
+def test_the_lock_is_let_go_of_where_a_run_fails(tmp_path):
+    with pytest.raises(ValueError, match="expected 'accuracy'"):
+        run(tmp_path, Odd())
+    with pytest.raises(ValueError, match="expected 'accuracy'"):
+        run(tmp_path, Odd(), resume=True)
+
+
+def test_a_start_that_fails_does_not_claim_the_directory(tmp_path):
+    with pytest.raises(ValueError, match="expected a scalar"):
+        run(tmp_path, Odd(wrong="shape"))
+    assert read_record(run(tmp_path) / "record.json").task == "toy"
+
+
+@pytest.mark.parametrize("kept", ["checkpoints", "log.jsonl", "record.json"])
+@pytest.mark.parametrize("resume", [False, True])
+def test_what_is_left_of_a_run_without_its_config_is_not_taken_over(tmp_path, kept, resume):
+    folder = run(tmp_path)
+    for path in list(folder.iterdir()):
+        if path.name != kept:
+            path.rename(tmp_path / path.name)
+    with pytest.raises(FileExistsError, match=f"has {kept} but no config.json"):
+        run(tmp_path, Toy(seed=1), resume=resume)
+    assert not (folder / "config.json").exists()
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_again(tmp_path):
+    folder = run(tmp_path, stop_after=0)
+    log = (folder / "log.jsonl").read_bytes()
+    for state in folder.glob("checkpoints/*/state.json"):
+        state.write_bytes(b"")
+    heard = Heard()
+    with pytest.raises(BrokenCheckpointError, match="no other checkpoint that is whole"):
+        run(tmp_path, resume=True, progress=heard)
+    assert "The checkpoint before it is used" not in heard
+    assert (folder / "log.jsonl").read_bytes() == log
 
 
 def test_a_finished_run_is_left_as_it_is(tmp_path):

@@ -1,6 +1,7 @@
 """What a run is identified by."""
 
 import json
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -36,6 +37,10 @@ from equipool.training.config import (
         ("ema_decay", 1.0),
         ("beta2", 1.5),
         ("precision", "16-mixed"),
+        ("clip_norm", math.inf),
+        ("guard_factor", math.inf),
+        ("checkpoint_seconds", math.inf),
+        ("learning_rate", math.nan),
     ],
 )
 def test_a_value_out_of_range_is_named(name, value):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
+
 from equipool.training.devices import resolve_device
 
 
@@ -12,9 +14,10 @@ def device_from_name(name: str) -> str | None:
     if name == "auto":
         return None
     try:
-        resolve_device(name)
+        torch.device(name)
     except RuntimeError:
         raise ValueError(f"--device is {name!r}, expected cpu, cuda, cuda:1, ... or auto") from None
+    resolve_device(name)
     return name
 
 

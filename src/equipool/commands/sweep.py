@@ -101,9 +101,9 @@ def _train(
     failed: list[Planned] = []
     begun = 0
     for group in groups(waiting, together):
-        # what processes agree on: the first group is begun by all, and drives them alike
+        # after the first group, whether to stop is what all processes have agreed on in its end
         if stop.reason is not None or (not begun and stop.due()):
-            say(f"The sweep ends here, {stop.reason}. To go on: {how}")
+            say(f"No further run is begun: {stop.reason}. To go on: {how}")
             break
         names = ", ".join(one.name for one in group)
         say(f"[{begun + 1}/{len(waiting)}] {names}")

@@ -15,8 +15,8 @@ from equipool.solvers.rounding import slack
 DECREASE = 0.5  # of step size times |gradient|^2: what a step must lower the energy by
 GROWTH = 1.1  # of the step size after a step that was taken
 SHRINKAGE = 0.5  # of the step size after one that was not
-FADING = 0.95  # of a curvature met before, with each step whose energy shows how it went
-DIGITS = 1000  # roundings of a point: between points this far apart a curvature is believed
+FADING = 0.99  # of the curvature met before, with each step that the energy shows
+DIGITS = 1000  # roundings of a point: a curvature is believed between points further apart
 
 
 class SafeguardedState(NamedTuple):
@@ -46,9 +46,11 @@ class SafeguardedNesterov(Solver[SafeguardedState]):
     point then is y itself. Where the candidate is refused, y and p stay and $s$ is halved. So along
     the search the energy of y never exceeds the lowest so far by more than rounding.
 
-    Where the decrease is lost in the energy's rounding, it is the change of the gradient that
-    limits the step size: $s \le \lVert p - p_{-1} \rVert / \lVert \nabla E(p) - \nabla E(p_{-1})
-    \rVert$.
+    Where the decrease is lost in the energy's rounding, any step would pass, and it is the change
+    of the gradient that limits the step size: $s \le 1 / L$, with $L$ the largest $\lVert \nabla
+    E(p) - \nabla E(p_{-1}) \rVert / \lVert p - p_{-1} \rVert$ so far between points that are more
+    than rounding apart; while the energy still shows its decrease, older ones slowly fade. So
+    steps that go on at a minimum contract, and so does the derivative through them.
 
     A step costs a gradient and two energies, about twice a step of `Nesterov`. Nothing is learned;
     gradients pass through the steps, with step sizes and decisions as constants. Energies computed
@@ -133,7 +135,7 @@ def _age(state: SafeguardedState, g: Tensor, candidate: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _curvature(state: SafeguardedState, g: Tensor) -> Tensor:
-    """The largest curvature between points, a little less with every step away from it."""
+    """The largest curvature met lately, 0 before there is one to believe."""
     # Between points that all but coincide, the gradient's change is rounding.
     nearby = DIGITS * torch.finfo(g.dtype).eps * _norm(state.point)
     met = torch.where(_norm(state.point - state.previous) > nearby, _secant(state, g), 0)
@@ -141,11 +143,9 @@ def _curvature(state: SafeguardedState, g: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _next_size(
-    state: SafeguardedState, g: Tensor, accepted: Tensor, curvature: Tensor
-) -> Tensor:
-    # An energy that does not show the step's decrease takes any step: were the size to grow on,
-    # it would leave the minimum's curvature behind, and steps from there expand in the derivative.
+def _next_size(state: SafeguardedState, g: Tensor, accepted: Tensor, curvature: Tensor) -> Tensor:
+    # Where the energy does not show the decrease every step is accepted. Were the size to grow on,
+    # steps at the minimum would stay within rounding while their derivative grows without bound.
     limit = torch.where(_shows(state, g), math.inf, 1 / curvature)
     larger = torch.minimum(GROWTH * state.size, limit)
     size = torch.where(accepted, larger, SHRINKAGE * state.size)

@@ -214,8 +214,8 @@ class Checkpoints:
             except BrokenCheckpointError as error:
                 broken.append(error)
                 continue
-            for error in broken:
-                say(f"{error}. The checkpoint before it is used")
+            for damage in broken:
+                say(f"{damage}. The checkpoint before it is used")
             return found
         if broken:
             raise BrokenCheckpointError(

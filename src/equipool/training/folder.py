@@ -21,7 +21,8 @@ class ConfigMismatchError(ValueError):
 
 
 class RunFolder:
-    """`config.json`, `log.jsonl`, `checkpoints/`, `last.json`, `best.json`, `record.json`, `lock`."""
+    """`config.json`, `log.jsonl`, `checkpoints/`, `last.json`, `best.json`, `record.json`, and
+    `lock`, which is empty."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -64,8 +65,8 @@ class RunFolder:
         found = [name for name in LEFT_BY_RUNS if (self.path / name).exists()]
         if found:
             raise FileExistsError(
-                f"{self.path} has {', '.join(found)} but no config.json, so it is not known of what "
-                "run: put config.json back, or choose another directory"
+                f"{self.path} has {', '.join(found)} but no config.json, so it is not known of "
+                "what run: put config.json back, or choose another directory"
             )
 
     def claim(self, config: dict[str, Any]) -> None:
