@@ -52,4 +52,5 @@ class Guard:
         if self.factor is None:
             return torch.full_like(self.average, LARGEST)
         trusted = (self.count >= SETTLED) & (self.average > 0)
-        return torch.where(trusted, (self.factor * self.average).clamp(max=LARGEST), LARGEST)
+        limit = (self.factor * self.average).clamp(max=LARGEST)
+        return limit.masked_fill(~trusted, LARGEST)
