@@ -15,3 +15,7 @@ import equipool
 def _doctest_names(doctest_namespace):
     torch.manual_seed(0)
     doctest_namespace.update(torch=torch, equipool=equipool)
+
+
+# Read for their fixtures; collected for doctests as well, they would all be one module "conftest".
+collect_ignore_glob = ["tests/conftest.py", "tests/*/conftest.py"]
