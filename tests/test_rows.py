@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from equipool.rows import choose_rows, put_rows, take_rows, with_shared
+from equipool.rows import choose_rows, put_rows, take_rows, with_shared, with_unchanged
 
 
 class Inner(NamedTuple):
@@ -102,3 +102,16 @@ def test_rows_carry_gradients():
     chosen = choose_rows(torch.tensor([True, False, True, False]), state, make_state())
     take_rows(chosen, torch.tensor([0, 1])).y.sum().backward()
     assert y.grad[:, 0].tolist() == [1.0, 0.0, 0.0, 0.0]
+
+
+def test_unchanged_numbers_are_taken_from_the_source_row_by_row():
+    own = (torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([5.0, 6.0]), torch.tensor([1, 2]))
+    source = tuple(tensor.clone() for tensor in own)
+    source[0][0, 1] = 9.0
+    for tensor in source[:2]:
+        tensor.requires_grad_()
+    taken = with_unchanged(own, source, torch.tensor([True, False]))
+    assert all(torch.equal(a, b) for a, b in zip(taken, own, strict=True))
+    (taken[0].sum() + taken[1].sum()).backward()
+    assert source[0].grad.tolist() == [[1.0, 0.0], [0.0, 0.0]]
+    assert source[1].grad.tolist() == [1.0, 0.0]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from equipool.objective import Objective
 from equipool.ops.fixed_shapes import shapes_are_fixed
-from equipool.rows import choose_rows, put_rows, take_rows, with_shared
+from equipool.rows import choose_rows, put_rows, take_rows, with_shared, with_unchanged
 from equipool.solvers.base import Solver, SolverState
 
 # Sets that have stopped are dropped from the batch when no more than this part of it still moves.
@@ -111,19 +111,9 @@ def pick_up(
     empty set never does, they pass to the start as well."""
     fresh = solver.init(y, budget.num_steps, objective)
     state = with_shared(walk.state, fresh)
-    unmoved = (state.y == y).all(-1, keepdim=True)
-    return walk._replace(state=_attach_start(state, fresh, unmoved))
-
-
-def _attach_start(state: Any, fresh: Any, unmoved: Tensor) -> Any:
-    """The state, value for value, with what is as it was in a fresh one taken from there, in the
-    rows that have not moved: a solver may step from y, or from a point of its own."""
-    if isinstance(state, tuple):
-        parts = zip(state, fresh, strict=True)
-        return type(state)(*(_attach_start(own, new, unmoved) for own, new in parts))
-    if isinstance(state, Tensor) and state.dim() and state.is_floating_point():
-        return torch.where(unmoved & (state == fresh), fresh, state)
-    return state
+    # A solver may step from y, or from a point of its own.
+    unmoved = (state.y == y).all(-1)
+    return walk._replace(state=with_unchanged(state, fresh, unmoved))
 
 
 def _advance(solver: Solver[Any], objective: Objective, walk: Walk, wanted: Wanted) -> Walk:

@@ -28,15 +28,28 @@ def put_rows(state: T, rows: Tensor, new: T) -> T:
 def choose_rows(condition: Tensor, yes: T, no: T) -> T:
     """Row by row `yes` where the condition `[num_rows]` holds, and `no` elsewhere."""
 
-    def choose(yes: Tensor, no: Tensor) -> Tensor:
-        return torch.where(condition.view(-1, *(1 for _ in yes.shape[1:])), yes, no)
+    return _map(lambda yes, no: torch.where(_per_row(condition, yes), yes, no), yes, no)
 
-    return _map(choose, yes, no)
+
+def with_unchanged(state: T, source: T, condition: Tensor) -> T:
+    """The state, value for value, with numbers that are those of the source taken from there, in
+    the rows where the condition `[num_rows]` holds: gradients pass to the source."""
+
+    def take(own: Tensor, other: Tensor) -> Tensor:
+        if not own.is_floating_point():
+            return own
+        return torch.where(_per_row(condition, own) & (own == other), other, own)
+
+    return _map(take, state, source)
 
 
 def with_shared(state: T, source: T) -> T:
     """The state's rows, with what all rows share taken from the source."""
     return _map(lambda own, _: own, state, source, shared=lambda _, other: other)
+
+
+def _per_row(condition: Tensor, like: Tensor) -> Tensor:
+    return condition.view(-1, *(1 for _ in like.shape[1:]))
 
 
 def _map(
