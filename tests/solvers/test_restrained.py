@@ -12,7 +12,7 @@ from equipool import (
     RestrainedNesterov,
     Truncated,
 )
-from equipool.solvers.restrained import cut
+from equipool.ops.restrained import cut
 
 
 class Quadratic(nn.Module):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from equipool.objective import Objective
-from equipool.ops.momentum import momentum_step
+from equipool.ops.restrained import Met, Restraints, restrained_step
 from equipool.solvers.momentum import LearnedMomentum
 
 
@@ -76,7 +76,9 @@ class RestrainedNesterov(LearnedMomentum[RestrainedState]):
 
     def init(self, y: Tensor, num_steps: int, objective: Objective) -> RestrainedState:
         zero = torch.zeros_like(y)
-        return RestrainedState(y, y, zero, zero, self.learning_rate, self.momentum, y, zero[:, :1])
+        return RestrainedState(
+            y, y, zero, zero, self.learning_rate, self.momentum, y, y.new_zeros(y.shape[0], 1)
+        )
 
     def at_rest(
         self, state: RestrainedState, y: Tensor, num_steps: int, objective: Objective
@@ -85,44 +87,17 @@ class RestrainedNesterov(LearnedMomentum[RestrainedState]):
 
     def step(self, objective: Objective, state: RestrainedState) -> RestrainedState:
         g = objective.gradient(state.point)
-        curvature = state.curvature
-        if self.curvature_safe:
-            curvature = torch.maximum(curvature, _secant(state, g))
-        y, velocity, ahead = momentum_step(
-            state.y, state.velocity, self._held(g, curvature, state.learning_rate),
-            state.learning_rate, state.momentum,
+        met = Met(state.point, state.last_point, state.gradient, state.curvature)
+        y, velocity, ahead, curvature = restrained_step(
+            state.y, state.velocity, g, state.learning_rate, state.momentum, met,
+            Restraints(self.max_step, self.max_gradient, self.curvature_safe),
         )  # fmt: skip
-        if self.max_step is not None:
-            velocity = cut(velocity, self.max_step)
-            y = state.y + velocity
-            ahead = y + state.momentum * velocity
         return RestrainedState(
             y, ahead, velocity, g, state.learning_rate, state.momentum, state.point, curvature
         )
-
-    def _held(self, g: Tensor, curvature: Tensor, learning_rate: Tensor) -> Tensor:
-        if self.max_gradient is not None:
-            g = cut(g, self.max_gradient)
-        if self.curvature_safe:
-            g = g / (learning_rate * curvature).clamp(min=1)
-        return g
 
     def extra_repr(self) -> str:
         return (
             f"max_step={self.max_step}, max_gradient={self.max_gradient}, "
             f"curvature_safe={self.curvature_safe}"
         )
-
-
-def cut(vectors: Tensor, longest: float) -> Tensor:
-    """Rows that are longer are brought to this length, `[num_rows, K] -> [num_rows, K]`."""
-    norms = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
-    return vectors * (longest / norms.clamp(min=longest))
-
-
-@torch.no_grad()
-def _secant(state: RestrainedState, gradient: Tensor) -> Tensor:
-    """The curvature between the last two points of each row, 0 where they are one: `[n, 1]`."""
-    moved = torch.linalg.vector_norm(state.point - state.last_point, dim=-1, keepdim=True)
-    bent = torch.linalg.vector_norm(gradient - state.gradient, dim=-1, keepdim=True)
-    return torch.where(moved > 0, bent / moved, 0)
