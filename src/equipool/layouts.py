@@ -120,7 +120,10 @@ def _from_padded(x: Tensor, mask: Tensor | None, dim_size: int | None) -> tuple[
         check_like("mask", mask, x, x.shape[:2], (torch.bool,))
     index = torch.arange(num_sets, device=x.device).unsqueeze(-1).expand(-1, length).flatten()
     values, keep = x.flatten(0, 1), None if mask is None else mask.flatten()
-    if keep is not None and values_are_at_hand(x):  # padding is dropped rather than carried along
+    if keep is None:
+        counts = torch.full((num_sets,), length, device=x.device)
+        return values, make_sets(index, counts, num_sets, padded=False)
+    if values_are_at_hand(x):  # padding is dropped rather than carried along
         values, index, keep = values[keep], index[keep], None
     return _arrange(values, index, keep, num_sets, in_order=keep is None)
 

@@ -39,7 +39,7 @@ class Guard:
             norm: of the gradient, a scalar.
         """
         norm = norm.float()
-        finite = torch.isfinite(norm)
+        finite = norm <= LARGEST
         limit = self._limit()
         self.count += finite
         weight = (1 / self.count.clamp(min=1)).clamp(min=1 - DECAY)

@@ -15,7 +15,7 @@ from equipool.training.guard import Guard
 from equipool.training.history import History
 from equipool.training.optimizer import Optimizer
 from equipool.training.statistics import evaluation_mode
-from equipool.training.task import Batch, Task
+from equipool.training.task import Batch, Loss, Task
 
 COLUMNS = ("loss", "aux_loss", "gradient_norm", "skipped")
 NUMBERS = "training/numbers"  # the engine's own part of a batch
@@ -76,9 +76,7 @@ class Step:
         data = {name: value for name, value in batch.items() if name != NUMBERS}
         before = torch._foreach_add(self._running, 0) if self._running else []
         self.optimizer.zero_grad()
-        with equipool.record(diagnostics=False) as solutions:
-            loss = self.task.loss(self.network, data)
-        aux_loss = solutions.aux_loss
+        loss, aux_loss = self._losses(data)
         self._backward(loss.value, aux_loss)
 
         gradients = self.optimizer.gradients()
@@ -91,9 +89,18 @@ class Step:
         if self.average is not None:
             self.average.update(numbers[-1])
         values = [loss.metrics[name] for name in self.metrics]
-        aux = aux_loss if solutions else torch.zeros_like(norm)
-        self.history.write(self.counter, [loss.value, aux, norm, skipped, *values])
+        self.history.write(self.counter, [loss.value, aux_loss, norm, skipped, *values])
         self.counter += 1
+
+    def _losses(self, data: Batch) -> tuple[Loss, Tensor]:
+        """The task's loss and the layers' auxiliary loss. That one takes some kernels a step: where
+        it has no weight it is not computed, and NaN."""
+        if not self.config.aux_weight:
+            loss = self.task.loss(self.network, data)
+            return loss, torch.full_like(loss.value.detach(), torch.nan)
+        with equipool.record(diagnostics=False) as solutions:
+            loss = self.task.loss(self.network, data)
+        return loss, solutions.aux_loss if solutions else torch.zeros_like(loss.value.detach())
 
     def _backward(self, loss: Tensor, aux_loss: Tensor) -> None:
         weight = self.config.aux_weight

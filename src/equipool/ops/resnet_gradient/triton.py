@@ -272,7 +272,10 @@ class TritonGradient:
     def _aligned(self, *tensors: Tensor) -> Tensor:
         """Tensors below each other in the products' precision, every row at an address that fast
         products ask for."""
-        rows, width = sum(len(tensor) for tensor in tensors), tensors[0].shape[1]
+        first = tensors[0]
+        rows, width = sum(len(tensor) for tensor in tensors), first.shape[1]
+        if len(tensors) == 1 and width % ALIGNMENT == 0 and first.dtype == self.spec.product_dtype:
+            return first.contiguous()
         out = self._buffer(rows, width + -width % ALIGNMENT)[:, :width]
         for tensor, part in zip(tensors, out.split([len(t) for t in tensors]), strict=True):
             part.copy_(tensor)
