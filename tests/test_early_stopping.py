@@ -1,11 +1,14 @@
 """Sets that have reached the tolerance stop, where they are, and cost no more."""
 
+from typing import NamedTuple
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from cases import assert_near, flatten, make_layer, make_sets
 from equipool import EquilibriumAggregation, HeavyBall, Nesterov, NoRegularizer, descent
+from equipool.solvers import Solver
 
 SIZES = (2, 5, 0, 1, 9, 3)
 
@@ -195,6 +198,51 @@ def test_a_few_stopped_sets_are_carried_along():
         layer(curvature, torch.arange(20))
         evaluated, calls = layer.potential.elements, layer.potential.calls
     assert evaluated == 20 * calls
+
+
+def test_rows_are_chosen_only_where_one_has_stopped(monkeypatch):
+    """While all move, and after those that have stopped are dropped, a step is taken as it is."""
+    held = []
+    hold = descent._hold
+    monkeypatch.setattr(
+        descent, "_hold", lambda *walks: held.append(len(walks[0].moving)) or hold(*walks)
+    )
+    x, index = fast_and_slow()
+    with torch.no_grad():
+        valley_layer(max_steps=200)(x, index)
+    assert held == [20, 10]  # when the fast half stops, and when the other does
+
+
+class ComputedState(NamedTuple):
+    y: Tensor
+    previous: Tensor
+    gradient: Tensor
+
+    @property
+    def point(self):
+        return self.y + 0.8 * (self.y - self.previous)
+
+
+class Computed(Solver):
+    """Nesterov's momentum whose look-ahead is not kept but computed, from y among others."""
+
+    def init(self, y, num_steps, objective):
+        return ComputedState(y, y, torch.zeros_like(y))
+
+    def step(self, objective, state):
+        g = objective.gradient(state.point)
+        return ComputedState(state.point - 0.03 * g, state.y, g)
+
+
+def test_a_set_stays_where_it_stopped_whatever_its_state_says_of_the_point(way):
+    layer = solving_layer()
+    layer.solver = Nesterov(0.03, 0.8).double()
+    x, index = flatten(make_sets(SIZES))
+    expected = layer.solve(x, index)
+    layer.solver = Computed()
+    found = layer.solve(x, index)
+    assert torch.equal(found.steps, expected.steps)
+    assert_near(found.y, expected.y, 1e-11)
 
 
 def test_when_all_have_stopped_nothing_goes_on():

@@ -171,6 +171,18 @@ def test_conjugate_gradients_take_a_step_for_each_eigenvalue():
     assert product.count == 4 + 1  # and one to check the solution
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_row_that_is_solved_exactly_waits_for_the_others(dtype):
+    """Nothing is left of its residual, and nothing is divided by that."""
+    matrices = make_matrices([4.0] * 3, [1.0, 2.0, 3.0], dtype=dtype)
+    matrices[0] = 4 * torch.eye(3)
+    b = torch.tensor([[1.0, 0.5, -0.25], [1.0, 2.0, 3.0]], dtype=dtype)
+    solution = ConjugateGradients()(product_with(matrices), b)
+    assert solution.solved.all()
+    assert solution.steps.tolist() == [1, 3]
+    assert torch.equal(solution.x[0], b[0] / 4)
+
+
 def test_cholesky_takes_a_step_for_each_column():
     product = Counting(DEFINITE)
     assert Cholesky()(product, make_b(3, 4)).steps.tolist() == [4, 4, 4]

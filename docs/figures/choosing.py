@@ -3,14 +3,16 @@
     equipool bench gradients --device cpu --out benchmarks/records/cpu-gradients.json
     python docs/figures/choosing.py
 
-Every record in benchmarks/records whose name ends in -gradients.json is shown, the CPU's first.
+Of the records in benchmarks/records that are named MACHINE-gradients.json, or
+MACHINE-gradients-PART.json where only some parts were measured, each part of the page shows the
+newest of each machine that has it, the CPU's first.
 """
 
 from pathlib import Path
 
 from equipool.bench.gradients_plots import draw_quality
 from equipool.bench.gradients_record import read_gradient_record
-from equipool.bench.gradients_table import Records, refresh
+from equipool.bench.gradients_table import Records, newest, refresh
 
 FIGURES = Path(__file__).parent
 PAGE = FIGURES.parent / "choosing.md"
@@ -19,13 +21,14 @@ RECORDS = FIGURES.parents[1] / "benchmarks" / "records"
 
 def read_records() -> Records:
     """By name. The CPU's comes first by the alphabet, too."""
-    files = sorted(RECORDS.glob("*-gradients.json"))
+    files = sorted([*RECORDS.glob("*-gradients.json"), *RECORDS.glob("*-gradients-*.json")])
     return {file.stem: read_gradient_record(file) for file in files}
 
 
 def draw_all(records: Records, folder: Path) -> None:
-    """The picture of the page, from the first record."""
-    draw_quality(next(iter(records.values())), folder / "choosing-gradients.svg")
+    """The picture of the page, of the first machine."""
+    record = next(iter(newest(records, "quality").values()))
+    draw_quality(record, folder / "choosing-gradients.svg")
 
 
 if __name__ == "__main__":

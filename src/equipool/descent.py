@@ -74,15 +74,20 @@ def iterate(
     more; otherwise, and in a program of fixed shapes, they are masked. Without a tolerance, every
     row takes every step.
     """
+    fixed = shapes_are_fixed()
     for step in range(budget.num_steps):
         before = walk
         walk = _advance(solver, objective, before, wanted)
         if budget.tolerance is None:
             continue
-        walk = _stop(before, walk, budget.tolerance)
-        if shapes_are_fixed():
+        residual = torch.linalg.vector_norm(walk.state.gradient.detach(), torch.inf, dim=-1)
+        walk = _count(before, walk, residual, budget.tolerance)
+        # This waits for the device, once a step; what it answers saves the choice of rows.
+        moving = 0 if fixed else int(walk.moving.sum())
+        if moving < walk.moving.shape[0]:
+            walk = _hold(before, walk, residual <= budget.tolerance)
+        if fixed:
             continue
-        moving = int(walk.moving.sum())
         if moving == 0:
             break
         if _may_compact(walk, moving, wanted):
@@ -125,22 +130,23 @@ def _advance(solver: Solver[Any], objective: Objective, walk: Walk, wanted: Want
     return walk._replace(state=state, squared_gradient=total, path=path)
 
 
-def _stop(before: Walk, after: Walk, tolerance: float) -> Walk:
+def _count(before: Walk, after: Walk, residual: Tensor, tolerance: float) -> Walk:
+    """The step counts for the rows that took it. They move on unless the gradient that it followed
+    is within the tolerance, or not finite."""
+    moving = before.moving & (residual > tolerance) & (residual < torch.inf)
+    return after._replace(moving=moving, steps=before.steps + before.moving)
+
+
+def _hold(before: Walk, after: Walk, reached: Tensor) -> Walk:
     """Rows that had stopped stay; those whose gradient is within the tolerance stop where it was
     taken. A row that is not finite stays so, and stops as it is."""
-    arrived = before.state._replace(y=before.state.point)
-    residual = after.state.gradient.abs().amax(-1)
-    reached = residual <= tolerance
-    state = choose_rows(~reached, after.state, arrived)
-    walk = choose_rows(
-        before.moving,
-        after._replace(state=state, path=()),
-        before._replace(path=()),
-    )
-    path = (*before.path, walk.state.y) if after.path else ()
-    moving = before.moving & ~reached & torch.isfinite(residual)
-    steps = before.steps + before.moving
-    return walk._replace(moving=moving, steps=steps, path=path)
+    here, point = before.state, before.state.point
+    if point is not here.y:
+        here = here._replace(y=choose_rows(before.moving & reached, point, here.y))
+    state = choose_rows(before.moving & ~reached, after.state, here)
+    total = choose_rows(before.moving, after.squared_gradient, before.squared_gradient)
+    path = (*before.path, state.y) if after.path else ()
+    return after._replace(state=state, squared_gradient=total, path=path)
 
 
 def _go_on_with_the_moving(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -17,11 +19,15 @@ class Energy:
     from the scaling. A function of `y [num_rows, K]` alone."""
 
     def __init__(
-        self, potential: SummedPotential, regularizer: Regularizer, weights: Weights
+        self,
+        potential: SummedPotential,
+        regularizer: Regularizer,
+        weights: Weights,
+        slope: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         self.potential = potential
         self.regularizer = regularizer
-        self.slope = regularizer.slope()
+        self.slope = regularizer.slope() if slope is None else slope
         self.weights = weights
 
     def value(self, y: Tensor) -> Tensor:
@@ -40,19 +46,15 @@ class Energy:
 
     def hessian(self, y: Tensor) -> LinearMap:
         """The product with the Hessian at y, without a graph."""
-        potential, regularizer = self.potential.hessian(y), self._slope_along(y)
+        potential = self.potential.hessian(y)
         outer, inner = (weight.detach() for weight in self.weights)
-        return lambda direction: torch.addcmul(
-            inner * potential(direction), outer, regularizer(direction)
-        )
-
-    def _slope_along(self, y: Tensor) -> LinearMap:
-        """The derivative of the regulariser's slope along a direction."""
         if isinstance(self.slope, Proportional):
-            factor = self.slope.factor.detach()
-            return lambda direction: factor * direction
+            factor = outer * self.slope.factor.detach()
+            return lambda direction: torch.addcmul(inner * potential(direction), factor, direction)
         product = torch.func.vjp(self.slope, y.detach())[1]
-        return lambda direction: product(direction)[0].detach()
+        return lambda direction: torch.addcmul(
+            inner * potential(direction), outer, product(direction)[0].detach()
+        )
 
     def bounds(self) -> Bounds | None:
         """Bounds of the curvature, where both parts know theirs."""
@@ -69,4 +71,4 @@ class Energy:
     def restrict(self, rows: Tensor) -> Energy:
         """The energy of some of the rows alone, given by number, ascending."""
         weights = Weights(*(weight.index_select(0, rows) for weight in self.weights))
-        return Energy(self.potential.restrict(rows), self.regularizer, weights)
+        return Energy(self.potential.restrict(rows), self.regularizer, weights, self.slope)

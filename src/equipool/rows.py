@@ -28,7 +28,10 @@ def put_rows(state: T, rows: Tensor, new: T) -> T:
 def choose_rows(condition: Tensor, yes: T, no: T) -> T:
     """Row by row `yes` where the condition `[num_rows]` holds, and `no` elsewhere."""
 
-    return _map(lambda yes, no: torch.where(_per_row(condition, yes), yes, no), yes, no)
+    def choose(yes: Tensor, no: Tensor) -> Tensor:
+        return yes if yes is no else torch.where(_per_row(condition, yes), yes, no)
+
+    return _map(choose, yes, no)
 
 
 def with_unchanged(state: T, source: T, condition: Tensor) -> T:

@@ -36,7 +36,7 @@ from equipool.bench.gradients_subjects import (
     make_layer,
     make_settling_layer,
 )
-from equipool.bench.gradients_table import BLOCK, SECTIONS, refresh
+from equipool.bench.gradients_table import BLOCK, SECTIONS, newest, refresh
 from equipool.bench.outcome import Timing
 from equipool.bench.timing import Budget
 from equipool.linear_solvers import ConjugateGradients
@@ -89,6 +89,28 @@ class TestCommand:
         draw_quality(read_gradient_record(file), tmp_path / "picture.svg")
         assert "convex, output size 2" in (tmp_path / "picture.svg").read_text()
 
+    def test_some_parts_alone(self, tmp_path):
+        file = tmp_path / "some.json"
+        arguments = ["gradients", "--device", "cpu", "--quick", "--only", "stopping,backward"]
+        done = CliRunner().invoke(command.app, [*arguments, "--out", str(file)])
+        assert done.exit_code == 0, done.output
+        record = read_gradient_record(file)
+        assert record.command.endswith("--quick --only stopping,backward")
+        assert (len(record.stopping), len(record.backward)) == (1, 2)
+        assert [record.quality, record.cost, record.solvers] == [[], [], []]
+        assert [row.state for row in record.training] == ["convex"]
+        for heading in ("times faster", "CG steps", "loss at the end"):
+            assert heading in done.output
+        for heading in ("converged", "x unrolled", "at most"):
+            assert heading not in done.output
+
+    @pytest.mark.parametrize("only", ["speed", "quality,speed", "", "quality,"])
+    def test_an_unknown_part_is_refused(self, only):
+        done = CliRunner().invoke(command.app, ["gradients", "--quick", "--only", only])
+        assert done.exit_code == 2
+        words = " ".join(done.output.replace("│", " ").split())
+        assert "expected one of quality, cost, solvers, stopping, backward" in words
+
     def test_an_unknown_device_is_refused(self):
         done = CliRunner().invoke(command.app, ["gradients", "--device", "abacus"])
         assert done.exit_code == 2
@@ -109,7 +131,7 @@ def test_plans_cover_what_they_are_held_to():
         assert plan.cost_steps == (15, 50)
     assert plan_for(torch.device("cuda"), quick=False) is CUDA
     assert plan_for(DEVICE, quick=True) is QUICK
-    names = [job.description for job in make_jobs(CPU, DEVICE)]
+    names = [job.description for job in make_jobs(CPU, Subjects(DEVICE, 0))]
     assert len(set(names)) == len(names)
 
 
@@ -277,6 +299,22 @@ class TestTables:
         )
         assert "| A GPU | 10 x 26 |" in text
 
+    def test_of_each_machine_the_newest_record_that_has_a_part_is_shown(self):
+        gpu = {"device": "cuda", "gpu": "A GPU"}
+        records = {
+            "cpu": replace(make_record(), date="2026-01-05T00:00:00Z"),
+            "gpu-later": replace(make_record(), hardware=gpu, date="2026-01-03T00:00:00Z",
+                                 quality=[], stopping=[]),
+            "gpu": replace(make_record(), hardware=gpu, date="2026-01-02T00:00:00Z"),
+            "gpu-earlier": replace(make_record(), hardware=gpu, date="2026-01-01T00:00:00Z"),
+        }  # fmt: skip
+        assert list(newest(records, "backward")) == ["cpu", "gpu-later"]
+        assert list(newest(records, "stopping")) == ["cpu", "gpu"]
+        assert newest(records, "cost") == {}
+        assert SECTIONS["stopping"](records).count("| A GPU |") == 1
+        del records["cpu"]
+        assert "Record: `gpu.json`" in SECTIONS["quality"](records)
+
     def test_a_page_is_made_anew_between_its_marks_alone(self):
         page = "above\n<!-- generated: stopping -->\nold\n<!-- end -->\nbelow\n"
         records = {"cpu": make_record()}
@@ -310,9 +348,24 @@ class TestPage:
 
     def test_records_are_whole_and_keep_what_was_promised(self, choosing):
         records = choosing.read_records()
-        assert next(iter(records)) == "cpu-gradients"
-        for record in records.values():
+        assert next(iter(records)).startswith("cpu-gradients")
+        assert not any("--quick" in record.command for record in records.values())
+        for record in newest(records, "quality").values():
             assert {row.size for row in record.quality} == {8, 64, 300}
             assert {row.num_steps for row in record.quality} >= {5, 15, 50, 100}
+        for record in newest(records, "cost").values():
             assert {row.num_steps for row in record.cost} == {15, 50}
-            assert "--quick" not in record.command
+
+    def test_parts_that_were_measured_again_are_shown(self, choosing, monkeypatch, tmp_path):
+        whole = next(iter(choosing.read_records().values()))
+        again = replace(whole, date="2999-01-01T00:00:00Z", quality=[], cost=[], solvers=[],
+                        stopping=[], training=[])  # fmt: skip
+        monkeypatch.setattr(choosing, "RECORDS", tmp_path)
+        whole.write(tmp_path / "cpu-gradients.json")
+        again.write(tmp_path / "cpu-gradients-backward.json")
+        records = choosing.read_records()
+        assert list(newest(records, "backward")) == ["cpu-gradients-backward"]
+        assert SECTIONS["training"](records).count("trained")
+        choosing.draw_all(records, tmp_path)
+        drawn = (tmp_path / "choosing-gradients.svg").read_text()
+        assert drawn == (choosing.FIGURES / "choosing-gradients.svg").read_text()

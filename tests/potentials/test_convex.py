@@ -156,6 +156,22 @@ def test_the_solve_and_its_gradients_are_those_of_the_plain_sum(hidden, scaling)
         assert_near(found, expected, 1e-10)
 
 
+def test_a_product_with_the_hessian_leaves_no_trace():
+    """Neither a graph, nor a change of the direction or of the products to come; nor does it follow
+    autocast, as the gradient does not."""
+    potential = make_potential().float()
+    x, sets = batch()
+    summed, y = potential.over(x.float(), sets), draw_y(sets.num_rows).float()
+    v = draw_y(sets.num_rows, seed=6).float()
+    product, before = summed.hessian(y.requires_grad_()), v.clone()
+    first = product(v)
+    assert not first.requires_grad
+    assert torch.equal(v, before)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(product(v), first)
+        assert torch.equal(summed.hessian(y)(v), first)
+
+
 def test_some_rows_alone():
     potential = make_potential()
     x, sets = batch()

@@ -494,3 +494,17 @@ def test_the_best_is_the_best_by_the_monitor(tmp_path, lower, best):
     assert json.loads((folder / "best.json").read_text())["step"] == best
     kept = sorted(path.name for path in (folder / "checkpoints").iterdir())
     assert kept == [f"step-{step:08d}" for step in (best, 18, 20)]
+
+
+@pytest.mark.compile
+def test_a_compiled_step_trains_the_same(tmp_path):
+    """But for rounding; and a run may be gone on with either way."""
+    training = config(precision="64-true", aux_weight=0.0)
+    found = last_tensors(run(tmp_path, Toy(), training))
+    compiled = replace(training, compile=True)
+    folder = run(tmp_path, Toy(), compiled, name="other", stop_after=1e-9)
+    steps = len(read_log(folder / "log.jsonl"))
+    run(tmp_path, Toy(), compiled, name="other", resume=True)
+    assert steps < len(read_log(folder / "log.jsonl"))
+    for name, value in last_tensors(folder).items():
+        torch.testing.assert_close(value, found[name], rtol=1e-9, atol=1e-9, equal_nan=True)

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from equipool.bench.cases import Case, Mode, Precision
 from equipool.bench.goals import find_goals
+from equipool.bench.gradients_record import PARTS, Part
 from equipool.bench.paths import PATHS
 from equipool.bench.precision import PRECISIONS
 from equipool.bench.presets import BOTH, PRESETS, Preset
@@ -123,6 +124,9 @@ def profile(
 def gradients(
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto")] = "auto",
     quick: Annotated[bool, typer.Option("--quick", help="tiny sizes, to see that it runs")] = False,
+    only: Annotated[
+        str | None, typer.Option(metavar="PART[,PART]", help=f"of {', '.join(PARTS)}")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="write the record to this JSON file")] = None,
     commit: Annotated[str | None, typer.Option(help="where the code is no git checkout")] = None,
 ) -> None:
@@ -131,10 +135,15 @@ def gradients(
     from equipool.bench.gradients_table import SECTIONS
 
     where, console = _device(device), make_console()
+    parts: list[str] = [*PARTS] if only is None else only.split(",")
+    _check("only", parts, PARTS)
     command = f"equipool bench gradients --device {where.type}" + " --quick" * quick
-    record = run_plan(plan_for(where, quick), where, command, commit or git_commit(), console, out)
-    for section in SECTIONS.values():
-        console.print(section({"": record}), markup=False, highlight=False, soft_wrap=True)
+    command += "" if only is None else f" --only {only}"
+    record = run_plan(plan_for(where, quick), where, command, commit or git_commit(), console, out,
+                      cast(list[Part], parts))  # fmt: skip
+    for name, section in SECTIONS.items():
+        if getattr(record, name):
+            console.print(section({"": record}), markup=False, highlight=False, soft_wrap=True)
 
 
 def make_console() -> Console:

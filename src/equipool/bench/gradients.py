@@ -3,7 +3,7 @@ solver."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from equipool.bench.gradients_measures import (
     measure_solvers,
     measure_stopping,
 )
-from equipool.bench.gradients_record import GradientRecord
+from equipool.bench.gradients_record import PARTS, GradientRecord, Part
 from equipool.bench.gradients_subjects import STATES, State, Subjects, make_settling_layer
 from equipool.bench.run import now
 from equipool.bench.timing import Budget, release_memory
@@ -94,8 +94,9 @@ QUICK = Plan(
 
 
 class Job(NamedTuple):
-    """A part of the run."""
+    """A piece of the run."""
 
+    part: Part
     description: str
     run: Callable[[GradientRecord], None]
 
@@ -112,11 +113,13 @@ def run_plan(
     commit: str,
     console: Console,
     out: Path | None = None,
+    parts: Collection[Part] = PARTS,
 ) -> GradientRecord:
-    """Go through a plan with a progress bar. What has been measured is written to `out` at once, so
-    that a run which is cut off leaves a record, too."""
+    """Go through some parts of a plan with a progress bar. What has been measured is written to
+    `out` at once, so that a run which is cut off leaves a record, too."""
     record = GradientRecord(command, now(), commit, versions(), hardware(device))
-    jobs = list(make_jobs(plan, device))
+    subjects = Subjects(device, plan.training_steps)
+    jobs = [job for job in make_jobs(plan, subjects) if job.part in parts]
     columns = (TextColumn("{task.description:<40}"), BarColumn(), MofNCompleteColumn(),
                TimeElapsedColumn())  # fmt: skip
     with Progress(*columns, console=console, transient=True) as progress:
@@ -125,27 +128,29 @@ def run_plan(
             progress.update(task, description=job.description)
             release_memory(device)
             job.run(record)
+            record.training[:] = subjects.trainings
             if out is not None:
                 record.write(out)
             progress.advance(task)
     return record
 
 
-def make_jobs(plan: Plan, device: torch.device) -> Iterator[Job]:
+def make_jobs(plan: Plan, subjects: Subjects) -> Iterator[Job]:
     """All parts of a plan. The solvers come last, as they take the longest of what is shown."""
-    subjects = Subjects(device, plan.training_steps)
     for size in plan.sizes:
         for state in STATES:
-            yield Job(f"quality: {state}, {size}", _quality(plan, subjects, state, size))
-    yield Job("early stopping", _stopping(plan, device))
+            run = _quality(plan, subjects, state, size)
+            yield Job("quality", f"quality: {state}, {size}", run)
+    yield Job("stopping", "early stopping", _stopping(plan, subjects.device))
     for case in plan.cost_cases:
         yield from _backward_jobs(plan, subjects, case)
     for case in plan.cost_cases:
         for state in TIMED:
-            yield Job(f"cost: {state}, {case.size}", _cost(plan, subjects, state, case))
+            yield Job("cost", f"cost: {state}, {case.size}", _cost(plan, subjects, state, case))
     for size in plan.solver_sizes:
         for state in STATES:
-            yield Job(f"solvers: {state}, {size}", _solvers(plan, subjects, state, size))
+            run = _solvers(plan, subjects, state, size)
+            yield Job("solvers", f"solvers: {state}, {size}", run)
 
 
 def _quality(
@@ -153,7 +158,6 @@ def _quality(
 ) -> Callable[[GradientRecord], None]:
     def run(record: GradientRecord) -> None:
         layer = subjects(state, size)
-        record.training[:] = subjects.trainings
         for layer.num_steps in (*plan.num_steps, *[FAR] * (size in plan.far_sizes)):
             record.quality.extend(measure_quality(layer, state, plan.sets, subjects.device))
 
@@ -195,8 +199,8 @@ def _backward_jobs(plan: Plan, subjects: Subjects, case: CostCase) -> Iterator[J
 
     sets, size = case
     device, budget = subjects.device, plan.budget
-    yield Job(f"implicit: convex, {size}", convex)
-    yield Job(f"implicit: residual network, {size}", settling)
+    yield Job("backward", f"implicit: convex, {size}", convex)
+    yield Job("backward", f"implicit: residual network, {size}", settling)
 
 
 def _cost(

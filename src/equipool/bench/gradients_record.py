@@ -6,11 +6,14 @@ import json
 import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from equipool.bench.outcome import Timing
 
 FORMAT = 1
+
+Part = Literal["quality", "cost", "solvers", "stopping", "backward"]
+PARTS: tuple[Part, ...] = get_args(Part)
 
 
 @dataclass(frozen=True)
@@ -147,7 +150,7 @@ ROWS: dict[str, type] = {
 
 @dataclass(frozen=True)
 class GradientRecord:
-    """A run."""
+    """A run, of all parts or of some: those that were not asked for have no rows."""
 
     command: str
     date: str

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 
-from equipool.bench.gradients_record import Cost, GradientRecord, Quality
+from equipool.bench.gradients_record import Cost, GradientRecord, Part, Quality
 from equipool.bench.gradients_subjects import STATES
 from equipool.bench.outcome import Timing
 from equipool.bench.table import MEBIBYTE, number
@@ -28,9 +28,20 @@ def refresh(page: str, records: Records) -> str:
     return BLOCK.sub(lambda m: f"{m[1]}\n{SECTIONS[m[2]](records)}\n\n{m[3]}", page)
 
 
+def newest(records: Records, part: Part) -> Records:
+    """Of each machine the record that is shown for a part: the newest one that has it."""
+    found: dict[str, str] = {}
+    for name, record in records.items():
+        machine = _machine(record)
+        latest = records[found[machine]].date if machine in found else ""
+        if getattr(record, part) and record.date > latest:
+            found[machine] = name
+    return {name: records[name] for name in found.values()}
+
+
 def quality(records: Records) -> str:
-    """Cosine and relative error of the gradient by the parameters, of the first record."""
-    name, record = next(iter(records.items()))
+    """Cosine and relative error of the gradient by the parameters, of the first machine."""
+    name, record = next(iter(newest(records, "quality").items()))
     parts = [_where(name, record)]
     for state in STATES:
         rows = [row for row in record.quality if row.state == state]
@@ -39,8 +50,8 @@ def quality(records: Records) -> str:
 
 
 def training(records: Records) -> str:
-    """What was trained, and how far, of the first record."""
-    _, record = next(iter(records.items()))
+    """What was trained, and how far, for the tables of quality, or else in the first record."""
+    record = next(iter((newest(records, "quality") or records).values()))
     lines = [
         [row.state, str(row.size), error_text(row.loss_before), error_text(row.loss_after)]
         for row in record.training
@@ -50,12 +61,12 @@ def training(records: Records) -> str:
 
 def cost(records: Records) -> str:
     """Time and memory of a training step in each way."""
-    return _each(records, _cost_tables)
+    return _each(newest(records, "cost"), _cost_tables)
 
 
 def solvers(records: Records) -> str:
     """Steps and time to the tolerance."""
-    return _each(records, _solver_table)
+    return _each(newest(records, "solvers"), _solver_table)
 
 
 def stopping(records: Records) -> str:
@@ -73,7 +84,7 @@ def stopping(records: Records) -> str:
             "reached" if row.reached else "missed",
             error_text(row.largest_difference),
         ]
-        for record in records.values()
+        for record in newest(records, "stopping").values()
         for row in record.stopping
     ]
     return table(headings, lines)
@@ -100,7 +111,7 @@ def backward(records: Records) -> str:
             percent(row.fallback),
             f"{' and '.join(row.missed)} missed" if row.missed else "reached",
         ]
-        for record in records.values()
+        for record in newest(records, "backward").values()
         for row in record.backward
     ]
     return table(headings, lines)

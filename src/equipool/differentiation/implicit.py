@@ -132,7 +132,7 @@ class System:
             w, solved, _ = self.linear_solver(self.objective.hessian(self.y), wanted)
         # No curvature at all in the direction that is asked for: an empty set, which stays at its
         # start, or a minimum that is not unique.
-        flat = (w == 0).all(-1) & (wanted != 0).any(-1)
+        flat = wanted.any(-1) & ~w.any(-1)
         implicit = self.converged & solved & self._is_near(w, wanted) & (self.unmoved | ~flat)
         self.fallback.logical_or_(~implicit)
         by_start = torch.where((implicit & flat).unsqueeze(-1), by_y, 0)

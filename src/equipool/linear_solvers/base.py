@@ -56,28 +56,31 @@ class LinearSolver(ABC):
     @torch.no_grad()
     def __call__(self, product: LinearMap, b: Tensor) -> LinearSolution:
         """Solve for `b [num_rows, K]`, given the product with H."""
-        scale = b.abs().amax(-1, keepdim=True)
-        usable = torch.isfinite(scale) & (scale > 0)
+        scale = _largest(b).unsqueeze(-1)
+        usable = (scale > 0) & (scale < torch.inf)
         unit = torch.where(usable, b / scale, 0)
         x, seems_solved, steps = self.attempt(self._with_ridge(product), unit)
         # One product serves both: the residual where there is a solution, and elsewhere whether
         # there is anything to be solved.
         probe = torch.where(seems_solved.unsqueeze(-1), x, unit)
         image = product(probe)
-        nothing = (image == 0).all(-1)
-        residual = unit - image - self.ridge * probe
+        something = image.any(-1)
+        residual = unit - (image if self.ridge == 0 else image + self.ridge * probe)
         believed = residual.norm(dim=-1) <= BELIEVED_RESIDUAL * unit.norm(dim=-1)
         solution = scale * x
-        finite = torch.isfinite(solution).all(-1)
-        solved = nothing | (seems_solved & believed & finite)
-        kept = (solved & ~nothing).unsqueeze(-1)
-        solved = torch.where(usable.squeeze(-1), solved, (scale == 0).squeeze(-1))
-        return LinearSolution(torch.where(kept, solution, 0), solved, steps)
+        kept = something & seems_solved & believed & (_largest(solution) < torch.inf)
+        solved = torch.where(usable.squeeze(-1), kept | ~something, (scale == 0).squeeze(-1))
+        return LinearSolution(torch.where(kept.unsqueeze(-1), solution, 0), solved, steps)
 
     def _with_ridge(self, product: LinearMap) -> LinearMap:
         if self.ridge == 0:
             return product
         return lambda v: product(v) + self.ridge * v
+
+
+def _largest(rows: Tensor) -> Tensor:
+    """The size of the largest entry of each row, `[num_rows]`; NaN where one of them is."""
+    return torch.linalg.vector_norm(rows, torch.inf, dim=-1)
 
 
 def exceeds_rounding(x: Tensor, b: Tensor, largest: Tensor) -> Tensor:

@@ -50,6 +50,7 @@ class ConjugateGradients(LinearSolver):
         self.tolerance = tolerance
 
     def attempt(self, product: LinearMap, b: Tensor) -> LinearSolution:
+        fixed = shapes_are_fixed()
         square = torch.linalg.vecdot(b, b)
         goal = self.tolerance**2 * square
         moving, steps = square > 0, torch.zeros_like(square, dtype=torch.long)
@@ -58,7 +59,7 @@ class ConjugateGradients(LinearSolver):
             steps = steps + state.moving
             state = _step(product, state)
             state = state._replace(moving=state.moving & (state.square > goal))
-            if not shapes_are_fixed() and not bool(state.moving.any()):
+            if not fixed and not bool(state.moving.any()):
                 break
         done = (state.square <= goal) & exceeds_rounding(state.x, b, state.largest)
         return LinearSolution(state.x, done, steps)
@@ -69,11 +70,13 @@ class ConjugateGradients(LinearSolver):
 
 def _step(product: LinearMap, state: _State) -> _State:
     """The next state. Rows that do not move, or along whose direction the matrix is not positive,
-    take a step of length zero: few operations, as on a GPU their number is what this costs."""
+    take a step of length zero: few operations, as on a GPU their number is what this costs.
+
+    With `p = r + beta q`, q being the last direction and conjugate to p, `p.Hp <= r.Hr`. So the
+    curvature that a step finds, `p.Hp / r.r`, is not above the largest of the matrix."""
     x, residual, direction, square, largest, moving = state
     image = product(direction)
     along = torch.linalg.vecdot(direction, image)
-    length = torch.linalg.vecdot(direction, direction).clamp(min=torch.finfo(x.dtype).tiny)
     moving = moving & (along > 0)
     rate = torch.where(moving, square / along, 0).unsqueeze(-1)
     residual = torch.addcmul(residual, rate, image, value=-1)
@@ -84,6 +87,6 @@ def _step(product: LinearMap, state: _State) -> _State:
         residual,
         torch.addcmul(residual, share, direction),
         next_square,
-        torch.maximum(largest, along / length),
+        torch.fmax(largest, along / square),  # 0 / 0 where the residual is zero: no number
         moving,
     )

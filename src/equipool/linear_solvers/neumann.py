@@ -52,6 +52,7 @@ class Neumann(LinearSolver):
         self.step = step
 
     def attempt(self, product: LinearMap, b: Tensor) -> LinearSolution:
+        fixed = shapes_are_fixed()
         step = self.step if self.step is not None else 1 / _largest_eigenvalue(product, b)
         x, residual, norm = torch.zeros_like(b), b, b.norm(dim=-1)
         goal = self.tolerance * norm
@@ -64,7 +65,7 @@ class Neumann(LinearSolver):
             added = x + step * residual
             x, residual, norm = choose_rows(moving, (added, left, left_norm), (x, residual, norm))
             moving = moving & (norm > goal)
-            if not shapes_are_fixed() and not bool(moving.any()):
+            if not fixed and not bool(moving.any()):
                 break
         return LinearSolution(x, norm <= goal, steps)
 

@@ -1,4 +1,5 @@
-"""A network that is convex in y: its value, its gradient and its curvature, element by element.
+"""A network that is convex in y: its value, its gradient, products with its Hessian, and bounds of
+its curvature, element by element.
 
 Notation, for one element: `a_l` are the pre-activations of layer l and `z_l = softplus(a_l)`,
 
@@ -32,6 +33,14 @@ class Network(NamedTuple):
     mixes: tuple[Tensor, ...]  # [h_l, h_{l-1}] from the second layer on, not negative
 
 
+class Slopes(NamedTuple):
+    """What the derivative of the gradient is made of, beside the direction it is taken along. With
+    `s_l = sigmoid(a_l)` and `d_l` the derivative of the value by `z_l`:"""
+
+    passed: tuple[Tensor, ...]  # [N, h_l] of each layer g_l * s_l
+    bent: Tensor  # [N, H] of each layer d_l * s_l * (1 - s_l), the second derivative by a_l
+
+
 def element_values(network: Network, b: Tensor) -> Tensor:
     """The network's value at each element, `[N, H] -> [N]`."""
     last = _pre_activations(network, b)[-1]
@@ -48,6 +57,30 @@ def element_gradients(network: Network, b: Tensor) -> Tensor:
         by_z = gate * _mixed_back(found[0], mix)
         found.insert(0, by_z * torch.sigmoid(a))
     return torch.cat(found, -1)
+
+
+def element_slopes(network: Network, b: Tensor) -> Slopes:
+    """What all products with the Hessian at `b [N, H]` share."""
+    slopes = torch.sigmoid(torch.cat(_pre_activations(network, b), -1))
+    passed = (network.gates * slopes).split(network.sizes, -1)
+    found = [passed[-1]]
+    for part, mix in zip(passed[-2::-1], network.mixes[::-1], strict=True):
+        found.insert(0, part * _mixed_back(found[0], mix))
+    return Slopes(passed, torch.cat(found, -1) * (1 - slopes))
+
+
+def gradients_along(network: Network, slopes: Slopes, direction: Tensor) -> Tensor:
+    """The derivative of `element_gradients` along a direction of b, `[N, H] -> [N, H]`: products
+    with the Hessian by b. The direction is overwritten, and nothing has a graph; few operations, as
+    on a GPU their number is what a product costs."""
+    along = direction.split(network.sizes, -1)  # becomes that of the pre-activations
+    for layer, mix in enumerate(network.mixes):
+        _add_mixed(along[layer + 1], slopes.passed[layer] * along[layer], mix)
+    found = slopes.bent * direction
+    parts = found.split(network.sizes, -1)
+    for layer, mix in reversed(list(enumerate(network.mixes))):
+        parts[layer].addcmul_(slopes.passed[layer], _mixed_back(parts[layer + 1], mix))
+    return found
 
 
 def curvature_weights(network: Network, matrix: Tensor) -> Tensor:
@@ -157,6 +190,14 @@ def _gates(network: Network) -> tuple[Tensor, ...]:
 def _mixed(z: Tensor, mix: Tensor) -> Tensor:
     """The product in the mix's precision, its result in that of z."""
     return (z.to(mix.dtype) @ mix.T).to(z.dtype)
+
+
+def _add_mixed(total: Tensor, z: Tensor, mix: Tensor) -> None:
+    """Add the product in place."""
+    if z.dtype == mix.dtype:
+        total.addmm_(z, mix.T)
+    else:
+        total.add_(_mixed(z, mix))
 
 
 def _mixed_back(by_a: Tensor, mix: Tensor) -> Tensor:

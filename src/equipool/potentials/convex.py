@@ -11,13 +11,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, softplus
 
-from equipool.objective import Bounds
+from equipool.objective import Bounds, LinearMap
 from equipool.ops.convex_gradient import (
     THRESHOLD,
     Network,
     curvature_weights,
     element_gradients,
+    element_slopes,
     element_values,
+    gradients_along,
     largest_eigenvalues,
 )
 from equipool.potentials.base import Potential, SummedPotential
@@ -177,6 +179,18 @@ class ConvexSum(SummedPotential):
         with torch.autocast(y.device.type, enabled=False):
             by_elements = element_gradients(self.network, self._contributions(y))
             return torch.addmm(self.slope, self.sets.sum(by_elements), self.from_y)
+
+    def hessian(self, y: Tensor) -> LinearMap:
+        with torch.no_grad(), torch.autocast(y.device.type, enabled=False):
+            slopes = element_slopes(self.network, self._contributions(y))
+
+        @torch.no_grad()
+        def product(direction: Tensor) -> Tensor:
+            with torch.autocast(direction.device.type, enabled=False):
+                along = self.sets.spread(direction @ self.from_y.T)
+                return self.sets.sum(gradients_along(self.network, slopes, along)) @ self.from_y
+
+        return product
 
     def restrict(self, rows: Tensor) -> ConvexSum:
         elements, sets = self.sets.restrict(rows)

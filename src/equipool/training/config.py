@@ -13,8 +13,9 @@ from equipool.training.task import Task
 
 PRECISIONS = ("32-true", "tf32", "bf16-mixed", "bf16-true", "64-true")
 
-# Fields that change when something is written or how fast it goes, but none of the numbers.
-FREE = ("capture", "checkpoint_every", "checkpoint_seconds", "keep_last")
+# Fields that change when something is written or how fast it goes, but none of the numbers, except
+# for their rounding.
+FREE = ("capture", "compile", "checkpoint_every", "checkpoint_seconds", "keep_last")
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,8 @@ class TrainingConfig:
         aux_weight: weight of the equilibrium layers' auxiliary loss.
         precision: of Fabric, or `"tf32"`: float32 whose products may round their operands.
         capture: whether the step is captured in a CUDA graph; None where that is possible.
+        compile: whether the network is compiled for the steps: a minute or more before the first,
+            and fewer kernels in each.
         chunk: steps whose data is made at once.
         log_every: steps between two points of the log.
         evaluate_every: steps between two evaluations.
@@ -68,6 +71,7 @@ class TrainingConfig:
     aux_weight: float = 1e-4
     precision: str = "32-true"
     capture: bool | None = None
+    compile: bool = False
     chunk: int = 100
     log_every: int = 1000
     evaluate_every: int = 10_000

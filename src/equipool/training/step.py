@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +40,8 @@ class Step:
         self.module = make_network(task)
         self.network: nn.Module = place.fabric.setup_module(self.module)
         self.network.train()
+        # Steps alone: evaluations have other shapes, and would be compiled for each of them.
+        self._stepped: Any = torch.compile(self.network) if config.compile else self.network
         self.optimizer = Optimizer(self.module, config, place.device)
         self.guard = Guard(config.guard_factor, place.device)
         self.average = None if config.ema_decay is None else WeightAverage(self.module)
@@ -96,10 +99,10 @@ class Step:
         """The task's loss and the layers' auxiliary loss. That one takes some kernels a step: where
         it has no weight it is not computed, and NaN."""
         if not self.config.aux_weight:
-            loss = self.task.loss(self.network, data)
+            loss = self.task.loss(self._stepped, data)
             return loss, torch.full_like(loss.value.detach(), torch.nan)
         with equipool.record(diagnostics=False) as solutions:
-            loss = self.task.loss(self.network, data)
+            loss = self.task.loss(self._stepped, data)
         return loss, solutions.aux_loss if solutions else torch.zeros_like(loss.value.detach())
 
     def _backward(self, loss: Tensor, aux_loss: Tensor) -> None:
