@@ -56,7 +56,10 @@ def _peak_on_cuda(step: Callable[[], object]) -> int:
 def _peak_on_host(step: Callable[[], object]) -> int:
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler would announce itself
     activities = [torch.profiler.ProfilerActivity.CPU]
-    with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
+    # Some versions warn unless told what to do with the events of further cycles.
+    with torch.profiler.profile(
+        activities=activities, profile_memory=True, acc_events=True
+    ) as profile:
         step()
     assert profile.profiler is not None
     events = profile.profiler.kineto_results.events()
