@@ -17,6 +17,7 @@ from equipool.checks import (
     refuse_with,
     values_are_at_hand,
 )
+from equipool.ops.exporting import is_exporting
 from equipool.ops.segments import segment_sum
 from equipool.sets import Sets, make_sets
 
@@ -106,7 +107,7 @@ def _from_ptr(x: Tensor, ptr: Tensor, dim_size: int | None) -> tuple[Tensor, Set
 
 def _index_of(ptr: Tensor, num_elements: int) -> Tensor:
     """The set of each element, `[N]`."""
-    if torch.compiler.is_exporting():  # ONNX has no search: count the sets that have begun
+    if is_exporting():  # ONNX has no search: count the sets that have begun
         begins = segment_sum(torch.ones_like(ptr), ptr, num_elements + 1)
         return begins.cumsum(0)[:num_elements] - 1
     positions = torch.arange(num_elements, device=ptr.device)
@@ -139,7 +140,7 @@ def _arrange(
         x = torch.where(mask.unsqueeze(-1), x, 0)
     if not in_order and not (values_are_at_hand(x) and bool((index[1:] >= index[:-1]).all())):
         # ONNX knows no stable sort by name; its own sort is one.
-        stable = not torch.compiler.is_exporting()
+        stable = not is_exporting()
         index, order = torch.sort(index, stable=True) if stable else torch.sort(index)
         x = x.index_select(0, order)
     counts = segment_sum(torch.ones_like(index), index, num_rows)

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from equipool.ops.exporting import is_exporting
+
 # A float32 sum of many terms, one after the other, loses digits with their number. Beyond
 # BLOCKED_FROM elements a sum is taken over blocks first, then over the blocks' sums.
 BLOCK = 256
@@ -34,7 +36,7 @@ class Blocks(NamedTuple):
 def blocks_are_wanted(num_elements: int) -> bool:
     """Whether there are so many that their sum needs blocks. An exported program goes without:
     it serves any number of elements."""
-    return not torch.compiler.is_exporting() and num_elements >= BLOCKED_FROM
+    return not is_exporting() and num_elements >= BLOCKED_FROM
 
 
 def make_blocks(index: Tensor, num_segments: int) -> Blocks:

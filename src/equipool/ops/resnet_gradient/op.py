@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from equipool.ops.exporting import is_exporting
 from equipool.ops.resnet_gradient.spec import Spec
 from equipool.ops.resnet_gradient.torch import (
     Columns,
@@ -89,7 +90,7 @@ def summed_gradient(
     """
     tensors = (y, x_part, from_y, index, *from_hidden, *gammas, *betas)
     differentiated = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-    if torch.compiler.is_exporting() or (torch.compiler.is_compiling() and not differentiated):
+    if is_exporting() or (torch.compiler.is_compiling() and not differentiated):
         # Plain operations, which need no equipool to be loaded.
         return _gradient(spec, False, *tensors)[0]
     kept_columns = sum(spec.sizes[:-1]) + sum(spec.sizes[1:])
