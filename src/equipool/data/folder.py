@@ -1,0 +1,58 @@
+"""Where data lies."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+
+VARIABLE = "EQUIPOOL_DATA"
+
+_chosen: ContextVar[Path | None] = ContextVar("the data folder", default=None)
+
+
+def data_folder(given: str | Path | None = None) -> Path:
+    """The folder that data is read from and downloaded to: the one given, else that of
+    `using_data_folder`, else what the environment variable EQUIPOOL_DATA says, else `equipool` in
+    the user's cache folder (XDG_CACHE_HOME, or `~/.cache`). It need not exist.
+
+    Where data lies is no part of a run's identity, so it is no field of a task: a task calls this
+    without an argument.
+
+    Example:
+        >>> data_folder("my data").name
+        'my data'
+    """
+    if given is not None:
+        return Path(given).expanduser()
+    chosen = _chosen.get()
+    if chosen is not None:
+        return chosen
+    if os.environ.get(VARIABLE):
+        return Path(os.environ[VARIABLE]).expanduser()
+    return cache_folder()
+
+
+def cache_folder() -> Path:
+    """`equipool` in the user's cache folder."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    # a relative path there is to be ignored, says the standard
+    return (cache if cache.is_absolute() else Path.home() / ".cache") / "equipool"
+
+
+@contextmanager
+def using_data_folder(given: str | Path | None) -> Iterator[None]:
+    """Inside the block `data_folder()` is the folder given; None changes nothing.
+
+    Example:
+        >>> with using_data_folder("my data"):
+        ...     data_folder().name
+        'my data'
+    """
+    token = _chosen.set(_chosen.get() if given is None else data_folder(given))
+    try:
+        yield
+    finally:
+        _chosen.reset(token)

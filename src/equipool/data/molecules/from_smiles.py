@@ -1,0 +1,48 @@
+"""Molecules without labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from equipool.data.molecules.extras import check_extras
+from equipool.data.molecules.graphs import PARTS, MoleculeSet
+from equipool.data.molecules.making import Batch, make_piece
+from equipool.data.molecules.smiles import LeaveOut, Problem, Unparsable
+from equipool.data.molecules.splits import RandomSplit
+
+
+def molecules_from_smiles(
+    smiles: Sequence[str], unparsable: Unparsable | None = None
+) -> tuple[MoleculeSet, tuple[Problem, ...]]:
+    """Molecules for prediction, and those that RDKit does not read. `source_rows` says which of
+    the SMILES each molecule is; there are no labels, and no molecule is in a part.
+
+    Args:
+        smiles: of each molecule.
+        unparsable: what becomes of those that RDKit refuses; None to leave them out.
+    """
+    check_extras()
+    stripped = [text.strip() for text in smiles]
+    no_labels = np.empty((len(stripped), 0), np.float32)
+    batch = Batch(list(range(len(stripped))), stripped, [""] * len(stripped), no_labels)
+    piece = make_piece(batch, RandomSplit(), unparsable or LeaveOut())
+    molecules = MoleculeSet(
+        atoms=torch.from_numpy(piece.atoms),
+        bonds=torch.from_numpy(piece.bonds),
+        ends=torch.from_numpy(piece.ends),
+        atom_start=_offsets(piece.num_atoms),
+        bond_start=_offsets(piece.num_bonds),
+        labels=torch.from_numpy(piece.labels),
+        label_names=(),
+        kind="classification",
+        split={part: torch.empty(0, dtype=torch.int64) for part in PARTS},
+        source_rows=torch.from_numpy(piece.source_rows),
+    )
+    return molecules, piece.problems
+
+
+def _offsets(sizes: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]))

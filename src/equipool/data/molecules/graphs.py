@@ -1,0 +1,187 @@
+"""Molecules as flat arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+# Categories of OGB's features. Of an atom: element, chirality, degree, charge, hydrogens, radical
+# electrons, hybridisation, aromatic, in a ring. Of a bond: type, stereo, conjugated.
+ATOM_CATEGORIES = (119, 5, 12, 12, 10, 6, 6, 2, 2)
+BOND_CATEGORIES = (5, 6, 2)
+KINDS = ("classification", "regression")
+AT_ONCE = 2**16  # molecules whose bonds are checked at once
+PARTS = ("train", "valid", "test")
+
+
+@dataclass(frozen=True, eq=False)
+class MoleculeSet:
+    """$G$ molecules, their atoms side by side, and their bonds side by side.
+
+    Atom `i` of molecule `g` is row `atom_start[g] + i` of `atoms`. Its bonds are the columns
+    `bond_start[g]:bond_start[g + 1]` of `ends`, which count atoms from 0 in each molecule; every
+    bond is there in both directions, one after the other.
+
+    Values (offsets that ascend, ends within their molecule, positions within the set) are checked
+    where looking does not wait for a device: on the CPU.
+    """
+
+    atoms: Tensor  # [V, 9] uint8, categories of OGB's atom features
+    bonds: Tensor  # [E, 3] uint8, categories of OGB's bond features
+    ends: Tensor  # [2, E] int16 or int32, source and target of each bond
+    atom_start: Tensor  # [G + 1] int64
+    bond_start: Tensor  # [G + 1] int64
+    labels: Tensor  # [G, L] float32, NaN where missing
+    label_names: tuple[str, ...]
+    kind: str  # "classification" or "regression"
+    split: dict[str, Tensor]  # "train", "valid", "test": positions of molecules, int64
+    source_rows: Tensor  # [G] int64, row of the source, the first row of data being 0
+
+    def __post_init__(self) -> None:
+        self._check_shapes()
+        if self.atoms.device.type == "cpu":
+            self._check_values()
+
+    def __len__(self) -> int:
+        return self.atom_start.shape[0] - 1
+
+    @property
+    def num_labels(self) -> int:
+        return len(self.label_names)
+
+    @property
+    def num_atoms(self) -> Tensor:
+        """Atoms of each molecule, `[G]`."""
+        return self.atom_start.diff()
+
+    @property
+    def num_bonds(self) -> Tensor:
+        """Columns of `ends` that are each molecule's, `[G]`: twice its bonds."""
+        return self.bond_start.diff()
+
+    def to(self, device: str | torch.device) -> MoleculeSet:
+        """The same on a device."""
+        return MoleculeSet(
+            atoms=self.atoms.to(device),
+            bonds=self.bonds.to(device),
+            ends=self.ends.to(device),
+            atom_start=self.atom_start.to(device),
+            bond_start=self.bond_start.to(device),
+            labels=self.labels.to(device),
+            label_names=self.label_names,
+            kind=self.kind,
+            split={part: positions.to(device) for part, positions in self.split.items()},
+            source_rows=self.source_rows.to(device),
+        )
+
+    def select(self, positions: Tensor) -> MoleculeSet:
+        """Some of the molecules, in the order of `positions [G']` (int64). Each stays in its part
+        of the split."""
+        number = len(self)
+        if bool(((positions < 0) | (positions >= number)).any()):
+            raise IndexError(f"positions: expected 0 to {number - 1}, found {positions.tolist()}")
+        atom_rows, atom_start = ranges(self.atom_start, positions)
+        bond_rows, bond_start = ranges(self.bond_start, positions)
+        return MoleculeSet(
+            atoms=self.atoms[atom_rows],
+            bonds=self.bonds[bond_rows],
+            ends=self.ends[:, bond_rows],
+            atom_start=atom_start,
+            bond_start=bond_start,
+            labels=self.labels[positions],
+            label_names=self.label_names,
+            kind=self.kind,
+            split={part: self._where(part, positions) for part in self.split},
+            source_rows=self.source_rows[positions],
+        )
+
+    def one(self, position: int) -> MoleculeSet:
+        """The molecule at `position`, alone."""
+        return self.select(torch.tensor([position], device=self.atoms.device))
+
+    def part(self, name: str) -> MoleculeSet:
+        """The molecules of one part of the split."""
+        return self.select(self.split[name])
+
+    def _where(self, part: str, positions: Tensor) -> Tensor:
+        """Which of `positions` are in a part, counted from 0."""
+        return torch.isin(positions, self.split[part]).nonzero().squeeze(1)
+
+    def _check_shapes(self) -> None:
+        num_atoms, num_ends = self.atoms.shape[0], self.bonds.shape[0]
+        rows = self.atom_start.shape[0]
+        if rows < 1:
+            raise ValueError("atom_start: expected [G + 1] offsets, found none")
+        _check("atoms", self.atoms, (num_atoms, len(ATOM_CATEGORIES)), torch.uint8)
+        _check("bonds", self.bonds, (num_ends, len(BOND_CATEGORIES)), torch.uint8)
+        _check("ends", self.ends, (2, num_ends), torch.int16, torch.int32)
+        _check("atom_start", self.atom_start, (rows,), torch.int64)
+        _check("bond_start", self.bond_start, (rows,), torch.int64)
+        _check("labels", self.labels, (rows - 1, len(self.label_names)), torch.float32)
+        _check("source_rows", self.source_rows, (rows - 1,), torch.int64)
+        for part, positions in self.split.items():
+            _check(f"split[{part!r}]", positions, (positions.numel(),), torch.int64)
+        if tuple(self.split) != PARTS:
+            raise ValueError(f"split: expected the parts {PARTS}, found {tuple(self.split)}")
+        if self.kind not in KINDS:
+            raise ValueError(f"kind: expected one of {KINDS}, found {self.kind!r}")
+
+    def _check_values(self) -> None:
+        _check_categories("atoms", self.atoms, ATOM_CATEGORIES)
+        _check_categories("bonds", self.bonds, BOND_CATEGORIES)
+        _check_offsets("atom_start", self.atom_start, self.atoms.shape[0])
+        _check_offsets("bond_start", self.bond_start, self.bonds.shape[0])
+        for first in range(0, len(self), AT_ONCE):
+            self._check_ends(slice(first, first + AT_ONCE))
+        positions = torch.cat(list(self.split.values()))
+        if positions.numel() and (positions.min() < 0 or positions.max() >= len(self)):
+            raise ValueError(f"split: a position is not within the {len(self)} molecules")
+        if positions.unique().numel() != positions.numel():
+            raise ValueError("split: a molecule is in two parts, or twice in one")
+
+    def _check_ends(self, some: slice) -> None:
+        sizes, bonds = self.num_atoms[some], self.num_bonds[some]
+        begin = int(self.bond_start[some.start])
+        limit = sizes.repeat_interleave(bonds)
+        ends = self.ends[:, begin : begin + limit.shape[0]]
+        if bool(((ends < 0) | (ends >= limit)).any()):
+            raise ValueError("ends: a bond leads to an atom that its molecule does not have")
+
+
+def ranges(start: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows `start[p], ..., start[p + 1] - 1` for each `p` of `positions`, one range after the
+    other, and the offsets of the ranges in them.
+
+    Example:
+        >>> ranges(torch.tensor([0, 2, 5]), torch.tensor([1, 0]))
+        (tensor([2, 3, 4, 0, 1]), tensor([0, 3, 5]))
+    """
+    sizes = start[positions + 1] - start[positions]
+    offsets = torch.nn.functional.pad(sizes.cumsum(0), (1, 0))
+    shift = (start[positions] - offsets[:-1]).repeat_interleave(sizes)
+    return torch.arange(shift.shape[0], device=start.device) + shift, offsets
+
+
+def _check(name: str, found: Tensor, shape: tuple[int, ...], *dtypes: torch.dtype) -> None:
+    if tuple(found.shape) != shape:
+        raise ValueError(f"{name}: expected shape {shape}, found {tuple(found.shape)}")
+    if found.dtype not in dtypes:
+        wanted = " or ".join(str(dtype) for dtype in dtypes)
+        raise TypeError(f"{name}: expected {wanted}, found {found.dtype}")
+
+
+def _check_categories(name: str, features: Tensor, categories: tuple[int, ...]) -> None:
+    if not features.shape[0]:
+        return
+    for column, (top, number) in enumerate(zip(features.amax(0).tolist(), categories, strict=True)):
+        if top >= number:
+            raise ValueError(
+                f"{name}: column {column} has {number} categories, found category {top}"
+            )
+
+
+def _check_offsets(name: str, start: Tensor, rows: int) -> None:
+    if start[0] != 0 or start[-1] != rows or bool((start.diff() < 0).any()):
+        raise ValueError(f"{name}: expected offsets that ascend from 0 to {rows}")

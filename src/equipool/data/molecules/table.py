@@ -1,0 +1,115 @@
+"""Tables in CSV files."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TextIO
+
+SHOWN = 10  # broken rows that are described
+
+
+class TableError(ValueError):
+    """A table cannot be used; the message says in which rows and why."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """Cells of a row; `number` counts rows of data from 0, `line` lines of the file from 1."""
+
+    number: int
+    line: int
+    cells: list[str]
+
+    def __str__(self) -> str:
+        return f"row {self.number} (line {self.line})"
+
+
+class Table:
+    """A `.csv` or `.csv.gz` file whose first line names the columns. Read row by row, never as a
+    whole; blank lines do not count."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with self._reading() as lines:
+            names = next(lines, None)
+        if names is None:
+            raise TableError(f"{path} is empty: expected a line with the columns' names")
+        self.columns = tuple(name.strip() for name in names.cells)
+        twice = sorted({name for name in self.columns if self.columns.count(name) > 1})
+        if twice:
+            raise TableError(f"{path} has columns of the same name: {_listed(twice)}")
+
+    def position(self, column: str) -> int:
+        """Where a column is; `TableError` lists the known ones where it is not."""
+        if column not in self.columns:
+            raise TableError(
+                f"{self.path} has no column {column!r}: its columns are {_listed(self.columns)}"
+            )
+        return self.columns.index(column)
+
+    def rows(self) -> Iterator[Row]:
+        """The rows of data, whatever the number of their cells."""
+        with self._reading() as lines:
+            yield from islice(lines, 1, None)
+
+    @contextmanager
+    def _reading(self) -> Iterator[Iterator[Row]]:
+        with open_text(self.path) as file:
+            yield self._read(file)
+
+    def _read(self, file: TextIO) -> Iterator[Row]:
+        reader = csv.reader(file)
+        number = -1
+        while True:
+            try:
+                cells = next(reader)
+            except StopIteration:
+                return
+            except (csv.Error, UnicodeDecodeError, EOFError, OSError, zlib.error) as error:
+                raise TableError(
+                    f"{self.path} cannot be read after line {reader.line_num}: {error}"
+                ) from error
+            if cells:
+                yield Row(number, reader.line_num, cells)
+                number += 1
+
+
+class Complaints:
+    """What is wrong with a table, row by row."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._found: list[str] = []
+        self._number = 0
+
+    def add(self, row: Row, reason: str) -> None:
+        self._number += 1
+        if len(self._found) < SHOWN:
+            self._found.append(f"  {row}: {reason}")
+
+    def raise_any(self) -> None:
+        """Raise `TableError` where there was one."""
+        if self._number:
+            more = self._number - len(self._found)
+            rest = [f"  and {more:,} more"] if more else []
+            number = "1 broken row" if self._number == 1 else f"{self._number:,} broken rows"
+            raise TableError("\n".join([f"{self._path} has {number}:", *self._found, *rest]))
+
+
+def open_text(path: Path) -> TextIO:
+    """A text file, packed with gzip or not."""
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
+    return path.open(encoding="utf-8-sig", newline="")
+
+
+def _listed(names: tuple[str, ...] | list[str], shown: int = 20) -> str:
+    rest = f" and {len(names) - shown:,} more" if len(names) > shown else ""
+    return ", ".join(repr(name) for name in names[:shown]) + rest
