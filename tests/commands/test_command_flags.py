@@ -8,7 +8,7 @@ from equipool.commands.flags import TASK, TRAINING, flags_of
 from equipool.commands.presets import PRESETS, find_preset
 from equipool.commands.settings import base_values, build
 from equipool.commands.values import reader_of, written
-from equipool.tasks import TASKS, MedianTask
+from equipool.tasks import TASKS, MedianTask, MoleculeTask
 from equipool.training import Task, TrainingConfig
 
 
@@ -116,3 +116,8 @@ def test_the_median_has_the_presets():
     assert set(PRESETS["median"]) == {"quick", "paper"}
     assert build(MedianTask, base_values(MedianTask, "quick"))[0] == MedianTask.quick()
     assert build(MedianTask, base_values(MedianTask, "paper"))[0] == MedianTask.paper()
+
+
+def test_columns_of_labels_are_one_value():
+    labels = {flag.option: flag for flag in flags_of(MoleculeTask)}["--labels"]
+    assert labels.read_several("A,B") == ("A,B",)

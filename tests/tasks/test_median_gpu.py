@@ -20,7 +20,7 @@ SMALL = MedianTask.quick()
 
 
 @pytest.mark.parametrize("name", AGGREGATIONS)
-@pytest.mark.filterwarnings("ignore:The usage of `scatter:UserWarning")  # PyTorch Geometric's advice
+@pytest.mark.filterwarnings("ignore:The usage of `scatter:UserWarning")  # advice of a package
 def test_rivals_agree_with_the_cpu(name):
     torch.manual_seed(0)
     layer = aggregation_from_name(name, 8, 8)

@@ -17,6 +17,9 @@ from equipool.training.schedules import SHAPES
 # Where a value goes, as in a run's config.json.
 TASK, TRAINING = "fields", "training"
 
+# Fields whose values have commas of their own: a sweep takes them as they are.
+WITH_COMMAS = ("labels",)
+
 # The names that some fields may have, for the help.
 NAMES: dict[str, Iterable[str]] = {
     "aggregation": AGGREGATIONS,
@@ -51,7 +54,8 @@ class Flag:
 
     def read_several(self, text: str) -> tuple[Any, ...]:
         """The values that are meant, each once, where commas stand between them."""
-        return tuple(dict.fromkeys(self.read(part) for part in text.split(",")))
+        parts = [text] if self.name in WITH_COMMAS else text.split(",")
+        return tuple(dict.fromkeys(self.read(part) for part in parts))
 
 
 def flags_of(kind: type[Task]) -> list[Flag]:

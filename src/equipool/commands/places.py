@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import torch
+import typer
 
 from equipool.training.devices import resolve_device
+
+DataDir = Annotated[
+    Path | None,
+    typer.Option(help="where data lies; by default EQUIPOOL_DATA says, else the cache folder"),
+]
 
 
 def device_from_name(name: str) -> str | None:

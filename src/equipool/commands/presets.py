@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from equipool.tasks import MedianTask
+from equipool.tasks import MedianTask, MoleculeTask, OmniglotTask
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,55 @@ PRESETS: dict[str, dict[str, Preset]] = {
                 "aggregation": METHODS,
                 "embedding": (4, 8, 16, 32, 64, 128, 256),
                 "seed": (0, 1, 2, 3, 4),
+            },
+        ),
+    },
+    "omniglot": {
+        "quick": Preset(
+            "minutes on two cores, enough to count better than by guessing",
+            asdict(OmniglotTask.quick()),
+            {
+                "steps": 3000,
+                "learning_rate": 2e-3,
+                "schedule": "cosine",
+                "warmup_steps": 100,
+                "aux_weight": 0.0,
+                "log_every": 100,
+                "evaluate_every": 500,
+                "checkpoint_every": 500,
+            },
+            {"aggregation": METHODS},
+        ),
+        "paper": Preset(
+            "as in the paper: 10 million steps",
+            asdict(OmniglotTask.paper()),
+            {"steps": 10_000_000, "aux_weight": 0.0},
+            {"aggregation": METHODS},
+        ),
+    },
+    "molecules": {
+        "quick": Preset(
+            "molhiv in a small network: minutes on two cores",
+            asdict(MoleculeTask.quick()),
+            {
+                "steps": 1000,
+                "learning_rate": 3e-3,
+                "schedule": "cosine",
+                "warmup_steps": 50,
+                "aux_weight": 0.0,
+                "log_every": 50,
+                "evaluate_every": 250,
+                "checkpoint_every": 250,
+            },
+            {"aggregation": METHODS},
+        ),
+        "paper": Preset(
+            "as in the paper: molpcba, 10 million steps, two networks, four readouts",
+            asdict(MoleculeTask.paper()),
+            {"steps": 10_000_000, "aux_weight": 0.0},
+            {
+                "aggregation": ("sum", "attention", "pna", "equilibrium"),
+                "convolution": ("gcn", "gin"),
             },
         ),
     },

@@ -9,7 +9,7 @@ import typer
 
 from equipool.commands.errors import plain_errors
 from equipool.commands.words import print_summary, say
-from equipool.report import read_runs, summarize, write_page
+from equipool.report import read_runs, summaries, write_page
 
 
 def report(
@@ -22,6 +22,7 @@ def report(
     """Make one page of tables and pictures of runs."""
     with plain_errors():
         found = read_runs(runs)
-        print_summary(summarize(found))
+        for summary in summaries(found):
+            print_summary(summary)
         write_page(found, out)
         say(f"The page is {out}")

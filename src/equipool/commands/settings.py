@@ -17,7 +17,7 @@ from equipool.training.folder import RunFolder
 Values = dict[str, dict[str, Any]]  # of the fields, by the part they are in
 
 # The fields that a run's name always tells, where the task has them.
-TOLD = ("aggregation", "embedding", "seed")
+TOLD = ("dataset", "convolution", "aggregation", "embedding", "seed")
 
 
 def base_values(kind: type[Task], preset: str | None) -> Values:

@@ -12,11 +12,12 @@ import typer
 
 from equipool.commands.errors import STOPPED, WRONG_USE, fail, plain_errors
 from equipool.commands.per_task import Request, task_commands
-from equipool.commands.places import check_seconds, default_folder, device_from_name
+from equipool.commands.places import DataDir, check_seconds, default_folder, device_from_name
 from equipool.commands.planning import Planned, plan_runs
 from equipool.commands.settings import axes_of, base_values
 from equipool.commands.words import command_line, print_summary, say
-from equipool.report import order_in_words, read_runs, summarize
+from equipool.data.folder import using_data_folder
+from equipool.report import order_in_words, read_runs, summaries
 from equipool.training import StorageError, train_together
 from equipool.training.extras import check_extras
 from equipool.training.stop import Stop
@@ -43,6 +44,7 @@ class SweepOptions:
         float | None,
         typer.Option(help="stop after so many seconds, and save; the same command goes on"),
     ] = None
+    data_dir: DataDir = None
 
 
 def run(request: Request, options: SweepOptions) -> None:
@@ -56,7 +58,7 @@ def run(request: Request, options: SweepOptions) -> None:
         check_seconds(options.max_seconds)
         axes = axes_of(request.kind, request.flags, request.given, options.preset)
         planned = plan_runs(request.kind, base_values(request.kind, options.preset), axes, out)
-    with plain_errors():
+    with plain_errors(), using_data_folder(options.data_dir):
         _announce(planned, out)
         waiting = [one for one in planned if not one.done]
         try:
@@ -74,7 +76,8 @@ def _how(request: Request, options: SweepOptions, out: Path) -> str:
     given = {"--preset": options.preset, "--out": out, "--max-seconds": options.max_seconds}
     device = None if options.device == "auto" else options.device
     together = None if options.together == 1 else options.together
-    return command_line(words, given | {"--device": device, "--together": together})
+    given |= {"--device": device, "--together": together, "--data-dir": options.data_dir}
+    return command_line(words, given)
 
 
 def _announce(planned: Sequence[Planned], out: Path) -> None:
@@ -132,7 +135,8 @@ def _conclude(
 ) -> None:
     if done:
         runs = read_runs(done)
-        print_summary(summarize(runs))
+        for summary in summaries(runs):
+            print_summary(summary)
         for line in order_in_words(runs).splitlines():
             say(line)
         say(f"For the curves: {command_line(['report', str(out)], {})}")

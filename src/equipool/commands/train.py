@@ -10,7 +10,7 @@ import typer
 
 from equipool.commands.errors import STOPPED, WRONG_USE, plain_errors
 from equipool.commands.per_task import Request, task_commands
-from equipool.commands.places import check_seconds, default_folder, device_from_name
+from equipool.commands.places import DataDir, check_seconds, default_folder, device_from_name
 from equipool.commands.settings import (
     Values,
     base_values,
@@ -20,6 +20,7 @@ from equipool.commands.settings import (
     with_values,
 )
 from equipool.commands.words import command_line, leads, print_record, say
+from equipool.data.folder import using_data_folder
 from equipool.training import Record, train
 
 ABOUT = "Train a network. A run can be stopped and gone on with at any time."
@@ -50,6 +51,7 @@ class TrainOptions:
     max_seconds: Annotated[
         float | None, typer.Option(help="stop after so many seconds, and save")
     ] = None
+    data_dir: DataDir = None
 
 
 def run(request: Request, options: TrainOptions) -> None:
@@ -62,7 +64,7 @@ def run(request: Request, options: TrainOptions) -> None:
         device = device_from_name(options.device)
         if out is None:
             out = default_folder(kind.name, options.preset) / run_name(kind, values, {})
-    with plain_errors():
+    with plain_errors(), using_data_folder(options.data_dir):
         found = train(
             task,
             config,
@@ -86,7 +88,7 @@ def _values(request: Request, options: TrainOptions) -> Values:
 def _how(task: str, options: TrainOptions, out: Path) -> str:
     device = None if options.device == "auto" else options.device
     given = {"--out": out, "--resume": True, "--device": device, "--record": options.record}
-    return command_line(["train", task], given)
+    return command_line(["train", task], given | {"--data-dir": options.data_dir})
 
 
 def _conclude(found: Record, out: Path, file: Path | None) -> None:

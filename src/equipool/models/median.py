@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from equipool.aggregation import EquilibriumAggregation
+from equipool.models.equilibrium import equilibrium_layer
 from equipool.models.residual import ResidualNetwork
-from equipool.potentials.resnet import ResNetPotential
-from equipool.regularizers import SquaredNorm
-from equipool.solvers import RestrainedNesterov
-from equipool.starts import LearnedStart, ZeroStart
 
 
 class MedianNetwork(nn.Module):
@@ -100,15 +96,16 @@ def equilibrium_network(
         >>> equilibrium_network(8)(torch.rand(5, 100)).shape
         torch.Size([5])
     """
-    layer = EquilibriumAggregation(
+    layer = equilibrium_layer(
         1,
         channels,
-        potential=ResNetPotential(1, channels, hidden=(width, width, potential_output)),
-        regularizer=SquaredNorm(regularizer_weight),
-        solver=RestrainedNesterov(
-            learning_rate, momentum, max_step=max_step, curvature_safe=curvature_safe
-        ),
-        start=ZeroStart(channels) if start_value is None else LearnedStart(channels, start_value),
+        (width, width, potential_output),
         num_steps=num_steps,
+        learning_rate=learning_rate,
+        momentum=momentum,
+        max_step=max_step,
+        curvature_safe=curvature_safe,
+        start_value=start_value,
+        regularizer_weight=regularizer_weight,
     )
     return MedianNetwork(nn.Identity(), layer, channels, head_width)

@@ -2,7 +2,7 @@
 
 from equipool.report.page import write_page
 from equipool.report.runs import RunResult, read_runs
-from equipool.report.summary import Summary, markdown, order_in_words, summarize
+from equipool.report.summary import Summary, markdown, order_in_words, summaries, summarize
 
 __all__ = [
     "RunResult",
@@ -10,6 +10,7 @@ __all__ = [
     "markdown",
     "order_in_words",
     "read_runs",
+    "summaries",
     "summarize",
     "write_page",
 ]

@@ -118,19 +118,29 @@ class Group:
         """Whether all runs were evaluated within so many seconds of training."""
         return all(run.evaluation_at(training_seconds) is not None for run in self.runs)
 
-    def mean_curve(self) -> list[tuple[int, float, float]]:
-        """Step, mean seconds of training and mean of the monitored metric, at the steps at which
-        all runs were evaluated."""
+    def mean_curve(self, metric: str) -> list[tuple[int, float, float]]:
+        """Step, mean seconds of training and mean of the metric, at the steps at which all runs
+        were evaluated."""
         by_step: dict[int, list[tuple[float, float]]] = {}
         for run in self.runs:
             for entry in run.curve:
-                value = run.value(entry)
+                value = run.other_value(entry, metric)
                 if value is not None:
                     by_step.setdefault(entry["step"], []).append((entry["training_seconds"], value))
         return [
             (step, statistics.fmean(s for s, _ in found), statistics.fmean(v for _, v in found))
             for step, found in sorted(by_step.items())
             if len(found) == len(self.runs)
+        ]
+
+    def final_values(self, metric: str) -> list[float | None]:
+        """A metric of the runs' last evaluations."""
+        return [run.other_value(run.curve[-1], metric) for run in self.runs]
+
+    def selected_values(self, metric: str) -> list[float | None]:
+        """A metric of the runs' evaluations that are best by the monitored one."""
+        return [
+            None if run.best is None else run.other_value(run.best, metric) for run in self.runs
         ]
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from equipool.report.groups import Group, common_settings, group_runs, varying_settings
 from equipool.report.runs import RunResult
-from equipool.report.summary import equal_seconds, number, order_in_words, summarize
+from equipool.report.summary import equal_seconds, number, order_in_words, summaries
+from equipool.training.examination import cell_text
 from equipool.training.files import write_atomically
 
 TEMPLATE = Path(__file__).with_name("page.html.j2")
@@ -37,7 +38,8 @@ def write_page(runs: Sequence[RunResult], file: str | Path) -> None:
         task=runs[0].task,
         about=(runs[0].kind.__doc__ or "").split("\n\n")[0],
         monitor=runs[0].kind.monitor,
-        summary=summarize(runs),
+        summaries=summaries(runs),
+        reported=runs[0].kind.reported,
         order=order_in_words(runs).splitlines(),
         seconds=equal_seconds(groups),
         images={name: _embedded(picture) for name, picture in _pictures(groups).items()},
@@ -46,6 +48,9 @@ def write_page(runs: Sequence[RunResult], file: str | Path) -> None:
         troubled=[run for run in runs if run.skipped or run.spikes],
         settings={name: str(value) for name, value in common_settings(runs).items()},
         varying=varying_settings(runs),
+        examined=[run for run in runs if run.examination],
+        cell_text=cell_text,
+        embedded=_embedded,
         versions=_distinct(_of_pieces(runs, "versions")),
         hardware=_distinct(_of_pieces(runs, "hardware")),
     )
@@ -55,9 +60,18 @@ def write_page(runs: Sequence[RunResult], file: str | Path) -> None:
 
 
 def _pictures(groups: Sequence[Group]) -> dict[str, bytes]:
-    from equipool.report.pictures import draw_curves, draw_inner, draw_sizes, inner_lines
+    from equipool.report.pictures import (
+        draw_curves,
+        draw_inner,
+        draw_reported,
+        draw_sizes,
+        inner_lines,
+    )
 
     pictures = {"curves": draw_curves(groups)}
+    reported = groups[0].runs[0].kind.reported
+    if reported:
+        pictures["reported"] = draw_reported(groups, reported)
     if len({group.size for group in groups}) > 1:
         pictures["sizes"] = draw_sizes(groups)
     lines = inner_lines(groups)

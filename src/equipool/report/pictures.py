@@ -99,13 +99,49 @@ def draw_curves(groups: Sequence[Group]) -> bytes:
 def _draw_group(by_step: Axes, by_second: Axes, group: Group, style: Style) -> None:
     thick: dict[str, Any] = {"color": style.color, "linestyle": style.dashes, "linewidth": 2.2}
     thin: dict[str, Any] = {"color": style.color, "linewidth": 0.8, "alpha": 0.4}
-    mean = group.mean_curve()
+    mean = group.mean_curve(group.runs[0].kind.monitor)
     for ax, key, position in ((by_step, "step", 0), (by_second, "training_seconds", 1)):
         for run in group.runs:
             values = [_or_gap(run.value(entry)) for entry in run.curve]
             ax.plot([entry[key] for entry in run.curve], values, **thin)
         ax.plot([point[position] for point in mean], [point[2] for point in mean], **thick,
                 label=group.method, marker="o" if len(mean) < 3 else "")  # fmt: skip
+
+
+def draw_reported(groups: Sequence[Group], metrics: Sequence[str]) -> bytes:
+    """Further metrics against steps and against seconds of training, means over the runs; a row for
+    each size, a colour for each method and dashes for each metric."""
+    sizes = list(dict.fromkeys(group.size for group in groups))
+    with _figure(len(sizes), 2, 10, 3.6 * len(sizes)) as (axes, content):
+        for (by_step, by_second), size in zip(axes, sizes, strict=True):
+            same = [group for group in groups if group.size == size]
+            plot_means(by_step, by_second, same, metrics)
+            where = "" if size is None else f"{SIZE} {size}: "
+            _label(by_step, f"{where}by steps", "training steps", "")
+            _label(by_second, f"{where}by seconds", "seconds of training", "")
+    return content.getvalue()
+
+
+def plot_means(
+    by_step: Axes, by_second: Axes, groups: Sequence[Group], metrics: Sequence[str]
+) -> None:
+    """Draw the means over the runs of metrics, the first solid, the second dashed, and say which
+    is which."""
+    drawn = styles([group.method for group in groups])
+    for group in groups:
+        for metric, dashes in zip(metrics, DASHES, strict=False):
+            mean = group.mean_curve(metric)
+            style: dict[str, Any] = {"color": drawn[group.method].color, "linestyle": dashes,
+                                     "linewidth": 1.8}  # fmt: skip
+            for ax, position in ((by_step, 0), (by_second, 1)):
+                ax.plot([point[position] for point in mean], [point[2] for point in mean], **style,
+                        marker="o" if len(mean) < 3 else "")  # fmt: skip
+    for method, own in drawn.items():
+        by_second.plot([], [], color=own.color, linewidth=1.8, label=method)
+    for metric, dashes in zip(metrics, DASHES, strict=False):
+        by_second.plot([], [], color="gray", linestyle=dashes, linewidth=1.8, label=metric)
+    by_second.sharey(by_step)
+    by_second.legend(fontsize=10, frameon=False)
 
 
 def _or_gap(value: float | None) -> float:

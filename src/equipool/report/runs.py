@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import equipool.tasks  # noqa: F401  so that our own tasks are known
 from equipool.training import Task, read_log, read_record
 from equipool.training.config import known_tasks
+from equipool.training.examination import Examination, examination_folder, read_examination
 from equipool.training.folder import PARTS, RunFolder
 
 Entry = dict[str, Any]
@@ -22,7 +23,8 @@ class RunResult:
     Each entry of `curve` is an evaluation with `step`, `seconds`, `training_seconds` and
     `metrics`. `points` are those of the log, which only a run's directory has. `ran_on` has an
     entry for each piece: `hardware`, `versions`, and `together`, the number of runs that shared the
-    device. What only a record tells is None for a run that is not finished.
+    device. What only a record tells is None for a run that is not finished. `examination` is what
+    `equipool evaluate` left in the run's directory, of the best checkpoint or else of the last.
     """
 
     name: str
@@ -39,6 +41,7 @@ class RunResult:
     points: Sequence[Entry]
     spikes: int
     skipped: int
+    examination: Examination = field(default_factory=Examination)
 
     @property
     def kind(self) -> type[Task]:
@@ -66,6 +69,11 @@ class RunResult:
     def value(self, entry: Entry) -> float | None:
         """The monitored metric of an evaluation."""
         found: float | None = entry["metrics"][self.kind.monitor]
+        return found
+
+    def other_value(self, entry: Entry, metric: str) -> float | None:
+        """Another metric of an evaluation; None where it is not finite, or not there."""
+        found: float | None = entry["metrics"].get(metric)
         return found
 
     def _sure_value(self, entry: Entry) -> float:
@@ -154,6 +162,11 @@ def _settings(file: Path, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _from_folder(path: Path) -> RunResult:
+    found = (read_examination(examination_folder(path, which)) for which in ("best", "last"))
+    return replace(_from_files(path), examination=next(filter(None, found), Examination()))
+
+
+def _from_files(path: Path) -> RunResult:
     folder = RunFolder(path)
     log = read_log(folder.log)
     points = [entry for entry in log if "event" not in entry]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from equipool.report.groups import SIZE, Group, group_runs
+from equipool.report.groups import SIZE, Group, group_runs, mean_of
 from equipool.report.runs import Entry, RunResult
 
 
@@ -39,6 +40,51 @@ def summarize(runs: Sequence[RunResult]) -> Summary:
     rows = [_row(group, groups, seconds) for group in groups]
     monitor = groups[0].runs[0].kind.monitor
     return Summary(f"{groups[0].runs[0].task}: {monitor}", tuple(headings), tuple(rows))
+
+
+def summarize_reported(runs: Sequence[RunResult]) -> Summary:
+    """Means and standard deviations over the seeds of the task's further metrics: of the last
+    evaluations, and of those that are best by the monitored metric."""
+    groups = group_runs(runs)
+    kind = groups[0].runs[0].kind
+    headings = [*groups[0].settings, "runs"]
+    for metric in kind.reported:
+        headings += [metric, f"{metric} at the best {kind.monitor}"]
+    rows = tuple(_reported_row(group, kind.reported) for group in groups)
+    title = f"{groups[0].runs[0].task}: {', '.join(kind.reported)}"
+    return Summary(title, tuple(headings), rows)
+
+
+def _reported_row(group: Group, metrics: Sequence[str]) -> tuple[str, ...]:
+    cells = [*(str(value) for value in group.settings.values()), _count(group)]
+    for metric in metrics:
+        cells.append(spread(group.final_values(metric)))
+        cells.append(spread(group.selected_values(metric)))
+    return tuple(cells)
+
+
+def spread(values: Sequence[float | None]) -> str:
+    """Mean and standard deviation.
+
+    Example:
+        >>> spread([1.0, 3.0]), spread([0.5]), spread([1.0, None])
+        ('2 ± 1.41', '0.5', 'not finite')
+    """
+    finite = [value for value in values if value is not None]
+    mean = number(mean_of(values))
+    if len(finite) < max(2, len(values)):
+        return mean
+    return f"{mean} ± {number(statistics.stdev(finite))}"
+
+
+def summaries(runs: Sequence[RunResult]) -> list[Summary]:
+    """The table of the monitored metric, and that of further ones where the task has them."""
+    found = [summarize(runs)]
+    return [*found, summarize_reported(runs)] if _has_reported(runs) else found
+
+
+def _has_reported(runs: Sequence[RunResult]) -> bool:
+    return bool(runs[0].kind.reported)
 
 
 def _row(group: Group, groups: Sequence[Group], seconds: float | None) -> tuple[str, ...]:

@@ -5,9 +5,10 @@ A task says what is trained (`Task`), a config how (`TrainingConfig`), and `trai
 
 from equipool.training.checkpoint import BrokenCheckpointError
 from equipool.training.config import TrainingConfig
+from equipool.training.examination import Examination
 from equipool.training.files import StorageError
 from equipool.training.folder import ConfigMismatchError
-from equipool.training.loading import evaluate, load_network
+from equipool.training.loading import evaluate, examine, load_network
 from equipool.training.log import read_log
 from equipool.training.loop import Plan, train
 from equipool.training.record import Record, read_record
@@ -18,6 +19,7 @@ __all__ = [
     "Batch",
     "BrokenCheckpointError",
     "ConfigMismatchError",
+    "Examination",
     "Loss",
     "Plan",
     "Record",
@@ -26,6 +28,7 @@ __all__ = [
     "Task",
     "TrainingConfig",
     "evaluate",
+    "examine",
     "load_network",
     "read_log",
     "read_record",

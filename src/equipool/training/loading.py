@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -10,10 +12,12 @@ from torch import nn
 from equipool.training.checkpoint import Checkpoints
 from equipool.training.config import task_from_config, training_from_config
 from equipool.training.devices import Place, dtype_of_weights, products_in
+from equipool.training.examination import Examination
 from equipool.training.extras import check_extras
 from equipool.training.folder import RunFolder
 from equipool.training.statistics import evaluation_mode
 from equipool.training.step import make_network
+from equipool.training.task import Task
 
 
 def load_network(
@@ -54,9 +58,27 @@ def evaluate(
         which: `"best"` or `"last"`.
         device: where to compute it; None for a GPU where there is one.
     """
+    with _in_place(run, which, device) as (task, network, place):
+        return dict(task.evaluate(network, place.device))
+
+
+def examine(
+    run: str | Path, which: str = "best", *, device: str | torch.device | None = None
+) -> Examination:
+    """The tables and pictures that the task has of a run's network, in the run's precision. The
+    arguments are those of `evaluate`."""
+    with _in_place(run, which, device) as (task, network, place):
+        return task.examine(network, place.device)
+
+
+@contextmanager
+def _in_place(
+    run: str | Path, which: str, device: str | torch.device | None
+) -> Iterator[tuple[Task, nn.Module, Place]]:
+    """The task, and the network where and as it is evaluated."""
     config = RunFolder(run).read_config()
     task, precision = task_from_config(config), training_from_config(config).precision
     place = Place(device, precision)
     network: nn.Module = place.fabric.setup_module(load_network(run, which))
     with products_in(precision), evaluation_mode(network):
-        return dict(task.evaluate(network, place.device))
+        yield task, network, place

@@ -9,6 +9,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from equipool.training.examination import Examination
+
 Batch = dict[str, Tensor]
 
 
@@ -86,6 +88,8 @@ class Task(ABC):
     #: The key of `evaluate`'s result by which the best checkpoint is chosen.
     monitor: ClassVar[str]
     lower_is_better: ClassVar[bool] = True
+    #: Further keys that a report tells of.
+    reported: ClassVar[tuple[str, ...]] = ()
 
     batch_size: int
     seed: int
@@ -120,3 +124,8 @@ class Task(ABC):
         Called without gradients and with the network in evaluation mode; every process of
         several calls it, and all must get the same numbers.
         """
+
+    def examine(self, network: nn.Module, device: torch.device) -> Examination:
+        """Tables and pictures of what a trained network does, for people to look at. Called as
+        `evaluate` is, but by one process and once. By default there are none."""
+        return Examination()

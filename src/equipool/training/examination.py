@@ -1,0 +1,114 @@
+"""What a task shows of a trained network, beside its metrics: tables and pictures."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from equipool.training.files import naming, to_json, write_atomically
+
+INDEX = "examination.json"
+
+# A float is a share of one, shown in percent; a whole number is a count.
+Cell = str | int | float
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table; the first cell of a row says what it is."""
+
+    title: str
+    headings: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture as PNG, and what is to be seen in it."""
+
+    caption: str
+    png: bytes
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """Pictures that belong together."""
+
+    title: str
+    pictures: tuple[Picture, ...]
+
+
+@dataclass(frozen=True)
+class Examination:
+    """Tables and pictures. False where there are none."""
+
+    tables: tuple[Table, ...] = ()
+    galleries: tuple[Gallery, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.tables or self.galleries)
+
+
+def cell_text(cell: Cell) -> str:
+    """A cell as it is shown.
+
+    Example:
+        >>> cell_text(0.256), cell_text(1200), cell_text("all")
+        ('25.6 %', '1,200', 'all')
+    """
+    if isinstance(cell, float):
+        return f"{100 * cell:.1f} %"
+    return f"{cell:,}" if isinstance(cell, int) else cell
+
+
+def examination_folder(run: str | Path, which: str) -> Path:
+    """Where a run keeps the examination of its `"best"` or `"last"` checkpoint."""
+    return Path(run) / f"examination-{which}"
+
+
+def write_examination(examination: Examination, folder: Path) -> None:
+    """Write it to a folder of its own, pictures as files; what was there before is replaced."""
+    shutil.rmtree(folder, ignore_errors=True)
+    with naming(folder):
+        folder.mkdir(parents=True)
+    galleries = []
+    for number, gallery in enumerate(examination.galleries, start=1):
+        entries = []
+        for place, picture in enumerate(gallery.pictures, start=1):
+            file = f"{number}-{place:02}.png"
+            write_atomically(folder / file, picture.png)
+            entries.append({"caption": picture.caption, "file": file})
+        galleries.append({"title": gallery.title, "pictures": entries})
+    content = {"tables": [asdict(table) for table in examination.tables], "galleries": galleries}
+    write_atomically(folder / INDEX, to_json(content))
+
+
+def read_examination(folder: Path) -> Examination:
+    """Read what `write_examination` wrote; an empty one where there is none."""
+    file = folder / INDEX
+    if not file.exists():
+        return Examination()
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        return Examination(
+            tuple(_table(entry) for entry in content["tables"]),
+            tuple(_gallery(entry, folder) for entry in content["galleries"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{file} is not that of an examination: {error}") from error
+
+
+def _table(entry: dict[str, Any]) -> Table:
+    rows = tuple(tuple(row) for row in entry["rows"])
+    return Table(entry["title"], tuple(entry["headings"]), rows)
+
+
+def _gallery(entry: dict[str, Any], folder: Path) -> Gallery:
+    pictures = tuple(
+        Picture(picture["caption"], (folder / picture["file"]).read_bytes())
+        for picture in entry["pictures"]
+    )
+    return Gallery(entry["title"], pictures)
