@@ -31,14 +31,16 @@ def make_app() -> typer.Typer:
     import typer
 
     from equipool.bench import command as bench
-    from equipool.commands import evaluate, report, sweep, train
+    from equipool.commands import ablate, evaluate, predict, report, sweep, train
 
     app = typer.Typer(
         name="equipool", help="Equilibrium Aggregation for PyTorch.", no_args_is_help=True
     )
     app.add_typer(train.app, name="train")
     app.command("evaluate")(evaluate.evaluate)
+    app.command("predict")(predict.predict)
     app.add_typer(sweep.app, name="sweep")
+    app.add_typer(ablate.app, name="ablate")
     app.command("report")(report.report)
     app.add_typer(bench.app, name="bench")
     return app

@@ -121,3 +121,9 @@ def test_the_median_has_the_presets():
 def test_columns_of_labels_are_one_value():
     labels = {flag.option: flag for flag in flags_of(MoleculeTask)}["--labels"]
     assert labels.read_several("A,B") == ("A,B",)
+
+
+def test_the_help_tells_the_tasks_own_defaults():
+    flags = {flag.option: flag for flag in flags_of(MoleculeTask)}
+    assert flags["--aux-weight"].default == "0.0"
+    assert FLAGS["--aux-weight"].default == "0.0001"

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import pytest
 from typer.testing import CliRunner
@@ -96,6 +97,106 @@ def test_a_column_that_is_not_there_is_named(equipool, table, tmp_path):
     done = equipool("train", "molecules", given, "--out", tmp_path / "run")
     assert done.exit_code != 0
     assert "nitrogen" in done.output
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"), [({}, 0.0), ({"--aux-weight": "0.5"}, 0.5)], ids=["unsaid", "said"]
+)
+def test_auxiliary_losses_are_weighed_once(equipool, table, tmp_path, more, expected):
+    out = tmp_path / "run"
+    done = equipool("train", "molecules", flags(table) | more, "--out", out)
+    assert done.exit_code == 0, done.output
+    assert read_record(out / "record.json").config["training"]["aux_weight"] == expected
+
+
+@pytest.mark.parametrize("flag", ["--labels", "--split", "--smiles", "--kind"])
+def test_what_is_for_a_table_is_refused_without_one(equipool, tmp_path, flag):
+    given = TINY | {"--dataset": "tox21", flag: "regression"}
+    done = equipool("train", "molecules", given, "--out", tmp_path / "run")
+    assert done.exit_code == 2
+    assert f"{flag[2:]} is 'regression', expected None where csv is not given" in done.output
+
+
+def test_a_run_on_a_table_claims_no_data_set(equipool, table, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = equipool("train", "molecules", flags(table))
+    assert done.exit_code == 0, done.output
+    (config,) = tmp_path.glob("runs/**/config.json")
+    assert config.parent.name == "csv-table-convolution-gin-equilibrium-seed-0"
+    assert json.loads(config.read_text())["fields"]["dataset"] is None
+
+
+def test_the_kind_of_the_labels_can_be_said(equipool, table, tmp_path):
+    given = flags(table) | {"--kind": "regression"}
+    done = equipool("train", "molecules", given, "--out", tmp_path / "run")
+    assert done.exit_code == 0, done.output
+    record = read_record(tmp_path / "run" / "record.json")
+    assert "valid_mae_oxygen" in record.metrics
+    assert record.config["data"]["kind"] == "regression"
+    given = flags(table) | {"--labels": "letters", "--kind": "classification"}
+    done = equipool("train", "molecules", given, "--out", tmp_path / "other")
+    assert done.exit_code != 0
+    assert "column 'letters': expected 0 or 1, found '8'" in done.output
+
+
+def change(table):
+    """The labels swap their names: the numbers of columns and rows stay."""
+    lines = table.read_text(encoding="utf-8").splitlines()
+    assert lines[0] == "structure,oxygen,letters,part"
+    table.write_text("\n".join(["structure,letters,oxygen,part", *lines[1:]]) + "\n", "utf-8")
+
+
+def test_a_run_whose_table_has_changed_is_neither_gone_on_with_nor_evaluated(
+    equipool, table, tmp_path
+):
+    out = tmp_path / "run"
+    given = flags(table) | {"--labels": "none"}
+    assert equipool("train", "molecules", given, "--out", out).exit_code == 0
+    assert equipool("evaluate", out, "--device", "cpu").exit_code == 0
+    change(table)
+    changed = "data.labels: ['oxygen', 'letters'] in the run, ['letters', 'oxygen'] here"
+    for words in (["evaluate", out, "--device", "cpu"],
+                  ["train", "molecules", "--out", out, "--resume", "--device", "cpu"]):  # fmt: skip
+        done = equipool(*words)
+        assert done.exit_code == 1
+        assert changed in done.output
+        assert "data.fingerprint" in done.output
+
+
+def test_a_run_knows_its_table_from_another_folder(equipool, table, tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    monkeypatch.chdir(tmp_path)
+    given = flags(table) | {"--csv": "table.csv"}
+    assert equipool("train", "molecules", given, "--out", out).exit_code == 0
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    done = equipool("evaluate", "../run", "--device", "cpu")
+    assert done.exit_code == 0, done.output
+
+
+def test_a_table_that_changes_is_read_again_when_a_run_starts(table, tmp_path):
+    task = MoleculeTask(csv=str(table), smiles="structure", split="part")
+    with using_data_folder(tmp_path / "data"):
+        before = task.data()
+        change(table)
+        assert task.data() is before  # as long as a run goes
+        assert MoleculeTask(csv=str(table), smiles="structure", split="part").facts()["labels"] == [
+            "letters", "oxygen",
+        ]  # fmt: skip
+        assert task.facts()["labels"] == ["letters", "oxygen"]
+        assert task.data().molecules.label_names == ("letters", "oxygen")
+
+
+def test_a_sweep_is_planned_without_the_data(equipool, table, tmp_path):
+    out = tmp_path / "sweep"
+    given = flags(table) | {"--aggregation": "sum,mean"}
+    done = equipool("sweep", "molecules", given, "--out", out)
+    assert done.exit_code == 0, done.output
+    table.unlink()
+    shutil.rmtree(tmp_path / "data")  # with what was prepared of it
+    again = equipool("sweep", "molecules", given, "--out", out)
+    assert again.exit_code == 0, again.output
+    assert "2 done, 0 to go on with, 0 to start" in again.output
 
 
 def test_data_that_is_not_there_is_said(equipool, tmp_path):

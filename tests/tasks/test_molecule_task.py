@@ -9,7 +9,13 @@ import torch
 
 from equipool import EquilibriumAggregation
 from equipool.data import using_data_folder
-from equipool.data.molecules import CsvSource, ScaffoldSplit
+from equipool.data.molecules import (
+    CsvSource,
+    KeepUnsanitised,
+    LeaveOut,
+    RandomSplit,
+    ScaffoldSplit,
+)
 from equipool.data.molecules.metrics import mean_roc_auc
 from equipool.tasks import TASKS, MoleculeTask
 from equipool.tasks.molecules import predict_molecules
@@ -54,6 +60,11 @@ def network(task):
         ("aggregation", "median", "one of"),
         ("local_aggregation", "mean", "one of"),
         ("dataset", "zinc", "one of"),
+        ("kind", "ranking", "one of"),
+        ("labels", "a,b", "None where csv is not given"),
+        ("smiles", "smiles", "None where csv is not given"),
+        ("split", "scaffold", "None where csv is not given"),
+        ("kind", "regression", "None where csv is not given"),
     ],
 )
 def test_what_cannot_be_is_refused(name, value, expected):
@@ -65,7 +76,7 @@ def test_it_is_known_by_its_name():
     assert TASKS["molecules"] is MoleculeTask
 
 
-def test_its_fields_survive_json():
+def test_its_fields_survive_json(molecules):
     config = run_config(TINY, TrainingConfig(steps=1))
     assert task_from_config(json.loads(json.dumps(config))) == TINY
 
@@ -78,12 +89,56 @@ def test_the_paper():
     assert (task.readout_aux_weight, task.local_aux_weight) == (1.0, 1e-4)
 
 
-def test_a_table_is_a_source():
+def test_a_table_is_a_source(tmp_path, monkeypatch):
     assert TINY.source() == "molhiv"
-    own = dataclasses.replace(TINY, csv="a.csv", smiles="S", labels="x,y")
-    assert own.source() == CsvSource("a.csv", "S", ("x", "y"), ScaffoldSplit())
-    assert dataclasses.replace(own, labels=None).source().labels is None
-    assert dataclasses.replace(own, dataset="none of ours").csv == "a.csv"
+    monkeypatch.chdir(tmp_path)
+    table = str(tmp_path / "a.csv")
+    own = dataclasses.replace(TINY, csv="a.csv", smiles="S", labels="x, y", kind="regression")
+    assert own.source() == CsvSource(table, "S", ("x", "y"), ScaffoldSplit(), "regression")
+    other = dataclasses.replace(own, labels=None, smiles=None, split="random", kind=None)
+    assert other.source() == CsvSource(table, "smiles", None, RandomSplit())
+
+
+def test_a_table_is_found_from_elsewhere_and_is_no_data_set(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    own = MoleculeTask(csv="a.csv", dataset="molpcba")  # as of a preset
+    assert own == MoleculeTask(csv=str(tmp_path / "a.csv"))
+    assert own.dataset is None
+    saved = dataclasses.asdict(own)
+    monkeypatch.chdir(tmp_path.parent)
+    assert MoleculeTask(**saved) == own
+    assert own.source().location == tmp_path / "a.csv"
+
+
+def test_ogbs_own_names_are_known():
+    assert MoleculeTask(dataset="ogbg-molpcba") == MoleculeTask(dataset="molpcba")
+
+
+def test_a_virtual_node_needs_two_molecules(molecules):
+    with pytest.raises(ValueError, match="batch_size is 1, expected 2 or more with a virtual node"):
+        MoleculeTask(virtual_node=True, batch_size=1)
+    task = dataclasses.replace(TINY, virtual_node=True)
+    batch(task, shard=Shard(0, 2))
+    with pytest.raises(ValueError, match="batch_size is 4 in 4 processes, expected 2 or more"):
+        batch(task, shard=Shard(0, 4))
+
+
+def test_what_is_remembered_of_the_data(molecules):
+    found = run_config(TINY, TrainingConfig(steps=1))["data"]
+    fingerprint = found.pop("fingerprint")
+    assert found == {
+        "labels": ["label 0", "label 1"],
+        "kind": "classification",
+        "molecules": {"train": 36, "valid": 12, "test": 12},
+    }
+    assert len(fingerprint) == 16
+
+
+def test_molecules_that_rdkit_refuses_are_treated_as_in_the_data():
+    for dataset in ("molhiv", "molpcba"):
+        assert MoleculeTask(dataset=dataset).unparsable() == KeepUnsanitised()
+    for task in (MoleculeTask(dataset="tox21"), MoleculeTask(csv="a.csv")):
+        assert task.unparsable() == LeaveOut()
 
 
 def test_fields_reach_the_network(molecules):
@@ -166,6 +221,99 @@ def test_parts_of_a_batch_have_the_loss_of_the_whole(molecules):
         whole = TINY.loss(model, batch(TINY, step)).value
         parts = [TINY.loss(model, batch(TINY, step, Shard(rank, 2))).value for rank in range(2)]
         torch.testing.assert_close(sum(parts) / 2, whole)
+
+
+def test_so_have_parts_of_a_batch_with_fewer_labels_than_parts(tmp_path, monkeypatch):
+    found = generated(60)
+    found.labels[:] = math.nan
+    found.labels[::6, 0] = 1
+    serve(found, monkeypatch)
+    numbers = set()
+    with using_data_folder(tmp_path):
+        model = network(TINY).eval()
+        for step in range(8):
+            joined = batch(TINY, step)
+            whole = TINY.loss(model, joined).value
+            parts = [TINY.loss(model, batch(TINY, step, Shard(rank, 4))).value for rank in range(4)]
+            torch.testing.assert_close(sum(parts) / 4, whole)
+            positions = joined["molecules"][joined["molecules"] >= 0]
+            numbers.add(int((~found.labels[positions].isnan()).sum()))
+    assert {0, 1} < numbers
+
+
+def test_a_network_without_a_virtual_node_makes_none(monkeypatch):
+    monkeypatch.setattr("equipool.tasks.molecules.task.VirtualNode", None)
+    assert TINY.make_network(1, None).virtual_node is None
+
+
+def test_training_without_a_label_is_refused(tmp_path, monkeypatch):
+    found = generated(40)
+    found.labels[found.split["train"]] = math.nan
+    serve(found, monkeypatch)
+    expected = "no label is known of the 24 training molecules"
+    with using_data_folder(tmp_path), pytest.raises(ValueError, match=expected):
+        TINY.facts()
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        ("classification", 0.0, "no label has both a 0 and a 1 there"),
+        ("classification", math.nan, "no label has both a 0 and a 1 there"),
+        ("regression", math.nan, "no label is known there"),
+    ],
+)
+def test_validation_labels_that_give_no_score_are_said(
+    kind, value, expected, tmp_path, monkeypatch, capsys
+):
+    found = generated(40, kind=kind)
+    serve(found, monkeypatch)
+    with using_data_folder(tmp_path / "as it is"):
+        TINY.data()
+    assert not capsys.readouterr().err
+    found.labels[found.split["valid"]] = value
+    with using_data_folder(tmp_path / "changed"):
+        TINY.data()
+    said = f"molhiv: the validation part gives no score, as {expected}"
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_an_empty_validation_part_is_said(kind, tmp_path, monkeypatch, capsys):
+    found = generated(40, kind=kind)
+    found.split["valid"] = found.split["valid"][:0]
+    serve(found, monkeypatch)
+    with using_data_folder(tmp_path):
+        TINY.data()
+    assert "the validation part gives no score, as it is empty" in capsys.readouterr().err
+
+
+def test_what_a_captured_step_reads_stays_where_it_is(tmp_path, monkeypatch):
+    serve(generated(20, kind="regression"), monkeypatch)
+    with using_data_folder(tmp_path):
+        task = dataclasses.replace(TINY, seed=1000)
+        deviation, arrays = task.prepared().labels(CPU).deviation, task.data().storage(CPU).arrays
+        for seed in range(100):
+            dataclasses.replace(TINY, seed=seed).prepared().labels(CPU)
+        for other in range(20):
+            with using_data_folder(tmp_path / str(other)):
+                task.data()
+        task.facts()
+        assert task.prepared().labels(CPU).deviation is deviation
+        assert task.data().storage(CPU).arrays is arrays
+
+
+def test_long_molecules_are_predicted_a_few_at_a_time(molecules, monkeypatch):
+    model = network(TINY).eval()
+    expected = predict_molecules(model, molecules, CPU)
+    longest = int(molecules.num_atoms.max())
+    monkeypatch.setattr("equipool.tasks.molecules.predicting.ATOMS_AT_ONCE", 7 * longest + 1)
+    sizes = []
+    model.register_forward_pre_hook(lambda _, given: sizes.append(given[0].num_molecules))
+    torch.testing.assert_close(predict_molecules(model, molecules, CPU), expected)
+    assert set(sizes) == {7}
+    monkeypatch.setattr("equipool.tasks.molecules.predicting.ATOMS_AT_ONCE", 1)
+    torch.testing.assert_close(predict_molecules(model, molecules, CPU), expected)
 
 
 def test_every_molecule_is_evaluated_once(molecules, monkeypatch):

@@ -508,3 +508,42 @@ def test_a_compiled_step_trains_the_same(tmp_path):
     assert steps < len(read_log(folder / "log.jsonl"))
     for name, value in last_tensors(folder).items():
         torch.testing.assert_close(value, found[name], rtol=1e-9, atol=1e-9, equal_nan=True)
+
+
+@dataclass(frozen=True)
+class Fed(Toy):
+    """A toy with data, which may change."""
+
+    name: ClassVar[str] = "fed toy"
+    rows: ClassVar[int] = 3
+
+    def facts(self):
+        return {"rows": self.rows}
+
+
+def test_a_run_whose_data_has_changed_is_neither_gone_on_with_nor_evaluated(tmp_path, monkeypatch):
+    folder = run(tmp_path, Fed())
+    before = evaluate(folder, device="cpu")
+    run(tmp_path, Fed(), resume=True)
+    monkeypatch.setattr(Fed, "rows", 4)
+    changed = "data.rows: 3 in the run, 4 here"
+    with pytest.raises(ConfigMismatchError, match=changed):
+        run(tmp_path, Fed(), resume=True)
+    with pytest.raises(ConfigMismatchError, match=f"not what .* was trained on:\n  {changed}"):
+        evaluate(folder, device="cpu")
+    with pytest.raises(ConfigMismatchError, match=changed):
+        load_network(folder)
+    monkeypatch.setattr(Fed, "rows", 3)
+    assert evaluate(folder, device="cpu") == before
+
+
+def test_where_nothing_was_best_it_is_said(tmp_path, monkeypatch, capsys):
+    folder = run(tmp_path)
+    load_network(folder)
+    assert "no best" not in capsys.readouterr().out
+    monkeypatch.setattr(Toy, "evaluate", lambda self, network, device: {"error": math.nan})
+    folder = run(tmp_path, name="without")
+    load_network(folder, "last")
+    assert "no best" not in capsys.readouterr().out
+    load_network(folder)
+    assert "has no best checkpoint" in capsys.readouterr().out

@@ -13,6 +13,7 @@ from equipool.training import Shard, TrainingConfig
 from equipool.training.config import (
     FREE,
     differences,
+    differences_of_choice,
     run_config,
     task_from_config,
     training_from_config,
@@ -60,6 +61,34 @@ def test_equal_configs_do_not_differ_and_tuples_are_lists():
     assert differences(saved, run_config(Toy(broken_steps=(1,)), config())) == []
 
 
+@dataclass(frozen=True)
+class Fed(Toy):
+    """A toy with data."""
+
+    name: ClassVar[str] = "fed"
+    rows: ClassVar[int] = 3
+
+    def facts(self):
+        return {"rows": self.rows, "columns": ("a", "b")}
+
+
+def test_what_is_known_of_the_data_belongs_to_a_run(monkeypatch):
+    saved = run_config(Fed(), config())
+    assert saved["data"] == {"rows": 3, "columns": ["a", "b"]}
+    assert differences(saved, run_config(Fed(), config())) == []
+    monkeypatch.setattr(Fed, "rows", 4)
+    given = run_config(Fed(), config())
+    assert differences(saved, given) == ["data.rows: 3 in the run, 4 here"]
+    assert differences_of_choice(saved, given) == []
+    assert differences_of_choice(saved, run_config(Fed(seed=1), config())) == [
+        "task.seed: 0 in the run, 1 here"
+    ]
+
+
+def test_a_task_without_data_has_nothing_to_remember():
+    assert run_config(Toy(), config()).keys() == {"task", "fields", "training"}
+
+
 def test_differences_are_named_field_by_field():
     saved, given = run_config(Toy(), config()), run_config(Toy(seed=1), config(learning_rate=0.5))
     assert differences(saved, given) == [
@@ -69,7 +98,8 @@ def test_differences_are_named_field_by_field():
 
 
 def test_what_changes_no_number_may_differ():
-    changed = {"capture": False, "checkpoint_every": 3, "checkpoint_seconds": 9.0, "keep_last": 4}
+    changed = {"capture": False, "compile": True, "checkpoint_every": 3, "checkpoint_seconds": 9.0}
+    changed |= {"keep_last": 4}
     assert changed.keys() == set(FREE)
     assert differences(run_config(Toy(), config()), run_config(Toy(), config(**changed))) == []
 

@@ -40,10 +40,10 @@ class Study:
     """An ablation.
 
     Args:
-        varied: the field whose values are compared.
-        values: as on the command line; None where they are shares of the field's own sizes.
-        fixed: what the paper's has, unless flags say otherwise.
-        beside: runs to compare with, which have one value of all fields.
+        varied: the flag whose values are compared, by its name in Python.
+        values: as on the command line; None where they are shares of the sizes that it has.
+        fixed: values of further flags, unless they are given.
+        beside: the same for runs to compare with, given or not.
     """
 
     varied: str
@@ -52,11 +52,14 @@ class Study:
     beside: Mapping[str, str] = field(default_factory=dict)
 
 
+GCN = {"aggregation": "equilibrium", "convolution": "gcn"}
+GIN = GCN | {"convolution": "gin"}
+
 STUDIES: dict[str, dict[str, Study]] = {
     MoleculeTask.name: {
-        "steps": Study("inner_steps", "1,2,5,10", {"convolution": "gcn"}, {"aggregation": "sum"}),
-        "aux-weight": Study("readout_aux_weight", "1e-4,1e-3,1e-2,1e-1,1", {"convolution": "gin"}),
-        "capacity": Study("potential", None, {"convolution": "gcn"}),
+        "steps": Study("inner_steps", "1,2,5,10", GCN, beside={"aggregation": "sum"}),
+        "aux-weight": Study("readout_aux_weight", "1e-4,1e-3,1e-2,1e-1,1", GIN),
+        "capacity": Study("potential", None, GCN),
     }
 }
 
@@ -124,10 +127,8 @@ def _chosen(request: Request, only: str | None) -> dict[str, Study]:
 
 def _sweeps(study: Study, request: Request, options: AblateOptions) -> Iterator[dict[Flag, str]]:
     """The flags of the study's sweeps."""
-    flags = {flag.name: flag for flag in request.flags if flag.part == TASK}
-    fixed = {flags["aggregation"]: "equilibrium"}
-    fixed |= {flags[name]: value for name, value in study.fixed.items()}
-    given = fixed | request.given
+    flags = {flag.parameter: flag for flag in request.flags}
+    given = {flags[name]: value for name, value in study.fixed.items()} | request.given
     values = study.values or _shares(flags[study.varied], request, options.preset)
     yield given | {flags[study.varied]: values}
     if study.beside:
@@ -145,7 +146,7 @@ def _shares(flag: Flag, request: Request, preset: str | None) -> str:
 def _sweep_options(options: AblateOptions, out: Path, begin: float) -> SweepOptions:
     left = options.max_seconds
     if left is not None and left > 0:
-        left = max(left - (time.monotonic() - begin), 1e-3)
+        left = max(round(left - (time.monotonic() - begin), 1), 0.1)
     return SweepOptions(
         out=out,
         preset=options.preset,
@@ -157,12 +158,16 @@ def _sweep_options(options: AblateOptions, out: Path, begin: float) -> SweepOpti
 
 
 def _how(request: Request, options: AblateOptions) -> str:
-    given = {"--only": options.only, "--out": options.out, "--preset": options.preset}
-    device = None if options.device == "auto" else options.device
-    together = None if options.together == 1 else options.together
-    given |= {"--device": device, "--together": together, "--max-seconds": options.max_seconds}
-    words = ["ablate", request.kind.name, *request.words()]
-    return command_line(words, given | {"--data-dir": options.data_dir})
+    given: dict[str, object] = {
+        "--only": options.only,
+        "--out": options.out,
+        "--preset": options.preset,
+        "--device": None if options.device == "auto" else options.device,
+        "--together": None if options.together == 1 else options.together,
+        "--max-seconds": options.max_seconds,
+        "--data-dir": options.data_dir,
+    }
+    return command_line(["ablate", request.kind.name, *request.words()], given)
 
 
 def _conclude(folder: Path, setting: str) -> None:

@@ -67,22 +67,23 @@ def flags_of(kind: type[Task]) -> list[Flag]:
         >>> [flag.option for flag in flags_of(MedianTask)][:3]
         ['--aggregation', '--embedding', '--batch-size']
     """
-    own = _flags(kind, TASK, taken=())
-    return own + _flags(TrainingConfig, TRAINING, taken={flag.name for flag in own})
+    own = _flags(kind, TASK, taken=(), defaults={})
+    taken = {flag.name for flag in own}
+    return own + _flags(TrainingConfig, TRAINING, taken, kind.training_defaults)
 
 
-def _flags(kind: type, part: str, taken: Iterable[str]) -> list[Flag]:
+def _flags(kind: type, part: str, taken: Iterable[str], defaults: Mapping[str, Any]) -> list[Flag]:
     about, types = documented_arguments(kind), get_type_hints(kind)
     found = []
     for field in fields(kind):
-        given = field.default is not MISSING
+        default = defaults.get(field.name, field.default)
         found.append(
             Flag(
                 part,
                 field.name,
                 f"training_{field.name}" if field.name in taken else field.name,
                 reader_of(types[field.name]),
-                written(field.default) if given else None,
+                None if default is MISSING else written(default),
                 _with_names(field.name, about.get(field.name, "")),
             )
         )

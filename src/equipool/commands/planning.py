@@ -10,7 +10,7 @@ from typing import Any
 from equipool.commands.flags import Flag
 from equipool.commands.settings import Values, build, combinations, run_name
 from equipool.training import ConfigMismatchError, Plan, Task
-from equipool.training.config import differences, run_config
+from equipool.training.config import chosen_config, differences_of_choice
 from equipool.training.folder import RunFolder
 
 
@@ -55,10 +55,11 @@ def _planned(
     kind: type[Task], values: Values, folder: Path, there: Mapping[Path, dict[str, Any]]
 ) -> Planned:
     task, config = build(kind, values)
-    wanted = run_config(task, config)
-    same = [path for path, saved in there.items() if not differences(saved, wanted)]
+    wanted = chosen_config(task, config)  # the data is looked at when a run starts
+    same = [path for path, saved in there.items() if not differences_of_choice(saved, wanted)]
     if not same and folder in there:
-        lines = "\n".join(f"  {line}" for line in differences(there[folder], wanted))
+        different = differences_of_choice(there[folder], wanted)
+        lines = "\n".join(f"  {line}" for line in different)
         raise ConfigMismatchError(
             f"{folder} holds a run of another config; choose another --out or the same settings:\n"
             f"{lines}"

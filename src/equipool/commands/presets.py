@@ -60,7 +60,7 @@ PRESETS: dict[str, dict[str, Preset]] = {
             asdict(OmniglotTask.quick()),
             {
                 "steps": 3000,
-                "learning_rate": 2e-3,
+                "learning_rate": 1e-3,
                 "schedule": "cosine",
                 "warmup_steps": 100,
                 "aux_weight": 0.0,

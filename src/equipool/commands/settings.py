@@ -17,7 +17,7 @@ from equipool.training.folder import RunFolder
 Values = dict[str, dict[str, Any]]  # of the fields, by the part they are in
 
 # The fields that a run's name always tells, where the task has them.
-TOLD = ("dataset", "convolution", "aggregation", "embedding", "seed")
+TOLD = ("dataset", "csv", "convolution", "aggregation", "embedding", "seed")
 
 
 def base_values(kind: type[Task], preset: str | None) -> Values:
@@ -58,7 +58,8 @@ def build(kind: type[Task], values: Values) -> tuple[Task, TrainingConfig]:
     """The task and the training settings."""
     if "steps" not in values[TRAINING]:
         raise ValueError("--steps is missing: say how many, or choose a --preset")
-    return kind(**_tupled(values[TASK])), TrainingConfig(**_tupled(values[TRAINING]))
+    training = {**kind.training_defaults, **values[TRAINING]}
+    return kind(**_tupled(values[TASK])), TrainingConfig(**_tupled(training))
 
 
 def _tupled(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,9 +87,8 @@ def combinations(values: Values, axes: Mapping[Flag, tuple[Any, ...]]) -> list[V
 
 def run_name(kind: type[Task], values: Values, told: Mapping[Flag, tuple[Any, ...]]) -> str:
     """A run's name: its aggregation, size and seed, and what else a sweep goes through."""
-    defaults = {f.name: f.default for f in fields(kind)}  # type: ignore[arg-type]
-    names = [name for name in TOLD if name in defaults]
-    parts = {name: values[TASK].get(name, defaults[name]) for name in names}
+    task = kind(**_tupled(values[TASK]))
+    parts = {name: getattr(task, name) for name in TOLD if getattr(task, name, None) is not None}
     for flag, choices in told.items():
         if len(choices) > 1:
             parts[flag.parameter] = values[flag.part][flag.name]
@@ -97,4 +97,6 @@ def run_name(kind: type[Task], values: Values, told: Mapping[Flag, tuple[Any, ..
 
 
 def _told(name: str, value: Any) -> str:
+    if name == "csv":
+        return f"csv-{Path(value).name.split('.')[0]}"
     return str(value) if name == "aggregation" else f"{name.replace('_', '-')}-{written(value)}"

@@ -49,13 +49,14 @@ class ImageEncoder(nn.Module):
     """The paper's convolutional residual network: a block for each number of channels, then a
     linear map of all that is left.
 
-    What the paper does not say is chosen so that all ways to pool learn with it. There is no
-    normalisation: it makes the embeddings of different images alike, and what they have in common
-    drowns the differences that are to be counted; with a normalisation of each image before each
-    activation, no method leaves the plateau of guessing within the steps in which all do without.
-    For the same reason there is no activation before the linear map, and the blocks start linear
-    (see `ConvolutionalBlock`). So there are no running statistics, and the embedding of an image
-    depends on nothing else.
+    What the paper does not say is chosen so that all ways to pool learn with it. What is to be
+    counted are differences between images, so embeddings must differ as the images do from the
+    start, and have little in common: blocks start linear (see `ConvolutionalBlock`), and there is
+    no activation before the linear map. With one, and blocks that do not start linear, sum pooling
+    did not leave the plateau of guessing within 1,000 steps at a learning rate of 0.003, where it
+    does with this encoder. There is no normalisation. Given such a start, group
+    normalisation made no difference that could be measured, and without one an image's embedding
+    depends on the image alone, and there are no running statistics.
 
     Args:
         image_size: a multiple of 2 to the number of blocks.

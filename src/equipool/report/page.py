@@ -10,6 +10,7 @@ from pathlib import Path
 from equipool.report.groups import Group, common_settings, group_runs, varying_settings
 from equipool.report.runs import RunResult
 from equipool.report.summary import equal_seconds, number, order_in_words, summaries
+from equipool.report.varied import draw_varied, summarize_varied, varied_settings
 from equipool.training.examination import cell_text
 from equipool.training.files import write_atomically
 
@@ -43,6 +44,10 @@ def write_page(runs: Sequence[RunResult], file: str | Path) -> None:
         order=order_in_words(runs).splitlines(),
         seconds=equal_seconds(groups),
         images={name: _embedded(picture) for name, picture in _pictures(groups).items()},
+        varied={
+            setting: (summarize_varied(runs, setting), _embedded(draw_varied(groups, setting)))
+            for setting in varied_settings(groups)
+        },
         run_headings=RUN_HEADINGS,
         run_rows=[_run_row(run) for run in runs],
         troubled=[run for run in runs if run.skipped or run.spikes],

@@ -47,7 +47,7 @@ def styles(labels: Sequence[str]) -> dict[str, Style]:
 
 
 @contextmanager
-def _figure(rows: int, columns: int, width: float, height: float) -> Iterator[tuple[Any, BytesIO]]:
+def panels(rows: int, columns: int, width: float, height: float) -> Iterator[tuple[Any, BytesIO]]:
     """Panels to draw on `[rows, columns]`, and where the picture is at the end. Without pyplot,
     nothing global is touched."""
     figure = Figure(figsize=(width, height), dpi=120, layout="constrained")
@@ -62,7 +62,7 @@ def _figure(rows: int, columns: int, width: float, height: float) -> Iterator[tu
     figure.savefig(content, format="png")
 
 
-def _label(ax: Axes, title: str, x: str, y: str) -> None:
+def label_axes(ax: Axes, title: str, x: str, y: str) -> None:
     ax.set_title(title, loc="left", fontsize=12)
     ax.set_xlabel(x, fontsize=11)
     ax.set_ylabel(y, fontsize=11)
@@ -80,14 +80,14 @@ def draw_curves(groups: Sequence[Group]) -> bytes:
     drawn = styles([group.method for group in groups])
     sizes = list(dict.fromkeys(group.size for group in groups))
     monitor = groups[0].runs[0].kind.monitor
-    with _figure(len(sizes), 2, 10, 3.6 * len(sizes)) as (axes, content):
+    with panels(len(sizes), 2, 10, 3.6 * len(sizes)) as (axes, content):
         for (by_step, by_second), size in zip(axes, sizes, strict=True):
             same = [group for group in groups if group.size == size]
             for group in same:
                 _draw_group(by_step, by_second, group, drawn[group.method])
             where = "" if size is None else f"{SIZE} {size}: "
-            _label(by_step, f"{where}by steps", "training steps", monitor)
-            _label(by_second, f"{where}by seconds", "seconds of training", "")
+            label_axes(by_step, f"{where}by steps", "training steps", monitor)
+            label_axes(by_second, f"{where}by seconds", "seconds of training", "")
             if all(_is_logarithmic(group) for group in same):
                 by_step.set_yscale("log")
                 by_second.set_yscale("log")
@@ -112,13 +112,13 @@ def draw_reported(groups: Sequence[Group], metrics: Sequence[str]) -> bytes:
     """Further metrics against steps and against seconds of training, means over the runs; a row for
     each size, a colour for each method and dashes for each metric."""
     sizes = list(dict.fromkeys(group.size for group in groups))
-    with _figure(len(sizes), 2, 10, 3.6 * len(sizes)) as (axes, content):
+    with panels(len(sizes), 2, 10, 3.6 * len(sizes)) as (axes, content):
         for (by_step, by_second), size in zip(axes, sizes, strict=True):
             same = [group for group in groups if group.size == size]
             plot_means(by_step, by_second, same, metrics)
             where = "" if size is None else f"{SIZE} {size}: "
-            _label(by_step, f"{where}by steps", "training steps", "")
-            _label(by_second, f"{where}by seconds", "seconds of training", "")
+            label_axes(by_step, f"{where}by steps", "training steps", "")
+            label_axes(by_second, f"{where}by seconds", "seconds of training", "")
     return content.getvalue()
 
 
@@ -152,7 +152,7 @@ def draw_sizes(groups: Sequence[Group]) -> bytes:
     """The monitored metric against the embedding's size, a line for each method: thick the mean of
     the last evaluations, thin the best evaluation of all runs. The paper's Figure 2."""
     drawn = styles([group.method for group in groups])
-    with _figure(1, 1, 6.4, 4) as (axes, content):
+    with panels(1, 1, 6.4, 4) as (axes, content):
         ax = axes[0, 0]
         for method, style in drawn.items():
             same = [group for group in groups if group.method == method]
@@ -168,7 +168,7 @@ def draw_sizes(groups: Sequence[Group]) -> bytes:
         if all(_is_logarithmic(group) for group in groups):
             ax.set_yscale("log")
         monitor = groups[0].runs[0].kind.monitor
-        _label(ax, f"{monitor} by size: mean (thick) and best", SIZE, monitor)
+        label_axes(ax, f"{monitor} by size: mean (thick) and best", SIZE, monitor)
         ax.legend(fontsize=10, frameon=False)
     return content.getvalue()
 
@@ -204,7 +204,7 @@ def draw_inner(lines: Sequence[InnerLine]) -> bytes:
     names = [name for name in INNER if any(name in e for line in lines for e in line.entries)]
     drawn = styles([line.label for line in lines])
     rows = -(-len(names) // 3)
-    with _figure(rows, 3, 12, 3 * rows) as (axes, content):
+    with panels(rows, 3, 12, 3 * rows) as (axes, content):
         for ax, name in zip(axes.flat, names, strict=False):
             heading, logarithmic = INNER[name]
             told: set[str] = set()
@@ -221,7 +221,7 @@ def draw_inner(lines: Sequence[InnerLine]) -> bytes:
                 ax.set_yscale("log")
             if name in SHARES:
                 ax.set_ylim(-0.05, 1.05)
-            _label(ax, heading, "training steps", "")
+            label_axes(ax, heading, "training steps", "")
         for ax in axes.flat[len(names) :]:
             ax.set_axis_off()
         axes[0, 0].legend(fontsize=9, frameon=False)

@@ -113,7 +113,7 @@ class OmniglotTask(Task):
     @classmethod
     def quick(cls, aggregation: str = "equilibrium", *, seed: int = 0) -> OmniglotTask:
         """Smaller, so that minutes on two cores are enough to count better than by guessing. Made
-        for 3,000 steps of Adam at 0.002 that end in a cosine."""
+        for 3,000 steps of Adam at 0.001 that end in a cosine."""
         return cls(
             aggregation,
             embedding=64,

@@ -110,11 +110,21 @@ class TrainingConfig:
 
 
 def run_config(task: Task, config: TrainingConfig) -> dict[str, Any]:
-    """What a run is identified by, as JSON holds it."""
+    """What a run is identified by, as JSON holds it: what was chosen, and the task's `facts` under
+    `data`, where it has some."""
+    chosen, facts = chosen_config(task, config), task.facts()
+    return chosen | {"data": _as_json(facts)} if facts else chosen
+
+
+def chosen_config(task: Task, config: TrainingConfig) -> dict[str, Any]:
+    """The part of `run_config` that is known before any data is read."""
     given: Any = task
     if not hasattr(given, "__dataclass_fields__"):
         raise TypeError(f"task is a {type(task).__name__}, expected a dataclass: see Task")
-    content = {"task": task.name, "fields": asdict(given), "training": asdict(config)}
+    return _as_json({"task": task.name, "fields": asdict(given), "training": asdict(config)})
+
+
+def _as_json(content: dict[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps(content))
 
 
@@ -133,13 +143,23 @@ def differences(saved: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]
     ]
 
 
+def differences_of_choice(saved: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
+    """As `differences`, but for what the data is like."""
+    return differences(*({**config, "data": {}} for config in (saved, given)))
+
+
+def differences_of_data(saved: Mapping[str, Any], task: Task) -> list[str]:
+    """In what the task's data differs from that of a run, a line each."""
+    return differences({"data": saved.get("data", {})}, {"data": _as_json(task.facts())})
+
+
 _MISSING = object()
 
 
 def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
     free = {f"training.{name}" for name in FREE}
     flat = {"task": config.get("task", _MISSING)}
-    for part in ("fields", "training"):
+    for part in ("fields", "training", "data"):
         label = "task" if part == "fields" else part
         flat |= {f"{label}.{name}": value for name, value in config.get(part, {}).items()}
     return {name: value for name, value in flat.items() if name not in free}

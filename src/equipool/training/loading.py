@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from equipool.training.checkpoint import Checkpoints
-from equipool.training.config import task_from_config, training_from_config
+from equipool.training.config import differences_of_data, task_from_config, training_from_config
 from equipool.training.devices import Place, dtype_of_weights, products_in
 from equipool.training.examination import Examination
 from equipool.training.extras import check_extras
-from equipool.training.folder import RunFolder
+from equipool.training.folder import ConfigMismatchError, RunFolder
 from equipool.training.statistics import evaluation_mode
 from equipool.training.step import make_network
 from equipool.training.task import Task
@@ -26,7 +26,8 @@ def load_network(
     """The network of a run, in evaluation mode, with the average of its weights where the run
     keeps one.
 
-    The class of the run's task must have been imported.
+    The class of the run's task must have been imported. Where the task has data, it must be what
+    the run was trained on.
 
     Args:
         run: the run's directory.
@@ -34,10 +35,24 @@ def load_network(
         device: where to put it.
     """
     check_extras()
+    config = RunFolder(run).read_config()
+    task = task_from_config(config)
+    different = differences_of_data(config, task)
+    if different:
+        raise ConfigMismatchError(
+            f"the data is not what {run} was trained on:\n"
+            + "\n".join(f"  {line}" for line in different)
+        )
+    return load_weights(make_network(task), run, which).to(device)
+
+
+def load_weights(network: nn.Module, run: str | Path, which: str = "best") -> nn.Module:
+    """The same network with the weights of a run, in their precision and in evaluation mode. The
+    arguments are those of `load_network`."""
     folder = RunFolder(run)
-    config = folder.read_config()
-    network = make_network(task_from_config(config))
-    network.to(dtype_of_weights(training_from_config(config).precision))
+    network.to(dtype_of_weights(training_from_config(folder.read_config()).precision))
+    if which == "best" and not (folder.path / "best.json").exists():
+        print(f"{run} has no best checkpoint, as no evaluation gave a number: the last one is used")
     found = Checkpoints(folder.path).read(which, print)
     network.load_state_dict(found.tensors["model"])
     average = found.tensors.get("average", {})
@@ -45,7 +60,7 @@ def load_network(
         for name, parameter in network.named_parameters():
             if name in average:
                 parameter.copy_(average[name])
-    return network.to(device).eval()
+    return network.eval()
 
 
 def evaluate(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -90,6 +92,8 @@ class Task(ABC):
     lower_is_better: ClassVar[bool] = True
     #: Further keys that a report tells of.
     reported: ClassVar[tuple[str, ...]] = ()
+    #: Training settings that the command starts from where neither a preset nor a flag says more.
+    training_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
     batch_size: int
     seed: int
@@ -124,6 +128,12 @@ class Task(ABC):
         Called without gradients and with the network in evaluation mode; every process of
         several calls it, and all must get the same numbers.
         """
+
+    def facts(self) -> dict[str, Any]:
+        """What a run must remember of its data, as JSON holds it: a run is not gone on with, nor
+        evaluated, where it has changed. Called by every process at the start of a run. By default
+        there is nothing, as in a task whose fields say all."""
+        return {}
 
     def examine(self, network: nn.Module, device: torch.device) -> Examination:
         """Tables and pictures of what a trained network does, for people to look at. Called as

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from molecule_files import ODD, ogb, write_csv
 
+from equipool.data.download import MissingDataError
 from equipool.data.molecules import (
     ColumnSplit,
     CsvSource,
@@ -75,7 +76,7 @@ def test_what_is_kept_is_reported_as_well(tmp_path, capsys):
     molecules = load_molecules(CsvSource(path, split=RandomSplit(), unparsable=KeepUnsanitised()))
     assert molecules.source_rows.tolist() == [0]
     said = capsys.readouterr().err
-    assert "1 kept without checking valences (row 0); 1 left out (row 1)" in said
+    assert "1 kept as written (row 0); 1 left out (row 1)" in said
 
 
 def test_without_problems_there_is_no_list(tmp_path, capsys):
@@ -145,14 +146,20 @@ def test_many_rows_stay_in_order(tmp_path):
         ("SMILES,A\nCC,0\n", {}, "no column 'smiles': its columns are 'SMILES', 'A'"),
         ("smiles,A\nCC,0\n", {"labels": ("B",)}, "no column 'B': its columns are 'smiles', 'A'"),
         ("smiles,A\nCC,0\n", {"split": ColumnSplit("C")}, "no column 'C'"),
-        ("smiles,A,A\nCC,0,0\n", {}, "columns of the same name: 'A'"),
+        ("smiles,A,A\nCC,0,0\n", {}, "2 columns of the same name 'A': rename them"),
+        ("smiles,smiles,A\nCC,CC,0\n", {}, "2 columns of the same name 'smiles'"),
         ("smiles\nCC\n", {}, "has no columns of labels"),
+        (",smiles\n0,CC\n", {}, "has no columns of labels"),
         ("smiles,A\nCC,0\nCO\n", {}, r"row 1 \(line 3\): expected 2 cells, found 1"),
         ("smiles,A\nCC,0\nCO,1,1\n", {}, r"row 1 \(line 3\): expected 2 cells, found 3"),
         ("smiles,A\nCC,high\n", {}, r"row 0 \(line 2\): column 'A': .* number, found 'high'"),
         ("smiles,A\nCC,inf\n", {}, r"row 0 \(line 2\): column 'A': expected a finite"),
         ("smiles,A\nCC,1e39\n", {}, "expected a finite float32 number, found '1e39'"),
-        ("smiles,A\nCC,2\n", {"kind": "classification"}, "column 'A': expected 0 or 1, found '2'"),
+        (
+            "smiles,A\nCC,\nCC,-1\n",
+            {"kind": "classification"},
+            r"row 1 \(line 3\): column 'A': expected 0 or 1, found '-1'",
+        ),
         ("smiles,A,s\nCC,1,\n", {"split": ColumnSplit("s")}, r"row 0 \(line 2\): column 's' is"),
         ('smiles,A\n\n"C\nC",0\n\nCO,x\n', {}, r"row 1 \(line 6\): column 'A'"),
         ("smiles,A\nCC,0\nC\0C,x\n", {}, r"row 1|after line"),
@@ -180,12 +187,80 @@ def test_several_broken_rows_are_told_at_once(tmp_path):
     assert lines[11:] == ["  and 10 more"]
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfe\x00", gzip.compress(b"smiles,A\nCC,0\n" * 50)[:-9]])
-def test_files_that_are_no_text(tmp_path, content):
-    name = "mine.csv" if content[:1] == b"\xff" else "mine.csv.gz"
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(TableError, match="cannot be read after line"):
-        load_molecules(CsvSource(tmp_path / name))
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("smiles,A\nCC,0\n".encode("utf-16"), r"mine.csv is not UTF-8 text: save it as UTF-8"),
+        ("smiles,A,n\nCC,0,é\n".encode("latin-1"), r"mine.csv is not UTF-8 text: save it as UTF-8"),
+        (gzip.compress(b"smiles,A\nCC,0\n" * 50)[:-9], "mine.csv cannot be read: "),
+    ],
+)
+def test_files_that_are_no_text(tmp_path, content, message):
+    (tmp_path / "mine.csv").write_bytes(content)
+    with pytest.raises(TableError, match=message) as raised:
+        load_molecules(CsvSource(tmp_path / "mine.csv"))
+    assert "line 0" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["mine.csv", "mine.csv.gz", "MINE.CSV.GZ"])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_the_name_does_not_say_whether_a_file_is_packed(tmp_path, name, pack):
+    (tmp_path / name).write_bytes(pack(b"smiles,A\nCC,0\nCO,1\n"))
+    molecules = load_molecules(CsvSource(tmp_path / name, split=RandomSplit()))
+    assert molecules.labels.tolist() == [[0], [1]]
+
+
+def test_columns_that_nobody_asks_for_may_have_one_name(tmp_path):
+    """Or none: commas at the ends of lines, and an index before them."""
+    path = tmp_path / "mine.csv"
+    path.write_text(",smiles,A,note,note,,\n0,CC,0,x,y,,\n1,CO,1,x,y,,\n")
+    molecules = load_molecules(CsvSource(path, labels=("A",), split=RandomSplit()))
+    assert molecules.labels.tolist() == [[0], [1]]
+
+
+def test_columns_without_a_name_are_no_labels(tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text(",smiles,A,,\n0,CC,0,,\n5,CO,1,,\n")
+    molecules = load_molecules(CsvSource(path, split=RandomSplit()))
+    assert (molecules.label_names, molecules.kind) == (("A",), "classification")
+
+
+@pytest.mark.parametrize(
+    ("labels", "kind", "said"),
+    [
+        (
+            [0, 1, 10],
+            None,
+            "regression (column 'B' has '10' in row 2 (line 4)), 2 labels: 'A', 'B'",
+        ),
+        ([0, 1, ""], None, "classification (all labels are 0, 1 or missing), 2 labels: 'A', 'B'"),
+        ([0, 1, 10], "regression", "regression, 2 labels: 'A', 'B'"),
+        ([0, 1, 1], "classification", "classification, 2 labels: 'A', 'B'"),
+    ],
+)
+def test_what_a_table_is_taken_for_is_said(tmp_path, capsys, labels, kind, said):
+    rows = [["CC", 1, label, "train"] for label in [*labels, 0]]
+    rows[1][3] = "test"
+    path = write_csv(tmp_path / "mine.csv", ["smiles", "A", "B", "s"], rows)
+    source = CsvSource(path, kind=kind, split=ColumnSplit("s"))
+    load_molecules(source)
+    assert f": {said}; 3 train, 0 valid, 1 test\n" in capsys.readouterr().err
+    load_molecules(source)
+    assert capsys.readouterr().err == "", "it is said when it is prepared"
+
+
+def test_a_table_that_is_not_there(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.csv").mkdir()
+    counts = f"Check the path (--csv), which counts from {tmp_path}"
+    for path, message in {
+        "nope.csv": f"nope.csv is not there. {counts}",
+        "folder.csv": f"folder.csv is no file. {counts}",
+        tmp_path / "nope.csv": f"{tmp_path}/nope.csv is not there. Check the path (--csv)",
+    }.items():
+        with pytest.raises(MissingDataError) as raised:
+            load_molecules(CsvSource(path))
+        assert str(raised.value) == message
 
 
 @pytest.mark.parametrize(("name", "pack"), [("mine.csv", bytes), ("mine.csv.gz", gzip.compress)])
@@ -226,6 +301,12 @@ def test_sources_that_make_no_sense(arguments, message):
 
 def test_a_list_of_labels_will_do():
     assert CsvSource("mine.csv", labels=["A", "B"]).labels == ("A", "B")
+
+
+def test_spaces_around_labels_do_not_matter():
+    assert CsvSource("mine.csv", labels=("A", " B")).labels == ("A", "B")
+    with pytest.raises(ValueError, match="labels: expected each column once"):
+        CsvSource("mine.csv", labels=("A", "A "))
 
 
 def test_what_decides_on_the_result_is_in_the_recipe():

@@ -155,6 +155,16 @@ def test_spaces_around_smiles_do_not_matter():
     check_against_ogb(molecules, ["CCO"])
 
 
+@pytest.mark.parametrize("unparsable", [LeaveOut(), KeepUnsanitised()])
+@pytest.mark.parametrize("smiles", ["CC O", "CC\tethane", "C\nC", "CC\u00a0O"])
+def test_several_words_are_no_molecule(smiles, unparsable):
+    """RDKit would take the first for the molecule, and the rest for its name."""
+    molecules, (problem,) = molecules_from_smiles(["C", smiles], unparsable)
+    assert molecules.source_rows.tolist() == [0]
+    assert (problem.row, problem.smiles, problem.kept) == (1, smiles, False)
+    assert "white space" in problem.reason
+
+
 def test_there_are_no_labels_and_no_parts():
     molecules, _ = molecules_from_smiles(["C", "CC"])
     assert molecules.labels.shape == (2, 0)

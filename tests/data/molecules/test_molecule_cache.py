@@ -16,7 +16,14 @@ from safetensors.torch import load_file
 
 from equipool.data.download import MissingDataError
 from equipool.data.folder import using_data_folder
-from equipool.data.molecules import CsvSource, MoleculeSet, RandomSplit, load_molecules, loading
+from equipool.data.molecules import (
+    CsvSource,
+    MoleculeSet,
+    RandomSplit,
+    load_molecules,
+    load_problems,
+    loading,
+)
 from equipool.data.molecules import featurising as featurising_module
 from equipool.data.molecules.cache import write_cache
 from equipool.data.molecules.checked_file import (
@@ -190,7 +197,7 @@ def test_nothing_there_says_how_to_get_it(tmp_path, monkeypatch):
             assert word in str(raised.value)
     with pytest.raises(ValueError, match="unknown data set 'tox22': expected one of molhiv"):
         load_molecules("tox22")
-    with pytest.raises(MissingDataError, match=r"not there: .*mine\.csv"):
+    with pytest.raises(MissingDataError, match=r"mine\.csv is not there"):
         load_molecules(CsvSource(tmp_path / "mine.csv"))
     assert files_in(tmp_path) == []
 
@@ -350,6 +357,24 @@ def test_a_table_is_read_as_its_molecules_are_asked_for(folder, monkeypatch):
     pieces = source.pieces(source.examine())
     next(pieces)
     assert len(read) == 1
+
+
+def test_problems_that_other_versions_found_are_told_so(folder, monkeypatch, capsys):
+    """The file serves all the same."""
+    versions = {"ogb": "1.2", "rdkit": "2020.9"}
+    write_table(folder, [*ODD, "C1CC"])
+    with monkeypatch.context() as patch:
+        patch.setattr("equipool.data.molecules.extras.version", versions.get)
+        problems = load_problems("tox21")
+        assert "was made with" not in capsys.readouterr().err
+    path = folder / "molecules" / "tox21.safetensors"
+    assert read_about(path)["made_with"] == versions
+    refuse_to_prepare(monkeypatch)
+    versions["rdkit"] = "2021.3"
+    monkeypatch.setattr("equipool.data.molecules.extras.version", versions.get)
+    assert load_problems("tox21") == problems
+    said = f"{path} was made with rdkit 2020.9 (here: 2021.3): the problems are those of then\n"
+    assert capsys.readouterr().err == said
 
 
 @pytest.mark.processes

@@ -137,6 +137,9 @@ def test_a_column_says_the_split():
 def test_splits_by_name():
     assert split_named("scaffold") == ScaffoldSplit()
     assert split_named("random") == RandomSplit()
+    assert split_named("Scaffold") == ScaffoldSplit()
+    assert split_named("RANDOM") == RandomSplit()
+    assert split_named("Fold") == ColumnSplit("Fold")
     assert split_named("fold") == ColumnSplit("fold")
     assert split_named("fold").column == "fold"
     assert ScaffoldSplit().column is None

@@ -12,6 +12,8 @@ from equipool.data.molecules.table import TableError
 NAN = float("nan")
 SMILES = [*ODD, "CCO", "c1ccncc1"]
 LABELS = np.random.default_rng(0).choice([0.0, 1.0, NAN], (len(SMILES), 3))
+BEYOND = r"edge.csv.gz: molecule 22 \(from 0\) has 6 atoms, found a bond of \[0, 6\]"
+NO_CLASS = r"graph-label.csv.gz: molecule 1 \(from 0\): expected 0, 1 or missing .*, found 0.5"
 SPLIT = {
     "train": list(range(2, len(SMILES))),
     "valid": [1],
@@ -107,33 +109,78 @@ def change(folder, name, edit):
         ("raw/edge", lambda rows: [*rows, rows[0]], "edge.csv.gz: expected .* lines, found more"),
         ("raw/edge", lambda rows: ["0,40000", *rows[1:]], "edge.csv.gz.*expected numbers below"),
         ("raw/edge", lambda rows: ["0,-1", *rows[1:]], "edge.csv.gz.*expected numbers below"),
+        ("raw/edge", lambda rows: [*rows[:-1], "0,6"], BEYOND),
+        ("raw/edge", lambda rows: [*rows[:-1], "6,0"], BEYOND.replace("0, 6", "6, 0")),
+        ("raw/num-edge-list", lambda rows: ["-1", *rows[1:]], "num-edge-list.*below 0, found -1"),
         ("raw/edge-feat", lambda rows: ["9,0,0", *rows[1:]], r"below \(5, 6, 2\)"),
         ("raw/edge-feat", lambda rows: [row + ",0" for row in rows], "rows of 3 numbers, found 4"),
         ("raw/node-feat", lambda rows: ["x" + rows[0], *rows[1:]], "node-feat.csv.gz, after line"),
         ("raw/graph-label", lambda rows: rows[:-1], "graph-label.*expected at least"),
         ("raw/graph-label", lambda rows: [rows[0], "1,0", *rows[2:]], "line 2: expected 3 cells"),
         ("raw/graph-label", lambda rows: ["a,b,c", *rows[1:]], "expected a number, found 'a'"),
-        ("raw/graph-label", lambda rows: ["0,1,2", *rows[1:]], "expected 0, 1 or missing"),
+        ("raw/graph-label", lambda rows: [rows[0], "0,1,0.5", *rows[2:]], NO_CLASS),
+        (
+            "raw/graph-label",
+            lambda rows: [rows[0], "a,1,0", *rows[2:]],
+            "line 2: expected a number",
+        ),
         ("raw/num-node-list", lambda rows: rows[:-1], "num-node-list has 22 molecules"),
         ("raw/num-node-list", lambda rows: ["a", *rows[1:]], "expected a number in each line"),
         ("raw/num-node-list", lambda rows: ["40000", *rows[1:]], "at most 32,767 atoms"),
         ("split/scaffold/test", lambda rows: ["23"], "test.csv.gz: expected positions below 23"),
         ("split/scaffold/test", lambda rows: ["-1"], "test.csv.gz: expected positions below 23"),
         ("split/scaffold/test", lambda rows: ["1"], "test.csv.gz: a molecule is in another part"),
+        ("split/scaffold/test", lambda rows: ["0", "0"], "test.csv.gz: a molecule is there twice"),
     ],
 )
-def test_broken_files_are_named(folder, name, edit, message):
+def test_broken_files_are_named(folder, monkeypatch, name, edit, message):
+    monkeypatch.setattr("equipool.data.molecules.ogb_folder.PER_PIECE", 20)  # two pieces
     change(folder, name, edit)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(TableError, match=message):
         load_molecules("molpcba")
     assert not list(folder.parent.rglob("*.safetensors"))
 
 
-def test_a_cut_file_is_named(folder):
-    path = folder / "raw/node-feat.csv.gz"
-    path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(TableError, match=r"node-feat\.csv\.gz, after line 0: "):
+FILES = [
+    *(f"raw/{name}" for name in ("num-node-list", "num-edge-list", "node-feat", "edge-feat")),
+    *("raw/edge", "raw/graph-label", "split/scaffold/valid"),
+]
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        (lambda content: content[:-12], "cannot be read: "),  # cut
+        (lambda content: content[:10] + b"\xff" * 40, "cannot be read: "),  # not packed so
+        (lambda content: gzip.compress(b"\xff\xfe0"), "is not UTF-8 text: save it as UTF-8"),
+    ],
+)
+def test_a_file_that_cannot_be_unpacked_is_named(folder, name, broken, message):
+    path = folder / f"{name}.csv.gz"
+    path.write_bytes(broken(path.read_bytes()))
+    with pytest.raises(TableError, match=message) as raised:
         load_molecules("molpcba")
+    assert str(path) in str(raised.value)
+
+
+def test_a_missing_label_may_be_an_empty_line(tmp_path):
+    """The first one, too, by which the labels are counted."""
+    labels = np.array([[NAN], [1.0], [NAN]])
+    split = {"train": [0, 1], "valid": [], "test": [2]}
+    alone = write_ogb_folder(tmp_path / "alone", ["C", "CC", "CO"], labels, split)
+    packed = (alone / "raw/graph-label.csv.gz").read_bytes()
+    assert gzip.decompress(packed) == b"\n1.0\n\n"
+    molecules = load_molecules(OgbFolder(alone), tmp_path)
+    np.testing.assert_array_equal(molecules.labels, labels)
+    assert molecules.label_names == ("task 0",)
+
+
+def test_names_that_are_there_twice_are_not_used(folder):
+    change(folder, "mapping/mol", lambda rows: ["X,X,Z,smiles,mol_id", *rows[1:]])
+    molecules = load_molecules("molpcba")
+    check(molecules)
+    assert molecules.label_names == ("task 0", "task 1", "task 2")
 
 
 @needs_shared_data

@@ -63,13 +63,33 @@ def test_batches_are_read_as_they_are_needed(two_workers):
 
 
 def test_an_error_in_a_process_is_told(two_workers):
-    with pytest.raises(WorkerError, match="LookupError: no group for C\n"):
+    with pytest.raises(WorkerError) as raised:
         list(run(batches(3), Failing()))
+    reason = "a process that makes molecules failed: LookupError: no group for C"
+    assert str(raised.value) == reason
+    (trace,) = raised.value.__notes__
+    assert "odd_splits.py" in trace
+
+
+def test_commands_tell_a_worker_s_failure_without_a_traceback(capsys):
+    typer = pytest.importorskip("typer")
+    from equipool.commands.errors import plain_errors
+
+    with pytest.raises(typer.Exit), plain_errors():
+        raise WorkerError("ended")
+    assert capsys.readouterr().err == "Error: ended\n"
 
 
 def test_a_process_that_ends_is_told(two_workers):
     with pytest.raises(WorkerError, match="ended with code 3"):
         list(run(batches(3), Ending()))
+
+
+def test_modules_of_the_working_folder_are_not_executed(two_workers, tmp_path, monkeypatch):
+    for name in ("queue", "pickle", "json"):
+        (tmp_path / f"{name}.py").write_text("import os; os._exit(7)")
+    monkeypatch.chdir(tmp_path)
+    assert len(list(run(batches(2)))) == 2
 
 
 def test_what_is_printed_is_no_answer(two_workers, capfd):

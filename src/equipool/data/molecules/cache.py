@@ -23,7 +23,14 @@ from equipool.data.molecules.checked_file import (
     read_tensors,
     write_checked,
 )
-from equipool.data.molecules.graphs import ATOM_CATEGORIES, BOND_CATEGORIES, PARTS, MoleculeSet
+from equipool.data.molecules.extras import installed
+from equipool.data.molecules.graphs import (
+    ATOM_CATEGORIES,
+    BOND_CATEGORIES,
+    PARTS,
+    MoleculeSet,
+    offsets_of,
+)
 from equipool.data.molecules.groups import Groups
 from equipool.data.molecules.pieces import Array, Piece
 from equipool.data.molecules.smiles import Problem
@@ -72,13 +79,31 @@ class MoleculeCache:
             atoms=tensors["atoms"],
             bonds=tensors["bonds"],
             ends=tensors["ends"],
-            atom_start=_offsets(tensors["num_atoms"]),
-            bond_start=_offsets(tensors["num_bonds"]),
+            atom_start=offsets_of(tensors["num_atoms"]),
+            bond_start=offsets_of(tensors["num_bonds"]),
             labels=_decoded(tensors["labels"]),
             label_names=tuple(self.about["label_names"]),
             kind=self.about["kind"],
             split={name: (parts == at).nonzero().squeeze(1) for at, name in enumerate(PARTS)},
             source_rows=tensors["source_rows"],
+        )
+
+    def part_sizes(self) -> dict[str, int]:
+        """Molecules in each part of the split."""
+        parts = read_tensors(self.path)["parts"]
+        return {name: int((parts == at).sum()) for at, name in enumerate(PARTS)}
+
+    def made_elsewhere(self) -> str:
+        """Versions of packages with which it was made and those that are here, where they differ.
+
+        They are no reason to make it again: what is read of a molecule seldom changes.
+        """
+        now = installed()
+        then = self.about.get("made_with", now)
+        return ", ".join(
+            f"{package} {then[package]} (here: {now[package]})"
+            for package in then
+            if package in now and then[package] != now[package]
         )
 
     def problems(self) -> tuple[Problem, ...]:
@@ -116,6 +141,7 @@ def write_cache(
             "source": fingerprint,
             "label_names": contents.label_names,
             "kind": contents.kind,
+            "made_with": installed(),
         }
         write_checked(path, about, _streams(spool, len(groups), contents))
     return tuple(problems)
@@ -190,10 +216,6 @@ def _decoded(labels: Tensor) -> Tensor:
     if labels.dtype == torch.float32:
         return labels
     return labels.float().masked_fill_(labels == MISSING, torch.nan)
-
-
-def _offsets(sizes: Tensor) -> Tensor:
-    return torch.nn.functional.pad(sizes.cumsum(0, dtype=torch.int64), (1, 0))
 
 
 def _problems_text(problems: list[Problem]) -> bytes:

@@ -33,9 +33,9 @@ class CsvSource(MoleculeSource):
     An empty cell, NaN or NA is a missing label; True and False are 1 and 0.
 
     Args:
-        path: the file, `.csv` or `.csv.gz`.
+        path: the file.
         smiles: the column of SMILES.
-        labels: the columns of labels; None for all that are left.
+        labels: the columns of labels; None for all that are left and have a name.
         split: how to part the molecules.
         kind: `"classification"` (labels 0 and 1) or `"regression"`; None for classification where
             all labels are 0 or 1.
@@ -53,8 +53,9 @@ class CsvSource(MoleculeSource):
         if self.kind not in (None, *KINDS):
             raise ValueError(f"kind: expected one of {KINDS} or None, found {self.kind!r}")
         if self.labels is not None:
-            object.__setattr__(self, "labels", tuple(self.labels))
-            self._check_labels(self.labels)
+            names = tuple(name.strip() for name in self.labels)  # as a table's are
+            object.__setattr__(self, "labels", names)
+            self._check_labels(names)
 
     def inside(self, folder: Path) -> CsvSource:
         return replace(self, path=folder / self.path)
@@ -81,7 +82,7 @@ class CsvSource(MoleculeSource):
         table = Table(self.location)
         columns = _Columns(table, self)
         complaints = Complaints(table.path)
-        num_rows, binary = 0, True
+        num_rows, number = 0, ""
         for row in table.rows():
             num_rows += 1
             try:
@@ -89,12 +90,15 @@ class CsvSource(MoleculeSource):
             except ValueError as error:
                 complaints.add(row, str(error))
             else:
-                binary = binary and all(_is_binary(number) for number in labels)
+                number = number or columns.number(row, labels)
         complaints.raise_any()
         if not num_rows:
             raise TableError(f"{table.path} has no rows: expected some below the columns' names")
-        inferred = "classification" if binary else "regression"
-        return Contents(num_rows, columns.label_names, self.kind or inferred)
+        if self.kind is not None:
+            return Contents(num_rows, columns.label_names, self.kind)
+        kind = "regression" if number else "classification"
+        why = number or "all labels are 0, 1 or missing"
+        return Contents(num_rows, columns.label_names, kind, why)
 
     def pieces(self, contents: Contents) -> Iterator[Piece]:
         check_extras()
@@ -134,7 +138,7 @@ class _Columns:
         self._smiles = table.position(source.smiles)
         column = source.split.column
         self._cell = None if column is None else table.position(column)
-        taken = (source.smiles, column)
+        taken = ("", source.smiles, column)  # a column without a name is a spreadsheet's
         names = source.labels
         if names is None:
             names = tuple(name for name in table.columns if name not in taken)
@@ -151,6 +155,13 @@ class _Columns:
 
     def labels(self, row: Row) -> list[float]:
         return [number_in(row.cells[at]) for at in self._labels]
+
+    def number(self, row: Row, labels: list[float]) -> str:
+        """Words for the first of the row's labels that is no class; "" where all are."""
+        for name, at, label in zip(self.label_names, self._labels, labels, strict=True):
+            if not _is_binary(label):
+                return f"column {name!r} has {row.cells[at]!r} in {row}"
+        return ""
 
     def check(self, row: Row) -> list[float]:
         """Raise `ValueError` where the row is broken; else give its labels."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 NEEDED = ("ogb", "rdkit")
@@ -15,3 +17,12 @@ def check_extras() -> None:
             f"preparing molecules needs {' and '.join(missing)}. "
             'Run: pip install "equipool[molecules]"'
         )
+
+
+def installed() -> dict[str, str]:
+    """The versions of what is needed, where it is there and says so."""
+    versions = {}
+    for module in NEEDED:
+        with suppress(PackageNotFoundError):
+            versions[module] = version(module)
+    return versions

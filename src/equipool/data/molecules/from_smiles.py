@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from equipool.data.molecules.extras import check_extras
-from equipool.data.molecules.graphs import PARTS, MoleculeSet
+from equipool.data.molecules.graphs import PARTS, MoleculeSet, offsets_of
 from equipool.data.molecules.making import Batch, make_piece
 from equipool.data.molecules.smiles import LeaveOut, Problem, Unparsable
 from equipool.data.molecules.splits import RandomSplit
@@ -33,8 +33,8 @@ def molecules_from_smiles(
         atoms=torch.from_numpy(piece.atoms),
         bonds=torch.from_numpy(piece.bonds),
         ends=torch.from_numpy(piece.ends),
-        atom_start=_offsets(piece.num_atoms),
-        bond_start=_offsets(piece.num_bonds),
+        atom_start=offsets_of(torch.from_numpy(piece.num_atoms)),
+        bond_start=offsets_of(torch.from_numpy(piece.num_bonds)),
         labels=torch.from_numpy(piece.labels),
         label_names=(),
         kind="classification",
@@ -42,7 +42,3 @@ def molecules_from_smiles(
         source_rows=torch.from_numpy(piece.source_rows),
     )
     return molecules, piece.problems
-
-
-def _offsets(sizes: np.ndarray) -> torch.Tensor:
-    return torch.from_numpy(np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]))

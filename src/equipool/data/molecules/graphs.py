@@ -23,9 +23,6 @@ class MoleculeSet:
     Atom `i` of molecule `g` is row `atom_start[g] + i` of `atoms`. Its bonds are the columns
     `bond_start[g]:bond_start[g + 1]` of `ends`, which count atoms from 0 in each molecule; every
     bond is there in both directions, one after the other.
-
-    Values (offsets that ascend, ends within their molecule, positions within the set) are checked
-    where looking does not wait for a device: on the CPU.
     """
 
     atoms: Tensor  # [V, 9] uint8, categories of OGB's atom features
@@ -41,8 +38,7 @@ class MoleculeSet:
 
     def __post_init__(self) -> None:
         self._check_shapes()
-        if self.atoms.device.type == "cpu":
-            self._check_values()
+        self._check_values()
 
     def __len__(self) -> int:
         return self.atom_start.shape[0] - 1
@@ -60,21 +56,6 @@ class MoleculeSet:
     def num_bonds(self) -> Tensor:
         """Columns of `ends` that are each molecule's, `[G]`: twice its bonds."""
         return self.bond_start.diff()
-
-    def to(self, device: str | torch.device) -> MoleculeSet:
-        """The same on a device."""
-        return MoleculeSet(
-            atoms=self.atoms.to(device),
-            bonds=self.bonds.to(device),
-            ends=self.ends.to(device),
-            atom_start=self.atom_start.to(device),
-            bond_start=self.bond_start.to(device),
-            labels=self.labels.to(device),
-            label_names=self.label_names,
-            kind=self.kind,
-            split={part: positions.to(device) for part, positions in self.split.items()},
-            source_rows=self.source_rows.to(device),
-        )
 
     def select(self, positions: Tensor) -> MoleculeSet:
         """Some of the molecules, in the order of `positions [G']` (int64). Each stays in its part
@@ -99,7 +80,7 @@ class MoleculeSet:
 
     def one(self, position: int) -> MoleculeSet:
         """The molecule at `position`, alone."""
-        return self.select(torch.tensor([position], device=self.atoms.device))
+        return self.select(torch.tensor([position]))
 
     def part(self, name: str) -> MoleculeSet:
         """The molecules of one part of the split."""
@@ -159,9 +140,19 @@ def ranges(start: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         (tensor([2, 3, 4, 0, 1]), tensor([0, 3, 5]))
     """
     sizes = start[positions + 1] - start[positions]
-    offsets = torch.nn.functional.pad(sizes.cumsum(0), (1, 0))
+    offsets = offsets_of(sizes)
     shift = (start[positions] - offsets[:-1]).repeat_interleave(sizes)
-    return torch.arange(shift.shape[0], device=start.device) + shift, offsets
+    return torch.arange(shift.shape[0]) + shift, offsets
+
+
+def offsets_of(sizes: Tensor) -> Tensor:
+    """Where ranges of these sizes begin, one after the other, and where the last ends: int64.
+
+    Example:
+        >>> offsets_of(torch.tensor([2, 3]))
+        tensor([0, 2, 5])
+    """
+    return torch.nn.functional.pad(sizes.cumsum(0, dtype=torch.int64), (1, 0))
 
 
 def _check(name: str, found: Tensor, shape: tuple[int, ...], *dtypes: torch.dtype) -> None:

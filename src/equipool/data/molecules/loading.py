@@ -41,8 +41,13 @@ def load_problems(
     which: str | MoleculeSource, data_dir: str | Path | None = None
 ) -> tuple[Problem, ...]:
     """The molecules of a data set that RDKit does not read as they stand, with their rows and
-    reasons, and whether they are in the set all the same."""
-    return molecule_cache(which, data_dir).problems()
+    reasons, and whether they are in the set all the same. Where they were found by other versions
+    of RDKit and ogb than those that are installed, that is said."""
+    cache = molecule_cache(which, data_dir)
+    problems, elsewhere = cache.problems(), cache.made_elsewhere()
+    if problems and elsewhere:
+        say(f"{cache.path} was made with {elsewhere}: the problems are those of then")
+    return problems
 
 
 def molecule_cache(
@@ -82,7 +87,7 @@ class _Wanted:
             self.name = _name_of(which)
             missing = which.missing()
             self._source = None if missing else which
-            self._missing = f"not there: {', '.join(str(file) for file in missing)}"
+            self._missing = _what_is_missing(missing) if missing else ""
         self._fingerprint: dict[str, Any] | None = None
         if self._source is not None:
             self._fingerprint = self._source.fingerprint()
@@ -124,3 +129,9 @@ def _name_of(source: MoleculeSource) -> str:
     identity = json.dumps([str(source.location.resolve()), source.recipe()], sort_keys=True)
     stem = source.location.name.split(".")[0]
     return f"{stem}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
+
+
+def _what_is_missing(files: list[Path]) -> str:
+    found = [f"{file} is {'no file' if file.exists() else 'not there'}" for file in files]
+    beginning = "" if files[0].is_absolute() else f", which counts from {Path.cwd()}"
+    return f"{', '.join(found)}. Check the path (--csv){beginning}"

@@ -61,17 +61,12 @@ def absolute_error(predictions: Tensor, labels: Tensor) -> Tensor:
 
 def mean_roc_auc(predictions: Tensor, labels: Tensor) -> float:
     """Mean of `roc_auc` over the labels that have both a 0 and a 1."""
-    return _mean(roc_auc(predictions, labels), _has_both(labels), "a 0 and a 1")
+    return _mean(roc_auc(predictions, labels), _has_both(labels))
 
 
 def mean_average_precision(predictions: Tensor, labels: Tensor) -> float:
     """Mean of `average_precision` over the labels that have both a 0 and a 1."""
-    return _mean(average_precision(predictions, labels), _has_both(labels), "a 0 and a 1")
-
-
-def mean_absolute_error(predictions: Tensor, labels: Tensor) -> float:
-    """Mean of `absolute_error` over the labels that are known somewhere."""
-    return _mean(absolute_error(predictions, labels), (~labels.isnan()).any(0), "a number")
+    return _mean(average_precision(predictions, labels), _has_both(labels))
 
 
 def _curve(predictions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -106,9 +101,9 @@ def _where_defined(values: Tensor, predictions: Tensor, labels: Tensor) -> Tenso
     return values.masked_fill(unusable, torch.nan)
 
 
-def _mean(values: Tensor, defined: Tensor, needed: str) -> float:
+def _mean(values: Tensor, defined: Tensor) -> float:
     if not defined.any():
-        raise ValueError(f"labels: no label has {needed}, so there is nothing to measure")
+        raise ValueError("labels: no label has a 0 and a 1, so there is nothing to measure")
     return values[defined].mean().item()
 
 

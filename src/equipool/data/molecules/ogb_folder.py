@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -20,7 +18,7 @@ from equipool.data.molecules.groups import Groups
 from equipool.data.molecules.pieces import Array, Piece
 from equipool.data.molecules.sources import Contents, MoleculeSource
 from equipool.data.molecules.splits import Parts
-from equipool.data.molecules.table import Table, TableError, open_text
+from equipool.data.molecules.table import Table, TableError, naming, open_text
 
 PER_PIECE = 4096
 UNUSED = 255  # the part of a molecule that is in none
@@ -63,6 +61,11 @@ class OgbFolder(MoleculeSource):
 
     def examine(self) -> Contents:
         num_atoms, num_bonds = self.counts()
+        for name, counts in (("num-node-list", num_atoms), ("num-edge-list", num_bonds)):
+            if counts.min(initial=0) < 0:
+                raise TableError(
+                    f"{self._raw(name)}: expected no count below 0, found {counts.min()}"
+                )
         if len(num_atoms) != len(num_bonds):
             raise TableError(
                 f"{self.location / 'raw'}: num-node-list has {len(num_atoms):,} molecules, "
@@ -73,9 +76,10 @@ class OgbFolder(MoleculeSource):
                 f"{self._raw('num-node-list')}: expected at most {MAX_ATOMS:,} atoms, "
                 f"found {num_atoms.max():,}"
             )
-        with open_text(self._raw("graph-label")) as file:
-            first = next(csv.reader(file), [])
-        return Contents(len(num_atoms), self._label_names(len(first)), self.kind)
+        labels = self._raw("graph-label")
+        with naming(labels), open_text(labels) as file:
+            first = file.readline()
+        return Contents(len(num_atoms), self._label_names(first.count(",") + 1), self.kind)
 
     def counts(self) -> tuple[Array, Array]:
         """Atoms and bonds of each molecule, each bond counted once: `[G]`, `[G]`."""
@@ -108,6 +112,8 @@ class OgbFolder(MoleculeSource):
                 )
             if (parts[positions] != UNUSED).any():
                 raise TableError(f"{self._split(part)}: a molecule is in another part, too")
+            if np.unique(positions).size != positions.size:
+                raise TableError(f"{self._split(part)}: a molecule is there twice")
             parts[positions] = number
         return parts
 
@@ -122,29 +128,50 @@ class OgbFolder(MoleculeSource):
         atoms, bonds = int(num_atoms.sum()), int(num_bonds.sum())
         once = readers["edge"].integers(bonds, (MAX_ATOMS + 1,) * 2).astype(np.int16)
         both = np.stack([once, once[:, ::-1]], axis=1).reshape(-1, 2)  # there, back, there, back
+        self._check_ends(once, start, num_atoms, num_bonds)
         features = readers["edge-feat"].integers(bonds, BOND_CATEGORIES)
+        labels = readers["graph-label"].floats(len(num_atoms), len(contents.label_names))
+        self._check_labels(labels, start)
         return Piece(
             num_atoms=num_atoms.astype(np.int32),
             num_bonds=(2 * num_bonds).astype(np.int32),
             atoms=readers["node-feat"].integers(atoms, ATOM_CATEGORIES).astype(np.uint8),
             bonds=features.astype(np.uint8).repeat(2, axis=0),
             ends=both.T,
-            labels=readers["graph-label"].floats(len(num_atoms), len(contents.label_names)),
+            labels=labels,
             source_rows=np.arange(start, start + len(num_atoms), dtype=np.int64),
             groups=("",) * len(num_atoms),
             problems=(),
             num_rows=len(num_atoms),
         )
 
+    def _check_ends(self, ends: Array, start: int, num_atoms: Array, num_bonds: Array) -> None:
+        molecules = np.arange(len(num_atoms)).repeat(num_bonds)
+        beyond = (ends >= num_atoms[molecules, None]).any(1)
+        if beyond.any():
+            at = beyond.argmax()
+            raise TableError(
+                f"{self._raw('edge')}: molecule {start + molecules[at]:,} (from 0) has "
+                f"{num_atoms[molecules[at]]} atoms, found a bond of {ends[at].tolist()}"
+            )
+
+    def _check_labels(self, labels: Array, start: int) -> None:
+        wrong = ~(np.isnan(labels) | (labels == 0) | (labels == 1))
+        if self.kind == "classification" and wrong.any():
+            raise TableError(
+                f"{self._raw('graph-label')}: molecule {start + wrong.any(1).argmax():,} (from 0): "
+                f"expected 0, 1 or missing in a classification, found {labels[wrong][0]}"
+            )
+
     def _label_names(self, number: int) -> tuple[str, ...]:
         if self._mapping.is_file():
             names = [name for name in Table(self._mapping).columns if name not in NOT_LABELS]
-            if len(names) == number:
+            if len(names) == len(set(names)) == number:
                 return tuple(names)
         return tuple(f"task {task}" for task in range(number))
 
     def _numbers(self, file: Path) -> Array:
-        with open_text(file) as opened:
+        with naming(file), open_text(file) as opened:
             text = opened.read()
         try:
             return np.array(text.split(), dtype=np.int64)
@@ -194,30 +221,30 @@ class _Rows:
 
     def floats(self, number: int, width: int) -> Array:
         """The next rows, `[number, width]`, NaN where a cell is empty."""
-        rows = list(csv.reader(self._lines(number)))
-        for at, row in enumerate(rows):
-            if len(row) != width:
-                line = self._read + at + 1
+        found = []
+        for line in self._lines(number):
+            self._read += 1
+            cells = line.strip().split(",")
+            if len(cells) != width:
                 raise TableError(
-                    f"{self._path}, line {line:,}: expected {width} cells, found {len(row)}"
+                    f"{self._path}, line {self._read:,}: expected {width} cells, found {len(cells)}"
                 )
-        try:
-            found = [[number_in(cell) for cell in row] for row in rows]
-        except ValueError as error:
-            raise TableError(f"{self._path}, after line {self._read:,}: {error}") from None
-        self._read += number
+            try:
+                found.append([number_in(cell) for cell in cells])
+            except ValueError as error:
+                raise TableError(f"{self._path}, line {self._read:,}: {error}") from None
         return np.array(found, np.float32).reshape(number, width)
 
     def check_end(self) -> None:
         """Raise where there are more rows."""
-        if self._file.readline().strip():
+        with naming(self._path):
+            more = self._file.readline().strip()
+        if more:
             raise TableError(f"{self._path}: expected {self._read:,} lines, found more")
 
     def _lines(self, number: int) -> list[str]:
-        try:
+        with naming(self._path):
             lines = list(islice(self._file, number))
-        except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-            raise TableError(f"{self._path}, after line {self._read:,}: {error}") from error
         if len(lines) != number:
             raise TableError(
                 f"{self._path}: expected at least {self._read + number:,} lines, "

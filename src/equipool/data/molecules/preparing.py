@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from equipool.data.molecules.cache import write_cache, write_problems
+from equipool.data.molecules.cache import MoleculeCache, write_cache, write_problems
 from equipool.data.molecules.progress import say, shown
 from equipool.data.molecules.smiles import Problem
-from equipool.data.molecules.sources import MoleculeSource
+from equipool.data.molecules.sources import Contents, MoleculeSource
+from equipool.data.molecules.table import listed
 
-NAMED = 10  # problems whose rows are said
+NAMED = 10  # problems whose rows are said, and labels
 
 
 def prepare(source: MoleculeSource, path: Path) -> None:
@@ -24,14 +25,31 @@ def prepare(source: MoleculeSource, path: Path) -> None:
         unfinished = workshop / path.name
         pieces = shown(source.pieces(contents), path.stem, contents.num_rows)
         problems = write_cache(unfinished, workshop, source, contents, pieces)
-        listed = path.with_suffix(".problems.csv")
-        write_problems(listed, problems)
+        table = path.with_suffix(".problems.csv")
+        write_problems(table, problems)
         os.replace(unfinished, path)
+    say(description(path.stem, contents, MoleculeCache(path).part_sizes()))
     if problems:
-        say(summary(path.stem, problems, listed))
+        say(summary(path.stem, problems, table))
 
 
-def summary(name: str, problems: tuple[Problem, ...], listed: Path) -> str:
+def description(name: str, contents: Contents, sizes: dict[str, int]) -> str:
+    """What the molecules were taken for.
+
+    Example:
+        >>> contents = Contents(10, ("A", "B"), "regression", "column 'A' has '2' in row 7")
+        >>> print(description("mine", contents, {"train": 8, "valid": 1, "test": 1}))
+        mine: regression (column 'A' has '2' in row 7), 2 labels: 'A', 'B'; 8 train, 1 valid, 1 test
+    """
+    why = f" ({contents.why})" if contents.why else ""
+    number = len(contents.label_names)
+    labels = "1 label" if number == 1 else f"{number:,} labels"
+    parts = ", ".join(f"{size:,} {part}" for part, size in sizes.items())
+    names = listed(contents.label_names, NAMED)
+    return f"{name}: {contents.kind}{why}, {labels}: {names}; {parts}"
+
+
+def summary(name: str, problems: tuple[Problem, ...], table: Path) -> str:
     """How many molecules RDKit did not read, what became of them, and where the list is.
 
     Example:
@@ -39,7 +57,7 @@ def summary(name: str, problems: tuple[Problem, ...], listed: Path) -> str:
         mine: RDKit does not read 1 molecule: 1 left out (row 7). Rows, SMILES and reasons: mine.csv
     """
     parts = []
-    for kept, fate in ((True, "kept without checking valences"), (False, "left out")):
+    for kept, fate in ((True, "kept as written"), (False, "left out")):
         rows = [problem.row for problem in problems if problem.kept == kept]
         if rows:
             word = "row" if len(rows) == 1 else "rows"
@@ -48,7 +66,7 @@ def summary(name: str, problems: tuple[Problem, ...], listed: Path) -> str:
     molecules = "1 molecule" if len(problems) == 1 else f"{len(problems):,} molecules"
     return (
         f"{name}: RDKit does not read {molecules}: {'; '.join(parts)}. "
-        f"Rows, SMILES and reasons: {listed}"
+        f"Rows, SMILES and reasons: {table}"
     )
 
 

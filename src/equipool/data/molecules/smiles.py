@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 NOT_SMILES = "not SMILES that RDKit can read"
+SEVERAL_WORDS = "expected no white space, behind which RDKit would not read"
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ class KeepUnsanitised(Unparsable):
     def rescue(self, smiles: str) -> Any | None:
         from rdkit import Chem
 
+        if len(smiles.split()) > 1:
+            return None
         molecule: Any = Chem.MolFromSmiles(smiles, sanitize=False)
         if molecule is None or not molecule.GetNumAtoms():
             return None
@@ -57,6 +60,8 @@ def read_smiles(smiles: str) -> tuple[Any | None, str]:
 
     if not smiles:
         return None, "empty"
+    if len(smiles.split()) > 1:
+        return None, SEVERAL_WORDS
     molecule: Any = Chem.MolFromSmiles(smiles)
     if molecule is None:
         return None, _reason(smiles)

@@ -21,6 +21,7 @@ class Contents:
     num_rows: int
     label_names: tuple[str, ...]
     kind: str
+    why: str = ""  # it is of this kind, where nobody has said so
 
 
 class MoleculeSource(ABC):

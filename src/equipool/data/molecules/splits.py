@@ -151,15 +151,15 @@ class ColumnSplit(Split):
 
 
 def split_named(text: str) -> Split:
-    """`scaffold`, `random`, or else the name of a column.
+    """`scaffold`, `random` (in capitals, too), or else the name of a column.
 
     Example:
         >>> split_named("random"), split_named("fold")
         (RandomSplit(seed=0, train=0.8, valid=0.1), ColumnSplit(name='fold'))
     """
-    if text == "scaffold":
+    if _word(text) == "scaffold":
         return ScaffoldSplit()
-    return RandomSplit() if text == "random" else ColumnSplit(text)
+    return RandomSplit() if _word(text) == "random" else ColumnSplit(text)
 
 
 def _word(cell: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 SHOWN = 10  # broken rows that are described
+PACKED = b"\x1f\x8b"  # what a file of gzip begins with
 
 
 class TableError(ValueError):
@@ -32,8 +33,8 @@ class Row:
 
 
 class Table:
-    """A `.csv` or `.csv.gz` file whose first line names the columns. Read row by row, never as a
-    whole; blank lines do not count."""
+    """A CSV file, packed with gzip or not, whose first line names the columns. Read row by row,
+    never as a whole; blank lines do not count."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -42,15 +43,19 @@ class Table:
         if names is None:
             raise TableError(f"{path} is empty: expected a line with the columns' names")
         self.columns = tuple(name.strip() for name in names.cells)
-        twice = sorted({name for name in self.columns if self.columns.count(name) > 1})
-        if twice:
-            raise TableError(f"{path} has columns of the same name: {_listed(twice)}")
 
     def position(self, column: str) -> int:
-        """Where a column is; `TableError` lists the known ones where it is not."""
-        if column not in self.columns:
+        """Where a column is; `TableError` lists the known ones where it is not, and says so where
+        there are several of the name."""
+        number = self.columns.count(column)
+        if not number:
             raise TableError(
-                f"{self.path} has no column {column!r}: its columns are {_listed(self.columns)}"
+                f"{self.path} has no column {column!r}: its columns are {listed(self.columns)}"
+            )
+        if number > 1:
+            raise TableError(
+                f"{self.path} has {number} columns of the same name {column!r}: rename them in its "
+                "first line, or choose other columns"
             )
         return self.columns.index(column)
 
@@ -67,18 +72,16 @@ class Table:
     def _read(self, file: TextIO) -> Iterator[Row]:
         reader = csv.reader(file)
         number = -1
-        while True:
-            try:
-                cells = next(reader)
-            except StopIteration:
-                return
-            except (csv.Error, UnicodeDecodeError, EOFError, OSError, zlib.error) as error:
-                raise TableError(
-                    f"{self.path} cannot be read after line {reader.line_num}: {error}"
-                ) from error
-            if cells:
-                yield Row(number, reader.line_num, cells)
-                number += 1
+        try:
+            with naming(self.path):
+                for cells in reader:
+                    if cells:
+                        yield Row(number, reader.line_num, cells)
+                        number += 1
+        except csv.Error as error:
+            raise TableError(
+                f"{self.path} cannot be read after line {reader.line_num}: {error}"
+            ) from error
 
 
 class Complaints:
@@ -104,12 +107,26 @@ class Complaints:
 
 
 def open_text(path: Path) -> TextIO:
-    """A text file, packed with gzip or not."""
-    if path.suffix == ".gz":
+    """A text file, packed with gzip or not, whatever its name."""
+    with path.open("rb") as file:
+        packed = file.read(len(PACKED)) == PACKED
+    if packed:
         return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
     return path.open(encoding="utf-8-sig", newline="")
 
 
-def _listed(names: tuple[str, ...] | list[str], shown: int = 20) -> str:
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Where the file turns out to be broken in the block, `TableError` names it."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise TableError(f"{path} is not UTF-8 text: save it as UTF-8 ({error})") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise TableError(f"{path} cannot be read: {error}") from error
+
+
+def listed(names: Sequence[str], shown: int = 20) -> str:
+    """Names with commas between them, the first ones where there are many."""
     rest = f" and {len(names) - shown:,} more" if len(names) > shown else ""
     return ", ".join(repr(name) for name in names[:shown]) + rest

@@ -37,12 +37,13 @@ class Job:
 
 @dataclass(frozen=True)
 class Failure:
-    """An answer: the error in words."""
+    """An answer: the error in words, and where it came from."""
 
-    text: str
+    reason: str
+    trace: str
 
 
-class WorkerError(RuntimeError):
+class WorkerError(ChildProcessError):
     """A worker failed or ended."""
 
 
@@ -79,7 +80,9 @@ class Workers:
         finally:
             self._idle.put(process)
         if isinstance(answer, Failure):
-            raise WorkerError(answer.text)
+            error = WorkerError(f"a process that makes molecules failed: {answer.reason}")
+            error.add_note(answer.trace)
+            raise error
         return answer
 
 
@@ -99,14 +102,15 @@ def _answer(message: bytes) -> Piece | Failure:
     try:
         job: Job = pickle.loads(message)
         return make_piece(job.batch, job.split, job.unparsable)
-    except Exception:  # whatever it is, who asked is told
-        return Failure(traceback.format_exc())
+    except Exception as error:  # whatever it is, who asked is told
+        reason = "".join(traceback.format_exception_only(error)).strip()
+        return Failure(reason, traceback.format_exc())
 
 
 def _start() -> subprocess.Popen[bytes]:
     paths = os.pathsep.join(path for path in sys.path if path)
     return subprocess.Popen(
-        [sys.executable, "-c", COMMAND],
+        [sys.executable, "-P", "-c", COMMAND],  # no module is taken from the working folder
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},

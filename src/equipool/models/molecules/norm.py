@@ -14,14 +14,14 @@ class RealRows(NamedTuple):
 
     weight: Tensor  # [N, 1] float32, 1 where real, else 0
     number: Tensor  # scalar float32, how many are, at least 1
-    any: Tensor  # scalar float32, 1 where there is a real row at all
+    several: Tensor  # scalar float32, 1 where there are two or more: one has no variance
 
     @classmethod
     def of(cls, mask: Tensor) -> RealRows:
         """From a mask `[N]`, True = real."""
         weight = mask.unsqueeze(-1).float()
         number = weight.sum()
-        return cls(weight, number.clamp(min=1), number.clamp(max=1))
+        return cls(weight, number.clamp(min=1), (number >= 2).float())
 
 
 class MaskedBatchNorm(nn.BatchNorm1d):
@@ -31,8 +31,8 @@ class MaskedBatchNorm(nn.BatchNorm1d):
     \mu = \frac{1}{n} \sum_{i\,\text{real}} x_i, \quad
     \sigma^2 = \frac{1}{n} \sum_{i\,\text{real}} (x_i - \mu)^2,$$
 
-    computed in float32 at least. A single real row is normalised to $\beta$, and a batch without
-    any leaves the running statistics as they are; torch's own layer refuses both.
+    computed in float32 at least. A single real row is normalised to $\beta$; one, or none, leaves
+    the running statistics as they are. Torch's own layer refuses both.
 
     Shapes:
         `[N, C] -> [N, C]`; padding rows are not zero behind it.
@@ -67,7 +67,7 @@ class MaskedBatchNorm(nn.BatchNorm1d):
     def _track(self, mean: Tensor, variance: Tensor, rows: RealRows) -> None:
         unbiased = variance * (rows.number / (rows.number - 1).clamp(min=1))
         for running, value in ((self.running_mean, mean), (self.running_var, unbiased)):
-            running.lerp_(value.to(running.dtype), (self.momentum * rows.any).to(running.dtype))
+            running.lerp_(value.to(running.dtype), (self.momentum * rows.several).to(running.dtype))
         self.num_batches_tracked += 1
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from equipool.data.molecules.graphs import ATOM_CATEGORIES, BOND_CATEGORIES, MoleculeSet
+from equipool.data.molecules.graphs import MoleculeSet
 from equipool.models.molecules.batch import MoleculeBatch
 from equipool.tasks.molecules.packing import Capacity
 
@@ -35,8 +35,6 @@ class MoleculeArrays:
     @classmethod
     def of(cls, molecules: MoleculeSet) -> MoleculeArrays:
         """The arrays of a data set, on the CPU."""
-        _check_categories("atoms", molecules.atoms, ATOM_CATEGORIES)
-        _check_categories("bonds", molecules.bonds, BOND_CATEGORIES)
         num_atoms = molecules.atoms.shape[0]
         owner = torch.repeat_interleave(molecules.bond_start.diff())
         source, target = molecules.ends.long() + molecules.atom_start[owner]
@@ -77,15 +75,6 @@ class MoleculeArrays:
         """The same on a device."""
         moved = {name: tensor.to(device) for name, tensor in self.tensors().items()}
         return MoleculeArrays(**moved, longest=self.longest)
-
-
-def _check_categories(name: str, found: Tensor, sizes: tuple[int, ...]) -> None:
-    largest = found.amax(0).tolist() if len(found) else [0] * len(sizes)
-    for feature, (value, size) in enumerate(zip(largest, sizes, strict=True)):
-        if value >= size:
-            raise ValueError(
-                f"{name}: feature {feature} has the category {value}, expected less than {size}"
-            )
 
 
 def _short(numbers: Tensor) -> Tensor:

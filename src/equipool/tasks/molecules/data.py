@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+import hashlib
+import json
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from equipool.data.molecules import CsvSource, load_molecules
+from equipool.data.molecules import CsvSource
+from equipool.data.molecules.known import known_set
+from equipool.data.molecules.loading import molecule_cache
+from equipool.data.molecules.progress import say
 from equipool.tasks.molecules.arrays import MoleculeArrays
 from equipool.tasks.molecules.storage import Storage, choose_storage
 from equipool.tasks.streams import generator_for
 
-# A captured step reads the arrays where they lie, so they must not go while a run uses them.
-DATA_SETS_AT_ONCE = 8
+State = tuple[tuple[int, int], ...]
 
 
 class MoleculeData:
     """A data set, and where it lies on each device."""
 
     def __init__(self, source: str | CsvSource, folder: Path) -> None:
-        self.molecules = load_molecules(source, folder)
+        file = molecule_cache(source, folder)
+        self.molecules = file.molecules()
+        self.fingerprint = _digest(file.about["source"])
         self.arrays = MoleculeArrays.of(self.molecules)
         self.present = (~torch.isnan(self.molecules.labels)).sum(1)  # labels of each molecule
-        self.storage = lru_cache(maxsize=None)(self._storage)
+        self.storage = cache(self._storage)
+        self._say_what_cannot_be_measured(source)
 
     def _storage(self, device: torch.device) -> Storage:
         return choose_storage(self.arrays, device)
@@ -39,8 +47,36 @@ class MoleculeData:
         chosen = torch.randperm(len(positions), generator=generator)[:limit]
         return positions[chosen.sort().values]
 
+    def _say_what_cannot_be_measured(self, source: str | CsvSource) -> None:
+        labels = self.molecules.labels[self.molecules.split["valid"]]
+        if self.molecules.kind == "classification":
+            enough = bool(((labels == 0).any(0) & (labels == 1).any(0)).any())
+            missing = "no label has both a 0 and a 1 there"
+        else:
+            enough = not bool(labels.isnan().all())
+            missing = "no label is known there"
+        if not enough:
+            name = source if isinstance(source, str) else source.location
+            reason = missing if len(labels) else "it is empty"
+            say(
+                f"{name}: the validation part gives no score, as {reason}. No checkpoint will be "
+                "the best; the last one is used in its place"
+            )
 
-@lru_cache(maxsize=DATA_SETS_AT_ONCE)
-def molecule_data(source: str | CsvSource, folder: Path) -> MoleculeData:
-    """A data set by its name or its table, from a data folder."""
+
+def _digest(fingerprint: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(fingerprint, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def state_of(source: str | CsvSource, folder: Path) -> State:
+    """What is quick to see of the source's files, and changes when they do."""
+    found = known_set(source).find(folder) if isinstance(source, str) else source
+    files = [] if found is None else [file for file in found.files if file.is_file()]
+    return tuple((file.stat().st_mtime_ns, file.stat().st_size) for file in files)
+
+
+# For the life of the process: a captured step reads the arrays where they lie.
+@cache
+def molecule_data(source: str | CsvSource, folder: Path, state: State) -> MoleculeData:
+    """A data set by its name or its table, from a data folder, when its files were so."""
     return MoleculeData(source, folder)

@@ -11,6 +11,7 @@ from equipool.tasks.molecules.packing import choose_capacity, pack
 from equipool.tasks.molecules.storage import Resident, Storage
 
 MOLECULES_AT_ONCE = 512
+ATOMS_AT_ONCE = 2**17  # where all molecules of a batch are padded to the longest of the set
 BATCHES_AT_ONCE = 16  # whose molecules are sent together
 
 
@@ -32,7 +33,8 @@ def predict(
     if not len(positions):
         return torch.zeros(0, molecules.num_labels)
     atoms, bonds = molecules.num_atoms, molecules.num_bonds
-    capacity = choose_capacity(min(MOLECULES_AT_ONCE, len(positions)), atoms, bonds)
+    at_once = min(MOLECULES_AT_ONCE, max(ATOMS_AT_ONCE // max(int(atoms.max()), 1), 1))
+    capacity = choose_capacity(min(at_once, len(positions)), atoms, bonds)
     places = pack(atoms[positions], bonds[positions], capacity)
     found = []
     for some in places.split(BATCHES_AT_ONCE):

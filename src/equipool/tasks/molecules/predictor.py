@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from sys import stderr
 
 import torch
 from torch import Tensor, nn
 
-from equipool.data.download import MissingDataError
 from equipool.data.molecules import MoleculeSet, Problem, molecules_from_smiles
+from equipool.data.molecules.smiles import Unparsable
+from equipool.models.molecules import Units
 from equipool.tasks.molecules.predicting import predict_molecules
 from equipool.tasks.molecules.task import MoleculeTask
-from equipool.training import load_network
 from equipool.training.config import task_from_config, training_from_config
 from equipool.training.devices import Place, products_in
 from equipool.training.folder import RunFolder
+from equipool.training.loading import load_weights
 from equipool.training.statistics import evaluation_mode
 
 
@@ -29,7 +30,7 @@ class Predictions:
     smiles: tuple[str, ...]
     label_names: tuple[str, ...]
     values: Tensor  # [n, L] float32 on the CPU, NaN in the rows of molecules that cannot be read
-    problems: tuple[Problem, ...]  # those molecules, with their rows, counted from 0
+    problems: tuple[Problem, ...]  # those molecules, and those that RDKit refuses but are kept
 
 
 class MoleculePredictor:
@@ -43,6 +44,7 @@ class MoleculePredictor:
         kind: `"classification"` or `"regression"`.
         device: that the network is on.
         precision: one of `equipool.training.config.PRECISIONS`.
+        unparsable: what becomes of molecules that RDKit refuses; None to leave them out.
 
     Example:
         >>> from equipool.tasks import MoleculeTask
@@ -62,16 +64,18 @@ class MoleculePredictor:
         kind: str,
         device: str | torch.device = "cpu",
         precision: str = "32-true",
+        unparsable: Unparsable | None = None,
     ) -> None:
         self.network = network
         self.label_names = tuple(label_names)
         self.kind = kind
         self.device = torch.device(device)
         self.precision = precision
+        self.unparsable = unparsable
 
     def predict(self, smiles: Sequence[str]) -> Predictions:
         """Predict the labels of these molecules. All of them are in memory at once."""
-        molecules, problems = molecules_from_smiles(smiles)
+        molecules, problems = molecules_from_smiles(smiles, self.unparsable)
         values = torch.full((len(smiles), len(self.label_names)), torch.nan)
         if len(molecules):
             values[molecules.source_rows] = self._ask(molecules)
@@ -86,10 +90,8 @@ class MoleculePredictor:
 def load_predictor(
     run: str | Path, which: str = "best", *, device: str | torch.device | None = None
 ) -> MoleculePredictor:
-    """The network of a run of the task on molecules, in the run's precision.
-
-    The names of the labels are read from the data that it was trained on, or from the file that
-    was prepared of it.
+    """The network of a run of the task on molecules, in the run's precision. The run's directory is
+    all that is read; the data that it was trained on need not be there.
 
     Args:
         run: the run's directory.
@@ -101,18 +103,15 @@ def load_predictor(
         raise ValueError(
             f"{run} is a run of the task {config['task']!r}, expected one of {MoleculeTask.name!r}"
         )
+    if "data" not in config:
+        raise ValueError(f"{run} does not say what its labels are: expected data in config.json")
+    labels, kind = tuple(config["data"]["labels"]), config["data"]["kind"]
     task, precision = task_from_config(config), training_from_config(config).precision
     assert isinstance(task, MoleculeTask)
-    try:
-        trained_on = task.data().molecules
-    except MissingDataError as error:
-        raise MissingDataError(
-            f"{error}. The labels of {run} are known from there: what it was trained on must be "
-            "where it was"
-        ) from error
     place = Place(device, precision)
-    with redirect_stdout(stderr):  # what is said of broken checkpoints is no prediction
-        network: nn.Module = place.fabric.setup_module(load_network(run, which))
-    return MoleculePredictor(
-        network, trained_on.label_names, trained_on.kind, place.device, precision
-    )
+    # the weights have the units' values
+    units = None if kind == "classification" else Units(*torch.ones(2, len(labels)))
+    with redirect_stdout(sys.stderr):  # what is said of broken checkpoints is no prediction
+        network = load_weights(task.make_network(len(labels), units), run, which)
+    network = place.fabric.setup_module(network)
+    return MoleculePredictor(network, labels, kind, place.device, precision, task.unparsable())

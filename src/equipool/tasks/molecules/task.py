@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property
 from pathlib import Path
-from typing import ClassVar
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -13,7 +15,9 @@ from torch import nn
 from equipool.aggregation import EquilibriumAggregation
 from equipool.baselines import AGGREGATIONS, aggregation_from_name
 from equipool.data.folder import data_folder
-from equipool.data.molecules import KNOWN, CsvSource, split_named
+from equipool.data.molecules import KNOWN, CsvSource, KeepUnsanitised, split_named
+from equipool.data.molecules.graphs import KINDS
+from equipool.data.molecules.smiles import Unparsable
 from equipool.models.equilibrium import equilibrium_layer
 from equipool.models.molecules import (
     CONVOLUTIONS,
@@ -24,11 +28,11 @@ from equipool.models.molecules import (
     VirtualNode,
     make_readout,
 )
-from equipool.tasks.molecules.data import MoleculeData, molecule_data
-from equipool.tasks.molecules.epochs import Epochs
-from equipool.tasks.molecules.labels import Labels, labels_of, usual_measure
-from equipool.tasks.molecules.packing import Capacity, choose_capacity
+from equipool.tasks.molecules.data import MoleculeData, molecule_data, state_of
+from equipool.tasks.molecules.labels import usual_measure
+from equipool.tasks.molecules.packing import Capacity
 from equipool.tasks.molecules.predicting import predict
+from equipool.tasks.molecules.prepared import Prepared
 from equipool.tasks.molecules.storage import send
 from equipool.training.task import Batch, Loss, Shard, Task
 
@@ -36,6 +40,8 @@ LOCAL_AGGREGATIONS = ("sum", "equilibrium")
 POSITIVE = ("depth", "width", "batch_size", "usual_atoms")
 NOT_NEGATIVE = ("inner_steps", "local_steps", "readout_aux_weight", "local_aux_weight")
 SHARES = ("dropout", "readout_dropout", "atom_dropout")
+OF_TABLES = ("smiles", "labels", "split", "kind")
+SMILES, SPLIT = "smiles", "scaffold"  # of a table where nobody says
 
 
 @dataclass(frozen=True)
@@ -48,15 +54,18 @@ class MoleculeTask(Task):
     absolute error in standard deviations.
 
     Auxiliary losses are weighed here, one weight for the readout and one for the convolutions. What
-    the training settings say with `aux_weight` comes on top, for all of them.
+    the training settings say with `aux_weight` comes on top, for all of them; the command leaves it
+    at 0.
 
     Args:
         aggregation: a name in `equipool.baselines.AGGREGATIONS`, of the readout.
-        dataset: molhiv, molpcba, toxcast, tox21 or qm9; not read where csv is given.
+        dataset: molhiv, molpcba, toxcast, tox21 or qm9; where csv is given, none.
         csv: a table of your own, .csv or .csv.gz.
-        smiles: its column of SMILES.
+        smiles: its column of SMILES; None for smiles.
         labels: its columns of labels with commas between them; None for all that are left.
-        split: scaffold, random, or the column that says train, valid or test.
+        split: scaffold, random, or the column that says train, valid or test; None for scaffold.
+        kind: of its labels, classification (0 and 1) or regression; None for classification where
+            all of them are 0 or 1.
         convolution: gin or gcn.
         virtual_node: whether one more node is bound to all atoms of a molecule.
         local_aggregation: sum or equilibrium, of the messages to an atom.
@@ -92,13 +101,15 @@ class MoleculeTask(Task):
     monitor: ClassVar[str] = "valid_score"
     lower_is_better: ClassVar[bool] = False
     reported: ClassVar[tuple[str, ...]] = ("test_score",)
+    training_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({"aux_weight": 0.0})
 
     aggregation: str = "equilibrium"
-    dataset: str = "molhiv"
+    dataset: str | None = "molhiv"
     csv: str | None = None
-    smiles: str = "smiles"
+    smiles: str | None = None
     labels: str | None = None
-    split: str = "scaffold"
+    split: str | None = None
+    kind: str | None = None
     convolution: str = "gin"
     virtual_node: bool = False
     local_aggregation: str = "sum"
@@ -140,8 +151,25 @@ class MoleculeTask(Task):
             ("local_aggregation", list(LOCAL_AGGREGATIONS)),
         ):
             self._expect(name, getattr(self, name) in known, f"one of {known}")
+        self._expect("kind", self.kind in (None, *KINDS), f"one of {list(KINDS)} or None")
+        self._check_source()
+        met = not self.virtual_node or self.batch_size >= 2
+        self._expect("batch_size", met, "2 or more with a virtual node, which is normalised")
+
+    def _check_source(self) -> None:
+        """One source, named as it is found from everywhere."""
+        if self.csv is not None:
+            object.__setattr__(self, "csv", str(Path(self.csv).expanduser().absolute()))
+            object.__setattr__(self, "dataset", None)  # presets name one
+            return
+        for name in OF_TABLES:
+            self._expect(
+                name, getattr(self, name) is None, "None where csv is not given: it is for a table"
+            )
         known = list(KNOWN)
-        self._expect("dataset", self.csv is not None or self.dataset in known, f"one of {known}")
+        short = (self.dataset or "").removeprefix("ogbg-")
+        self._expect("dataset", short in known, f"one of {known}")
+        object.__setattr__(self, "dataset", short)
 
     def _expect(self, name: str, met: bool, expected: str) -> None:
         if not met:
@@ -176,33 +204,81 @@ class MoleculeTask(Task):
     def source(self) -> str | CsvSource:
         """The data set's name, or the table."""
         if self.csv is None:
+            assert self.dataset is not None
             return self.dataset
-        names = None if self.labels is None else tuple(self.labels.split(","))
-        return CsvSource(self.csv, self.smiles, names, split_named(self.split))
+        names = None
+        if self.labels is not None:
+            names = tuple(name.strip() for name in self.labels.split(","))
+        split = split_named(self.split or SPLIT)
+        return CsvSource(self.csv, self.smiles or SMILES, names, split, self.kind)
+
+    def unparsable(self) -> Unparsable:
+        """What becomes of molecules that RDKit refuses, as in the data that is trained on."""
+        source = self.source()
+        forms = (source,) if isinstance(source, CsvSource) else KNOWN[source].forms
+        tables = (form.unparsable for form in forms if isinstance(form, CsvSource))
+        return next(tables, KeepUnsanitised())  # OGB's folders have what RDKit has come to refuse
+
+    @cached_property
+    def _prepared(self) -> dict[Path, list[Prepared]]:
+        """By the data folder. The last is in use; captured steps may read those before it."""
+        return {}
+
+    def prepared(self) -> Prepared:
+        """The data, and what follows from it: the same from the start of a run to its end."""
+        found = self._prepared.get(data_folder())
+        return found[-1] if found else self._prepare()
+
+    def _prepare(self) -> Prepared:
+        """As `prepared`, but of the data as it is now."""
+        source, folder = self.source(), data_folder()
+        data = molecule_data(source, folder, state_of(source, folder))
+        found = self._prepared.setdefault(folder, [])
+        if not found or found[-1].data is not data:
+            capacity = (self.atom_capacity, self.bond_capacity)
+            measure = usual_measure(self.dataset)
+            found.append(
+                Prepared(data, self.train_limit, self.batch_size, capacity, self.seed, measure)
+            )
+        return found[-1]
+
+    def facts(self) -> dict[str, Any]:
+        """Names and kind of the labels, how many molecules each part has, and a fingerprint of the
+        files that they are from."""
+        data = self._prepare().data
+        molecules = data.molecules
+        return {
+            "labels": list(molecules.label_names),
+            "kind": molecules.kind,
+            "molecules": {part: len(positions) for part, positions in molecules.split.items()},
+            "fingerprint": data.fingerprint,
+        }
 
     def data(self) -> MoleculeData:
         """The data set, which is read once."""
-        return molecule_data(self.source(), data_folder())
+        return self.prepared().data
 
     def capacity(self) -> Capacity:
         """What a batch of training can hold."""
-        return _capacity(self, data_folder())
+        return self.prepared().capacity
 
     def network(self) -> MoleculeNetwork:
-        labels = _labels(self, data_folder(), torch.device("cpu"))
+        labels = self.prepared().labels(torch.device("cpu"))
         return self.make_network(self.data().molecules.num_labels, labels.units())
 
     def make_network(self, num_labels: int, units: nn.Module | None) -> MoleculeNetwork:
         """The network at its start, for so many labels in these units; the data is not read."""
-        virtual_node = VirtualNode(self.width, self.depth - 1, self.dropout)
         convolution = CONVOLUTIONS[self.convolution]
+        virtual_node = None
+        if self.virtual_node:
+            virtual_node = VirtualNode(self.width, self.depth - 1, self.dropout)
         return MoleculeNetwork(
             self.width,
             num_labels,
             [convolution(self.width, self._of_messages()) for _ in range(self.depth)],
             make_readout(self._of_atoms()),
             units=units,
-            virtual_node=virtual_node if self.virtual_node else None,
+            virtual_node=virtual_node,
             dropout=self.dropout,
             readout_dropout=self.readout_dropout,
             atom_dropout=self.atom_dropout,
@@ -236,17 +312,24 @@ class MoleculeTask(Task):
     def batches(self, first_step: int, num_steps: int, device: torch.device, shard: Shard) -> Batch:
         """What the storage needs to put the steps' molecules together, and `present [num_steps]`,
         a process's share of the labels that the joined batch has."""
-        molecules = _epochs(self, data_folder()).batches(first_step, num_steps)
-        data = self.data()
-        present = torch.where(molecules < 0, 0, data.present[molecules]).sum(1) / shard.world
-        pieces = data.storage(_exact(device)).pieces(shard.part(molecules, 1), self.capacity())
-        return pieces | {"present": send(present.clamp(min=1), device)}
+        prepared = self.prepared()
+        molecules = prepared.epochs.batches(first_step, num_steps)
+        own = shard.part(molecules, 1)
+        if self.virtual_node and own.shape[1] < 2:
+            raise ValueError(
+                f"batch_size is {self.batch_size} in {shard.world} processes, expected 2 or more "
+                "in each with a virtual node, which is normalised"
+            )
+        data = prepared.data
+        present = torch.where(molecules < 0, 0, data.present[molecules]).sum(1).clamp(min=1)
+        pieces = data.storage(_exact(device)).pieces(own, prepared.capacity)
+        return pieces | {"present": send(present / shard.world, device)}
 
     def loss(self, network: nn.Module, batch: Batch) -> Loss:
         """The labels' mean loss, and the auxiliary losses."""
-        device = batch["present"].device
-        found = self.data().storage(device).labelled(batch, self.capacity())
-        labels = _labels(self, data_folder(), device)
+        device, prepared = batch["present"].device, self.prepared()
+        found = prepared.data.storage(device).labelled(batch, prepared.capacity)
+        labels = prepared.labels(device)
         prediction = network(found.molecules)
         of_labels = labels.losses(prediction.labels, found.labels).sum() / batch["present"]
         total = (
@@ -265,8 +348,8 @@ class MoleculeTask(Task):
     def evaluate(self, network: nn.Module, device: torch.device) -> dict[str, float]:
         """For the validation and the test part: the score, what it is made of, and the mean loss.
         Every molecule is predicted once."""
-        data = self.data()
-        labels = _labels(self, data_folder(), torch.device("cpu"))
+        prepared = self.prepared()
+        data, labels = prepared.data, prepared.labels(torch.device("cpu"))
         storage = data.storage(_exact(device))
         metrics: dict[str, float] = {}
         for part in ("valid", "test"):
@@ -280,27 +363,3 @@ class MoleculeTask(Task):
 def _exact(device: torch.device) -> torch.device:
     """With its number, as tensors name it."""
     return torch.empty(0, device=device).device
-
-
-@lru_cache(maxsize=64)
-def _capacity(task: MoleculeTask, folder: Path) -> Capacity:
-    data = molecule_data(task.source(), folder)
-    training = data.training(task.train_limit)
-    atoms, bonds = data.molecules.num_atoms[training], data.molecules.num_bonds[training]
-    return choose_capacity(task.batch_size, atoms, bonds, (task.atom_capacity, task.bond_capacity))
-
-
-@lru_cache(maxsize=64)
-def _epochs(task: MoleculeTask, folder: Path) -> Epochs:
-    data = molecule_data(task.source(), folder)
-    training = data.training(task.train_limit)
-    atoms, bonds = data.molecules.num_atoms[training], data.molecules.num_bonds[training]
-    return Epochs(training, atoms, bonds, _capacity(task, folder), task.seed)
-
-
-@lru_cache(maxsize=64)
-def _labels(task: MoleculeTask, folder: Path, device: torch.device) -> Labels:
-    data = molecule_data(task.source(), folder)
-    dataset = task.dataset if task.csv is None else None
-    training = data.training(task.train_limit)
-    return labels_of(data.molecules, training, device, usual_measure(dataset))
