@@ -159,6 +159,11 @@ WRONG = {
     "no images": ({"images": None}, "it has no images, but"),
     "no split": ({"split": None}, "it has no split"),
     "inverse": ({"images": 255 * IMAGES}, "images has the value 255, expected 1 for ink"),
+    "no drawings": ({"images": IMAGES[:, :0]}, r"images has shape \(42, 0, 24, 24\), expected one"),
+    "no test characters": (
+        {"split": np.array(["background"] * len(SPLIT))},
+        "it has no characters of the evaluation",
+    ),
     "floats": ({"images": IMAGES / 2}, "images is float64 of shape"),
     "flat": ({"images": IMAGES[:, 0]}, r"images is uint8 of shape \(42, 24, 24\)"),
     "not square": ({"images": IMAGES[..., 1:]}, r"images has shape \(30, 4, 24, 23\)"),

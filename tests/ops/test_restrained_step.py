@@ -81,6 +81,27 @@ def test_second_derivatives(device, forced, monkeypatch):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
+def test_second_derivatives_of_several_steps(device, forced, monkeypatch):
+    """The second step's velocity depends on the scalars that the step itself reads."""
+
+    def by_scalars():
+        moving, met = inputs((5, 7), device)
+        y, velocity, _, rate, momentum = moving
+        restraints, point = Restraints(0.5, 1.5, True), y
+        for _ in range(3):
+            y, velocity, point, _ = restrained_step(
+                y, velocity, torch.sin(point), rate, momentum, met, restraints
+            )
+        firsts = torch.autograd.grad(y.square().sum(), [*moving[:2], rate], create_graph=True)
+        total = sum(first.square().sum() for first in firsts)
+        return torch.autograd.grad(total, [rate, momentum])
+
+    fused = by_scalars()
+    monkeypatch.setattr("equipool.ops.restrained.kernels_serve", lambda x: False)
+    for a, b in zip(fused, by_scalars(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
+
+
 def test_curvature_is_the_largest_met():
     moving, met = inputs((9, 16), "cpu")
     found = restrained_step(*moving, met, Restraints(None, None, True))[3]

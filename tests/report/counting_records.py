@@ -6,7 +6,7 @@ from records import record
 
 from equipool.tasks import OmniglotTask
 from equipool.training import TrainingConfig
-from equipool.training.config import run_config
+from equipool.training.config import chosen_config
 
 
 def counting(validation, test, aggregation="sum", seed=0):
@@ -15,5 +15,5 @@ def counting(validation, test, aggregation="sum", seed=0):
     task = OmniglotTask(aggregation, embedding=8, seed=seed)
     for entry, v, t in zip(made.curve, validation, test, strict=True):
         entry["metrics"] = {"validation_accuracy": v, "test_accuracy": t, "train_accuracy": v + 1}
-    config = run_config(task, TrainingConfig(steps=made.steps))
+    config = chosen_config(task, TrainingConfig(steps=made.steps))
     return replace(made, task="omniglot", config=config, metrics=made.curve[-1]["metrics"])

@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 
 from equipool.tasks import MedianTask
 from equipool.training import Record, TrainingConfig
-from equipool.training.config import run_config
+from equipool.training.config import chosen_config
 
 HARDWARE = {"device": "cpu", "cpu": "abacus", "cores": 1}
 
@@ -25,7 +25,7 @@ def record(values, aggregation="sum", embedding=8, seed=0, seconds_per_step=1.0,
     made = Record(
         task="median",
         seed=seed,
-        config=run_config(task, TrainingConfig(steps=10 * len(values))),
+        config=chosen_config(task, TrainingConfig(steps=10 * len(values))),
         versions={"torch": "2.13.0"},
         hardware=HARDWARE,
         date="2026-01-01T00:00:00+00:00",

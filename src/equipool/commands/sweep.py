@@ -68,7 +68,7 @@ def run(request: Request, options: SweepOptions) -> None:
             failed = []
             say(f"Interrupted. To go on: {how}")
         done = [one.plan.out for one in planned if one.is_done_now()]
-        _conclude(done, len(planned), failed, out, how)
+        _conclude(done, len(planned), failed, options, out, how)
 
 
 def _how(request: Request, options: SweepOptions, out: Path) -> str:
@@ -131,7 +131,12 @@ def _train(
 
 
 def _conclude(
-    done: Sequence[str | Path], number: int, failed: Sequence[Planned], out: Path, how: str
+    done: Sequence[str | Path],
+    number: int,
+    failed: Sequence[Planned],
+    options: SweepOptions,
+    out: Path,
+    how: str,
 ) -> None:
     if done:
         runs = read_runs(done)
@@ -142,7 +147,8 @@ def _conclude(
         say(f"For the curves: {command_line(['report', str(out)], {})}")
     if failed:
         first = failed[0].plan
-        alone = command_line(["train", first.task.name], {"--out": first.out, "--resume": True})
+        again = {"--out": first.out, "--resume": True, "--data-dir": options.data_dir}
+        alone = command_line(["train", first.task.name], again)
         fail(f"{len(failed)} runs failed; to see why: {alone}")
     if len(done) < number:
         say(f"{len(done)} of {number} runs are done. To go on: {how}")

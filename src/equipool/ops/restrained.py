@@ -159,7 +159,8 @@ def _plain_adjoint(
     by_outputs: tuple[Tensor | None, ...], saved: tuple[Tensor, ...], restraints: Restraints
 ) -> tuple[Tensor | None, ...]:
     """The kernel's backward in operations that can be differentiated again."""
-    velocity, gradient, learning_rate, momentum, curvature = saved
+    # Aliases: tensors of an earlier step depend on the same scalars; those ways are not ours.
+    velocity, gradient, learning_rate, momentum, curvature = (t.view_as(t) for t in saved)
     y = torch.zeros_like(velocity, requires_grad=True)  # the derivative does not depend on it
     inputs = (y, velocity, gradient, learning_rate, momentum)
     outputs = _plain_step(*inputs, curvature, restraints)

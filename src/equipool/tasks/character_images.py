@@ -26,6 +26,12 @@ class CharacterImages:
     pools: dict[str, Pool]
     names: tuple[str, ...]
 
+    def fingerprint(self) -> str:
+        """A digest of names and images, in their order."""
+        digest = hashlib.blake2b("\n".join(self.names).encode(), digest_size=8)
+        digest.update(self.pixels.cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()
+
 
 def character_images(
     size: int, validation_characters: int, device: torch.device

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -101,6 +101,11 @@ class OmniglotTask(Task):
                 f"max_classes is {self.max_classes}, expected at most {self.set_size}, the "
                 "number of images in a set"
             )
+        if self.validation_characters < self.max_classes:
+            raise ValueError(
+                f"validation_characters is {self.validation_characters}, expected at least "
+                f"{self.max_classes}, the largest number of characters in a set"
+            )
         if self.aggregation not in AGGREGATIONS:
             known = list(AGGREGATIONS)
             raise ValueError(f"aggregation is {self.aggregation!r}, expected one of {known}")
@@ -155,6 +160,13 @@ class OmniglotTask(Task):
     def data(self, device: torch.device) -> CharacterImages:
         """The images, read and brought to the device at the first call."""
         return character_images(self.image_size, self.validation_characters, device)
+
+    def facts(self) -> dict[str, Any]:
+        """Characters of each part, and a digest of all images: the sets to evaluate on name images
+        by their place, which is another in another form of the data."""
+        data = self.data(torch.device("cpu"))
+        characters = {part: pool.characters for part, pool in data.pools.items()}
+        return {"characters": characters, "fingerprint": data.fingerprint()}
 
     def batches(self, first_step: int, num_steps: int, device: torch.device, shard: Shard) -> Batch:
         """`images [num_steps, B, set_size]`, positions in `data`, and `num_classes [num_steps, B]`:

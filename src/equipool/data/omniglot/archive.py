@@ -14,7 +14,10 @@ from equipool.data.omniglot.characters import Characters, Omniglot
 
 ARRAYS = ("images", "alphabet", "character", "split")
 PARTS = ("background", "evaluation")
-UNREADABLE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
+# numpy and zipfile say in many ways that they cannot read a file.
+UNREADABLE = (
+    OSError, ValueError, KeyError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
 
 
 def read_archive(file: Path) -> Omniglot:
@@ -47,6 +50,8 @@ def _check(arrays: dict[str, Any]) -> None:
             f"images is {images.dtype} of shape {images.shape}, expected uint8 of "
             "[characters, drawings, size, size]"
         )
+    if 0 in images.shape:
+        raise ValueError(f"images has shape {images.shape}, expected one or more of each")
     for name in ARRAYS[1:]:
         if arrays[name].shape != images.shape[:1] or arrays[name].dtype.kind != "U":
             raise ValueError(
@@ -56,7 +61,10 @@ def _check(arrays: dict[str, Any]) -> None:
     unknown = set(arrays["split"].tolist()) - set(PARTS)
     if unknown:
         raise ValueError(f"split has {min(unknown)!r}, expected {' or '.join(PARTS)}")
-    if images.max(initial=0) > 1:
+    missing = set(PARTS) - set(arrays["split"].tolist())
+    if missing:
+        raise ValueError(f"it has no characters of the {min(missing)} set")
+    if images.max() > 1:
         raise ValueError(f"images has the value {images.max()}, expected 1 for ink, 0 for paper")
 
 
