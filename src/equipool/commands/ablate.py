@@ -13,7 +13,7 @@ import typer
 from equipool.commands.errors import WRONG_USE, plain_errors
 from equipool.commands.flags import TASK, Flag
 from equipool.commands.per_task import Request, task_commands
-from equipool.commands.places import DataDir
+from equipool.commands.places import DataDir, Device, MaxSeconds, Together
 from equipool.commands.settings import base_values
 from equipool.commands.sweep import SweepOptions
 from equipool.commands.sweep import run as sweep
@@ -77,12 +77,9 @@ class AblateOptions:
     preset: Annotated[
         str | None, typer.Option(help="settings to start from; flags change them")
     ] = None
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ... or auto")] = "auto"
-    together: Annotated[int, typer.Option(help="runs trained at the same time", min=1)] = 1
-    max_seconds: Annotated[
-        float | None,
-        typer.Option(help="stop after so many seconds, and save; the same command goes on"),
-    ] = None
+    device: Device = "auto"
+    together: Together = 1
+    max_seconds: MaxSeconds = None
     data_dir: DataDir = None
 
 

@@ -11,7 +11,7 @@ from rich.table import Table
 
 import equipool.tasks  # noqa: F401  a run's task must be known to be made again
 from equipool.commands.errors import plain_errors
-from equipool.commands.places import DataDir, device_from_name
+from equipool.commands.places import DataDir, Device, device_from_name
 from equipool.commands.words import make_console, say
 from equipool.data.folder import using_data_folder
 from equipool.environment import versions
@@ -29,7 +29,7 @@ WHICH = ("best", "last")
 def evaluate(
     run: Annotated[Path, typer.Argument(help="the run's directory")],
     which: Annotated[str, typer.Option(help="best or last checkpoint")] = "best",
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ... or auto")] = "auto",
+    device: Device = "auto",
     data_dir: DataDir = None,
 ) -> None:
     """Evaluate a run's network; print the metrics, and the tables that its task has beside them,

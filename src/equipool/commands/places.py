@@ -10,6 +10,13 @@ import typer
 
 from equipool.training.devices import resolve_device
 
+# Options that several commands have.
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ... or auto")]
+Together = Annotated[int, typer.Option(help="runs trained at the same time", min=1)]
+MaxSeconds = Annotated[
+    float | None,
+    typer.Option(help="stop after so many seconds, and save; the same command goes on"),
+]
 DataDir = Annotated[
     Path | None,
     typer.Option(help="where data lies; by default EQUIPOOL_DATA says, else the cache folder"),

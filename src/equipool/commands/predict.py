@@ -16,7 +16,7 @@ from rich.console import Console
 
 from equipool.commands.errors import WRONG_USE, plain_errors
 from equipool.commands.evaluate import WHICH
-from equipool.commands.places import device_from_name
+from equipool.commands.places import Device, device_from_name
 from equipool.commands.smiles import Asked, given_smiles, read_smiles
 from equipool.tasks.molecules.predictor import MoleculePredictor, load_predictor
 from equipool.tasks.molecules.task import SMILES
@@ -42,7 +42,7 @@ def predict(
         Path | None, typer.Option(help="the .csv to write; by default the standard output")
     ] = None,
     which: Annotated[str, typer.Option(help="best or last checkpoint")] = "best",
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ... or auto")] = "auto",
+    device: Device = "auto",
 ) -> None:
     """Predict labels of molecules with a run's network: probabilities, or numbers in the labels'
     own units, as a table with a row for each molecule in the order given. Cells are empty in the

@@ -12,7 +12,15 @@ import typer
 
 from equipool.commands.errors import STOPPED, WRONG_USE, fail, plain_errors
 from equipool.commands.per_task import Request, task_commands
-from equipool.commands.places import DataDir, check_seconds, default_folder, device_from_name
+from equipool.commands.places import (
+    DataDir,
+    Device,
+    MaxSeconds,
+    Together,
+    check_seconds,
+    default_folder,
+    device_from_name,
+)
 from equipool.commands.planning import Planned, plan_runs
 from equipool.commands.settings import axes_of, base_values
 from equipool.commands.words import command_line, print_summary, say
@@ -38,12 +46,9 @@ class SweepOptions:
     preset: Annotated[
         str | None, typer.Option(help="settings and values to start from; flags change them")
     ] = None
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ... or auto")] = "auto"
-    together: Annotated[int, typer.Option(help="runs trained at the same time", min=1)] = 1
-    max_seconds: Annotated[
-        float | None,
-        typer.Option(help="stop after so many seconds, and save; the same command goes on"),
-    ] = None
+    device: Device = "auto"
+    together: Together = 1
+    max_seconds: MaxSeconds = None
     data_dir: DataDir = None
 
 

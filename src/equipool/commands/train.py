@@ -10,7 +10,13 @@ import typer
 
 from equipool.commands.errors import STOPPED, WRONG_USE, plain_errors
 from equipool.commands.per_task import Request, task_commands
-from equipool.commands.places import DataDir, check_seconds, default_folder, device_from_name
+from equipool.commands.places import (
+    DataDir,
+    Device,
+    check_seconds,
+    default_folder,
+    device_from_name,
+)
 from equipool.commands.settings import (
     Values,
     base_values,
@@ -44,7 +50,7 @@ class TrainOptions:
     preset: Annotated[
         str | None, typer.Option(help="settings to start from; flags change them")
     ] = None
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ... or auto")] = "auto"
+    device: Device = "auto"
     record: Annotated[
         Path | None, typer.Option(help="write the record to this JSON file as well")
     ] = None

@@ -76,13 +76,10 @@ class MedianTask(Task):
 
     def __post_init__(self) -> None:
         for name in POSITIVE:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, expected 1 or more")
-        if self.inner_steps < 0:
-            raise ValueError(f"inner_steps is {self.inner_steps}, expected 0 or more")
-        if self.aggregation not in AGGREGATIONS:
-            known = list(AGGREGATIONS)
-            raise ValueError(f"aggregation is {self.aggregation!r}, expected one of {known}")
+            self.expect(name, getattr(self, name) >= 1, "1 or more")
+        self.expect("inner_steps", self.inner_steps >= 0, "0 or more")
+        known = list(AGGREGATIONS)
+        self.expect("aggregation", self.aggregation in known, f"one of {known}")
 
     @classmethod
     def paper(

@@ -92,23 +92,15 @@ class OmniglotTask(Task):
 
     def __post_init__(self) -> None:
         for name in POSITIVE:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, expected 1 or more")
-        if self.inner_steps < 0:
-            raise ValueError(f"inner_steps is {self.inner_steps}, expected 0 or more")
-        if self.max_classes > self.set_size:
-            raise ValueError(
-                f"max_classes is {self.max_classes}, expected at most {self.set_size}, the "
-                "number of images in a set"
-            )
-        if self.validation_characters < self.max_classes:
-            raise ValueError(
-                f"validation_characters is {self.validation_characters}, expected at least "
-                f"{self.max_classes}, the largest number of characters in a set"
-            )
-        if self.aggregation not in AGGREGATIONS:
-            known = list(AGGREGATIONS)
-            raise ValueError(f"aggregation is {self.aggregation!r}, expected one of {known}")
+            self.expect(name, getattr(self, name) >= 1, "1 or more")
+        self.expect("inner_steps", self.inner_steps >= 0, "0 or more")
+        most, enough = self.set_size, self.max_classes
+        told = f"at most {most}, the number of images in a set"
+        self.expect("max_classes", self.max_classes <= most, told)
+        told = f"at least {enough}, the largest number of characters in a set"
+        self.expect("validation_characters", self.validation_characters >= enough, told)
+        known = list(AGGREGATIONS)
+        self.expect("aggregation", self.aggregation in known, f"one of {known}")
 
     @classmethod
     def paper(cls, aggregation: str = "equilibrium", *, seed: int = 0) -> OmniglotTask:

@@ -129,6 +129,11 @@ class Task(ABC):
         several calls it, and all must get the same numbers.
         """
 
+    def expect(self, name: str, met: bool, expected: str) -> None:
+        """Refuse the value of a field that is not as expected."""
+        if not met:
+            raise ValueError(f"{name} is {getattr(self, name)!r}, expected {expected}")
+
     def facts(self) -> dict[str, Any]:
         """What a run must remember of its data, as JSON holds it: a run is not gone on with, nor
         evaluated, where it has changed. Called by every process at the start of a run. By default

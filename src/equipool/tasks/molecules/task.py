@@ -137,24 +137,24 @@ class MoleculeTask(Task):
 
     def __post_init__(self) -> None:
         for name in POSITIVE:
-            self._expect(name, getattr(self, name) >= 1, "1 or more")
+            self.expect(name, getattr(self, name) >= 1, "1 or more")
         for name in NOT_NEGATIVE:
-            self._expect(name, getattr(self, name) >= 0, "0 or more")
+            self.expect(name, getattr(self, name) >= 0, "0 or more")
         for name in SHARES:
-            self._expect(name, 0 <= getattr(self, name) < 1, "at least 0 and less than 1")
+            self.expect(name, 0 <= getattr(self, name) < 1, "at least 0 and less than 1")
         for name in ("atom_capacity", "bond_capacity", "train_limit"):
             value = getattr(self, name)
-            self._expect(name, value is None or value >= 1, "1 or more, or None")
+            self.expect(name, value is None or value >= 1, "1 or more, or None")
         for name, known in (
             ("aggregation", list(AGGREGATIONS)),
             ("convolution", list(CONVOLUTIONS)),
             ("local_aggregation", list(LOCAL_AGGREGATIONS)),
         ):
-            self._expect(name, getattr(self, name) in known, f"one of {known}")
-        self._expect("kind", self.kind in (None, *KINDS), f"one of {list(KINDS)} or None")
+            self.expect(name, getattr(self, name) in known, f"one of {known}")
+        self.expect("kind", self.kind in (None, *KINDS), f"one of {list(KINDS)} or None")
         self._check_source()
         met = not self.virtual_node or self.batch_size >= 2
-        self._expect("batch_size", met, "2 or more with a virtual node, which is normalised")
+        self.expect("batch_size", met, "2 or more with a virtual node, which is normalised")
 
     def _check_source(self) -> None:
         """One source, named as it is found from everywhere."""
@@ -163,17 +163,13 @@ class MoleculeTask(Task):
             object.__setattr__(self, "dataset", None)  # presets name one
             return
         for name in OF_TABLES:
-            self._expect(
+            self.expect(
                 name, getattr(self, name) is None, "None where csv is not given: it is for a table"
             )
         known = list(KNOWN)
         short = (self.dataset or "").removeprefix("ogbg-")
-        self._expect("dataset", short in known, f"one of {known}")
+        self.expect("dataset", short in known, f"one of {known}")
         object.__setattr__(self, "dataset", short)
-
-    def _expect(self, name: str, met: bool, expected: str) -> None:
-        if not met:
-            raise ValueError(f"{name} is {getattr(self, name)!r}, expected {expected}")
 
     @classmethod
     def paper(cls, aggregation: str = "equilibrium", *, seed: int = 0) -> MoleculeTask:
