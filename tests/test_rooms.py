@@ -16,7 +16,7 @@ SOURCE = Path(equipool.__file__).parent
 MAY_IMPORT = {
     "ops": set(),
     "checks": set(),
-    "scalars": set(),
+    "scalars": {"ops"},
     "scalings": set(),
     "objective": set(),
     "rows": set(),

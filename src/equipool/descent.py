@@ -32,13 +32,33 @@ class Wanted(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """How far a solve has come."""
+    """How far a solve has come. What is the same for all rows is not held row by row, as most
+    solves have no tolerance and small batches are bound by the number of kernels launched."""
 
     state: SolverState
-    squared_gradient: Tensor  # [num_rows] squared norm of the gradient, summed over the steps
-    steps: Tensor  # [num_rows] steps taken
-    moving: Tensor  # [num_rows] whether the row has not reached the tolerance
+    total: Tensor | None  # [num_rows] squared norms of the gradient, added up where that is wanted
+    taken: Tensor | int  # [num_rows] steps taken by each row, or by every row
+    unstopped: Tensor | None  # [num_rows] as `moving`, where rows may stop
     path: tuple[Tensor, ...]  # y before the first and after each step, where it is wanted
+
+    @property
+    def squared_gradient(self) -> Tensor:
+        """`[num_rows]` squared norm of the gradient, summed over the steps."""
+        return self.state.y.new_zeros(self.state.y.shape[0]) if self.total is None else self.total
+
+    @property
+    def steps(self) -> Tensor:
+        """`[num_rows]` steps taken."""
+        if isinstance(self.taken, Tensor):
+            return self.taken
+        return torch.full(self.state.y.shape[:1], self.taken, device=self.state.y.device)
+
+    @property
+    def moving(self) -> Tensor:
+        """`[num_rows]` whether the row has not reached the tolerance."""
+        if self.unstopped is not None:
+            return self.unstopped
+        return torch.ones(self.state.y.shape[0], dtype=torch.bool, device=self.state.y.device)
 
 
 class Descent(NamedTuple):
@@ -55,13 +75,9 @@ def set_out(
     solver: Solver[Any], objective: Objective, y: Tensor, budget: Budget, wanted: Wanted
 ) -> Walk:
     """A walk before its first step."""
-    return Walk(
-        solver.init(y, budget.num_steps, objective),
-        y.new_zeros(y.shape[0]),
-        torch.zeros(y.shape[0], dtype=torch.long, device=y.device),
-        torch.ones(y.shape[0], dtype=torch.bool, device=y.device),
-        (y,) if wanted.trajectory else (),
-    )
+    state = solver.init(y, budget.num_steps, objective)
+    walk = Walk(state, None, 0, None, (y,) if wanted.trajectory else ())
+    return walk if budget.tolerance is None else walk._replace(unstopped=walk.moving)
 
 
 def iterate(
@@ -94,18 +110,16 @@ def iterate(
             left = budget._replace(num_steps=budget.num_steps - step - 1)
             return _go_on_with_the_moving(solver, objective, walk, left, wanted)
     if budget.tolerance is None:
-        walk = walk._replace(steps=walk.steps + budget.num_steps)
+        walk = walk._replace(taken=walk.taken + budget.num_steps)
     return walk
 
 
 def arrive(walk: Walk) -> Descent:
     """The end of a walk."""
-    return Descent(
-        walk.state.y,
-        walk.squared_gradient / walk.steps.clamp(min=1),
-        walk.steps,
-        walk.path,
-    )
+    mean, taken = walk.squared_gradient, walk.taken
+    if walk.total is not None:
+        mean = mean / (taken.clamp(min=1) if isinstance(taken, Tensor) else max(taken, 1))
+    return Descent(walk.state.y, mean, walk.steps, walk.path)
 
 
 def pick_up(
@@ -123,18 +137,19 @@ def pick_up(
 
 def _advance(solver: Solver[Any], objective: Objective, walk: Walk, wanted: Wanted) -> Walk:
     state = solver.step(objective, walk.state)
-    total = walk.squared_gradient
+    total = walk.total
     if wanted.squared_gradient:
-        total = total + state.gradient.square().sum(-1)
+        square = state.gradient.square().sum(-1)
+        total = square if total is None else total + square
     path = (*walk.path, state.y) if wanted.trajectory else ()
-    return walk._replace(state=state, squared_gradient=total, path=path)
+    return walk._replace(state=state, total=total, path=path)
 
 
 def _count(before: Walk, after: Walk, residual: Tensor, tolerance: float) -> Walk:
     """The step counts for the rows that took it. They move on unless the gradient that it followed
     is within the tolerance, or not finite."""
     moving = before.moving & (residual > tolerance) & (residual < torch.inf)
-    return after._replace(moving=moving, steps=before.steps + before.moving)
+    return after._replace(unstopped=moving, taken=before.taken + before.moving)
 
 
 def _hold(before: Walk, after: Walk, reached: Tensor) -> Walk:
@@ -144,9 +159,11 @@ def _hold(before: Walk, after: Walk, reached: Tensor) -> Walk:
     if point is not here.y:
         here = here._replace(y=choose_rows(before.moving & reached, point, here.y))
     state = choose_rows(before.moving & ~reached, after.state, here)
-    total = choose_rows(before.moving, after.squared_gradient, before.squared_gradient)
+    total = after.total
+    if total is not None:
+        total = choose_rows(before.moving, total, before.squared_gradient)
     path = (*before.path, state.y) if after.path else ()
-    return after._replace(state=state, squared_gradient=total, path=path)
+    return after._replace(state=state, total=total, path=path)
 
 
 def _go_on_with_the_moving(

@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import softplus
+
+from equipool.ops.ranges import fraction, positive
 
 
 class LearnedScalar(nn.Module):
@@ -71,8 +72,7 @@ class PositiveScalar(LearnedScalar):
 
     @staticmethod
     def constrain(origin: Tensor, raw: Tensor) -> Tensor:
-        center = origin + torch.log(-torch.expm1(-origin))
-        return origin * (softplus(raw + center) / softplus(center))
+        return positive(origin, raw)
 
 
 class FractionScalar(LearnedScalar):
@@ -87,4 +87,4 @@ class FractionScalar(LearnedScalar):
 
     @staticmethod
     def constrain(origin: Tensor, raw: Tensor) -> Tensor:
-        return origin / (origin + (1 - origin) * torch.exp(-raw))
+        return fraction(origin, raw)

@@ -20,27 +20,32 @@ class Weights(NamedTuple):
     potential: Tensor
 
 
+# Under any scaling an empty set has weights of 0, so no energy, and its output stays at the start.
+
+
 def log(counts: Tensor) -> Weights:
     """The paper's Eq. 8: the whole energy times `log2(N + 1) / (N + eps)`."""
     weight = torch.log2(counts + 1) / (counts + EPSILON)
+    # As it is without: but the exporter to ONNX takes so small a number for 0.
+    weight = torch.where(counts > 0, weight, 0)
     return Weights(weight, weight)
 
 
 def sum(counts: Tensor) -> Weights:
     """The energy as it is, `R + sum F`."""
-    return Weights(torch.ones_like(counts), torch.ones_like(counts))
+    occupied = counts.clamp(max=1)
+    return Weights(occupied, occupied)
 
 
 def mean(counts: Tensor) -> Weights:
     """`R + mean F`: blind to the number of elements, so `R` must not be divided by it either."""
-    return Weights(torch.ones_like(counts), 1 / counts.clamp(min=1))
+    occupied = counts.clamp(max=1)
+    return Weights(occupied, occupied / counts.clamp(min=1))
 
 
 SCALINGS: dict[str, Callable[[Tensor], Weights]] = {"log": log, "sum": sum, "mean": mean}
 
 
 def scaling_weights(name: ScalingName, counts: Tensor, dtype: torch.dtype) -> Weights:
-    """Weights of each row's energy. An empty set has none under any scaling: its output stays at
-    the start."""
-    weights = SCALINGS[name](counts.to(dtype))
-    return Weights(*(torch.where(counts > 0, weight, 0).unsqueeze(-1) for weight in weights))
+    """Weights of each row's energy, from the rows' counts of elements, `[num_rows]`."""
+    return SCALINGS[name](counts.to(dtype).unsqueeze(-1))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from equipool.ops import combination, momentum, restrained
+from equipool.ops import combination, momentum, ranges, restrained
 from equipool.ops.resnet_gradient import binding
 
 
@@ -24,3 +24,4 @@ def forced(monkeypatch):
     monkeypatch.setattr(momentum, "kernels_serve", serve)
     monkeypatch.setattr(combination, "kernels_serve", serve)
     monkeypatch.setattr(restrained, "kernels_serve", serve)
+    monkeypatch.setattr(ranges, "kernels_serve", serve)

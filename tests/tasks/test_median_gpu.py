@@ -20,7 +20,6 @@ SMALL = MedianTask.quick()
 
 
 @pytest.mark.parametrize("name", AGGREGATIONS)
-@pytest.mark.filterwarnings("ignore:The usage of `scatter:UserWarning")  # advice of a package
 def test_rivals_agree_with_the_cpu(name):
     torch.manual_seed(0)
     layer = aggregation_from_name(name, 8, 8)
@@ -33,8 +32,7 @@ def test_rivals_agree_with_the_cpu(name):
     assert all(bool(p.grad.isfinite().all()) for p in there.parameters())
 
 
-# PyTorch Geometric's degree scalers look at values.
-@pytest.mark.parametrize("name", [name for name in AGGREGATIONS if name != "pna"])
+@pytest.mark.parametrize("name", AGGREGATIONS)
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_a_loss_does_not_wait_for_the_device(name):
     task = dataclasses.replace(SMALL, aggregation=name)

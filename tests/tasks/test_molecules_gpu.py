@@ -5,19 +5,18 @@ import math
 
 import pytest
 import torch
-from molecule_runs import numbers, run, tensors
+from molecule_runs import Silent, numbers, run, tensors
 
 from equipool.data import using_data_folder
 from equipool.tasks import MoleculeTask
 from equipool.tasks.molecules.storage import Resident, Streamed
 from equipool.training import Shard, TrainingConfig, read_log, train_together
+from equipool.training.step import make_network
 from generated_molecules import generated, serve
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-    # PyTorch Geometric recommends a package of kernels
-    pytest.mark.filterwarnings("ignore:The usage of `scatter"),
 ]
 
 CUDA = torch.device("cuda")
@@ -25,8 +24,11 @@ SMALL = MoleculeTask(
     "sum", batch_size=16, width=32, depth=3, dropout=0.2, potential=(64, 32, 8), inner_steps=4,
     local_steps=3,
 )  # fmt: skip
+# Sum, attention and PNA add up atoms in an order of the device's own. A bias before a batch
+# normalisation changes nothing: its gradient is rounding alone, of which Adam would make full
+# steps. With this epsilon it does not.
 TRAINING = TrainingConfig(
-    steps=30, learning_rate=0.003, chunk=10, log_every=10, evaluate_every=15,
+    steps=30, learning_rate=0.003, epsilon=1e-3, chunk=10, log_every=10, evaluate_every=15,
     checkpoint_every=None, aux_weight=0.0,
 )  # fmt: skip
 CASES = {
@@ -42,6 +44,7 @@ CASES = {
         "virtual_node": True, "inner_max_step": 0.5, "inner_curvature_safe": True,
     },
 }  # fmt: skip
+TRACKED = ("running_mean", "running_var", "num_batches_tracked")
 each_case = pytest.mark.parametrize("case", CASES)
 
 
@@ -54,6 +57,21 @@ def served(tmp_path, monkeypatch):
 
 def task_of(case):
     return dataclasses.replace(SMALL, **CASES[case])
+
+
+def network_state(folder):
+    """The network's state at the end of a run."""
+    found = tensors(folder)
+    return {name.removeprefix("model/"): found[name] for name in found if name.startswith("model/")}
+
+
+def vectors(state):
+    """The weights of a network as one vector, and what its normalisations track as another."""
+    tracked = {name for name in state if name.endswith(TRACKED)}
+    return [
+        torch.cat([state[name].double().flatten() for name in sorted(names)])
+        for names in (state.keys() - tracked, tracked)
+    ]
 
 
 def first_batch(task, device):
@@ -86,18 +104,29 @@ def test_nothing_waits_for_the_device(case):
 
 
 @each_case
-def test_a_captured_step_is_the_step(case, tmp_path):
+@pytest.mark.parametrize(("precision", "tolerance"), [("32-true", 0.05), ("64-true", 1e-6)])
+def test_a_captured_step_is_the_step(case, precision, tolerance, tmp_path):
+    """They end at the same place, beside the way that they have come, by steps of the same losses.
+
+    Steps of two chunks, with an evaluation between them, and no more: rounding grows from one to
+    the next. In float32 it also decides which side of zero the argument of a relu is on, now and
+    then, and that is seen in the third digit.
+    """
     task = task_of(case)
-    folders = []
-    for capture in (True, False):
-        folders.append(tmp_path / f"{capture}")
-        run(task, dataclasses.replace(TRAINING, capture=capture), folders[-1], "cuda")
-    first, second = (tensors(folder) for folder in folders)
-    for name, value in first.items():
-        if name.startswith("model/"):
-            torch.testing.assert_close(value, second[name], rtol=1e-2, atol=1e-3, msg=name)
+    training = dataclasses.replace(
+        TRAINING, steps=6, chunk=4, log_every=2, evaluate_every=4, precision=precision
+    )
+    folders = [tmp_path / "captured", tmp_path / "eager"]
+    for folder, capture in zip(folders, (True, False), strict=True):
+        run(task, dataclasses.replace(training, capture=capture), folder, "cuda")
+    start = vectors(make_network(task).state_dict())
+    ends = (vectors(network_state(folder)) for folder in folders)
+    for before, captured, eager in zip(start, *ends, strict=True):
+        assert (captured - eager).norm() <= tolerance * (eager - before).norm()
     for one, other in zip(*map(numbers, folders), strict=True):
-        assert one["metrics"] == pytest.approx(other["metrics"], rel=0.02, abs=0.01)
+        assert one["step"] == other["step"]
+        for name in {"loss", "loss_max", "gradient_norm"} & one.keys():
+            assert one[name] == pytest.approx(other[name], rel=tolerance)
 
 
 @pytest.mark.parametrize("precision", ["tf32", "bf16-mixed"])
@@ -151,10 +180,11 @@ def test_streamed_is_resident():
 
 
 def test_a_streamed_run_is_the_resident_one(tmp_path, monkeypatch):
-    run(task_of("both"), TRAINING, tmp_path / "resident", "cuda")
+    training = dataclasses.replace(TRAINING, steps=15)
+    run(task_of("both"), training, tmp_path / "resident", "cuda")
     monkeypatch.setattr("equipool.tasks.molecules.data.choose_storage", Streamed)
     with using_data_folder(tmp_path / "elsewhere"):
-        run(task_of("both"), TRAINING, tmp_path / "streamed", "cuda")
+        run(task_of("both"), training, tmp_path / "streamed", "cuda")
     for one, other in zip(
         numbers(tmp_path / "resident"), numbers(tmp_path / "streamed"), strict=True
     ):
@@ -177,8 +207,6 @@ def test_resumed_it_goes_on(tmp_path):
 def test_several_runs_share_the_data(tmp_path):
     tasks = [dataclasses.replace(task_of("equilibrium"), seed=seed) for seed in range(3)]
     plans = [(task, TRAINING, tmp_path / f"{task.seed}") for task in tasks]
-    from molecule_runs import Silent
-
     records = train_together(plans, device="cuda", progress=Silent())
     assert all(record.complete for record in records)
     alone = run(tasks[1], TRAINING, tmp_path / "alone", "cuda")

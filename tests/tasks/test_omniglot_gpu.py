@@ -51,8 +51,7 @@ def test_networks_agree_with_the_cpu(name):
     assert_near(there.cpu(), network(images), 2e-3)
 
 
-# PyTorch Geometric's degree scalers look at values.
-@pytest.mark.parametrize("name", [name for name in AGGREGATIONS if name != "pna"])
+@pytest.mark.parametrize("name", AGGREGATIONS)
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_a_loss_does_not_wait_for_the_device(name):
     task = dataclasses.replace(SMALL, aggregation=name)

@@ -7,7 +7,10 @@ import torch
 from runs import Heard, assert_same_tensors, last_tensors, numbers
 from toy import Toy, config
 
-from equipool.training import read_log, read_record, train, train_together
+from equipool.ops.availability import kernels
+from equipool.training import Shard, read_log, read_record, train, train_together
+from equipool.training.devices import Place
+from equipool.training.step import NUMBERS, Step
 
 pytestmark = [
     pytest.mark.gpu,
@@ -38,6 +41,35 @@ def test_a_captured_step_is_the_step(tmp_path, kind):
     for one, other in zip(numbers(captured), numbers(eager), strict=True):
         assert one["step"] == other["step"]
         assert one["metrics"] == pytest.approx(other["metrics"], rel=1e-3, abs=1e-5)
+
+
+def test_without_kernels_it_trains_the_same(tmp_path):
+    task = Toy(kind="noisy", broken_steps=(9,))
+    fused = run(tmp_path / "fused", task, config(capture=False))
+    with kernels(False):
+        plain = run(tmp_path / "plain", task, config(capture=False))
+    assert_close(fused, plain)
+    first, second = last_tensors(fused), last_tensors(plain)
+    for name in ("guard/average", "guard/count", "history"):
+        one, other = first[f"optimizer/{name}"], second[f"optimizer/{name}"]
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5, equal_nan=True, msg=name)
+
+
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
+@pytest.mark.parametrize("kind", ["plain", "noisy"])
+def test_nothing_waits_for_the_device(kind):
+    place, task = Place("cuda", "32-true"), Toy(kind=kind)
+    chunk = task.batches(0, 1, place.device, Shard())
+    batch = {name: values[0] for name, values in chunk.items()}
+    step = Step(task, config(), place, batch)
+    batch[NUMBERS] = place.send([step.numbers(0)])[0]
+    step(batch)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        step(batch)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.mark.parametrize("capture", [True, False])

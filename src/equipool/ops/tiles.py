@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 SMALLEST, LARGEST = 4, 1024
 ENOUGH = 1600  # tiles that keep a large GPU busy
+BLOCK = 128  # tiles that a program writes at once
 
 
 class Tiles(NamedTuple):
@@ -24,18 +24,21 @@ class Tiles(NamedTuple):
 
 
 def make_tiles(index: Tensor, num_rows: int) -> Tiles:
-    """Cut the elements of each row, given by `index [N]` in ascending order, into tiles."""
-    num_elements, device = index.shape[0], index.device
+    """Cut the elements of each row, given by `index [N]` in ascending order, into tiles.
+
+    A row that begins at element p has its first tile at `p // size + row`. From one row to the next
+    that leaves room for all its tiles, and no row has to know how many tiles those before it need.
+    """
+    from equipool.ops import tiles_kernels as kernels
+
+    num_elements = index.shape[0]
     size = tile_size(num_elements)
-    rows = torch.arange(num_rows + 1, device=device)
-    ptr = torch.searchsorted(index, rows)
-    first = torch.nn.functional.pad(((ptr.diff() + size - 1) // size).cumsum(0), (1, 0))
-    tile = torch.arange(num_elements // size + num_rows, device=device)
-    row = torch.searchsorted(first[1:], tile, right=True).clamp(max=max(num_rows - 1, 0))
-    start = ptr[row] + (tile - first[row]) * size
-    end = torch.minimum(start + size, ptr[row + 1])
-    used = tile < first[-1]
-    return Tiles(torch.where(used, start, 0), torch.where(used, end, 0), first)
+    start, end = (index.new_empty(num_elements // size + num_rows) for _ in range(2))
+    first = index.new_empty(num_rows + 1)
+    kernels.cut[(num_rows + 1,)](
+        index, start, end, first, num_elements, num_rows, size, BLOCK=BLOCK, num_warps=1
+    )
+    return Tiles(start, end, first)
 
 
 def tile_size(num_elements: int) -> int:

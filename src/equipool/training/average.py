@@ -32,6 +32,10 @@ class WeightAverage:
             name: parameter.detach().to(torch.promote_types(parameter.dtype, torch.float32)).clone()
             for name, parameter in self.parameters.items()
         }
+        # The update in one kernel: an ascent from the average, along the weights and less itself.
+        self._ascent = torch.optim.SGD(
+            self.values.values(), weight_decay=1.0, maximize=True, fused=True
+        )
 
     def tensors(self) -> dict[str, Tensor]:
         """The state, to be written and filled in place."""
@@ -40,11 +44,11 @@ class WeightAverage:
     @torch.no_grad()
     def update(self, weight: Tensor) -> None:
         """Take the parameters in, with weight $w_t$, a scalar on their device."""
-        values = list(self.values.values())
-        new = [p.detach().to(v.dtype) for p, v in zip(self._current(), values, strict=True)]
-        difference = torch._foreach_sub(new, values)
-        torch._foreach_mul_(difference, weight)
-        torch._foreach_add_(values, difference)
+        for parameter, value in zip(self._current(), self.values.values(), strict=True):
+            value.grad = parameter.detach().to(value.dtype)
+        self._ascent.param_groups[0]["lr"] = weight
+        self._ascent.step()
+        self._ascent.zero_grad()
 
     @contextmanager
     def applied(self) -> Iterator[None]:

@@ -10,17 +10,17 @@ from equipool.training.config import TrainingConfig
 
 
 class Optimizer:
-    """AdamW in one kernel for all parameters, with learning rates that are tensors.
+    """AdamW in one kernel for each group of parameters, with learning rates that are tensors.
 
-    Group 0 are the parameters of the network, group 1 those of its inner optimisers, where there
-    are any: their learning rate has a factor of its own.
+    Where the learning rate of inner optimisers has a factor of its own, their parameters are a
+    group of their own, the last; else all parameters are one group.
     """
 
     def __init__(self, network: nn.Module, config: TrainingConfig, device: torch.device) -> None:
         inner = {
             parameter
             for module in network.modules()
-            if isinstance(module, Solver)
+            if isinstance(module, Solver) and config.solver_rate_factor != 1
             for parameter in module.parameters()
         }
         self.names = {p: name for name, p in network.named_parameters() if p.requires_grad}
@@ -32,12 +32,8 @@ class Optimizer:
         ]
         groups = [(parameters, factor) for parameters, factor in groups if parameters]
         self.factors = [factor for _, factor in groups]
-        self.rates = [torch.zeros((), device=device) for _ in groups]
         self.adam = torch.optim.AdamW(
-            [
-                {"params": parameters, "lr": rate}
-                for (parameters, _), rate in zip(groups, self.rates, strict=True)
-            ],
+            [{"params": parameters} for parameters, _ in groups],
             betas=(config.beta1, config.beta2),
             eps=config.epsilon,
             weight_decay=config.weight_decay,
@@ -67,10 +63,20 @@ class Optimizer:
     def gradients(self) -> list[Tensor]:
         return [parameter.grad for parameter in self.names if parameter.grad is not None]
 
-    def step(self, rates: Tensor, skipped: Tensor) -> None:
-        """One step with the learning rates `[groups]`, or none, nor a count of one, where
-        `skipped` is 1."""
-        for rate, value in zip(self.rates, rates.unbind(), strict=True):
-            rate.copy_(value)
+    def step(self, rates: Tensor, skipped: Tensor, divisor: Tensor | None) -> None:
+        """One step, or none, nor a count of one, where `skipped` is 1.
+
+        Args:
+            rates: the learning rates `[groups]`, float32.
+            skipped: 1 or 0, float32.
+            divisor: what the gradients are divided by, float32 or float64; None for nothing.
+        """
+        if divisor is not None and divisor.dtype == torch.float64:  # torch's Adam reads float32
+            torch._foreach_div_(self.gradients(), divisor)
+            divisor = None
+        for group, rate in zip(self.adam.param_groups, rates.unbind(), strict=True):
+            group["lr"] = rate
+        # Adam divides them as it reads them: this is for losses that were scaled up, and serves.
         self.adam.found_inf = skipped  # type: ignore[attr-defined]
+        self.adam.grad_scale = divisor  # type: ignore[attr-defined]
         self.adam.step()

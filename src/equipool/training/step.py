@@ -17,13 +17,14 @@ from equipool.training.history import History
 from equipool.training.optimizer import Optimizer
 from equipool.training.statistics import evaluation_mode
 from equipool.training.task import Batch, Loss, Task
+from equipool.training.verdict import Verdict
 
 COLUMNS = ("loss", "aux_loss", "gradient_norm", "skipped")
 NUMBERS = "training/numbers"  # the engine's own part of a batch
 
 
 class Step:
-    """Loss, backward, clipping, guard, Adam, average, and a row in the history.
+    """Loss, backward, guard, clipping, a row in the history, Adam, average.
 
     All its state is in tensors that stay where they are, so that it can be captured in a CUDA
     graph, written to a checkpoint and put back.
@@ -48,8 +49,11 @@ class Step:
         self.counter = torch.zeros(1, dtype=torch.int64, device=place.device)
         self.metrics = self._metric_names(batch)
         self.history = History([*COLUMNS, *self.metrics], config.log_every, place.device)
+        self.verdict = Verdict(self.guard, self.history, self.counter, config.clip_norm)
         self._schedule = config.learning_rate_schedule()
         self._running = running_statistics(self.module)
+        constants = torch.tensor([0.0, 1.0, torch.nan], device=place.device)
+        self._zero, self._one, self._unknown = constants.unbind()
 
     def _metric_names(self, batch: Batch) -> list[str]:
         with evaluation_mode(self.network):
@@ -82,38 +86,31 @@ class Step:
         loss, aux_loss = self._losses(data)
         self._backward(loss.value, aux_loss)
 
-        gradients = self.optimizer.gradients()
-        norm = nn.utils.get_total_norm(gradients)
-        skipped = self.guard.judge(norm)
-        if self.config.clip_norm is not None:
-            self._clip(gradients, norm, self.config.clip_norm)
-        self.optimizer.step(numbers[: len(self.optimizer.rates)], skipped)
-        self._undo(before, skipped)
+        norms = torch.stack(torch._foreach_norm(self.optimizer.gradients()))
+        metrics = [loss.metrics[name] for name in self.metrics]
+        skipped, divisor = self.verdict(norms, [loss.value, aux_loss], metrics)
+        self.optimizer.step(numbers[: len(self.optimizer.factors)], skipped, divisor)
+        if self._running:
+            self._undo(before, skipped)
         if self.average is not None:
             self.average.update(numbers[-1])
-        values = [loss.metrics[name] for name in self.metrics]
-        self.history.write(self.counter, [loss.value, aux_loss, norm, skipped, *values])
-        self.counter += 1
 
     def _losses(self, data: Batch) -> tuple[Loss, Tensor]:
         """The task's loss and the layers' auxiliary loss. That one takes some kernels a step: where
         it has no weight it is not computed, and NaN."""
         if not self.config.aux_weight:
             loss = self.task.loss(self._stepped, data)
-            return loss, torch.full_like(loss.value.detach(), torch.nan)
+            return loss, self._unknown
         with equipool.record(diagnostics=False) as solutions:
             loss = self.task.loss(self._stepped, data)
-        return loss, solutions.aux_loss if solutions else torch.zeros_like(loss.value.detach())
+        return loss, solutions.aux_loss if solutions else self._zero
 
     def _backward(self, loss: Tensor, aux_loss: Tensor) -> None:
         weight = self.config.aux_weight
         total = loss + weight * aux_loss if weight and aux_loss.requires_grad else loss
         # A loss that is not finite makes every gradient NaN, in all processes: so all skip.
-        self.fabric.backward(total, gradient=total.detach() * 0 + 1)
-
-    @staticmethod
-    def _clip(gradients: list[Tensor], norm: Tensor, limit: float) -> None:
-        torch._foreach_mul_(gradients, (limit / (norm + 1e-6)).clamp(max=1))
+        # The factor is 1 + 0 * loss.
+        self.fabric.backward(total, gradient=torch.add(self._one, total.detach(), alpha=0))
 
     def _undo(self, before: Sequence[Tensor], skipped: Tensor) -> None:
         undone = skipped > 0

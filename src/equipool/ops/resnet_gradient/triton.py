@@ -7,6 +7,7 @@ their product with each other. Elements are taken in parts of bounded size, and 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -154,11 +155,11 @@ class TritonGradient:
             return
         self.adding_for = current
         like = (self.x_part, self.from_y, *self.from_hidden)
-        self.by_shared = tuple(torch.zeros_like(t, dtype=torch.float32) for t in like)
         num_tiles = max(part.num_tiles for part in self.parts)
         num_tiles += -num_tiles % TILES_AT_ONCE
-        sizes = self.spec.sizes[:-1]
-        self.by_norms = [self.gammas[0].new_zeros(num_tiles, 2, size) for size in sizes]
+        of_norms = [(num_tiles, 2, size) for size in self.spec.sizes[:-1]]
+        sums = _zeros([*(tuple(t.shape) for t in like), *of_norms], self.x_part.device)
+        self.by_shared, self.by_norms = tuple(sums[: len(like)]), sums[len(like) :]
         of_parts = self.by_shared[0].split(LARGEST_PART)
         for part, by_x_part in zip(self.parts, of_parts, strict=True):
             part.by_x_part = by_x_part
@@ -277,9 +278,7 @@ class TritonGradient:
         if len(tensors) == 1 and width % ALIGNMENT == 0 and first.dtype == self.spec.product_dtype:
             return first.contiguous()
         out = self._buffer(rows, width + -width % ALIGNMENT)[:, :width]
-        for tensor, part in zip(tensors, out.split([len(t) for t in tensors]), strict=True):
-            part.copy_(tensor)
-        return out
+        return torch.cat(tensors, out=out)
 
     def _product(self, a: Tensor, b: Tensor) -> Tensor:
         """A product of tensors that belong to sets, in float32."""
@@ -307,6 +306,14 @@ def _wide_product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
 def _sum_of_tiles(by_norm: Tensor) -> Tensor:
     """`[num_tiles, 2, size] -> [2, size]`, in two passes: one would keep few programs busy."""
     return by_norm.unflatten(0, (-1, TILES_AT_ONCE)).sum(1).sum(0)
+
+
+def _zeros(shapes: Sequence[tuple[int, ...]], device: torch.device) -> list[Tensor]:
+    """A tensor of each shape in float32, all of them filled at once."""
+    sizes = [math.prod(shape) for shape in shapes]
+    padded = [size + -size % ALIGNMENT for size in sizes]
+    parts = torch.zeros(sum(padded), device=device).split(padded)
+    return [p[:n].view(shape) for p, n, shape in zip(parts, sizes, shapes, strict=True)]
 
 
 def _total(tensors: Iterator[Tensor]) -> Tensor:

@@ -1,0 +1,130 @@
+"""The verdict's kernel against torch operations, and those against plain numbers."""
+
+import math
+
+import pytest
+import torch
+
+from equipool.training import verdict
+from equipool.training.guard import Guard
+from equipool.training.history import History
+from equipool.training.verdict import Verdict
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+ODD = {3: math.nan, 7: math.inf, 60: 0.0, 150: 1e4, 160: math.nan, 170: 1e25, 180: 3e38, 190: 0.0}
+
+
+@pytest.fixture
+def fused(monkeypatch):
+    """The kernel on a GPU where there is one, in Triton's interpreter elsewhere."""
+    pytest.importorskip("triton")
+    monkeypatch.setattr(verdict, "kernels_serve", lambda x: True)
+
+
+@pytest.fixture
+def plain(monkeypatch):
+    monkeypatch.setattr(verdict, "kernels_serve", lambda x: False)
+
+
+def make(factor=10.0, clip_norm=1.0, num_metrics=0, length=5, device=DEVICE):
+    columns = ["loss", "aux_loss", "gradient_norm", "skipped", *map(str, range(num_metrics))]
+    counter = torch.zeros(1, dtype=torch.int64, device=device)
+    history = History(columns, length, device)
+    return Verdict(Guard(factor, device), history, counter, clip_norm)
+
+
+def random_norms(num_steps, num_parameters, dtype):
+    """Norms about one, which grow for good at step 200, and single ones that are odd."""
+    generator = torch.Generator().manual_seed(0)
+    norms = torch.randn(num_steps, num_parameters, generator=generator).exp()
+    norms[200:] *= 30
+    for step, norm in ODD.items():
+        norms[step] = 0.0
+        norms[step, -1] = norm
+    return norms.to(DEVICE, dtype)
+
+
+def follow(judge, norms, dtypes=(torch.float32, torch.float32)):
+    """All that it gives and all its state, step after step."""
+    seen = []
+    for step, row in enumerate(norms):
+        values = [
+            torch.tensor(step + k, device=DEVICE).to(dtype).requires_grad_(dtype.is_floating_point)
+            for k, dtype in enumerate(dtypes)
+        ]
+        skipped, divisor = judge(row, values[:2], values[2:])
+        assert skipped.dtype == torch.float32
+        assert skipped.shape == ()
+        if divisor is None:
+            divisor = torch.ones_like(skipped)
+        state = (skipped, divisor * (1 - skipped), judge.guard.average, judge.guard.count)
+        seen.append((*map(torch.clone, state), judge.history.rows.clone(), judge.counter.clone()))
+    return [torch.stack(column).cpu() for column in zip(*seen, strict=True)]
+
+
+def assert_agree(found, expected):
+    names = ("skipped", "divisor", "average", "count", "rows", "counter")
+    for name, one, other in zip(names, found, expected, strict=True):
+        assert one.dtype == other.dtype, name
+        exact = name in ("skipped", "count", "counter")
+        tolerance = {"rtol": 0, "atol": 0} if exact else {"rtol": 1e-5, "atol": 0}
+        torch.testing.assert_close(one, other, **tolerance, equal_nan=True, msg=name)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the interpreter, where it overflows
+@pytest.mark.parametrize(
+    ("factor", "clip_norm", "num_parameters", "dtypes"),
+    [
+        (10.0, 1.0, 1, ()),
+        (10.0, 3.0, 7, (torch.float64, torch.bfloat16, torch.int64, torch.bool)),
+        (10.0, None, 300, (torch.float32,)),
+        (None, 3.0, 7, ()),
+        (None, None, 7, ()),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_kernel_agrees(request, factor, clip_norm, num_parameters, dtypes, dtype):
+    norms = random_norms(300, num_parameters, dtype)
+    dtypes = (torch.float32, torch.float32, *dtypes)
+    given = {"factor": factor, "clip_norm": clip_norm, "num_metrics": len(dtypes) - 2}
+    request.getfixturevalue("plain")
+    expected = follow(make(**given), norms, dtypes)
+    request.getfixturevalue("fused")
+    assert_agree(follow(make(**given), norms, dtypes), expected)
+    num_skipped = expected[0].sum()
+    assert num_skipped == 3 if factor is None else 5 < num_skipped < 60
+
+
+@pytest.mark.parametrize(
+    ("numbers", "skipped"),
+    [([0.0] * 120 + [1.0], 0), ([1.0] * 99 + [1e3], 0), ([1.0] * 100 + [1e3], 1)],
+)
+def test_the_kernel_trusts_an_average_when_the_guard_does(fused, numbers, skipped):
+    assert follow(make(), torch.tensor(numbers, device=DEVICE)[:, None])[0].sum() == skipped
+
+
+@pytest.mark.parametrize("path", ["plain", "fused"])
+def test_what_it_gives_and_writes(request, path):
+    request.getfixturevalue(path)
+    judge = make(clip_norm=2.0, num_metrics=1, length=2)
+    values = [torch.tensor(value, device=DEVICE) for value in (5.0, 6.0, 7.0)]
+    for numbers in ([3.0, 4.0], [0.6, 0.8], [3.0, math.nan]):
+        norms = torch.tensor(numbers, device=DEVICE)
+        skipped, divisor = judge(norms, values[:2], values[2:])
+        norm = math.hypot(*numbers)
+        assert skipped.item() == math.isnan(norm)
+        if not skipped:
+            assert divisor.item() == pytest.approx(max(1, norm / 2), rel=1e-5)
+    assert judge.counter.tolist() == [3]
+    torch.testing.assert_close(
+        judge.history.rows.cpu(),
+        torch.tensor([[5.0, 6.0, math.nan, 1.0, 7.0], [5.0, 6.0, 1.0, 0.0, 7.0]]),
+        equal_nan=True,
+    )
+
+
+def test_float64_is_divided_in_float64():
+    judge = make(device=torch.device("cpu"))
+    values = [torch.tensor(1.0, dtype=torch.float64)] * 2
+    _, divisor = judge(torch.tensor([1.0, math.pi], dtype=torch.float64), values, [])
+    assert divisor.item() == pytest.approx(math.hypot(1, math.pi) + 1e-6, rel=1e-14)
