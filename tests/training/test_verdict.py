@@ -57,7 +57,8 @@ def follow(judge, norms, dtypes=(torch.float32, torch.float32)):
         assert skipped.shape == ()
         if divisor is None:
             divisor = torch.ones_like(skipped)
-        state = (skipped, divisor * (1 - skipped), judge.guard.average, judge.guard.count)
+        used = divisor.masked_fill(skipped > 0, 0)  # of a step that is skipped it may be anything
+        state = (skipped, used, judge.guard.average, judge.guard.count)
         seen.append((*map(torch.clone, state), judge.history.rows.clone(), judge.counter.clone()))
     return [torch.stack(column).cpu() for column in zip(*seen, strict=True)]
 

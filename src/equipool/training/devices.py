@@ -119,3 +119,17 @@ def products_in(precision: str) -> Iterator[None]:
         yield
     finally:
         products.allow_tf32, convolutions.allow_tf32 = before
+
+
+@contextmanager
+def tuned_convolutions() -> Iterator[None]:
+    """On a GPU, try the ways to compute a convolution when its shape is first met, and keep to the
+    fastest. Shapes do not change in training; what is chosen untried for a few channels can take
+    twice as long."""
+    convolutions = torch.backends.cudnn
+    before = convolutions.benchmark
+    convolutions.benchmark = True
+    try:
+        yield
+    finally:
+        convolutions.benchmark = before

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 
 from equipool.training.config import TrainingConfig
-from equipool.training.devices import Place, products_in
+from equipool.training.devices import Place, products_in, tuned_convolutions
 from equipool.training.folder import RunFolder
 from equipool.training.progress import Progress, progress_for_terminal
 from equipool.training.record import Record
@@ -49,7 +49,7 @@ def _stops(run: Run, stop: Stop) -> bool:
 def undisturbed(device: torch.device, precision: str) -> Iterator[None]:
     """What training changes of torch's global state is put back after the block."""
     devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), products_in(precision):
+    with torch.random.fork_rng(devices=devices), products_in(precision), tuned_convolutions():
         yield
 
 
