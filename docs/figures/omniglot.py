@@ -1,22 +1,24 @@
 """Tables and pictures of the page about counting characters.
 
-    python docs/figures/omniglot.py                   # curves and tables, from records/omniglot
-    python docs/figures/omniglot.py --data-dir DIR    # example sets as well, from the data
+    python docs/figures/omniglot.py                        # curves and tables, from records/
+    python docs/figures/omniglot.py --data-dir DIR         # example sets as well, from the data
+    python docs/figures/omniglot.py --examination FOLDER   # confusion and wrong answers as well,
+                                                           # from what `equipool evaluate` stored
 
-The tables are printed, and put between `<!-- generated: NAME -->` and `<!-- end -->` in
-reproduction/omniglot.md, where NAME is results or times.
+What is generated is put between `<!-- generated: NAME -->` and `<!-- end -->` in
+reproduction/omniglot.md, and printed; `blocks` has the names.
 
-The experiment is in records/omniglot. Where records/omniglot-speed has a run of the same settings
-that had the device to itself, seconds are those of its steps; else each run's own.
+The experiment is in records/omniglot. In records/omniglot-speed are short runs that had the device
+to themselves. Where one of them has the settings of a run of the experiment, seconds are those of
+its steps; else each run's own.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections.abc import Sequence
-from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 
 import matplotlib
@@ -27,13 +29,15 @@ import torch
 from matplotlib import pyplot as plt
 
 from equipool.data import using_data_folder
-from equipool.report import RunResult, Summary, markdown, read_runs
+from equipool.report import RunResult, Summary, markdown
+from equipool.report.alone import seconds_alone, timed
 from equipool.report.blocks import fill_blocks
-from equipool.report.groups import Group, group_runs
+from equipool.report.groups import Group, mean_of
 from equipool.report.pictures import plot_means
-from equipool.report.summary import spread
+from equipool.report.recorded import group_by, recorded, span
 from equipool.tasks import OmniglotTask
 from equipool.tasks.character_pictures import draw_set
+from equipool.training.examination import Picture, Table, read_examination
 
 FIGURES = Path(__file__).parent
 PAGE = FIGURES.parent / "reproduction" / "omniglot.md"
@@ -51,73 +55,61 @@ STYLE = {
 }
 
 
-def timed(runs: Sequence[RunResult], alone: Sequence[RunResult]) -> list[RunResult]:
-    """The runs with the seconds that their steps take alone on the device, where a run of the same
-    settings tells them."""
-    speeds = {_settings(run): run.training_seconds / run.steps for run in alone}
-    return [
-        _at_speed(run, speeds[_settings(run)]) if _settings(run) in speeds else run for run in runs
-    ]
+def grouped(runs: Sequence[RunResult]) -> list[Group]:
+    """The runs of each method, best first."""
+    return sorted(group_by(runs, ("aggregation",)), key=_test, reverse=True)
 
 
-def _settings(run: RunResult) -> str:
-    fields = {name: value for name, value in run.config["fields"].items() if name != "seed"}
-    return json.dumps([fields, run.config["training"]["precision"]], sort_keys=True)
+def _test(group: Group) -> float:
+    mean = mean_of(group.final_values(TEST))
+    return -1.0 if mean is None else mean
 
 
-def _at_speed(run: RunResult, seconds: float) -> RunResult:
-    curve = [entry | {"training_seconds": entry["step"] * seconds} for entry in run.curve]
-    return replace(run, curve=curve, training_seconds=run.steps * seconds)
+def percent(values: Sequence[float | None]) -> str:
+    """Mean and standard deviation (n - 1) of shares, in percent."""
+    mean = mean_of(values)
+    if mean is None:
+        return "not finite"
+    finite = [value for value in values if value is not None]
+    deviation = f" ± {100 * statistics.stdev(finite):.1f}" if len(finite) > 1 else ""
+    return f"{100 * mean:.1f}{deviation} %"
 
 
 def results(groups: Sequence[Group]) -> Summary:
     """Accuracies at the end and where the validation was best, and what they cost."""
     headings = (
-        "method", "seeds", "test accuracy", "train accuracy", "test, at the best validation",
-        "sets seen", "seconds of training", "sets a second", "parameters", "spikes", "skipped",
+        "method", "learning rate", "seeds", "test accuracy", "train accuracy",
+        "test, at the best validation", "sets seen", "seconds of training", "parameters",
+        "spikes", "skipped",
     )  # fmt: skip
-    return Summary("results", headings, tuple(_result(group) for group in by_test(groups)))
+    return Summary("results", headings, tuple(_result(group) for group in groups))
 
 
 def _result(group: Group) -> tuple[str, ...]:
     runs = group.runs
-    seen = [sets_seen(run) for run in runs]
-    seconds = [run.training_seconds for run in runs]
     return (
         group.method,
+        f"{runs[0].config['training']['learning_rate']:g}",
         str(len(runs)),
-        spread(group.final_values(TEST)),
-        spread(group.final_values(TRAIN)),
-        spread(group.selected_values(TEST)),
-        " to ".join(f"{number:,}" for number in dict.fromkeys((min(seen), max(seen)))),
-        f"{statistics.fmean(seconds):,.0f}",
-        f"{sum(seen) / sum(seconds):,.0f}",
+        percent(group.final_values(TEST)),
+        percent(group.final_values(TRAIN)),
+        percent(group.selected_values(TEST)),
+        span([run.steps * batch_size(run) for run in runs]),
+        f"{statistics.fmean(run.training_seconds for run in runs):,.0f}",
         f"{runs[0].num_parameters:,}",
         str(sum(run.spikes for run in runs)),
         str(sum(run.skipped for run in runs)),
     )
 
 
-def by_test(groups: Sequence[Group]) -> list[Group]:
-    """The best first."""
-
-    def mean(group: Group) -> float:
-        values = group.final_values(TEST)
-        return -1.0 if None in values else statistics.fmean(v for v in values if v is not None)
-
-    return sorted(groups, key=mean, reverse=True)
-
-
-def sets_seen(run: RunResult) -> int:
-    return run.steps * int(run.config["fields"]["batch_size"])
+def batch_size(run: RunResult) -> int:
+    return int(run.config["fields"]["batch_size"])
 
 
 def times(groups: Sequence[Group]) -> Summary:
     """Seconds of training to the first evaluation with a test accuracy of each level that some
     method reached; `-` where not all its runs did."""
-    rows = {
-        group.method: [seconds_to(group, level) for level in LEVELS] for group in by_test(groups)
-    }
+    rows = {group.method: [seconds_to(group, level) for level in LEVELS] for group in groups}
     reached = [i for i in range(len(LEVELS)) if any(row[i] is not None for row in rows.values())]
     headings = ("method", *(f"{100 * LEVELS[i]:.0f} %" for i in reached))
     return Summary(
@@ -131,9 +123,7 @@ def _told(seconds: float | None) -> str:
 
 def seconds_to(group: Group, level: float) -> float | None:
     """Mean over the runs; None where one did not get there."""
-    found = [_first(run, level) for run in group.runs]
-    there = [seconds for seconds in found if seconds is not None]
-    return statistics.fmean(there) if len(there) == len(found) else None
+    return mean_of([_first(run, level) for run in group.runs])
 
 
 def _first(run: RunResult, level: float) -> float | None:
@@ -144,12 +134,79 @@ def _first(run: RunResult, level: float) -> float | None:
     return None
 
 
-TABLES = {"results": results, "times": times}
+def by_number(groups: Sequence[Group]) -> Summary:
+    """Percent of right answers at the end by the true number of characters, means over the runs."""
+    numbers = range(1, int(groups[0].runs[0].config["fields"]["max_classes"]) + 1)
+    rows = [
+        (group.method, *(_share(group, f"{TEST}_{number}") for number in numbers))
+        for group in groups
+    ]
+    return Summary("by number", ("method", *map(str, numbers)), tuple(rows))
 
 
-def refresh(page: str, groups: Sequence[Group]) -> str:
+def _share(group: Group, metric: str) -> str:
+    mean = mean_of(group.final_values(metric))
+    return "-" if mean is None else f"{100 * mean:.1f}"
+
+
+def throughput(alone: Sequence[RunResult]) -> Summary:
+    """What each run took that had the device to itself, and over which steps that was taken."""
+    headings = ("method", "batch size", "precision", "timed steps", "ms a step", "sets a second")
+    ordered = sorted(alone, key=lambda run: (batch_size(run), seconds_a_step(run)))
+    return Summary("throughput", headings, tuple(_speed(run) for run in ordered))
+
+
+def _speed(run: RunResult) -> tuple[str, ...]:
+    seconds = seconds_a_step(run)
+    return (
+        str(run.config["fields"]["aggregation"]),
+        f"{batch_size(run):,}",
+        str(run.config["training"]["precision"]),
+        f"{steps_before(run) + 1:,} to {run.curve[-1]['step']:,}",
+        f"{1000 * seconds:.2f}",
+        f"{batch_size(run) / seconds:,.0f}",
+    )
+
+
+def seconds_a_step(run: RunResult) -> float:
+    """Of a run that was alone."""
+    found = seconds_alone(run, [run])
+    assert found is not None
+    return found
+
+
+def steps_before(run: RunResult) -> int:
+    """Steps that are not timed: those to the first evaluation, unless that is the last."""
+    return int(run.curve[0]["step"]) if len(run.curve) > 1 else 0
+
+
+def ran_on(runs: Sequence[RunResult]) -> str:
+    """On what, and with what, in words."""
+    pieces = [piece for run in runs for piece in run.ran_on]
+    hardware = {str(p["hardware"].get("gpu", p["hardware"]["cpu"])) for p in pieces}
+    versions = {str(p["versions"]["torch"]) for p in pieces}
+    return f"{len(runs)} runs on {_listed(hardware)}, torch {_listed(versions)}."
+
+
+def _listed(names: set[str]) -> str:
+    return " and ".join(sorted(names))
+
+
+def blocks(runs: Sequence[RunResult], alone: Sequence[RunResult]) -> dict[str, str]:
+    """What is generated, by its name on the page."""
+    groups = grouped(timed(runs, alone))
+    return {
+        "ran_on": ran_on(runs),
+        "results": markdown(results(groups)),
+        "times": markdown(times(groups)),
+        "by_number": markdown(by_number(groups)),
+        "throughput": markdown(throughput(alone)),
+    }
+
+
+def refresh(page: str, found: dict[str, str]) -> str:
     """The page with its generated blocks made anew."""
-    return fill_blocks(page, lambda name: markdown(TABLES[name](groups)))
+    return fill_blocks(page, found.__getitem__)
 
 
 def draw_curves(groups: Sequence[Group], file: Path) -> None:
@@ -169,40 +226,92 @@ def draw_sets(file: Path) -> None:
     task = OmniglotTask()
     device = torch.device("cpu")
     data, sets = task.data(device), task.held_out("test", device)
+    shown = {}
+    for number in range(1, 11):
+        images = sets.images[int((sets.num_classes == number).nonzero()[0])]
+        drawn = draw_set(data.pixels[images], images // data.pools["test"].drawings)
+        shown[f"{number} character{'s' if number > 1 else ''}"] = drawn.numpy()
+    draw_panels(shown, file)
+
+
+def draw_panels(shown: dict[str, object], file: Path) -> None:
+    """Pictures of sets in two columns, each under its title."""
+    rows = -(-len(shown) // 2)
     with plt.rc_context(STYLE):
-        _, axes = plt.subplots(5, 2, figsize=(7, 5.2))
-        for number, ax in enumerate(axes.T.flat, start=1):
-            images = sets.images[int((sets.num_classes == number).nonzero()[0])]
-            characters = images // data.pools["test"].drawings
-            ax.imshow(draw_set(data.pixels[images], characters).numpy(), interpolation="nearest")
-            ax.set_title(f"{number} character{'s' if number > 1 else ''}", loc="left")
+        _, axes = plt.subplots(rows, 2, figsize=(7, 1.04 * rows), squeeze=False)
+        for ax in axes.flat:
             ax.set_axis_off()
+        for ax, (title, pixels) in zip(axes.T.flat, shown.items(), strict=False):
+            ax.imshow(pixels, interpolation="nearest")
+            ax.set_title(title, loc="left")
         plt.savefig(file, dpi=110, metadata={"Software": None}, pil_kwargs={"optimize": True})
         plt.close()
 
 
-def read(folder: str) -> list[RunResult]:
-    """The runs of a folder of records; none where there is none."""
-    files = sorted((RECORDS / folder).glob("*.json"))
-    return read_runs(files) if files else []
+def draw_wrong(pictures: Sequence[Picture], file: Path) -> None:
+    """Sets that are counted wrong, with what is said of them."""
+    draw_panels({p.caption: plt.imread(BytesIO(p.png), "png") for p in pictures}, file)
+
+
+def draw_confusion(table: Table, file: Path) -> None:
+    """What is said of sets of each true number, in percent of them."""
+    answers = table.headings[1:-1]
+    shares = [[float(cell) for cell in row[1:-1]] for row in table.rows]
+    with plt.rc_context(STYLE):
+        _, ax = plt.subplots(figsize=(4.6, 4.2))
+        ax.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+        for true, row in enumerate(shares):
+            for said, share in enumerate(row):
+                if share >= 0.0005:
+                    color = "white" if share > 0.5 else "black"
+                    place = {"ha": "center", "va": "center", "fontsize": 7, "color": color}
+                    ax.text(said, true, f"{100 * share:.1f}", **place)
+        ax.set_xticks(range(len(answers)), answers)
+        ax.set_yticks(range(len(shares)), [str(row[0]) for row in table.rows])
+        ax.set(xlabel="said", ylabel="true number of characters")
+        plt.savefig(file, metadata={"Date": None})
+        plt.close()
+
+
+def draw_examination(folder: Path, out: Path) -> None:
+    """The confusion matrix of the test sets, and those that are counted wrong."""
+    found = read_examination(folder)
+    tables = {table.title: table for table in found.tables}
+    galleries = {gallery.title: gallery.pictures for gallery in found.galleries}
+    table, wrong = (
+        "What is said of sets of test characters",
+        "Sets of test characters that are counted wrong",
+    )
+    if table not in tables or wrong not in galleries:
+        raise ValueError(
+            f"{folder} has {[*tables, *galleries]}, expected {table!r} and {wrong!r} among them"
+        )
+    draw_confusion(tables[table], out / "omniglot-confusion.svg")
+    draw_wrong(galleries[wrong], out / "omniglot-wrong.png")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data-dir", help="draw example sets from the data in this folder")
+    parser.add_argument(
+        "--examination", type=Path, help="draw confusion and wrong answers from this folder"
+    )
     chosen = parser.parse_args()
     if chosen.data_dir is not None:
         with using_data_folder(chosen.data_dir):
             draw_sets(FIGURES / "omniglot-sets.png")
-    groups = group_runs(timed(read("omniglot"), read("omniglot-speed")))
-    if not groups:
+    if chosen.examination is not None:
+        draw_examination(chosen.examination, FIGURES)
+    runs, alone = recorded(RECORDS / "omniglot"), recorded(RECORDS / "omniglot-speed")
+    if not runs:
         print("there are no records of the task")
         return
-    draw_curves(groups, FIGURES / "omniglot-curves.svg")
-    for table in TABLES.values():
-        print(markdown(table(groups)), end="\n\n")
-    if PAGE.exists():
-        PAGE.write_text(refresh(PAGE.read_text(encoding="utf-8"), groups), encoding="utf-8")
+    draw_curves(grouped(timed(runs, alone)), FIGURES / "omniglot-curves.svg")
+    found = blocks(runs, alone)
+    print(*found.values(), sep="\n\n")
+    PAGE.write_text(refresh(PAGE.read_text(encoding="utf-8"), found), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,63 +1,133 @@
-"""The script that makes tables and pictures of the page about counting characters."""
+"""The page about counting characters, and the script that makes its tables and pictures."""
 
-import importlib
-import sys
+import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from counting_records import counting
+from page_script import load_script, rows
 from records import write_records
+from typer.main import get_command
+from typer.testing import CliRunner
 
 import tiny_omniglot as tiny
-from equipool.report import markdown, read_runs
-from equipool.report.groups import group_runs
+from equipool.cli import make_app
+from equipool.commands import sweep
+from equipool.report import read_runs
+from equipool.report.alone import untimed
+from equipool.report.recorded import recorded
+from equipool.tasks.character_pictures import png_of
+from equipool.training.config import FREE, chosen_config
+from equipool.training.examination import (
+    Examination,
+    Gallery,
+    Picture,
+    Table,
+    write_examination,
+)
 
-FIGURES = Path(__file__).parents[2] / "docs" / "figures"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+FILE = DOCS / "reproduction" / "omniglot.md"
+PAGE = FILE.read_text(encoding="utf-8") if FILE.exists() else ""
+COMMANDS = [line for line in PAGE.replace("\\\n", " ").splitlines() if line.startswith("equipool ")]
+RECORDS = sorted((ROOT / "records" / "omniglot").glob("*.json"))
+needs_records = pytest.mark.skipif(not RECORDS, reason="there are no records of the task")
+needs_page = pytest.mark.skipif(not PAGE, reason="the page waits for its records")
+
+
+def made(
+    test,
+    aggregation="sum",
+    *,
+    validation=None,
+    seconds=1.0,
+    learning_rate=1e-3,
+    batch_size=8,
+    precision="32-true",
+    seed=0,
+):
+    """A record with these accuracies on test characters, half of them on training characters, and
+    1 / k of them on test sets of k characters; there is no set of nine. `seconds` are of a step."""
+    record = counting(test if validation is None else validation, test, aggregation, seed)
+    record.config["fields"]["batch_size"] = batch_size
+    record.config["training"] |= {"learning_rate": learning_rate, "precision": precision}
+    for entry, accuracy in zip(record.curve, test, strict=True):
+        shares = {f"test_accuracy_{k}": accuracy / k for k in range(1, 11) if k != 9}
+        entry["metrics"] |= shares | {"train_accuracy": accuracy / 2}
+        entry["training_seconds"] = entry["step"] * seconds
+    return replace(record, training_seconds=record.steps * seconds)
 
 
 @pytest.fixture
-def script(monkeypatch):
-    monkeypatch.syspath_prepend(FIGURES)
-    sys.modules.pop("omniglot", None)
-    yield importlib.import_module("omniglot")
-    sys.modules.pop("omniglot")
+def script():
+    return load_script("omniglot")
 
 
 @pytest.fixture
-def groups(tmp_path):
-    return group_runs(
-        read_runs(
-            write_records(
-                tmp_path,
-                counting([0.25, 0.75, 0.5], [0.125, 0.25, 0.375], seed=0),
-                counting([0.25, 0.5, 0.75], [0.25, 0.375, 0.625], seed=1),
-                counting([0.1, 0.1, 0.1], [0.5, 0.5, 0.75], "equilibrium"),
-            )
+def runs(tmp_path):
+    return read_runs(
+        write_records(
+            tmp_path,
+            made([0.125, 0.25, 0.375], validation=[0.25, 0.75, 0.5]),
+            made([0.25, 0.375, 0.625], validation=[0.25, 0.5, 0.75], seed=1),
+            made([0.5, 0.5, 0.75], "equilibrium", validation=[0.1] * 3, learning_rate=3e-4),
         )
     )
 
 
-def rows(table):
-    return [dict(zip(table.headings, row, strict=True)) for row in table.rows]
+@pytest.fixture
+def alone(tmp_path):
+    """Of the same settings, but for the last."""
+    (tmp_path / "alone").mkdir()
+    return read_runs(
+        write_records(
+            tmp_path / "alone",
+            made([0.5], seed=7, seconds=0.5),
+            made([0.5, 0.5], "equilibrium", seconds=2.0),
+            made([0.5, 0.5], "equilibrium", seconds=0.25, batch_size=1024, precision="bf16-mixed"),
+        )
+    )
+
+
+@pytest.fixture
+def groups(script, runs):
+    return script.grouped(runs)
 
 
 def test_the_results_are_those_of_the_records(script, groups):
     best, other = rows(script.results(groups))
     assert best["method"] == "equilibrium"  # by the test, not by the validation
+    assert best["learning rate"] == "0.0003"
+    assert best["test accuracy"] == "75.0 %"  # one seed has no deviation
     assert other == {
         "method": "sum",
+        "learning rate": "0.001",
         "seeds": "2",
-        "test accuracy": "0.5 ± 0.177",
-        "train accuracy": "1.62 ± 0.177",
-        "test, at the best validation": "0.438 ± 0.265",  # 0.25 and 0.625
+        "test accuracy": "50.0 ± 17.7 %",
+        "train accuracy": "25.0 ± 8.8 %",
+        "test, at the best validation": "43.8 ± 26.5 %",  # 0.25 and 0.625
         "sets seen": "240",  # 30 steps of 8
         "seconds of training": "30",
-        "sets a second": "8",
         "parameters": "1,234",
         "spikes": "0",
         "skipped": "0",
     }
+
+
+def test_methods_of_one_name_are_told_apart(script, tmp_path):
+    records = made([0.5]), made([0.25], learning_rate=0.01)
+    groups = script.grouped(read_runs(write_records(tmp_path, *records)))
+    assert [group.method for group in groups] == [
+        "sum, learning_rate 0.001",
+        "sum, learning_rate 0.01",
+    ]
+
+
+def test_an_accuracy_that_is_not_finite_is_no_accuracy(script):
+    assert script.percent([0.5, None]) == "not finite"
 
 
 def test_seconds_to_a_level(script, groups):
@@ -69,37 +139,209 @@ def test_seconds_to_a_level(script, groups):
     assert list(other.values()) == ["sum", "15", "25", "-", "-", "-", "-"]
 
 
-def test_seconds_are_those_of_a_run_alone(script, tmp_path):
-    (tmp_path / "alone").mkdir()
-    shared = read_runs(
-        write_records(tmp_path, counting([0.5], [0.5]), counting([0.5], [0.5], "mean", seed=1))
+def test_right_answers_by_number(script, groups):
+    best, other = rows(script.by_number(groups))
+    assert list(best) == ["method", *map(str, range(1, 11))]
+    assert (best["1"], best["2"], best["9"], best["10"]) == ("75.0", "37.5", "-", "7.5")
+    assert (other["1"], other["10"]) == ("50.0", "5.0")  # of 0.375 and 0.625
+
+
+def test_seconds_are_those_of_a_run_alone(script, runs, alone):
+    """Of batch size 8, not of 1,024."""
+    best, other = rows(script.results(script.grouped(script.timed(runs, alone))))
+    assert best["seconds of training"] == "60"
+    assert other["seconds of training"] == "15"
+
+
+def test_where_the_time_is_taken(script, alone):
+    """The start is not in it where there are two evaluations."""
+    late = [
+        entry | {"training_seconds": entry["training_seconds"] + 99} for entry in alone[1].curve
+    ]
+    assert script.seconds_a_step(replace(alone[1], curve=late)) == 2.0
+    assert script.steps_before(alone[1]) == 10
+    assert script.seconds_a_step(alone[0]) == 0.5
+    assert script.steps_before(alone[0]) == 0
+
+
+def test_throughput(script, alone):
+    small, equilibrium, large = rows(script.throughput(alone[::-1]))
+    assert small == {
+        "method": "sum",
+        "batch size": "8",
+        "precision": "32-true",
+        "timed steps": "1 to 10",
+        "ms a step": "500.00",
+        "sets a second": "16",
+    }
+    assert list(equilibrium.values())[:4] == ["equilibrium", "8", "32-true", "11 to 20"]
+    assert list(large.values()) == [
+        "equilibrium", "1,024", "bf16-mixed", "11 to 20", "250.00", "4,096",
+    ]  # fmt: skip
+
+
+def test_what_it_ran_on(script, runs):
+    assert script.ran_on(runs) == "3 runs on abacus, torch 2.13.0."
+    piece = {"hardware": {"cpu": "abacus", "gpu": "Z1"}, "versions": {"torch": "2.11.0"}}
+    other = replace(runs[0], ran_on=[piece])
+    assert script.ran_on([other, *runs]) == "4 runs on Z1 and abacus, torch 2.11.0 and 2.13.0."
+
+
+@needs_page
+def test_the_page_is_brought_up_to_date(script, runs, alone):
+    found = script.blocks(runs, alone)
+    new = script.refresh(PAGE, found)
+    for content in found.values():
+        assert f"-->\n\n{content}\n\n<!-- end -->" in new
+    assert "| sum | 0.001 | 2 | 50.0 ± 17.7 % |" in new
+    assert " | 15 | 1,234 |" in new  # seconds of a run alone
+    assert script.refresh(new, found) == new
+    assert re.sub(r"\|.*\||3 runs on .*", "", new).split() == (
+        re.sub(r"\|.*\||\d+ runs on .*", "", PAGE).split()
     )
-    alone = read_runs(write_records(tmp_path / "alone", counting([0.5, 0.5], [0.5, 0.5], seed=7)))
-    alone = [replace(alone[0], training_seconds=4.0)]  # for 20 steps
-    timed, other = script.timed(shared, alone)
-    assert (timed.training_seconds, timed.curve[0]["training_seconds"]) == (2.0, 2.0)
-    assert timed.curve[0]["metrics"] == shared[0].curve[0]["metrics"]
-    assert other == shared[1]
 
 
-def test_the_page_is_brought_up_to_date(script, groups):
-    page = "# Title\n<!-- generated: times -->\nold\n<!-- end -->\ntext\n"
-    new = script.refresh(page, groups)
-    assert markdown(script.times(groups)) in new
-    assert "old" not in new
-    assert new.startswith("# Title\n<!-- generated: times -->\n")
-    assert new.endswith("<!-- end -->\ntext\n")
-    assert script.refresh(new, groups) == new
+class TestPictures:
+    def test_curves(self, script, groups, tmp_path):
+        script.draw_curves(groups, tmp_path / "curves.svg")
+        drawn = (tmp_path / "curves.svg").read_text()
+        for told in ("equilibrium", "sum", "test_accuracy", "train_accuracy", "training steps"):
+            assert told in drawn
+        script.draw_curves(groups, tmp_path / "again.svg")
+        assert (tmp_path / "again.svg").read_text() == drawn
+
+    def test_example_sets(self, script, tmp_path, monkeypatch):
+        tiny.write_archive(tmp_path)
+        monkeypatch.setenv("EQUIPOOL_DATA", str(tmp_path))
+        small = script.OmniglotTask(image_size=8, validation_characters=10, evaluation_sets=300)
+        monkeypatch.setattr(script, "OmniglotTask", lambda: small)
+        script.draw_sets(tmp_path / "sets.png")
+        assert (tmp_path / "sets.png").read_bytes().startswith(b"\x89PNG")
+
+    def test_an_examination(self, script, tmp_path, monkeypatch):
+        """As a network of the task leaves it: what is drawn is of the test characters."""
+        tiny.write_archive(tmp_path)
+        monkeypatch.setenv("EQUIPOOL_DATA", str(tmp_path))
+        task = script.OmniglotTask(
+            "sum", embedding=4, image_size=8, validation_characters=10, evaluation_sets=100
+        )
+        found = task.examine(task.network(), script.torch.device("cpu"))
+        write_examination(found, tmp_path / "examination")
+        shown = []
+        with monkeypatch.context() as patched:
+            for name in ("draw_confusion", "draw_wrong"):
+                patched.setattr(script, name, lambda content, file: shown.append(content))
+            script.draw_examination(tmp_path / "examination", tmp_path)
+        assert shown == [found.tables[2], found.galleries[1].pictures]
+        script.draw_examination(tmp_path / "examination", tmp_path)
+        assert (tmp_path / "omniglot-wrong.png").read_bytes().startswith(b"\x89PNG")
+        assert "true number" in (tmp_path / "omniglot-confusion.svg").read_text()
+
+    def test_wrong_answers_have_their_captions(self, script, tmp_path, monkeypatch):
+        shown = []
+        monkeypatch.setattr(script, "draw_panels", lambda panels, file: shown.append(panels))
+        image = script.torch.full((2, 3, 3), 255, dtype=script.torch.uint8)
+        script.draw_wrong([Picture("3 taken for 4", png_of(image))], tmp_path / "wrong.png")
+        assert {title: pixels.shape for title, pixels in shown[0].items()} == {
+            "3 taken for 4": (2, 3, 3)
+        }
+
+    def test_numbers_of_the_confusion(self, script, tmp_path):
+        table = Table("", ("true", "1", "2", "sets"), (("1", 0.75, 0.25, 8), ("2", 0.0, 1.0, 3)))
+        script.draw_confusion(table, tmp_path / "confusion.svg")
+        told = re.findall(r">([\d.]+)</text>", (tmp_path / "confusion.svg").read_text())
+        assert sorted(told) == ["1", "1", "100.0", "2", "2", "25.0", "75.0"]
+
+    def test_another_examination_is_refused(self, script, tmp_path):
+        other = Examination((), (Gallery("cats", (Picture("a cat", b""),)),))
+        write_examination(other, tmp_path / "cats")
+        with pytest.raises(ValueError, match=r"cats has \['cats'\], expected 'What is said"):
+            script.draw_examination(tmp_path / "cats", tmp_path)
 
 
-def test_the_pictures_are_drawn(script, groups, tmp_path, monkeypatch):
-    script.draw_curves(groups, tmp_path / "curves.svg")
-    drawn = (tmp_path / "curves.svg").read_text()
-    for told in ("equilibrium", "sum", "test_accuracy", "train_accuracy", "training steps"):
-        assert told in drawn
-    tiny.write_archive(tmp_path)
-    monkeypatch.setenv("EQUIPOOL_DATA", str(tmp_path))
-    small = script.OmniglotTask(image_size=8, validation_characters=10, evaluation_sets=300)
-    monkeypatch.setattr(script, "OmniglotTask", lambda: small)
-    script.draw_sets(tmp_path / "sets.png")
-    assert (tmp_path / "sets.png").read_bytes().startswith(b"\x89PNG")
+@needs_page
+class TestCommands:
+    @pytest.mark.parametrize("line", COMMANDS)
+    def test_have_the_flags_that_are_shown(self, line):
+        _, *words = shlex.split(line)
+        command = get_command(make_app())
+        while words and words[0] in getattr(command, "commands", {}):
+            command = command.commands[words.pop(0)]
+        assert not hasattr(command, "commands"), f"there is no {words[0]}"
+        known = {option for parameter in command.params for option in parameter.opts}
+        assert {word for word in words if word.startswith("--")} <= known
+
+    @pytest.fixture
+    def planned(self, monkeypatch, tmp_path):
+        """Config and directory of each run that the sweeps of the page would train."""
+        monkeypatch.chdir(tmp_path)
+        plan_runs, found = sweep.plan_runs, []
+
+        def plan_none(*arguments):
+            found.extend(one.plan for one in plan_runs(*arguments))
+            return []
+
+        monkeypatch.setattr(sweep, "plan_runs", plan_none)
+        for line in COMMANDS:
+            if line.startswith("equipool sweep"):
+                done = CliRunner().invoke(make_app(), shlex.split(line)[1:])
+                assert done.exit_code == 0, done.output
+        return {str(plan.out): chosen_config(plan.task, plan.config) for plan in found}
+
+    def test_train_every_method_alike(self, planned):
+        made = [(c["fields"]["aggregation"], c["fields"]["seed"]) for c in planned.values()]
+        methods = ("sum", "attention", "pna", "set-transformer", "equilibrium")
+        assert sorted(made) == sorted((method, seed) for method in methods for seed in range(3))
+        seen = {c["fields"]["batch_size"] * c["training"]["steps"] for c in planned.values()}
+        assert seen == {2_048_000}
+        alike = [without_choices(config) for config in planned.values()]
+        assert all(config == alike[0] for config in alike)
+
+    def test_evaluate_a_run_that_they_train(self, planned):
+        (evaluated,) = [shlex.split(line)[2] for line in COMMANDS if " evaluate " in line]
+        assert evaluated in planned
+
+    @needs_records
+    def test_are_those_of_the_records(self, planned):
+        wanted = [comparable(config) for config in planned.values()]
+        found = [comparable(run.config) for run in read_runs(RECORDS)]
+        assert len(found) == len(wanted)
+        assert all(config in wanted for config in found)
+
+
+def without_choices(config):
+    """A config without what the experiment compares, or chooses for each method."""
+    fields = {k: v for k, v in config["fields"].items() if k not in ("aggregation", "seed")}
+    return fields, {k: v for k, v in config["training"].items() if k != "learning_rate"}
+
+
+def comparable(config):
+    """A config without what changes no number."""
+    return config["fields"], {k: v for k, v in config["training"].items() if k not in FREE}
+
+
+@needs_records
+class TestRecords:
+    @pytest.fixture
+    def runs(self):
+        return read_runs(RECORDS)
+
+    @pytest.fixture
+    def alone(self):
+        return recorded(ROOT / "records" / "omniglot-speed")
+
+    def test_the_page_is_that_of_the_records(self, script, runs, alone):
+        assert script.refresh(PAGE, script.blocks(runs, alone)) == PAGE
+
+    def test_all_seconds_are_of_runs_alone(self, script, runs, alone):
+        """Without the start of a short run: times 32, it would be most of the seconds."""
+        assert untimed(runs, [run for run in alone if script.steps_before(run)]) == []
+
+    def test_the_pictures_of_the_page_are_there(self):
+        shown = set(re.findall(r"\(\.\./figures/(omniglot-[^)]+)\)", PAGE))
+        assert shown == {file.name for file in (DOCS / "figures").glob("omniglot-*")}
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.stem)
+def test_no_page_is_unfinished(page):
+    assert "RESULT-SENTENCE" not in page.read_text(encoding="utf-8")

@@ -1,0 +1,150 @@
+"""Tables and pictures of the page about the median, reproduction/median.md.
+
+    python docs/figures/median.py
+
+The experiment is in records/median: runs of a million steps, and shorter ones of further sizes.
+Those in records/median-speed have the same settings and had the device to themselves: they tell
+what a step costs. In records/median-inner are directories of runs, of which config.json, log.jsonl
+and record.json are enough: statistics of the inner loops are in the logs alone.
+
+The tables are printed, and put into the page: results, sizes and seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from equipool.report import RunResult, Summary
+from equipool.report.alone import timed, untimed
+from equipool.report.groups import Group, mean_of
+from equipool.report.pictures import draw_curves, draw_inner, draw_sizes, inner_lines
+from equipool.report.recorded import group_by, recorded, refresh_page, span
+from equipool.report.summary import number, spread
+from equipool.tasks.number_sets import DISTRIBUTIONS
+
+FIGURES = Path(__file__).parent
+PAGE = FIGURES.parent / "reproduction" / "median.md"
+RECORDS = FIGURES.parents[1] / "records"
+
+MAIN_STEPS = 1_000_000
+
+
+def split(runs: Sequence[RunResult]) -> tuple[list[Group], list[Group]]:
+    """The main experiment, and further sizes, each in groups of one method and size."""
+    long = [run for run in runs if run.config["training"]["steps"] >= MAIN_STEPS]
+    short = [run for run in runs if run.config["training"]["steps"] < MAIN_STEPS]
+    return _in_order(long), _in_order(short)
+
+
+def _in_order(runs: Sequence[RunResult]) -> list[Group]:
+    """By size, the best first."""
+
+    def place(group: Group) -> tuple[int, float]:
+        mean = group.mean()
+        return group.size, math.inf if mean is None else mean
+
+    return sorted(group_by(runs, ("aggregation", "embedding")), key=place)
+
+
+def results(groups: Sequence[Group]) -> Summary:
+    """Mean squared errors after the last step, over the seeds, and beside those of the rivals."""
+    headings = (
+        "D", "method", "seeds", "steps", "mean squared error", "/ best rival's", "best seed",
+        "/ best rival's best", *DISTRIBUTIONS, "parameters", "spikes", "skipped",
+    )  # fmt: skip
+    return Summary("results", headings, tuple(_result(group, groups) for group in groups))
+
+
+def _result(group: Group, groups: Sequence[Group]) -> tuple[str, ...]:
+    runs = group.runs
+    return (
+        str(group.size),
+        group.method,
+        str(len(runs)),
+        span([run.curve[-1]["step"] for run in runs]),
+        spread(group.finals()),
+        over_rivals(group, groups, Group.mean),
+        number(group.best_final()),
+        over_rivals(group, groups, Group.best_final),
+        *(number(mean_of(group.final_values(f"mse_{name}"))) for name in DISTRIBUTIONS),
+        f"{runs[0].num_parameters:,}",
+        str(sum(run.spikes for run in runs)),
+        str(sum(run.skipped for run in runs)),
+    )
+
+
+def over_rivals(
+    group: Group, groups: Sequence[Group], error: Callable[[Group], float | None]
+) -> str:
+    """An error over the smallest of other aggregations of the same size."""
+    own = error(group)
+    rivals = [
+        error(other)
+        for other in groups
+        if other.size == group.size
+        and other.settings["aggregation"] != group.settings["aggregation"]
+    ]
+    finite = [value for value in rivals if value is not None]
+    return "-" if own is None or not finite else f"{own / min(finite):.3g}"
+
+
+def seconds(groups: Sequence[Group]) -> Summary:
+    """Mean errors after equal seconds, those that each method takes for all its steps and half of
+    the shortest; and at which step that was."""
+    whole = sorted({max(run.training_seconds for run in group.runs) for group in groups})
+    moments = [whole[0] / 2, *whole] if whole else []
+    headings = ("D", "method", "ms a step", *(f"after {moment:,.0f} s" for moment in moments))
+    rows = (
+        (
+            str(group.size),
+            group.method,
+            f"{1e3 * group.runs[0].training_seconds / group.runs[0].steps:.3g}",
+            *(_after(group, moment) for moment in moments),
+        )
+        for group in groups
+    )
+    return Summary("seconds", headings, tuple(rows))
+
+
+def _after(group: Group, moment: float) -> str:
+    found = [run.evaluation_at(moment) for run in group.runs]
+    steps = [entry["step"] for entry in found if entry is not None]
+    if len(steps) < len(found):
+        return "-"
+    return f"{number(group.mean_at(moment))} (step {span(steps)})"
+
+
+def tables(runs: Sequence[RunResult], alone: Sequence[RunResult]) -> dict[str, Summary]:
+    """All tables of the page, by name."""
+    long, short = split(timed(runs, alone))
+    missing = untimed([run for group in long for run in group.runs], alone)
+    if missing:
+        raise ValueError(f"no run alone has the settings of {', '.join(missing)}")
+    return {"results": results(long), "sizes": results(short), "seconds": seconds(long)}
+
+
+def pictures(
+    runs: Sequence[RunResult], alone: Sequence[RunResult], logged: Sequence[RunResult]
+) -> dict[str, bytes]:
+    """All pictures of the page for which there are runs, by name."""
+    long, short = split(timed(runs, alone))
+    lines = inner_lines(group_by(logged, ("aggregation", "embedding")))
+    found = {"curves": draw_curves(long)} if long else {}
+    if short:
+        found["sizes"] = draw_sizes(short)
+    if lines:
+        found["inner"] = draw_inner(lines)
+    return found
+
+
+def main() -> None:
+    runs, alone = recorded(RECORDS / "median"), recorded(RECORDS / "median-speed")
+    refresh_page(PAGE, tables(runs, alone))
+    for name, picture in pictures(runs, alone, recorded(RECORDS / "median-inner")).items():
+        (FIGURES / f"median-{name}.png").write_bytes(picture)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,229 @@
+"""Tables and pictures of the page about molecules, reproduction/molecules.md.
+
+    python docs/figures/molecules.py
+
+The experiment on molhiv is in records/molecules, that on other data in records/molecules-toxcast
+and records/molecules-qm9. records/molecules-ablations has a folder for each ablation: steps,
+aux-weight and capacity. Runs in records/molecules-speed have the settings of some of these and had
+the device to themselves: they tell what an epoch costs.
+
+The tables are printed, and put into the page: results, toxcast, qm9, steps, aux_weight and
+capacity, as far as there are records.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from equipool.commands.ablate import STUDIES
+from equipool.report import RunResult, Summary
+from equipool.report.alone import seconds_alone, timed, untimed
+from equipool.report.groups import Group, group_runs, mean_of
+from equipool.report.pictures import DASHES, label_axes, panels, styles
+from equipool.report.recorded import group_by, recorded, refresh_page, span
+from equipool.report.summary import number
+from equipool.report.varied import draw_varied, lines_of
+from equipool.tasks import MoleculeTask
+from equipool.tasks.molecules.labels import usual_measure
+from equipool.training import read_record
+
+FIGURES = Path(__file__).parent
+PAGE = FIGURES.parent / "reproduction" / "molecules.md"
+RECORDS = FIGURES.parents[1] / "records"
+
+FOLDERS = {"results": "molecules", "toxcast": "molecules-toxcast", "qm9": "molecules-qm9"}
+VARIED = {name: study.varied for name, study in STUDIES[MoleculeTask.name].items()}
+FIELDS = ("convolution", "aggregation", "local_aggregation")
+DRAWN = (("sum", "sum"), ("equilibrium", "sum"))  # readout and messages in the curves' picture
+WORDS = {
+    "roc_auc": "ROC-AUC",
+    "average_precision": "average precision",
+    "mae": "mean absolute error",
+}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What an epoch costs.
+
+    Args:
+        training: molecules of the training part, by data set.
+        alone: runs that had the device to themselves.
+    """
+
+    training: Mapping[str, int]
+    alone: Sequence[RunResult]
+
+    def steps(self, run: RunResult) -> int:
+        """Of an epoch, where batches are full. Those that hold fewer molecules, as their atoms
+        would be too many, are rare."""
+        fields = run.config["fields"]
+        molecules = min(self.training[fields["dataset"]], fields["train_limit"] or math.inf)
+        return math.ceil(molecules / fields["batch_size"])
+
+    def epochs(self, run: RunResult) -> int:
+        """That the last evaluation is after."""
+        return round(run.curve[-1]["step"] / self.steps(run))
+
+    def seconds(self, run: RunResult) -> float | None:
+        """Of an epoch alone on the device; None where no run tells."""
+        step = seconds_alone(run, self.alone)
+        return None if step is None else step * self.steps(run)
+
+
+def training_molecules(files: Iterable[Path]) -> dict[str, int]:
+    """How many molecules the training part has, by data set, as the records say."""
+    configs = [read_record(file).config for file in files]
+    return {config["fields"]["dataset"]: config["data"]["molecules"]["train"] for config in configs}
+
+
+def results(runs: Sequence[RunResult], cost: Cost) -> Summary:
+    """Each network's methods, the best first by the test at the best validation."""
+    groups = sorted(group_by(runs, FIELDS), key=_order)
+    rows = ((*_names(group), *_measured(group, cost)) for group in groups)
+    headings = ("network", "readout", "messages", *_measured_headings(groups))
+    return Summary("results", headings, tuple(rows))
+
+
+def _order(group: Group) -> tuple[str, float]:
+    score = mean_of(group.selected_values("test_score"))
+    return _fields(group)["convolution"], math.inf if score is None else -score
+
+
+def _names(group: Group) -> tuple[str, str, str]:
+    fields = _fields(group)
+    return fields["convolution"].upper(), group.method, fields["local_aggregation"]
+
+
+def _fields(group: Group) -> dict[str, str]:
+    fields: dict[str, str] = group.runs[0].config["fields"]
+    return fields
+
+
+def ablation(runs: Sequence[RunResult], setting: str, cost: Cost) -> Summary:
+    """The same for each value of a setting, in the order of the values."""
+    groups = group_runs(runs)
+    rows = (
+        (
+            *("-" if line.across and name == setting else str(value)
+              for name, value in group.settings.items()),
+            *_measured(group, cost),
+        )
+        for line in lines_of(groups, setting)
+        for group in line.groups
+    )  # fmt: skip
+    names = (name.replace("_", " ") for name in groups[0].settings)
+    return Summary(setting, (*names, *_measured_headings(groups)), tuple(rows))
+
+
+def _measured_headings(groups: Sequence[Group]) -> tuple[str, ...]:
+    word = WORDS[measure(groups[0])]
+    return (
+        "seeds", "epochs", f"best validation {word}", f"test {word} there",
+        f"test {word} at the end", "parameters", "seconds an epoch",
+    )  # fmt: skip
+
+
+def _measured(group: Group, cost: Cost) -> tuple[str, ...]:
+    name, run = measure(group), group.runs[0]
+    seconds = cost.seconds(run)
+    return (
+        str(len(group.runs)),
+        span([cost.epochs(run) for run in group.runs]),
+        told(group.selected_values(f"valid_{name}")),
+        told(group.selected_values(f"test_{name}")),
+        told(group.final_values(f"test_{name}")),
+        f"{run.num_parameters:,}",
+        "-" if seconds is None else number(seconds),
+    )
+
+
+def measure(group: Group) -> str:
+    """The name of what the score is made of."""
+    numbers = "valid_mae" in group.runs[0].curve[-1]["metrics"]
+    return "mae" if numbers else usual_measure(_fields(group)["dataset"])
+
+
+def told(values: Sequence[float | None]) -> str:
+    """Mean and standard deviation over the seeds, as OGB's leaderboard writes them."""
+    mean = mean_of(values)
+    if mean is None:
+        return "not finite"
+    finite = [value for value in values if value is not None]
+    return f"{mean:.4f}" + (f" ± {statistics.stdev(finite):.4f}" if len(finite) > 1 else "")
+
+
+def draw_epochs(runs: Sequence[RunResult], cost: Cost) -> bytes:
+    """The score and the loss against epochs, of the validation part solid and of the test part
+    dashed: means over the seeds. A row for each network."""
+    groups = group_by([run for run in runs if _drawn(run)], FIELDS)
+    networks = sorted({_names(group)[0] for group in groups})
+    drawn = styles([group.method for group in groups])
+    with panels(len(networks), 2, 10, 3.4 * len(networks)) as (axes, content):
+        for row, network in zip(axes, networks, strict=True):
+            same = [group for group in groups if _names(group)[0] == network]
+            for ax, name in zip(row, (measure(same[0]), "loss"), strict=True):
+                for group in same:
+                    for part, dashes in zip(("valid", "test"), DASHES, strict=False):
+                        mean = group.mean_curve(f"{part}_{name}")
+                        epochs = [step / cost.steps(group.runs[0]) for step, _, _ in mean]
+                        ax.plot(epochs, [value for _, _, value in mean], linestyle=dashes,
+                                color=drawn[group.method].color, linewidth=1.8,
+                                label=f"{group.method}, {part}")  # fmt: skip
+                label_axes(ax, f"{network}: {WORDS.get(name, name)}", "epochs", "")
+            row[1].legend(fontsize=10, frameon=False)
+    return content.getvalue()
+
+
+def _drawn(run: RunResult) -> bool:
+    fields = run.config["fields"]
+    return (fields["aggregation"], fields["local_aggregation"]) in DRAWN
+
+
+def read_ablations() -> dict[str, list[RunResult]]:
+    """The runs of each ablation, by its name."""
+    return {name: recorded(RECORDS / "molecules-ablations" / name) for name in VARIED}
+
+
+def tables(
+    runs: Mapping[str, Sequence[RunResult]],
+    ablations: Mapping[str, Sequence[RunResult]],
+    cost: Cost,
+) -> dict[str, Summary]:
+    """All tables of the page for which there are runs, by name."""
+    found = {name: results(some, cost) for name, some in runs.items() if some}
+    return found | {
+        name.replace("-", "_"): ablation(some, VARIED[name], cost)
+        for name, some in ablations.items()
+        if some
+    }
+
+
+def pictures(
+    runs: Sequence[RunResult], ablations: Mapping[str, Sequence[RunResult]], cost: Cost
+) -> dict[str, bytes]:
+    """All pictures of the page for which there are runs, by name. That of an ablation shows
+    seconds, so it needs those of all its runs."""
+    found = {"epochs": draw_epochs(runs, cost)} if runs else {}
+    for name, some in ablations.items():
+        if some and not untimed(some, cost.alone):
+            found[name] = draw_varied(group_runs(timed(some, cost.alone)), VARIED[name])
+    return found
+
+
+def main() -> None:
+    runs = {name: recorded(RECORDS / folder) for name, folder in FOLDERS.items()}
+    ablations = read_ablations()
+    files = (file for folder in RECORDS.glob("molecules*") for file in folder.rglob("*.json"))
+    cost = Cost(training_molecules(files), recorded(RECORDS / "molecules-speed"))
+    refresh_page(PAGE, tables(runs, ablations, cost))
+    for name, picture in pictures(runs["results"], ablations, cost).items():
+        (FIGURES / f"molecules-{name}.png").write_bytes(picture)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""From folders of records to the tables of a page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from equipool.report.blocks import fill_blocks
+from equipool.report.groups import Group, group_runs
+from equipool.report.runs import RunResult, read_runs
+from equipool.report.summary import Summary, markdown
+
+
+def recorded(folder: Path) -> list[RunResult]:
+    """The runs of a folder of records; none where there is no such folder."""
+    return read_runs([folder]) if folder.is_dir() else []
+
+
+def group_by(runs: Sequence[RunResult], fields: Sequence[str]) -> list[Group]:
+    """Groups that are told apart by these fields of the task; runs that have the same values of
+    them, and differ in another setting than the seed, are groups of their own which tell it.
+
+    `group_runs` tells of every group what differs between any two. Here methods may each have
+    settings that suit them, and go by their names.
+    """
+    found: dict[str, list[RunResult]] = {}
+    for run in runs:
+        found.setdefault(str([run.config["fields"][name] for name in fields]), []).append(run)
+    return [group for same in found.values() for group in group_runs(same)]
+
+
+def span(values: Sequence[int]) -> str:
+    """The smallest and the largest, once where they are the same.
+
+    Example:
+        >>> span([2000, 2000]), span([2000, 1500])
+        ('2,000', '1,500 to 2,000')
+    """
+    return " to ".join(f"{value:,}" for value in dict.fromkeys((min(values), max(values))))
+
+
+def refresh_page(file: Path, tables: Mapping[str, Summary]) -> None:
+    """Print the tables, and put them between `<!-- generated: NAME -->` and `<!-- end -->` where
+    the page is there."""
+    for name, table in tables.items():
+        print(f"{name}\n\n{markdown(table)}\n")
+    if file.exists():
+        page = fill_blocks(file.read_text(encoding="utf-8"), lambda name: _text(name, tables))
+        file.write_text(page, encoding="utf-8")
+
+
+def _text(name: str, tables: Mapping[str, Summary]) -> str:
+    if name not in tables:
+        raise ValueError(f"the page has a place for {name!r}, expected one of {sorted(tables)}")
+    return markdown(tables[name])

@@ -1,0 +1,188 @@
+"""The script that makes tables and pictures of the page about the median."""
+
+from dataclasses import replace
+
+import pytest
+from page_script import drawn_pictures, load_script, page_of_blocks, rows
+from records import record, write_folder, write_records
+
+from equipool.report import read_runs
+
+script = load_script("median")
+
+
+def made(values, aggregation, seed=0, embedding=16, **changed):
+    """A record with an evaluation every 10 steps; uniform sets have half the error, gamma none,
+    normal ones twice."""
+    one = record(values, aggregation, seed=seed, embedding=embedding, **changed)
+    for entry in one.curve:
+        error = entry["metrics"]["mse"]
+        of_kinds = {"mse_uniform": error / 2, "mse_gamma": 0.0, "mse_normal": 2 * error}
+        entry["metrics"] |= of_kinds
+    return one
+
+
+def alone(aggregation, seconds_per_step):
+    return made([1.0, 1.0], aggregation, seed=9, seconds_per_step=seconds_per_step)
+
+
+@pytest.fixture(autouse=True)
+def _steps(monkeypatch):
+    monkeypatch.setattr(script, "MAIN_STEPS", 40)
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Of 40 steps at size 16, which shared the device: 100 seconds a step; and of 20 steps."""
+    return read_runs(
+        write_records(
+            tmp_path,
+            made([8.0, 6.0, 5.0, 5.0], "sum", 0, spikes=2, seconds_per_step=100),
+            made([8.0, 6.0, 5.0, 1.0], "sum", 1, spikes=1, skipped=4, seconds_per_step=100),
+            made([9.0, 9.0, 9.0, 6.0], "attention", 0, seconds_per_step=100),
+            made([9.0, 0.1, 0.3, 0.5], "equilibrium", 0, seconds_per_step=100, num_parameters=9),
+            made([9.0, 0.5, 0.5, 0.25], "equilibrium", 1, seconds_per_step=100, num_parameters=9),
+            made([9.0, 0.5], "equilibrium", embedding=8),
+            made([9.0, 2.0], "sum", embedding=8),
+            made([9.0, 1.0], "sum", embedding=64),
+            made([9.0, 5.0], "equilibrium", embedding=64),
+        )
+    )
+
+
+@pytest.fixture
+def speeds(tmp_path):
+    """A step of equilibrium takes as long as four of the sum."""
+    folder = tmp_path / "speed"
+    folder.mkdir()
+    return read_runs(
+        write_records(folder, alone("sum", 0.1), alone("attention", 0.2), alone("equilibrium", 0.4))
+    )
+
+
+def test_the_errors_of_the_seeds_beside_the_rivals(runs, speeds):
+    best, sums, attention = rows(script.tables(runs, speeds)["results"])
+    assert best == {
+        "D": "16",
+        "method": "equilibrium",
+        "seeds": "2",
+        "steps": "40",
+        "mean squared error": "0.375 ± 0.177",
+        "/ best rival's": "0.125",  # 0.375 / 3
+        "best seed": "0.25",
+        "/ best rival's best": "0.25",  # 0.25 / 1
+        "uniform": "0.188",
+        "gamma": "0",
+        "normal": "0.75",
+        "parameters": "9",
+        "spikes": "0",
+        "skipped": "0",
+    }
+    assert (sums["method"], sums["mean squared error"]) == ("sum", "3 ± 2.83")
+    assert (sums["/ best rival's"], sums["/ best rival's best"]) == ("8", "4")
+    assert (sums["spikes"], sums["skipped"], sums["parameters"]) == ("3", "4", "1,234")
+    assert (attention["method"], attention["mean squared error"]) == ("attention", "6")
+    assert attention["/ best rival's"] == "16"
+
+
+def test_variants_of_a_method_are_not_its_rivals(tmp_path, speeds):
+    plain, other = (made([1.0, 1.0, 1.0, error], "sum") for error in (2.0, 1.0))
+    training = other.config["training"] | {"ema_decay": 0.5}
+    other = replace(other, config=other.config | {"training": training})
+    files = write_records(tmp_path, plain, other, made([1.0, 1.0, 1.0, 4.0], "attention"))
+    found = rows(script.tables(read_runs(files), speeds)["results"])
+    assert [(row["method"], row["/ best rival's"]) for row in found] == [
+        ("sum, ema_decay 0.5", "0.25"),
+        ("sum, ema_decay None", "0.5"),
+        ("attention", "4"),
+    ]
+
+
+def test_a_run_that_ends_in_no_number(tmp_path, speeds):
+    one = replace(made([1.0, 1.0, 1.0, 1.0], "sum"))
+    one.curve[-1]["metrics"] = dict.fromkeys(one.curve[-1]["metrics"])
+    files = write_records(tmp_path, one, made([1.0, 1.0, 1.0, 4.0], "attention"))
+    attention, broken = rows(script.tables(read_runs(files), speeds)["results"])
+    assert (attention["method"], attention["/ best rival's"]) == ("attention", "-")
+    assert (broken["mean squared error"], broken["/ best rival's"]) == ("not finite", "-")
+
+
+def test_further_sizes_are_told_by_size(runs, speeds):
+    found = rows(script.tables(runs, speeds)["sizes"])
+    assert [
+        (row["D"], row["method"], row["steps"], row["mean squared error"], row["/ best rival's"])
+        for row in found
+    ] == [
+        ("8", "equilibrium", "20", "0.5", "0.25"),
+        ("8", "sum", "20", "2", "4"),
+        ("64", "sum", "20", "1", "0.2"),
+        ("64", "equilibrium", "20", "5", "5"),
+    ]
+
+
+def test_a_main_run_that_was_stopped_is_no_further_size(tmp_path, speeds):
+    one = made([1.0, 1.0, 1.0, 1.0], "sum")
+    stopped = replace(one, steps=25, curve=one.curve[:2], complete=False)
+    runs = read_runs(write_records(tmp_path, stopped))
+    found = script.tables(runs, speeds)
+    assert [row["steps"] for row in rows(found["results"])] == ["20"]
+    assert found["sizes"].rows == ()
+
+
+def test_errors_after_equal_seconds(runs, speeds):
+    """All steps of the sum take 4 seconds, of attention 8, of equilibrium 16."""
+    table = script.tables(runs, speeds)["seconds"]
+    moments = ("after 2 s", "after 4 s", "after 8 s", "after 16 s")
+    assert table.headings == ("D", "method", "ms a step", *moments)
+    assert table.rows == (
+        ("16", "equilibrium", "400", "-", "9 (step 10)", "0.3 (step 20)", "0.375 (step 40)"),
+        ("16", "sum", "100", "6 (step 20)", "3 (step 40)", "3 (step 40)", "3 (step 40)"),
+        ("16", "attention", "200", "9 (step 10)", "9 (step 20)", "6 (step 40)", "6 (step 40)"),
+    )
+
+
+def test_every_method_of_the_main_experiment_needs_a_run_alone(runs, speeds):
+    with pytest.raises(ValueError, match="no run alone has the settings of 3, 4"):
+        script.tables(runs, speeds[:2])
+
+
+def test_the_pictures_are_drawn_from_their_runs(runs, speeds, tmp_path, monkeypatch):
+    drawn = {}
+
+    def keep(name):
+        return lambda given: drawn.setdefault(name, given) and name.encode()
+
+    for name in ("draw_curves", "draw_sizes", "draw_inner"):
+        monkeypatch.setattr(script, name, keep(name))
+    point = {"step": 10, "inner": {"aggregation": {"residual": 0.5}}, "spikes": 0, "skipped": 0}
+    write_folder(tmp_path / "inner", made([1.0], "equilibrium"), [point])
+    found = script.pictures(runs, speeds, read_runs([tmp_path / "inner"]))
+    assert found == {"curves": b"draw_curves", "sizes": b"draw_sizes", "inner": b"draw_inner"}
+    told = [(group.method, group.size) for group in drawn["draw_curves"]]
+    assert told == [("equilibrium", 16), ("sum", 16), ("attention", 16)]
+    first = drawn["draw_curves"][0].runs[0]
+    assert first.training_seconds == 16  # alone
+    assert [group.size for group in drawn["draw_sizes"]] == [8, 8, 64, 64]
+    (line,) = drawn["draw_inner"]
+    assert (line.label, line.steps) == ("equilibrium, embedding 16", [10])
+    assert line.entries == [{"residual": 0.5}]
+
+
+def test_all_is_made_from_the_folders_of_records(tmp_path, monkeypatch):
+    names = ("results", "sizes", "seconds")
+    records, figures, page = page_of_blocks(script, tmp_path, monkeypatch, *names)
+    for folder, some in {
+        "median": [made([1.0, 1.0, 1.0, 0.5], "sum"), made([1.0], "sum", embedding=8)],
+        "median-speed": [alone("sum", 0.1)],
+    }.items():
+        (records / folder).mkdir(parents=True)
+        write_records(records / folder, *some)
+    (records / "median-inner").mkdir()
+    point = {"step": 10, "inner": {"aggregation": {"residual": 0.5}}, "spikes": 0, "skipped": 0}
+    write_folder(records / "median-inner" / "run", made([1.0], "equilibrium"), [point])
+    script.main()
+    text = page.read_text()
+    assert "| 16 | sum | 1 | 40 | 0.5 | - |" in text
+    assert "| 8 | sum | 1 | 10 | 1 | - |" in text
+    assert "| 16 | sum | 100 | 1 (step 20) | 0.5 (step 40) |" in text
+    assert drawn_pictures(figures) == {"median-curves.png", "median-sizes.png", "median-inner.png"}
