@@ -156,6 +156,9 @@ def test_fields_reach_the_network(molecules):
         assert layer.solver.max_step == 0.5
         assert layer.solver.curvature_safe
         assert layer.potential.hidden == (8, 6, 3)
+    other = network(dataclasses.replace(task, local_potential=(5, 4)))
+    layers = [m for m in other.modules() if isinstance(m, EquilibriumAggregation)]
+    assert [layer.potential.hidden for layer in layers] == [(5, 4), (5, 4), (8, 6, 3)]
     assert type(found.convolutions[0]).__name__ == "GCNConvolution"
     assert found.virtual_node is not None
     assert (found.dropout.p, found.readout_dropout.p, found.atom_dropout) == (0.1, 0.2, 0.3)

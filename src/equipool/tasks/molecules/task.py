@@ -81,6 +81,8 @@ class MoleculeTask(Task):
         train_limit: molecules to train on; None for all of the training part.
         potential: sizes of the potential's layers.
         inner_steps: steps of the readout's inner optimiser.
+        local_potential: sizes of the layers of the convolutions' potentials; None for those of the
+            readout's.
         local_steps: steps of the convolutions' inner optimisers.
         inner_learning_rate: step size that the inner optimisers start with.
         inner_momentum: momentum that they start with.
@@ -125,6 +127,7 @@ class MoleculeTask(Task):
     train_limit: int | None = None
     potential: tuple[int, ...] = (600, 300, 32)
     inner_steps: int = 15
+    local_potential: tuple[int, ...] | None = None
     local_steps: int = 15
     inner_learning_rate: float = 0.125
     inner_momentum: float = 0.9
@@ -283,20 +286,21 @@ class MoleculeTask(Task):
     def _of_messages(self) -> MessageAggregation:
         if self.local_aggregation == "sum":
             return SumOfMessages()
-        return EquilibriumOfMessages(self._equilibrium(self.local_steps))
+        potential = self.local_potential or self.potential
+        return EquilibriumOfMessages(self._equilibrium(potential, self.local_steps))
 
     def _of_atoms(self) -> nn.Module:
         if self.aggregation == "equilibrium":
-            return self._equilibrium(self.inner_steps)
+            return self._equilibrium(self.potential, self.inner_steps)
         return aggregation_from_name(
             self.aggregation, self.width, self.width, set_size=self.usual_atoms
         )
 
-    def _equilibrium(self, num_steps: int) -> EquilibriumAggregation:
+    def _equilibrium(self, potential: tuple[int, ...], num_steps: int) -> EquilibriumAggregation:
         return equilibrium_layer(
             self.width,
             self.width,
-            self.potential,
+            potential,
             num_steps=num_steps,
             learning_rate=self.inner_learning_rate,
             momentum=self.inner_momentum,
