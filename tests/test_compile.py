@@ -126,7 +126,7 @@ def test_long_sums_of_any_potential():
 
 
 def test_long_sums_keep_their_digits():
-    layer, exact = (make_layer(hidden=(8, 4, 3), num_steps=5, dtype=dtype)
+    layer, exact = (make_layer(hidden=(8, 4, 3), num_steps=5, dtype=dtype, seed=3)
                     for dtype in (torch.float32, torch.float64))  # fmt: skip
     compiled = torch.compile(layer, fullgraph=True, backend="eager")
     sets = make_sets((3, 40_000, 1))
@@ -135,7 +135,7 @@ def test_long_sums_keep_their_digits():
     found = gradients(compiled, layer, x.float(), arguments)
     assert_near(found[0].double(), expected[0], 1e-6)
     for a, b in zip(found[1:], expected[1:], strict=True):
-        assert_near(a.double() / b.abs().max(), b / b.abs().max(), 2e-4)
+        assert_near(a.double() / b.abs().max(), b / b.abs().max(), 1.5e-5)
 
 
 def test_nested():

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import sys
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
+
+from equipool.extras import advice
 
 if TYPE_CHECKING:
     import typer
 
-NEEDED = ("typer", "rich")
+NEEDED = {"cli": ("typer", "rich")}
 
 
 def main() -> int:
     """Run the command; the exit status where it does not end the process itself."""
-    missing = [module for module in NEEDED if find_spec(module) is None]
-    if missing:
-        print(
-            f'The command equipool needs {" and ".join(missing)}. Run: pip install "equipool[cli]"',
-            file=sys.stderr,
-        )
+    missing = advice("The command equipool", NEEDED)
+    if missing is not None:
+        print(missing, file=sys.stderr)
         return 1
     make_app()()
     return 0

@@ -8,6 +8,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from equipool.ops.exporting import is_exporting
+
 EPSILON = 1e-8
 
 ScalingName = Literal["log", "sum", "mean"]
@@ -26,8 +28,8 @@ class Weights(NamedTuple):
 def log(counts: Tensor) -> Weights:
     """The paper's Eq. 8: the whole energy times `log2(N + 1) / (N + eps)`."""
     weight = torch.log2(counts + 1) / (counts + EPSILON)
-    # As it is without: but the exporter to ONNX takes so small a number for 0.
-    weight = torch.where(counts > 0, weight, 0)
+    if is_exporting():  # to ONNX, which takes so small a number for 0: an empty set's would be nan
+        weight = torch.where(counts > 0, weight, 0)
     return Weights(weight, weight)
 
 

@@ -4,7 +4,7 @@ import tomllib
 import pytest
 from typer.testing import CliRunner
 
-from equipool import cli
+from equipool import cli, extras
 from equipool.bench import command, presets
 from equipool.bench.cases import Case
 from equipool.bench.paths import PATHS
@@ -103,7 +103,7 @@ def test_an_unknown_name_is_refused_with_those_that_exist(bench, arguments):
 
 
 def test_a_missing_extra_says_what_to_install(monkeypatch, capsys):
-    monkeypatch.setattr(cli, "find_spec", lambda name: None if name == "typer" else object())
+    monkeypatch.setattr(extras, "find_spec", lambda name: None if name == "typer" else object())
     assert cli.main() == 1
     assert 'needs typer. Run: pip install "equipool[cli]"' in capsys.readouterr().err
 

@@ -4,8 +4,9 @@ import sys
 
 import pytest
 
+from equipool import extras
 from equipool.cli import main
-from equipool.training import extras, read_log, read_record
+from equipool.training import read_log, read_record
 from equipool.training.checkpoint import Checkpoints
 from equipool.training.config import differences
 
@@ -171,7 +172,8 @@ def test_odd_files_are_said_in_a_line(equipool, tiny, tmp_path):
 
 
 def test_a_missing_extra_says_what_to_install(equipool, tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr(extras, "find_spec", lambda name: None)
+    absent = ("lightning", "safetensors")
+    monkeypatch.setattr(extras, "find_spec", lambda name: None if name in absent else object())
     for command in (("train", "median", tiny, "--out", tmp_path / "run"),
                     ("sweep", "median", tiny, "--out", tmp_path / "runs"),
                     ("evaluate", tmp_path)):  # fmt: skip

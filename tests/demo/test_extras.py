@@ -1,7 +1,7 @@
 import pytest
 
-from equipool.demo import extras
-from equipool.demo.__main__ import main
+from equipool import extras
+from equipool.demo.__main__ import NEEDED, main
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ def test_a_missing_extra_says_what_to_install(absent, expected, monkeypatch, cap
 
 
 def test_nothing_is_missing_here():
-    assert extras.missing_extras() is None
+    assert extras.advice("The demonstration", NEEDED) is None
 
 
 @pytest.mark.parametrize("arguments", [["--steps", "0"], ["--seconds", "0"], ["--seconds", "nan"]])

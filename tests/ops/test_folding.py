@@ -4,8 +4,9 @@ from itertools import pairwise
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from equipool.ops.resnet_gradient.folding import ALIGNMENT, align, fold
+from equipool.ops.resnet_gradient.folding import fold
 
 
 def make(sizes):
@@ -31,7 +32,9 @@ def plain(layers, skips, z):
     return hidden, z
 
 
-@pytest.mark.parametrize("sizes", [(5, 3), (5, 5, 2), (5, 7, 7, 4), (5, 6, 9, 9, 2), (5, 5)])
+@pytest.mark.parametrize(
+    "sizes", [(5, 3), (5, 5), (5, 5, 2), (5, 7, 7, 4), (5, 6, 9, 9, 2), (5, 8, 6, 7, 4, 3)]
+)
 def test_folded_network_is_the_network(sizes):
     layers, skips = make(sizes)
     folded = fold(layers, skips, in_channels=2)
@@ -46,15 +49,57 @@ def test_folded_network_is_the_network(sizes):
     assert torch.allclose(u[start:], output, atol=1e-12)
 
 
-def test_aligned_columns_hold_the_same_and_zeros():
-    sizes = (7, 16, 3)
-    layers, skips = make((5, *sizes))
-    folded = fold(layers, skips, in_channels=2)
-    aligned = align(folded, sizes)
-    assert aligned.constant.shape == (8 + 16 + 8,)
-    keep = torch.tensor([*range(7), *range(8, 24), *range(24, 27)])
-    assert torch.equal(aligned.from_y[keep], folded.from_y)
-    assert torch.equal(aligned.from_hidden[0][keep[7:] - 8, :7], folded.from_hidden[0])
-    assert all(weight.shape[1] % ALIGNMENT == 0 for weight in aligned.from_hidden)
-    assert aligned.from_y.count_nonzero() == folded.from_y.count_nonzero()
-    assert aligned.from_hidden[0].count_nonzero() == folded.from_hidden[0].count_nonzero()
+class Products(TorchDispatchMode):
+    """How many products of matrices are taken."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += function is torch.ops.aten.mm.default
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "num"), [((5, 3), 0), ((5, 7, 7, 4), 1), ((5, 6, 9, 9, 2, 3), 3)]
+)
+def test_a_product_for_each_learned_skip_but_the_last(sizes, num):
+    with Products() as products:
+        fold(*make(sizes), in_channels=2)
+    assert products.count == num
+
+
+def flat(folded):
+    return [*folded[:3], *folded.from_hidden]
+
+
+@pytest.mark.parametrize("sizes", [(7, 16, 3), (16, 7, 8), (5, 5)])
+def test_aligned_columns_hold_the_same_and_zeros(sizes):
+    network = make((5, *sizes))
+    folded, aligned = fold(*network, in_channels=2), fold(*network, in_channels=2, alignment=8)
+    widths = [size + -size % 8 for size in sizes]
+    starts = [sum(widths[:j]) for j in range(len(sizes))]
+    rows = torch.cat(
+        [start + torch.arange(size) for start, size in zip(starts, sizes, strict=True)]
+    )
+    for before, after in zip(folded[:3], aligned[:3], strict=True):
+        assert after.shape == (sum(widths), *before.shape[1:])
+        assert torch.allclose(after[rows], before, rtol=1e-12)
+    for j, (before, after) in enumerate(zip(folded.from_hidden, aligned.from_hidden, strict=True)):
+        assert after.shape == (sum(widths[j + 1 :]), widths[j])
+        later = rows[sum(sizes[: j + 1]) :] - starts[j + 1]
+        assert torch.allclose(after[later, : sizes[j]], before, rtol=1e-12)
+    for before, after in zip(flat(folded), flat(aligned), strict=True):
+        assert after.count_nonzero() == before.count_nonzero()
+
+
+def test_gradients_pass_through_the_padding():
+    layers, skips = make((5, 7, 16, 3))
+    parameters = [tensor.requires_grad_() for pair in (*layers, *skips) for tensor in pair]
+
+    def gradients(alignment):
+        tensors = flat(fold(layers, skips, 2, alignment))
+        total = torch.stack([tensor.sin().sum() for tensor in tensors]).sum()
+        return torch.autograd.grad(total, parameters)
+
+    for found, expected in zip(gradients(8), gradients(1), strict=True):
+        assert torch.allclose(found, expected, rtol=1e-10)

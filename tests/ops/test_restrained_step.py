@@ -70,7 +70,7 @@ def test_several_programs(device, forced, monkeypatch):
 def test_second_derivatives(device, forced, monkeypatch):
     def by_gradient():
         moving, met = inputs((5, 7), device)
-        y, velocity, ahead, _ = restrained_step(*moving, met, Restraints(0.5, 1.5, True))
+        y, velocity, ahead, *_ = restrained_step(*moving, met, Restraints(0.5, 1.5, True))
         total = (y.square() + velocity * ahead).sum()
         firsts = torch.autograd.grad(total, moving, create_graph=True)
         return torch.autograd.grad(sum(first.square().sum() for first in firsts), moving)
@@ -89,7 +89,7 @@ def test_second_derivatives_of_several_steps(device, forced, monkeypatch):
         y, velocity, _, rate, momentum = moving
         restraints, point = Restraints(0.5, 1.5, True), y
         for _ in range(3):
-            y, velocity, point, _ = restrained_step(
+            y, velocity, point, *_ = restrained_step(
                 y, velocity, torch.sin(point), rate, momentum, met, restraints
             )
         firsts = torch.autograd.grad(y.square().sum(), [*moving[:2], rate], create_graph=True)
@@ -104,7 +104,7 @@ def test_second_derivatives_of_several_steps(device, forced, monkeypatch):
 
 def test_curvature_is_the_largest_met():
     moving, met = inputs((9, 16), "cpu")
-    found = restrained_step(*moving, met, Restraints(None, None, True))[3]
+    found = restrained_step(*moving, met, Restraints(None, None, True))[-1]
     gradient = moving[2]
     for row in range(9):
         moved = (met.point - met.last_point)[row].norm().item()

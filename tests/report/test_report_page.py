@@ -3,7 +3,8 @@ import re
 import pytest
 from records import record, write_folder, write_records
 
-from equipool.report import page, read_runs, summarize, write_page
+from equipool import extras
+from equipool.report import read_runs, summarize, write_page
 from equipool.report.groups import group_runs
 from equipool.report.pictures import draw_curves, draw_inner, draw_sizes, inner_lines, styles
 
@@ -149,6 +150,6 @@ def test_styles_do_not_repeat_soon():
 
 
 def test_a_missing_extra_says_what_to_install(runs, tmp_path, monkeypatch):
-    monkeypatch.setattr(page, "find_spec", lambda name: None if name == "jinja2" else object())
+    monkeypatch.setattr(extras, "find_spec", lambda name: None if name == "jinja2" else object())
     with pytest.raises(ImportError, match=r'needs jinja2. Run: pip install "equipool\[report\]"'):
         write_page(runs, tmp_path / "page.html")

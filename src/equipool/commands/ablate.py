@@ -19,9 +19,10 @@ from equipool.commands.sweep import SweepOptions
 from equipool.commands.sweep import run as sweep
 from equipool.commands.values import written
 from equipool.commands.words import command_line, leads, print_summary, say
+from equipool.extras import check_extras
 from equipool.report import read_runs
 from equipool.report.groups import group_runs
-from equipool.report.page import check_extras
+from equipool.report.page import NEEDED
 from equipool.report.varied import draw_varied, summarize_varied
 from equipool.tasks import MoleculeTask
 from equipool.training.files import write_atomically
@@ -97,7 +98,7 @@ def run(request: Request, options: AblateOptions) -> None:
     """Train what is not done of each ablation, print its table, draw its picture."""
     begin = time.monotonic()
     with plain_errors(WRONG_USE):
-        check_extras()
+        check_extras("the report", NEEDED)
         chosen = _chosen(request, options.only)
         plans = {name: list(_sweeps(study, request, options)) for name, study in chosen.items()}
     folder = options.out or Path("runs") / f"{request.kind.name}-ablations"

@@ -7,7 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from equipool.demo.extras import missing_extras
+from equipool.extras import advice
+
+NEEDED = {"report": ("matplotlib", "jinja2"), "cli": ("rich",)}
 
 
 def positive_int(text: str) -> int:
@@ -49,7 +51,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demonstration; the exit status."""
     options = parse(arguments)
-    if (message := missing_extras()) is not None:
+    if (message := advice("The demonstration", NEEDED)) is not None:
         print(message, file=sys.stderr)
         return 1
     # these need the extras

@@ -30,9 +30,11 @@ def forward(
 
 @triton.jit
 def backward(
-    by_y, by_velocity, by_ahead, velocity, new_velocity, learning_rate, momentum,
+    by_y, by_velocity, by_ahead, by_rate, by_momentum,
+    velocity, new_velocity, learning_rate, momentum,
     out_y, out_velocity, out_gradient, by_scalars, size, num_programs,
-    HAS_Y: tl.constexpr, HAS_VELOCITY: tl.constexpr, HAS_AHEAD: tl.constexpr, BLOCK: tl.constexpr,
+    HAS_Y: tl.constexpr, HAS_VELOCITY: tl.constexpr, HAS_AHEAD: tl.constexpr,
+    HAS_RATE: tl.constexpr, HAS_MOMENTUM: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The gradient that the step read is not kept: `alpha g = mu v - new v` tells it."""
     program = tl.program_id(0)
@@ -61,5 +63,11 @@ def backward(
         tl.store(out_y + at, to_y, mask=mask)
         tl.store(out_velocity + at, mu * to_v, mask=mask)
         tl.store(out_gradient + at, -alpha * to_v, mask=mask)
-    tl.store(by_scalars + program, tl.sum(by_alpha, axis=0) / tl.maximum(alpha, 1e-38))
-    tl.store(by_scalars + num_programs + program, tl.sum(by_mu, axis=0))
+    of_alpha = tl.sum(by_alpha, axis=0) / tl.maximum(alpha, 1e-38)
+    of_mu = tl.sum(by_mu, axis=0)
+    if HAS_RATE:
+        of_alpha += tl.load(by_rate, mask=program == 0, other=0.0).to(tl.float32)
+    if HAS_MOMENTUM:
+        of_mu += tl.load(by_momentum, mask=program == 0, other=0.0).to(tl.float32)
+    tl.store(by_scalars + program, of_alpha)
+    tl.store(by_scalars + num_programs + program, of_mu)

@@ -37,7 +37,7 @@ def restrained_step(
     momentum: Tensor,
     met: Met,
     restraints: Restraints,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     r"""`v <- cut_s(mu v - alpha c cut_r(g))`, `y <- y + v`, and the look-ahead `y + mu v` after it.
 
     `cut_r(a) = a / max(1, |a| / r)` and `c = min(1, 1 / (alpha L))`, where L is the largest
@@ -53,7 +53,8 @@ def restrained_step(
         restraints: s, r, and whether c is 1.
 
     Returns:
-        y, velocity, look-ahead, and L as `[num_rows, 1]`, which is held constant in the derivative.
+        y, velocity and look-ahead; the scalars as they are, for the next step to read, as in
+        `momentum_step`; and L as `[num_rows, 1]`, which is held constant in the derivative.
     """
     if kernels_serve(y) and y.shape[-1] <= WIDEST:
         rows = (tensor.contiguous() for tensor in (y, velocity, gradient))
@@ -77,7 +78,7 @@ def _secant(gradient: Tensor, met: Met) -> Tensor:
 def _plain_step(
     y: Tensor, velocity: Tensor, gradient: Tensor, learning_rate: Tensor, momentum: Tensor,
     curvature: Tensor, restraints: Restraints,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     if restraints.max_gradient is not None:
         gradient = cut(gradient, restraints.max_gradient)
     if restraints.curvature_safe:
@@ -86,7 +87,7 @@ def _plain_step(
     if restraints.max_step is not None:
         velocity = cut(velocity, restraints.max_step)
     y = y + velocity
-    return y, velocity, y + momentum * velocity
+    return y, velocity, y + momentum * velocity, learning_rate, momentum
 
 
 def cut(vectors: Tensor, longest: float) -> Tensor:
@@ -127,16 +128,16 @@ class _FusedStep(torch.autograd.Function):
         ctx.save_for_backward(velocity, gradient, learning_rate, momentum, new_curvature)
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(new_curvature)
-        return new_y, new_velocity, ahead, new_curvature
+        return new_y, new_velocity, ahead, learning_rate, momentum, new_curvature
 
     @staticmethod
     def backward(ctx: Any, *by_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
         from equipool.ops import restrained_kernels as kernels
 
-        by = by_outputs[:3]
+        by = by_outputs[:5]
         unused = (None,) * 5
-        if all(part is None for part in by):  # nothing depends on it
-            return (*unused, *unused)
+        if all(part is None for part in by[:3]):  # nothing depends on the step
+            return (None, None, None, *by[3:], *unused)
         velocity, gradient, learning_rate, momentum, curvature = ctx.saved_tensors
         if torch.is_grad_enabled():  # to be differentiated again
             return (*_plain_adjoint(by, ctx.saved_tensors, ctx.restraints), *unused)
@@ -148,7 +149,8 @@ class _FusedStep(torch.autograd.Function):
             *given, velocity, gradient, learning_rate, momentum, curvature, *outs, by_scalars,
             *velocity.shape, shape.grid[0],
             HAS_Y=given[0] is not None, HAS_VELOCITY=given[1] is not None,
-            HAS_AHEAD=given[2] is not None,
+            HAS_AHEAD=given[2] is not None, HAS_RATE=given[3] is not None,
+            HAS_MOMENTUM=given[4] is not None,
             **_constants(ctx.restraints), ROWS=shape.rows, WIDTH=shape.width,
         )  # fmt: skip
         by_rate, by_momentum = kernels.total(by_scalars).unbind()
@@ -164,7 +166,8 @@ def _plain_adjoint(
     y = torch.zeros_like(velocity, requires_grad=True)  # the derivative does not depend on it
     inputs = (y, velocity, gradient, learning_rate, momentum)
     outputs = _plain_step(*inputs, curvature, restraints)
-    used = [(out, by) for out, by in zip(outputs, by_outputs, strict=True) if by is not None]
+    given = [(out, by) for out, by in zip(outputs, by_outputs, strict=True) if by is not None]
+    used = [(out, by) for out, by in given if out.requires_grad]
     wanted = [tensor for tensor in inputs if tensor.requires_grad]
     found = torch.autograd.grad(
         [out for out, _ in used], wanted, [by for _, by in used],

@@ -73,10 +73,12 @@ def forward(
 
 @triton.jit
 def backward(
-    by_y, by_velocity, by_ahead, velocity, gradient, learning_rate, momentum, curvature,
+    by_y, by_velocity, by_ahead, by_rate, by_momentum,
+    velocity, gradient, learning_rate, momentum, curvature,
     out_y, out_velocity, out_gradient, by_scalars, num_rows, width, num_programs,
     longest, longest_gradient,
     HAS_Y: tl.constexpr, HAS_VELOCITY: tl.constexpr, HAS_AHEAD: tl.constexpr,
+    HAS_RATE: tl.constexpr, HAS_MOMENTUM: tl.constexpr,
     CUT: tl.constexpr, CUT_GRADIENT: tl.constexpr, SAFE: tl.constexpr,
     ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
@@ -125,5 +127,11 @@ def backward(
         tl.store(out_y + at, to_y, mask=mask)
         tl.store(out_velocity + at, mu * to_v, mask=mask)
         tl.store(out_gradient + at, to_g, mask=mask)
-    tl.store(by_scalars + program, tl.sum(tl.sum(by_alpha, axis=1), axis=0))
-    tl.store(by_scalars + num_programs + program, tl.sum(tl.sum(by_mu, axis=1), axis=0))
+    of_alpha = tl.sum(tl.sum(by_alpha, axis=1), axis=0)
+    of_mu = tl.sum(tl.sum(by_mu, axis=1), axis=0)
+    if HAS_RATE:
+        of_alpha += tl.load(by_rate, mask=program == 0, other=0.0).to(tl.float32)
+    if HAS_MOMENTUM:
+        of_mu += tl.load(by_momentum, mask=program == 0, other=0.0).to(tl.float32)
+    tl.store(by_scalars + program, of_alpha)
+    tl.store(by_scalars + num_programs + program, of_mu)

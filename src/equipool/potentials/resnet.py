@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from equipool.objective import LinearMap
-from equipool.ops.resnet_gradient import Folded, Spec, bind_gradient, fold
+from equipool.ops.resnet_gradient import Maps, Spec, bind_gradient
 from equipool.potentials.base import AutogradSum, Potential, SummedPotential
 from equipool.sets import Sets
 
@@ -140,7 +140,7 @@ class FactoredSum(AutogradSum):
         with torch.autocast(device, enabled=False):
             self._bound = bind_gradient(
                 spec,
-                _fold(potential),
+                _maps(potential),
                 x,
                 sets.index,
                 sets.num_rows,
@@ -176,11 +176,11 @@ def _layer_norm(h: Tensor, norm: nn.Module) -> Tensor:
     return (scaled * norm.weight + norm.bias).to(h.dtype)
 
 
-def _fold(potential: ResNetPotential) -> Folded:
-    """The potential's matrices, folded in float32 at least."""
+def _maps(potential: ResNetPotential) -> Maps:
+    """The potential's layers and skips, in float32 at least."""
     layers = [_affine(linear) for linear in potential.linears if isinstance(linear, nn.Linear)]
     skips = [_affine(skip) if isinstance(skip, nn.Linear) else None for skip in potential.skips]
-    return fold(layers, skips, potential.in_channels)
+    return Maps(layers, skips)
 
 
 def _affine(linear: nn.Linear) -> tuple[Tensor, Tensor]:

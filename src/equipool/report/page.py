@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
+from equipool.extras import check_extras
 from equipool.report.groups import Group, common_settings, group_runs, varying_settings
 from equipool.report.runs import RunResult
 from equipool.report.summary import equal_seconds, number, order_in_words, summaries
@@ -15,21 +15,12 @@ from equipool.training.examination import cell_text
 from equipool.training.files import write_atomically
 
 TEMPLATE = Path(__file__).with_name("page.html.j2")
-NEEDED = ("matplotlib", "jinja2")
-
-
-def check_extras() -> None:
-    """Say what to install where something is missing."""
-    missing = [module for module in NEEDED if find_spec(module) is None]
-    if missing:
-        raise ImportError(
-            f'the report needs {" and ".join(missing)}. Run: pip install "equipool[report]"'
-        )
+NEEDED = {"report": ("matplotlib", "jinja2")}
 
 
 def write_page(runs: Sequence[RunResult], file: str | Path) -> None:
     """Write the page of these runs to a file, which needs nothing else."""
-    check_extras()
+    check_extras("the report", NEEDED)
     import jinja2
 
     groups = group_runs(runs)

@@ -75,13 +75,13 @@ class Momentum(LearnedMomentum[MomentumState]):
 
     def step(self, objective: Objective, state: MomentumState) -> MomentumState:
         g = objective.gradient(state.point)
-        y, velocity, ahead = momentum_step(
+        y, velocity, ahead, rate, momentum = momentum_step(
             state.y, state.velocity, g, state.learning_rate, state.momentum
         )
         if self.gtol > 0 or self.clip_value is not None:
             y = restrained(state.y, velocity, g, self.gtol, self.clip_value)
-            ahead = y + state.momentum * velocity
-        return state._replace(y=y, point=self.next_point(y, ahead), velocity=velocity, gradient=g)
+            ahead = y + momentum * velocity
+        return MomentumState(y, self.next_point(y, ahead), velocity, g, rate, momentum)
 
     def extra_repr(self) -> str:
         return f"gtol={self.gtol}, clip_value={self.clip_value}"

@@ -88,13 +88,11 @@ class RestrainedNesterov(LearnedMomentum[RestrainedState]):
     def step(self, objective: Objective, state: RestrainedState) -> RestrainedState:
         g = objective.gradient(state.point)
         met = Met(state.point, state.last_point, state.gradient, state.curvature)
-        y, velocity, ahead, curvature = restrained_step(
+        y, velocity, ahead, rate, momentum, curvature = restrained_step(
             state.y, state.velocity, g, state.learning_rate, state.momentum, met,
             Restraints(self.max_step, self.max_gradient, self.curvature_safe),
         )  # fmt: skip
-        return RestrainedState(
-            y, ahead, velocity, g, state.learning_rate, state.momentum, state.point, curvature
-        )
+        return RestrainedState(y, ahead, velocity, g, rate, momentum, state.point, curvature)
 
     def extra_repr(self) -> str:
         return (

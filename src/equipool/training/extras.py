@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
-NEEDED = ("lightning", "safetensors")
+from equipool import extras
 
 
 def check_extras() -> None:
     """Say what to install where something is missing."""
-    missing = [module for module in NEEDED if find_spec(module) is None]
-    if missing:
-        raise ImportError(
-            f'training needs {" and ".join(missing)}. Run: pip install "equipool[train]"'
-        )
+    extras.check_extras("training", {"train": ("lightning", "safetensors")})

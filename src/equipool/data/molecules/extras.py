@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
+
+from equipool import extras
 
 NEEDED = ("ogb", "rdkit")
 
 
 def check_extras() -> None:
     """Say what to install where something is missing. What has been prepared is read without."""
-    missing = [module for module in NEEDED if find_spec(module) is None]
-    if missing:
-        raise ImportError(
-            f"preparing molecules needs {' and '.join(missing)}. "
-            'Run: pip install "equipool[molecules]"'
-        )
+    extras.check_extras("preparing molecules", {"molecules": NEEDED})
 
 
 def installed() -> dict[str, str]:

@@ -4,7 +4,7 @@
 """
 
 from equipool.ops.resnet_gradient.binding import bind_gradient
-from equipool.ops.resnet_gradient.folding import Folded, fold
+from equipool.ops.resnet_gradient.folding import Folded, Maps, fold
 from equipool.ops.resnet_gradient.spec import Spec
 
-__all__ = ["Folded", "Spec", "bind_gradient", "fold"]
+__all__ = ["Folded", "Maps", "Spec", "bind_gradient", "fold"]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from equipool.ops.availability import kernels_serve
-from equipool.ops.resnet_gradient.folding import Folded, align
+from equipool.ops.resnet_gradient.folding import ALIGNMENT, Maps, fold
 from equipool.ops.resnet_gradient.op import (
     Room,
     hessian_product,
@@ -34,7 +34,7 @@ class Bound(NamedTuple):
 
 def bind_gradient(
     spec: Spec,
-    folded: Folded,
+    maps: Maps,
     x: Tensor,
     index: Tensor,
     num_rows: int,
@@ -47,7 +47,7 @@ def bind_gradient(
 
     Args:
         spec: shape and precision of the potential.
-        folded: its matrices.
+        maps: its layers and skips, in float32 at least.
         x: elements in set order, `[N, C]`.
         index: row of each element, `[N]`, ascending.
         num_rows: rows of y.
@@ -55,12 +55,13 @@ def bind_gradient(
         betas: their shifts.
     """
     if kernels_serve(x) and x.shape[0] > 0:
-        folded = align(folded, spec.sizes)
+        folded = fold(*maps, x.shape[1], ALIGNMENT)
         # It is read at every step: in the precision of the products that are added to it.
         operands = (folded.constant, x, folded.from_x.T)
         x_part = torch.addmm(*(operand.to(spec.product_dtype) for operand in operands))
         shared = (x_part, folded.from_y, *folded.from_hidden, *gammas, *betas)
         return _bind_kernels(spec, shared, index, num_rows)
+    folded = fold(*maps, x.shape[1])
     x_part = _product(x, folded.from_x.T, spec.product_dtype) + folded.constant
     parameters, room = (*folded.from_hidden, *gammas, *betas), Room(x_part)
     return Bound(

@@ -27,35 +27,41 @@ class Folded(NamedTuple):
     from_hidden: tuple[Tensor, ...]  # for layer j: [columns of the layers after j, size of j]
 
 
-def fold(layers: Sequence[Affine], skips: Sequence[Affine | None], in_channels: int) -> Folded:
-    """Fold `z_l = S_l z_(l-1) + h_l`, with a skip of None for the identity.
+class Maps(NamedTuple):
+    """A residual network: its layers, and as many skips, None for the identity."""
 
-    The last layer has no activation, so its own map and its skip add up to one.
+    layers: Sequence[Affine]
+    skips: Sequence[Affine | None]
+
+
+def fold(
+    layers: Sequence[Affine],
+    skips: Sequence[Affine | None],
+    in_channels: int,
+    alignment: int = 1,
+) -> Folded:
+    """Fold `z_l = S_l z_(l-1) + s_l + h_l`, with a skip of None for the identity.
+
+    The last layer has no activation, so its own map and its skip add up to one. From there to the
+    first: where the layers after `l` read `V z_l + c`, they and `l` itself read
+
+        [W_l; V S_l] z_(l-1) + [b_l; V s_l + c],
+
+    and `h_l`, which is added to `z_l` as it is, through `V`.
+
+    Each layer's columns are padded with zeros to a multiple of the alignment. Padding takes part in
+    no normalisation, so it changes nothing.
     """
-    last = len(layers) - 1
-    input_map: Tensor | None = None  # z_(l-1) reads [x; y] through this; None: as it is
-    hidden_maps: list[Tensor | None] = []  # and h_j through these
-    constant = torch.zeros_like(layers[0][0][0])
-    rows: list[Tensor] = []
-    constants: list[Tensor] = []
-    columns: list[list[Tensor]] = [[] for _ in range(last)]
-    for i, ((weight, bias), skip) in enumerate(zip(layers, skips, strict=True)):
-        matrix, offset = (weight, bias) if i < last else _join((weight, bias), skip)
-        rows.append(_through(matrix, input_map))
-        constants.append(offset + matrix @ constant)
-        for j, hidden_map in enumerate(hidden_maps):
-            columns[j].append(_through(matrix, hidden_map))
+    matrix, constant = (_stack(part, alignment) for part in _join(layers[-1], skips[-1]))
+    from_hidden: list[Tensor] = []
+    for (weight, bias), skip in zip(layers[-2::-1], skips[-2::-1], strict=True):
+        from_hidden.insert(0, _pad_columns(matrix, alignment))
         if skip is not None:
-            input_map = _through(skip[0], input_map)
-            hidden_maps = [_through(skip[0], hidden_map) for hidden_map in hidden_maps]
-            constant = skip[1] + skip[0] @ constant
-        hidden_maps.append(None)
-    from_x, from_y = torch.cat(rows).tensor_split([in_channels], dim=1)
-    return Folded(from_x, from_y, torch.cat(constants), tuple(torch.cat(c) for c in columns))
-
-
-def _through(matrix: Tensor, inner: Tensor | None) -> Tensor:
-    return matrix if inner is None else matrix @ inner
+            matrix, constant = matrix @ skip[0], torch.addmv(constant, matrix, skip[1])
+        matrix, constant = _stack(weight, alignment, matrix), _stack(bias, alignment, constant)
+    # Not `tensor_split`, whose derivative fills both parts with zeros and adds them.
+    from_x, from_y = matrix.split([in_channels, matrix.shape[1] - in_channels], dim=1)
+    return Folded(from_x, from_y, constant, tuple(from_hidden))
 
 
 def _join(layer: Affine, skip: Affine | None) -> Affine:
@@ -66,28 +72,14 @@ def _join(layer: Affine, skip: Affine | None) -> Affine:
     return weight + skip[0], bias + skip[1]
 
 
-def align(folded: Folded, sizes: Sequence[int]) -> Folded:
-    """Pad each layer's columns with zeros to a multiple of the alignment, which fast matrix
-    products want. Padding takes part in no normalisation, so it changes nothing."""
-    pads = [-size % ALIGNMENT for size in sizes]
-    return Folded(
-        _pad_rows(folded.from_x, sizes, pads),
-        _pad_rows(folded.from_y, sizes, pads),
-        _pad_rows(folded.constant.unsqueeze(1), sizes, pads).squeeze(1),
-        tuple(
-            torch.nn.functional.pad(_pad_rows(weight, sizes[j + 1 :], pads[j + 1 :]), (0, pads[j]))
-            for j, weight in enumerate(folded.from_hidden)
-        ),
-    )
+def _stack(rows: Tensor, alignment: int, *below: Tensor) -> Tensor:
+    """Rows, padded to the alignment, and what is below them."""
+    pad = -rows.shape[0] % alignment
+    padding = [rows.new_zeros(pad, *rows.shape[1:])] if pad else []
+    blocks = [rows, *padding, *below]
+    return torch.cat(blocks) if len(blocks) > 1 else rows
 
 
-def _pad_rows(matrix: Tensor, sizes: Sequence[int], pads: Sequence[int]) -> Tensor:
-    if not any(pads):
-        return matrix
-    parts = matrix.split(list(sizes))
-    return torch.cat(
-        [
-            torch.nn.functional.pad(part, (0, 0, 0, pad))
-            for part, pad in zip(parts, pads, strict=True)
-        ]
-    )
+def _pad_columns(matrix: Tensor, alignment: int) -> Tensor:
+    pad = -matrix.shape[1] % alignment
+    return torch.nn.functional.pad(matrix, (0, pad)) if pad else matrix
