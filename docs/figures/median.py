@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from equipool.report import RunResult, Summary
-from equipool.report.alone import timed, untimed
+from equipool.report.alone import check_timed, timed
 from equipool.report.groups import Group, mean_of
 from equipool.report.pictures import draw_curves, draw_inner, draw_sizes, inner_lines
 from equipool.report.recorded import group_by, recorded, refresh_page, span
@@ -119,9 +119,7 @@ def _after(group: Group, moment: float) -> str:
 def tables(runs: Sequence[RunResult], alone: Sequence[RunResult]) -> dict[str, Summary]:
     """All tables of the page, by name."""
     long, short = split(timed(runs, alone))
-    missing = untimed([run for group in long for run in group.runs], alone)
-    if missing:
-        raise ValueError(f"no run alone has the settings of {', '.join(missing)}")
+    check_timed([run for group in long for run in group.runs], alone)
     return {"results": results(long), "sizes": results(short), "seconds": seconds(long)}
 
 

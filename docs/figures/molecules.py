@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from equipool.commands.ablate import STUDIES
 from equipool.report import RunResult, Summary
@@ -30,6 +31,7 @@ from equipool.report.varied import draw_varied, lines_of
 from equipool.tasks import MoleculeTask
 from equipool.tasks.molecules.labels import usual_measure
 from equipool.training import read_record
+from equipool.training.folder import RunFolder
 
 FIGURES = Path(__file__).parent
 PAGE = FIGURES.parent / "reproduction" / "molecules.md"
@@ -75,10 +77,29 @@ class Cost:
         return None if step is None else step * self.steps(run)
 
 
-def training_molecules(files: Iterable[Path]) -> dict[str, int]:
-    """How many molecules the training part has, by data set, as the records say."""
-    configs = [read_record(file).config for file in files]
-    return {config["fields"]["dataset"]: config["data"]["molecules"]["train"] for config in configs}
+def training_molecules(folders: Iterable[Path]) -> dict[str, int]:
+    """How many molecules the training part has, by data set, as the records in these folders
+    say."""
+    found: dict[str, int] = {}
+    for config in (config for folder in folders for config in _configs(folder)):
+        dataset, number = config["fields"]["dataset"], config["data"]["molecules"]["train"]
+        if found.setdefault(dataset, number) != number:
+            raise ValueError(
+                f"{dataset} has {found[dataset]} molecules to train on in one record and {number} "
+                "in another, expected the same"
+            )
+    return found
+
+
+def _configs(path: Path) -> Iterator[dict[str, Any]]:
+    """Of the runs in a folder and below, with what their data is like, which no `RunResult` has."""
+    if path.is_dir() and RunFolder(path).config.exists():
+        yield RunFolder(path).read_config()
+    elif path.is_dir():
+        for inside in sorted(path.iterdir()):
+            yield from _configs(inside)
+    elif path.suffix == ".json":
+        yield read_record(path).config
 
 
 def results(runs: Sequence[RunResult], cost: Cost) -> Summary:
@@ -106,7 +127,7 @@ def _fields(group: Group) -> dict[str, str]:
 
 def ablation(runs: Sequence[RunResult], setting: str, cost: Cost) -> Summary:
     """The same for each value of a setting, in the order of the values."""
-    groups = group_runs(runs)
+    groups = varied_groups(runs, setting)
     rows = (
         (
             *("-" if line.across and name == setting else str(value)
@@ -118,6 +139,14 @@ def ablation(runs: Sequence[RunResult], setting: str, cost: Cost) -> Summary:
     )  # fmt: skip
     names = (name.replace("_", " ") for name in groups[0].settings)
     return Summary(setting, (*names, *_measured_headings(groups)), tuple(rows))
+
+
+def varied_groups(runs: Sequence[RunResult], setting: str) -> list[Group]:
+    """Groups that tell the setting, of one value as well."""
+    return [
+        replace(group, settings=group.settings | {setting: _fields(group).get(setting)})
+        for group in group_runs(runs)
+    ]
 
 
 def _measured_headings(groups: Sequence[Group]) -> tuple[str, ...]:
@@ -184,11 +213,6 @@ def _drawn(run: RunResult) -> bool:
     return (fields["aggregation"], fields["local_aggregation"]) in DRAWN
 
 
-def read_ablations() -> dict[str, list[RunResult]]:
-    """The runs of each ablation, by its name."""
-    return {name: recorded(RECORDS / "molecules-ablations" / name) for name in VARIED}
-
-
 def tables(
     runs: Mapping[str, Sequence[RunResult]],
     ablations: Mapping[str, Sequence[RunResult]],
@@ -208,18 +232,24 @@ def pictures(
 ) -> dict[str, bytes]:
     """All pictures of the page for which there are runs, by name. That of an ablation shows
     seconds, so it needs those of all its runs."""
-    found = {"epochs": draw_epochs(runs, cost)} if runs else {}
+    found = {"epochs": draw_epochs(runs, cost)} if any(map(_drawn, runs)) else {}
     for name, some in ablations.items():
+        setting = VARIED[name]
         if some and not untimed(some, cost.alone):
-            found[name] = draw_varied(group_runs(timed(some, cost.alone)), VARIED[name])
+            found[name] = draw_varied(varied_groups(timed(some, cost.alone), setting), setting)
     return found
 
 
-def main() -> None:
+def read() -> tuple[dict[str, list[RunResult]], dict[str, list[RunResult]], Cost]:
+    """The runs of each table, those of each ablation, and what they cost."""
     runs = {name: recorded(RECORDS / folder) for name, folder in FOLDERS.items()}
-    ablations = read_ablations()
-    files = (file for folder in RECORDS.glob("molecules*") for file in folder.rglob("*.json"))
-    cost = Cost(training_molecules(files), recorded(RECORDS / "molecules-speed"))
+    ablations = {name: recorded(RECORDS / "molecules-ablations" / name) for name in VARIED}
+    training = training_molecules(RECORDS.glob("molecules*"))
+    return runs, ablations, Cost(training, recorded(RECORDS / "molecules-speed"))
+
+
+def main() -> None:
+    runs, ablations, cost = read()
     refresh_page(PAGE, tables(runs, ablations, cost))
     for name, picture in pictures(runs["results"], ablations, cost).items():
         (FIGURES / f"molecules-{name}.png").write_bytes(picture)

@@ -2,22 +2,22 @@
 
     python docs/figures/omniglot.py                        # curves and tables, from records/
     python docs/figures/omniglot.py --data-dir DIR         # example sets as well, from the data
-    python docs/figures/omniglot.py --examination FOLDER   # confusion and wrong answers as well,
-                                                           # from what `equipool evaluate` stored
+    python docs/figures/omniglot.py --examination RUN/examination-last    # confusion and wrong
+                      # answers as well, from what `equipool evaluate RUN --which last` stored
 
 What is generated is put between `<!-- generated: NAME -->` and `<!-- end -->` in
 reproduction/omniglot.md, and printed; `blocks` has the names.
 
 The experiment is in records/omniglot. In records/omniglot-speed are short runs that had the device
-to themselves. Where one of them has the settings of a run of the experiment, seconds are those of
-its steps; else each run's own.
+to themselves, one at least of the settings of each run of the experiment: seconds are those of its
+steps.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from matplotlib import pyplot as plt
 
 from equipool.data import using_data_folder
 from equipool.report import RunResult, Summary, markdown
-from equipool.report.alone import seconds_alone, timed
+from equipool.report.alone import check_timed, seconds_alone, timed
 from equipool.report.blocks import fill_blocks
 from equipool.report.groups import Group, mean_of
 from equipool.report.pictures import plot_means
@@ -44,7 +44,7 @@ PAGE = FIGURES.parent / "reproduction" / "omniglot.md"
 RECORDS = FIGURES.parents[1] / "records"
 
 TEST, TRAIN = "test_accuracy", "train_accuracy"
-LEVELS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+LEVELS = (0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 STYLE = {
     "figure.constrained_layout.use": True,
     "font.size": 9,
@@ -94,7 +94,7 @@ def _result(group: Group) -> tuple[str, ...]:
         percent(group.final_values(TEST)),
         percent(group.final_values(TRAIN)),
         percent(group.selected_values(TEST)),
-        span([run.steps * batch_size(run) for run in runs]),
+        span([run.curve[-1]["step"] * batch_size(run) for run in runs]),
         f"{statistics.fmean(run.training_seconds for run in runs):,.0f}",
         f"{runs[0].num_parameters:,}",
         str(sum(run.spikes for run in runs)),
@@ -194,6 +194,7 @@ def _listed(names: set[str]) -> str:
 
 def blocks(runs: Sequence[RunResult], alone: Sequence[RunResult]) -> dict[str, str]:
     """What is generated, by its name on the page."""
+    check_timed(runs, alone)
     groups = grouped(timed(runs, alone))
     return {
         "ran_on": ran_on(runs),
@@ -213,8 +214,9 @@ def draw_curves(groups: Sequence[Group], file: Path) -> None:
     """As in the paper's figure: test accuracy solid and train accuracy dashed, by steps; and by
     seconds."""
     with plt.rc_context(STYLE):
-        _, (by_step, by_second) = plt.subplots(1, 2, figsize=(8, 3.4))
+        _, (by_step, by_second) = plt.subplots(1, 2, figsize=(9.4, 3.4))
         plot_means(by_step, by_second, groups, (TEST, TRAIN))
+        by_second.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
         by_step.set(xlabel="training steps", ylabel="accuracy", ylim=(0, 1))
         by_second.set(xlabel="seconds of training")
         plt.savefig(file, metadata={"Date": None})
@@ -234,7 +236,7 @@ def draw_sets(file: Path) -> None:
     draw_panels(shown, file)
 
 
-def draw_panels(shown: dict[str, object], file: Path) -> None:
+def draw_panels(shown: Mapping[str, object], file: Path) -> None:
     """Pictures of sets in two columns, each under its title."""
     rows = -(-len(shown) // 2)
     with plt.rc_context(STYLE):
@@ -299,17 +301,17 @@ def main() -> None:
         "--examination", type=Path, help="draw confusion and wrong answers from this folder"
     )
     chosen = parser.parse_args()
+    runs, alone = recorded(RECORDS / "omniglot"), recorded(RECORDS / "omniglot-speed")
+    found = blocks(runs, alone) if runs else {}  # may raise: before anything is written
     if chosen.data_dir is not None:
         with using_data_folder(chosen.data_dir):
             draw_sets(FIGURES / "omniglot-sets.png")
     if chosen.examination is not None:
         draw_examination(chosen.examination, FIGURES)
-    runs, alone = recorded(RECORDS / "omniglot"), recorded(RECORDS / "omniglot-speed")
     if not runs:
         print("there are no records of the task")
         return
     draw_curves(grouped(timed(runs, alone)), FIGURES / "omniglot-curves.svg")
-    found = blocks(runs, alone)
     print(*found.values(), sep="\n\n")
     PAGE.write_text(refresh(PAGE.read_text(encoding="utf-8"), found), encoding="utf-8")
 

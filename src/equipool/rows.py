@@ -1,7 +1,7 @@
 """States made of tensors with a row for each set, and of what all rows share.
 
-A state is a tuple of tensors, numbers and further states. A tensor with dimensions has a row for
-each set; one without is shared by all of them.
+A state is a tuple of tensors, numbers, None and further states. A tensor with dimensions has a row
+for each set; one without is shared by all of them.
 """
 
 from __future__ import annotations

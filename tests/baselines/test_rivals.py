@@ -198,10 +198,10 @@ def test_bad_sizes_are_refused():
 def test_missing_pytorch_geometric_is_named(name, monkeypatch):
     found = util.find_spec
     monkeypatch.setattr(
-        "equipool.baselines.packaged.find_spec",
+        "equipool.extras.find_spec",
         lambda package: None if package == "torch_geometric" else found(package),
     )
-    with pytest.raises(ImportError, match=r"pip install 'equipool\[pyg\]'"):
+    with pytest.raises(ImportError, match=r'torch_geometric. Run: pip install "equipool\[pyg\]"'):
         aggregation_from_name(name, 3, 4)
 
 

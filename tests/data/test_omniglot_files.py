@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import tiny_omniglot as tiny
+from equipool import extras
 from equipool.data import download
 from equipool.data.download import MissingDataError
 from equipool.data.omniglot import Characters, Omniglot, load_omniglot
-from equipool.data.omniglot import pictures as pictures_module
 from equipool.data.omniglot.archive import read_archive
 from equipool.data.omniglot.pictures import read_pictures
 
@@ -211,8 +211,8 @@ def test_what_is_missing_is_said_with_its_address(tmp_path, monkeypatch):
 
 
 def test_pictures_need_pillow(tmp_path, monkeypatch):
-    monkeypatch.setattr(pictures_module, "find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"pip install 'equipool\[data\]'"):
+    monkeypatch.setattr(extras, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r'PIL. Run: pip install "equipool\[data\]"'):
         read_pictures(tmp_path)
 
 

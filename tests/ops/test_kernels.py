@@ -1,6 +1,7 @@
 """The kernels against the layer in float64: outputs and all gradients, first and second order."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -63,6 +64,16 @@ def test_sum_of_squares(forced, device):
 def test_odd_batches(num_elements, num_sets, forced, device):
     """One element; more sets than elements, so that some are empty; none at all; one set."""
     check(make_layer((9, 5, 3)), *make_batch(num_elements, num_sets), device, dim_size=num_sets)
+
+
+def test_the_default_dtype_is_not_read(forced, device, request):
+    layer, (x, index) = make_layer((5, 3)).to(device), make_batch(20, 3)
+    y = [layer(x.to(device), index.to(device), dim_size=3) for _ in range(2)]
+    expected = torch.autograd.grad(y[0].square().sum(), tuple(layer.parameters()))
+    request.addfinalizer(partial(torch.set_default_dtype, torch.get_default_dtype()))
+    torch.set_default_dtype(torch.bfloat16)
+    found = torch.autograd.grad(y[1].square().sum(), tuple(layer.parameters()))
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
 def test_padding_changes_nothing(forced, device, monkeypatch):

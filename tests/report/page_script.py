@@ -1,10 +1,16 @@
 """The scripts in docs/figures, as modules."""
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 
-FIGURES = Path(__file__).parents[2] / "docs" / "figures"
+import pytest
+
+from equipool.report.recorded import fill_tables
+
+ROOT = Path(__file__).parents[2]
+FIGURES = ROOT / "docs" / "figures"
 
 
 def load_script(name):
@@ -13,6 +19,31 @@ def load_script(name):
     sys.modules[spec.name] = module  # where dataclasses look for it
     spec.loader.exec_module(module)
     return module
+
+
+def page_text(name):
+    """Of a page of the documentation; nothing where there is none."""
+    file = ROOT / "docs" / "reproduction" / f"{name}.md"
+    return file.read_text(encoding="utf-8") if file.exists() else ""
+
+
+def pictures_of(name):
+    """Names of the pictures that a page shows, and of those that were drawn for it."""
+    shown = set(re.findall(rf"\(\.\./figures/({name}-[^)]+)\)", page_text(name)))
+    return shown, {file.name for file in FIGURES.glob(f"{name}-*")}
+
+
+def needs_page(name):
+    """Skip where the page, or its folder of records, is not there."""
+    missing = not page_text(name) or not (ROOT / "records" / name).is_dir()
+    return pytest.mark.skipif(missing, reason=f"there is no page of {name}, or no records")
+
+
+def check_page(name, tables):
+    """That the page has these tables, and shows the pictures that there are."""
+    assert fill_tables(page_text(name), tables) == page_text(name)
+    shown, drawn = pictures_of(name)
+    assert shown == drawn
 
 
 def rows(table):

@@ -3,10 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from page_script import drawn_pictures, load_script, page_of_blocks, rows
+from page_script import check_page, drawn_pictures, load_script, needs_page, page_of_blocks, rows
 from records import record, write_folder, write_records
 
 from equipool.report import read_runs
+from equipool.report.recorded import recorded
 
 script = load_script("median")
 
@@ -87,13 +88,13 @@ def test_the_errors_of_the_seeds_beside_the_rivals(runs, speeds):
 
 def test_variants_of_a_method_are_not_its_rivals(tmp_path, speeds):
     plain, other = (made([1.0, 1.0, 1.0, error], "sum") for error in (2.0, 1.0))
-    training = other.config["training"] | {"ema_decay": 0.5}
+    training = other.config["training"] | {"clip_norm": 0.5}
     other = replace(other, config=other.config | {"training": training})
     files = write_records(tmp_path, plain, other, made([1.0, 1.0, 1.0, 4.0], "attention"))
     found = rows(script.tables(read_runs(files), speeds)["results"])
     assert [(row["method"], row["/ best rival's"]) for row in found] == [
-        ("sum, ema_decay 0.5", "0.25"),
-        ("sum, ema_decay None", "0.5"),
+        ("sum, clip_norm 0.5", "0.25"),
+        ("sum, clip_norm 1.0", "0.5"),
         ("attention", "4"),
     ]
 
@@ -141,6 +142,13 @@ def test_errors_after_equal_seconds(runs, speeds):
     )
 
 
+def test_all_steps_are_those_of_the_longest_run(tmp_path, speeds):
+    """40 steps of 0.1 seconds, and 80."""
+    seeds = made([1.0] * 4, "sum"), replace(made([1.0] * 4, "sum", 1), steps=80)
+    table = script.tables(read_runs(write_records(tmp_path, *seeds)), speeds)["seconds"]
+    assert table.headings[3:] == ("after 4 s", "after 8 s")
+
+
 def test_every_method_of_the_main_experiment_needs_a_run_alone(runs, speeds):
     with pytest.raises(ValueError, match="no run alone has the settings of 3, 4"):
         script.tables(runs, speeds[:2])
@@ -186,3 +194,10 @@ def test_all_is_made_from_the_folders_of_records(tmp_path, monkeypatch):
     assert "| 8 | sum | 1 | 10 | 1 | - |" in text
     assert "| 16 | sum | 100 | 1 (step 20) | 0.5 (step 40) |" in text
     assert drawn_pictures(figures) == {"median-curves.png", "median-sizes.png", "median-inner.png"}
+
+
+@needs_page("median")
+def test_the_page_is_that_of_the_records():
+    own = load_script("median")  # with its own number of steps
+    folders = (own.RECORDS / "median", own.RECORDS / "median-speed")
+    check_page("median", own.tables(*map(recorded, folders)))

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 from molecule_records import TRAINING, on_molecules
-from page_script import drawn_pictures, load_script, page_of_blocks, rows
-from records import write_records
+from page_script import check_page, drawn_pictures, load_script, needs_page, page_of_blocks, rows
+from records import write_folder, write_records
 
 from equipool.report import read_runs
 
@@ -111,10 +111,20 @@ def test_an_epoch_is_what_is_trained_on(tmp_path, cost):
 
 
 def test_the_number_of_training_molecules_is_read_from_the_records(tmp_path):
-    files = write_records(
-        tmp_path, on_molecules([0.5], [0.5]), on_molecules([0.5], [0.5], dataset="qm9")
-    )
-    assert script.training_molecules(files) == {"molhiv": TRAINING, "qm9": TRAINING}
+    """Also of runs in directories, of which no other file is a record."""
+    written(tmp_path / "molecules" / "more", on_molecules([0.5], [0.5]))
+    write_folder(tmp_path / "molecules" / "run", on_molecules([0.5], [0.5], dataset="qm9"), [])
+    (tmp_path / "molecules" / "run" / "examination-last").mkdir()
+    (tmp_path / "molecules" / "run" / "examination-last" / "examination.json").write_text("{}")
+    (tmp_path / "molecules" / "notes.md").write_text("hello")
+    found = script.training_molecules([tmp_path / "molecules"])
+    assert found == {"molhiv": TRAINING, "qm9": TRAINING}
+
+
+def test_a_data_set_has_one_training_part(tmp_path):
+    written(tmp_path / "runs", on_molecules([0.5], [0.5]), on_molecules([0.5], [0.5], training=78))
+    with pytest.raises(ValueError, match=r"molhiv has 39 molecules .* and 78 in another"):
+        script.training_molecules([tmp_path / "runs"])
 
 
 def test_an_ablation_goes_through_its_values(tmp_path, cost):
@@ -134,6 +144,15 @@ def test_an_ablation_goes_through_its_values(tmp_path, cost):
         ("equilibrium", "10", "1", "1", "0.5000", "0.6000", "0.6000", "1,234", "-"),
         ("sum", "-", "1", "1", "0.5000", "0.5500", "0.5500", "1,234", "5"),
     )  # fmt: skip
+
+
+def test_an_ablation_of_one_value_tells_it(tmp_path, cost):
+    """As where the others are still to be trained."""
+    runs = written(tmp_path / "steps", on_molecules([0.5], [0.6], "equilibrium", inner_steps=2))
+    (row,) = rows(script.ablation(runs, "inner_steps", cost))
+    assert (row["aggregation"], row["inner steps"], row["seeds"]) == ("equilibrium", "2", "1")
+    found = script.pictures([], {"steps": runs}, script.Cost(cost.training, runs))
+    assert found["steps"].startswith(b"\x89PNG")
 
 
 def test_tables_are_named_as_blocks_of_a_page_can_be(runs, cost, tmp_path):
@@ -166,8 +185,13 @@ def test_the_curves_are_drawn_by_epochs(runs, cost, monkeypatch):
     assert list(score.get_xdata()) == [1, 2, 3]
     assert list(score.get_ydata()) == pytest.approx([0.6, 0.8, 0.85])
     assert list(loss.get_ydata()) == pytest.approx([1.7, 1.7, 1.75])
-    assert score.get_linestyle() != loss.get_linestyle()
+    assert (score.get_linestyle(), loss.get_linestyle()) == ("--", "-")
     assert list(lines[2]["equilibrium, test"].get_ydata()) == [0.6, 0.7]  # not in both places
+
+
+def test_there_is_no_picture_of_no_curves(cost, tmp_path):
+    other = written(tmp_path / "runs", on_molecules([0.5], [0.5], "attention"))
+    assert script.pictures(other, {}, cost) == {}
 
 
 def test_the_picture_of_an_ablation_needs_all_its_seconds(runs, cost, tmp_path, monkeypatch):
@@ -184,6 +208,9 @@ def test_the_picture_of_an_ablation_needs_all_its_seconds(runs, cost, tmp_path, 
         for number in (1, 2)
     ]
     timed = script.Cost(cost.training, written(tmp_path / "alone", *pair))
+    assert list(script.pictures(runs, {"steps": some}, replace(timed, alone=timed.alone[:1]))) == [
+        "epochs"
+    ]
     assert script.pictures(runs, {"steps": some}, timed)["steps"] == b"picture"
     ((groups, setting),) = given
     assert setting == "inner_steps"
@@ -191,7 +218,7 @@ def test_the_picture_of_an_ablation_needs_all_its_seconds(runs, cost, tmp_path, 
 
 
 def test_all_is_made_from_the_folders_of_records(tmp_path, monkeypatch):
-    names = ("results", "toxcast", "capacity")
+    names = ("results", "toxcast", "qm9", "capacity")
     records, figures, page = page_of_blocks(script, tmp_path, monkeypatch, *names)
     sizes = [
         on_molecules([0.5], [0.5], "equilibrium", potential=potential)
@@ -200,11 +227,19 @@ def test_all_is_made_from_the_folders_of_records(tmp_path, monkeypatch):
     written(records / "molecules", on_molecules([0.5], [0.25]))
     written(records / "molecules-toxcast", on_molecules([0.5], [0.75], measure="average_precision",
                                                         dataset="toxcast"))  # fmt: skip
+    written(records / "molecules-qm9", on_molecules([-0.5], [-0.125], measure="mae",
+                                                    dataset="qm9"))  # fmt: skip
     written(records / "molecules-ablations" / "capacity", *sizes)
     written(records / "molecules-speed", *sizes)
     script.main()
     text = page.read_text()
     assert "| GIN | sum | sum | 1 | 1 | 0.5000 | 0.2500 |" in text
     assert "| GIN | sum | sum | 1 | 1 | 0.5000 | 0.7500 |" in text
+    assert "| GIN | sum | sum | 1 | 1 | 0.5000 | 0.1250 |" in text
     assert "| equilibrium | [60, 30] | 1 | 1 | 0.5000 | 0.5000 | 0.5000 | 1,234 | 10 |" in text
     assert drawn_pictures(figures) == {"molecules-epochs.png", "molecules-capacity.png"}
+
+
+@needs_page("molecules")
+def test_the_page_is_that_of_the_records():
+    check_page("molecules", script.tables(*script.read()))

@@ -2,12 +2,13 @@
 
 import re
 import shlex
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from counting_records import counting
-from page_script import load_script, rows
+from page_script import load_script, page_text, pictures_of, rows
 from records import write_records
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -25,17 +26,17 @@ from equipool.training.examination import (
     Gallery,
     Picture,
     Table,
+    examination_folder,
     write_examination,
 )
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-FILE = DOCS / "reproduction" / "omniglot.md"
-PAGE = FILE.read_text(encoding="utf-8") if FILE.exists() else ""
+PAGE = page_text("omniglot")
 COMMANDS = [line for line in PAGE.replace("\\\n", " ").splitlines() if line.startswith("equipool ")]
 RECORDS = sorted((ROOT / "records" / "omniglot").glob("*.json"))
 needs_records = pytest.mark.skipif(not RECORDS, reason="there are no records of the task")
-needs_page = pytest.mark.skipif(not PAGE, reason="the page waits for its records")
+needs_page = pytest.mark.skipif(not PAGE, reason="there is no page of the task")
 
 
 def made(
@@ -117,6 +118,27 @@ def test_the_results_are_those_of_the_records(script, groups):
     }
 
 
+def test_sums_and_means_over_the_seeds(script, tmp_path):
+    seeds = (
+        replace(made([0.5], seconds=1.0), spikes=1, skipped=2),
+        replace(made([0.5], seconds=3.0, seed=1), spikes=4, skipped=8),
+    )
+    (row,) = rows(script.results(script.grouped(read_runs(write_records(tmp_path, *seeds)))))
+    assert (row["spikes"], row["skipped"], row["seconds of training"]) == ("5", "10", "20")
+
+
+def test_sets_are_seen_up_to_the_last_evaluation(script, tmp_path):
+    stopped = replace(made([0.5]), steps=19)
+    (row,) = rows(script.results(script.grouped(read_runs(write_records(tmp_path, stopped)))))
+    assert row["sets seen"] == "80"  # 10 steps of 8
+
+
+def test_best_first_is_by_the_last_step(script, tmp_path):
+    records = made([0.75, 0.25], validation=[0.9, 0.1]), made([0.5, 0.5], "attention")
+    found = script.grouped(read_runs(write_records(tmp_path, *records)))
+    assert [group.method for group in found] == ["attention", "sum"]
+
+
 def test_methods_of_one_name_are_told_apart(script, tmp_path):
     records = made([0.5]), made([0.25], learning_rate=0.01)
     groups = script.grouped(read_runs(write_records(tmp_path, *records)))
@@ -133,10 +155,11 @@ def test_an_accuracy_that_is_not_finite_is_no_accuracy(script):
 def test_seconds_to_a_level(script, groups):
     """A run is evaluated after 10, 20 and 30 seconds."""
     best, other = rows(script.times(groups))
-    assert list(best) == ["method", "20 %", "30 %", "40 %", "50 %", "60 %", "70 %"]
-    assert list(best.values()) == ["equilibrium", "10", "10", "10", "10", "30", "30"]
+    levels = ["20 %", "25 %", "30 %", "35 %", "40 %", "45 %", "50 %", "60 %", "70 %"]
+    assert list(best) == ["method", *levels]
+    assert list(best.values()) == ["equilibrium", *["10"] * 7, "30", "30"]
     # 20 and 10 seconds, 30 and 20; one of them never has 40 %
-    assert list(other.values()) == ["sum", "15", "25", "-", "-", "-", "-"]
+    assert list(other.values()) == ["sum", "15", "15", "25", "25", *["-"] * 5]
 
 
 def test_right_answers_by_number(script, groups):
@@ -151,6 +174,11 @@ def test_seconds_are_those_of_a_run_alone(script, runs, alone):
     best, other = rows(script.results(script.grouped(script.timed(runs, alone))))
     assert best["seconds of training"] == "60"
     assert other["seconds of training"] == "15"
+
+
+def test_every_run_needs_a_run_alone(script, runs, alone):
+    with pytest.raises(ValueError, match="no run alone has the settings of 2"):
+        script.blocks(runs, alone[:1])
 
 
 def test_where_the_time_is_taken(script, alone):
@@ -201,7 +229,55 @@ def test_the_page_is_brought_up_to_date(script, runs, alone):
     )
 
 
+@pytest.fixture
+def folders(script, tmp_path, monkeypatch):
+    """The script reads records from here, a run and one alone, and writes to here."""
+    for name in ("RECORDS", "FIGURES"):
+        monkeypatch.setattr(script, name, tmp_path)
+    monkeypatch.setattr(script, "PAGE", tmp_path / "page.md")
+    (tmp_path / "page.md").write_text("<!-- generated: results -->\n<!-- end -->\n")
+    shared, alone = made([0.25, 0.5], seconds=9.0), made([0.1, 0.1], seed=3, seconds=2.0)
+    for folder, one in {"omniglot": shared, "omniglot-speed": alone}.items():
+        (tmp_path / folder).mkdir()
+        write_records(tmp_path / folder, one)
+    return tmp_path
+
+
+def test_all_is_made_from_the_folders(script, folders, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["omniglot.py"])
+    given = []
+    monkeypatch.setattr(script, "draw_curves", lambda groups, file: given.append(groups))
+    script.main()
+    page = (folders / "page.md").read_text()
+    assert "| sum | 0.001 | 1 | 50.0 % | 25.0 % | 50.0 % | 160 | 40 |" in page
+    assert given[0][0].runs[0].training_seconds == 40
+
+
+def test_nothing_is_drawn_where_the_tables_cannot_be_made(script, folders, monkeypatch):
+    shutil.rmtree(folders / "omniglot-speed")
+    arguments = ["--data-dir", str(folders), "--examination", str(folders)]
+    monkeypatch.setattr("sys.argv", ["omniglot.py", *arguments])
+    drawn = []
+    for name in ("draw_curves", "draw_sets", "draw_examination"):
+        monkeypatch.setattr(script, name, lambda *some: drawn.append(some))
+    with pytest.raises(ValueError, match="no run alone has the settings of 0"):
+        script.main()
+    assert drawn == []
+
+
 class TestPictures:
+    @pytest.fixture
+    def figures(self, script, monkeypatch):
+        """What would be saved."""
+        found = []
+
+        def keep(*_, **__):
+            found.append(script.plt.gcf())
+            found[-1].canvas.draw()  # which puts everything in its place
+
+        monkeypatch.setattr(script.plt, "savefig", keep)
+        return found
+
     def test_curves(self, script, groups, tmp_path):
         script.draw_curves(groups, tmp_path / "curves.svg")
         drawn = (tmp_path / "curves.svg").read_text()
@@ -210,13 +286,43 @@ class TestPictures:
         script.draw_curves(groups, tmp_path / "again.svg")
         assert (tmp_path / "again.svg").read_text() == drawn
 
-    def test_example_sets(self, script, tmp_path, monkeypatch):
+    def test_curves_show_the_test_solid(self, script, runs, alone, figures, tmp_path):
+        script.draw_curves(script.grouped(script.timed(runs, alone)), tmp_path / "curves.svg")
+        by_step, by_second = figures[0].axes
+        drawn = {(line.get_linestyle(), tuple(line.get_ydata())) for line in by_step.lines}
+        assert {("-", (0.5, 0.5, 0.75)), ("--", (0.25, 0.25, 0.375))} <= drawn
+        assert list(by_step.lines[0].get_xdata()) == [10, 20, 30]
+        assert list(by_second.lines[0].get_xdata()) == [20, 40, 60]  # seconds of a run alone
+
+    def test_the_legend_covers_no_curve(self, script, groups, figures, tmp_path):
+        script.draw_curves(groups, tmp_path / "curves.svg")
+        _, by_second = figures[0].axes
+        legend = by_second.get_legend().get_window_extent()
+        assert by_second.get_window_extent().x1 <= legend.x0
+        assert legend.x1 <= figures[0].bbox.x1
+
+    @pytest.fixture
+    def small(self, script, tmp_path, monkeypatch):
+        """The script's task, on made-up characters."""
         tiny.write_archive(tmp_path)
         monkeypatch.setenv("EQUIPOOL_DATA", str(tmp_path))
-        small = script.OmniglotTask(image_size=8, validation_characters=10, evaluation_sets=300)
-        monkeypatch.setattr(script, "OmniglotTask", lambda: small)
+        task = script.OmniglotTask(image_size=8, validation_characters=10, evaluation_sets=300)
+        monkeypatch.setattr(script, "OmniglotTask", lambda: task)
+        return task
+
+    def test_example_sets(self, script, small, tmp_path):
         script.draw_sets(tmp_path / "sets.png")
         assert (tmp_path / "sets.png").read_bytes().startswith(b"\x89PNG")
+
+    def test_example_sets_are_of_their_numbers(self, script, small, tmp_path, monkeypatch):
+        seen, shown = [], []
+        monkeypatch.setattr(script, "draw_set", lambda pixels, of: seen.append(of) or pixels)
+        monkeypatch.setattr(script, "draw_panels", lambda panels, file: shown.append(panels))
+        script.draw_sets(tmp_path / "sets.png")
+        assert [len(set(of.tolist())) for of in seen] == list(range(1, 11))
+        assert list(shown[0])[::9] == ["1 character", "10 characters"]
+        first = small.data(script.torch.device("cpu")).pools["test"].first
+        assert all(int(of.min()) >= first for of in seen)
 
     def test_an_examination(self, script, tmp_path, monkeypatch):
         """As a network of the task leaves it: what is drawn is of the test characters."""
@@ -246,11 +352,17 @@ class TestPictures:
             "3 taken for 4": (2, 3, 3)
         }
 
-    def test_numbers_of_the_confusion(self, script, tmp_path):
-        table = Table("", ("true", "1", "2", "sets"), (("1", 0.75, 0.25, 8), ("2", 0.0, 1.0, 3)))
+    def test_rows_of_the_confusion_are_the_true_numbers(self, script, figures, tmp_path):
+        """A share that would be told as 0.0 is not."""
+        shares = ("1", 0.7499, 0.25, 0.0001, 8), ("2", 0.001, 0.999, 0.0, 3)
+        table = Table("", ("true", "1", "2", "3", "sets"), shares)
         script.draw_confusion(table, tmp_path / "confusion.svg")
-        told = re.findall(r">([\d.]+)</text>", (tmp_path / "confusion.svg").read_text())
-        assert sorted(told) == ["1", "1", "100.0", "2", "2", "25.0", "75.0"]
+        (ax,) = figures[0].axes
+        told = {text.get_position(): text.get_text() for text in ax.texts}  # said, true
+        assert told == {(0, 0): "75.0", (1, 0): "25.0", (0, 1): "0.1", (1, 1): "99.9"}
+        assert (ax.get_xlabel(), ax.get_ylabel()) == ("said", "true number of characters")
+        assert [label.get_text() for label in ax.get_xticklabels()] == ["1", "2", "3"]
+        assert [label.get_text() for label in ax.get_yticklabels()] == ["1", "2"]
 
     def test_another_examination_is_refused(self, script, tmp_path):
         other = Examination((), (Gallery("cats", (Picture("a cat", b""),)),))
@@ -298,8 +410,10 @@ class TestCommands:
         assert all(config == alike[0] for config in alike)
 
     def test_evaluate_a_run_that_they_train(self, planned):
-        (evaluated,) = [shlex.split(line)[2] for line in COMMANDS if " evaluate " in line]
-        assert evaluated in planned
+        (words,) = [shlex.split(line) for line in COMMANDS if " evaluate " in line]
+        run, which = words[2], words[words.index("--which") + 1]
+        assert run in planned
+        assert f"--examination {examination_folder(run, which).as_posix()}\n" in PAGE
 
     @needs_records
     def test_are_those_of_the_records(self, planned):
@@ -320,6 +434,7 @@ def comparable(config):
     return config["fields"], {k: v for k, v in config["training"].items() if k not in FREE}
 
 
+@needs_page
 @needs_records
 class TestRecords:
     @pytest.fixture
@@ -338,8 +453,8 @@ class TestRecords:
         assert untimed(runs, [run for run in alone if script.steps_before(run)]) == []
 
     def test_the_pictures_of_the_page_are_there(self):
-        shown = set(re.findall(r"\(\.\./figures/(omniglot-[^)]+)\)", PAGE))
-        assert shown == {file.name for file in (DOCS / "figures").glob("omniglot-*")}
+        shown, drawn = pictures_of("omniglot")
+        assert shown == drawn
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.stem)

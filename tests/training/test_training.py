@@ -371,6 +371,20 @@ def test_another_config_is_refused_and_the_difference_shown(tmp_path):
     ]
 
 
+def test_a_field_newer_than_the_run_counts_as_its_default(tmp_path):
+    folder = run(tmp_path, training=config(steps=10, beta2=0.9))
+    saved = json.loads((folder / "config.json").read_text())
+    del saved["fields"]["seed"], saved["training"]["weight_decay"]
+    (folder / "config.json").write_text(json.dumps(saved))
+    run(tmp_path, training=config(steps=10, beta2=0.9), resume=True)
+    with pytest.raises(ConfigMismatchError) as raised:
+        run(tmp_path, Toy(seed=5), config(steps=10, beta2=0.9, weight_decay=0.1), resume=True)
+    assert [line.strip() for line in str(raised.value).splitlines()[1:]] == [
+        "task.seed: 0 in the run, 5 here",
+        "training.weight_decay: 0.0 in the run, 0.1 here",
+    ]
+
+
 def test_a_directory_with_a_run_is_not_overwritten(tmp_path):
     run(tmp_path)
     with pytest.raises(FileExistsError, match=r"holds a run already: resume it"):

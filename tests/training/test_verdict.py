@@ -1,6 +1,7 @@
 """The verdict's kernel against torch operations, and those against plain numbers."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -122,6 +123,17 @@ def test_what_it_gives_and_writes(request, path):
         torch.tensor([[5.0, 6.0, math.nan, 1.0, 7.0], [5.0, 6.0, 1.0, 0.0, 7.0]]),
         equal_nan=True,
     )
+
+
+def test_the_default_dtype_is_not_read(fused, request):
+    judge = make(clip_norm=1.0)
+    values = [torch.ones((), device=DEVICE)] * 2
+    norms = torch.full((1,), 1000.3, device=DEVICE)
+    request.addfinalizer(partial(torch.set_default_dtype, torch.get_default_dtype()))
+    torch.set_default_dtype(torch.bfloat16)
+    skipped, divisor = judge(norms, values, [])
+    assert skipped.dtype == divisor.dtype == torch.float32
+    assert divisor.item() == pytest.approx(1000.3, rel=1e-6)
 
 
 def test_float64_is_divided_in_float64():

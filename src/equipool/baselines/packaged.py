@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 from math import gcd
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from equipool.baselines.base import DenseRival, RaggedRival, match_channels
+from equipool.extras import check_extras
 from equipool.sets import Sets
 
 AGGREGATORS = ["mean", "min", "max", "std"]
@@ -120,5 +120,4 @@ class SetTransformerPooling(DenseRival):
 
 def check_installed() -> None:
     """Say what to install where PyTorch Geometric is missing."""
-    if find_spec("torch_geometric") is None:
-        raise ImportError("this needs PyTorch Geometric: pip install 'equipool[pyg]'")
+    check_extras("this", {"pyg": ["torch_geometric"]})

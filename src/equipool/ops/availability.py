@@ -26,10 +26,12 @@ def kernels(enabled: bool) -> Iterator[None]:
 
 
 def kernels_serve(x: Tensor) -> bool:
-    """Whether the kernels can take this tensor: on a GPU, eager, in float32 or shorter."""
+    """Whether the kernels can take this tensor: on the current GPU, which is where they are
+    launched, eager, in float32 or shorter."""
     return (
         _enabled
         and x.is_cuda
+        and x.get_device() == torch.cuda.current_device()
         and x.dtype != torch.float64
         and not torch.compiler.is_compiling()
         and not torch._C._are_functorch_transforms_active()

@@ -45,8 +45,13 @@ def refresh_page(file: Path, tables: Mapping[str, Summary]) -> None:
     for name, table in tables.items():
         print(f"{name}\n\n{markdown(table)}\n")
     if file.exists():
-        page = fill_blocks(file.read_text(encoding="utf-8"), lambda name: _text(name, tables))
-        file.write_text(page, encoding="utf-8")
+        page = file.read_text(encoding="utf-8")
+        file.write_text(fill_tables(page, tables), encoding="utf-8")
+
+
+def fill_tables(page: str, tables: Mapping[str, Summary]) -> str:
+    """The page with these tables in their places."""
+    return fill_blocks(page, lambda name: _text(name, tables))
 
 
 def _text(name: str, tables: Mapping[str, Summary]) -> str:

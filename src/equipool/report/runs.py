@@ -22,9 +22,10 @@ class RunResult:
 
     Each entry of `curve` is an evaluation with `step`, `seconds`, `training_seconds` and
     `metrics`. `points` are those of the log, which only a run's directory has. `ran_on` has an
-    entry for each piece: `hardware`, `versions`, and `together`, the number of runs that shared the
-    device. What only a record tells is None for a run that is not finished. `examination` is what
-    `equipool evaluate` left in the run's directory, of the best checkpoint or else of the last.
+    entry for each piece: `hardware`, `versions`, and `together`, the number of runs of its process
+    that shared the device; of other processes it knows nothing. What only a record tells is None
+    for a run that is not finished. `examination` is what `equipool evaluate` left in the run's
+    directory, of the best checkpoint or else of the last.
     """
 
     name: str

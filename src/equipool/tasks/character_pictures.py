@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
-from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from equipool.extras import check_extras
 
 # A colour for each character of a set; Okabe and Ito's, which the colour-blind tell apart, first.
 COLORS = (
@@ -60,8 +61,7 @@ def _framed(image: Tensor, color: tuple[int, int, int], scale: int) -> Tensor:
 
 def png_of(pixels: Tensor) -> bytes:
     """A picture `[height, width, 3]`, uint8, as PNG."""
-    if find_spec("PIL") is None:
-        raise ImportError("pictures need Pillow. Run: pip install 'equipool[report]'")
+    check_extras("drawing pictures", {"report": ["PIL"]})
     from PIL import Image
 
     content = io.BytesIO()

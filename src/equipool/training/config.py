@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any
 
 from equipool.training.schedules import SHAPES, Schedule
@@ -129,13 +129,16 @@ def _as_json(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def differences(saved: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
-    """The fields in which two configs differ, a line each; fields in `FREE` may.
+    """The fields in which two configs differ, a line each; fields in `FREE` may. A field that is
+    newer than the run counts as its default: what a field adds is off by default.
 
     Example:
         >>> differences({"task": "a", "training": {"steps": 1}}, {"task": "a", "training": {}})
         ['training.steps: 1 in the run, missing here']
     """
     before, now = _flat(saved), _flat(given)
+    defaults = _flat(_defaults(saved.get("task")))
+    before = {name: defaults[name] for name in now.keys() & defaults.keys()} | before
     return [
         f"{name}: {_shown(before, name)} in the run, {_shown(now, name)} here"
         for name in sorted(before.keys() | now.keys())
@@ -151,6 +154,17 @@ def differences_of_choice(saved: Mapping[str, Any], given: Mapping[str, Any]) ->
 def differences_of_data(saved: Mapping[str, Any], task: Task) -> list[str]:
     """In what the task's data differs from that of a run, a line each."""
     return differences({"data": saved.get("data", {})}, {"data": _as_json(task.facts())})
+
+
+def _defaults(task: str | None) -> dict[str, Any]:
+    """Where a task and its training settings stand unless they are chosen, as far as they do."""
+    kinds: dict[str, Any] = {"fields": known_tasks().get(task or ""), "training": TrainingConfig}
+    found = {
+        part: {f.name: f.default for f in fields(kind) if f.default is not MISSING}
+        for part, kind in kinds.items()
+        if kind is not None and hasattr(kind, "__dataclass_fields__")
+    }
+    return _as_json(found)
 
 
 _MISSING = object()

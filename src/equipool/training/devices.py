@@ -124,8 +124,8 @@ def products_in(precision: str) -> Iterator[None]:
 @contextmanager
 def tuned_convolutions() -> Iterator[None]:
     """On a GPU, try the ways to compute a convolution when its shape is first met, and keep to the
-    fastest. Shapes do not change in training; what is chosen untried for a few channels can take
-    twice as long."""
+    fastest. All steps have the same shapes, and evaluations theirs; what is chosen untried for a
+    few channels can take twice as long."""
     convolutions = torch.backends.cudnn
     before = convolutions.benchmark
     convolutions.benchmark = True

@@ -18,8 +18,9 @@ class Record:
 
     `seconds` are of wall-clock, summed over the pieces of a resumed run; `training_seconds` the
     same without the evaluations, of this run and of those trained together with it. `together` is
-    the number of runs that shared the device; `versions`, `hardware` and `together` are those of
-    the last piece, and `ran_on` has those of each, with its number of `steps`.
+    the number of runs of this process that shared the device; of other processes it knows nothing.
+    `versions`, `hardware` and `together` are those of the last piece, and `ran_on` has those of
+    each, with its number of `steps`.
     `metrics` are those of the last evaluation, `best` those of the best with its `step`. Each entry
     of `curve` is an evaluation: `step`, `seconds`, `training_seconds`, `metrics`. `spikes` counts
     steps whose loss exceeded ten times the running median (see `history.Spikes`), `skipped` those

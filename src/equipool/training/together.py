@@ -24,7 +24,8 @@ def train_together(
     progress: Progress | None = None,
     how_to_resume: str | None = None,
 ) -> list[Record]:
-    """Train several runs at once, each as `train` would alone: same numbers, logs, checkpoints.
+    """Train several runs at once, each as `train` would alone: same numbers, but for the
+    rounding of convolutions on a GPU, same logs, same checkpoints.
 
     The runs take their steps in turn. On a GPU each has a stream of its own, so that steps too
     small to fill the device overlap. Runs that are done already are left as they are.

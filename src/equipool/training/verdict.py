@@ -73,7 +73,7 @@ class Verdict:
 
         guard, rows = self.guard, self.history.rows
         values = tuple(value.detach() for value in (*losses, *metrics))
-        out = torch.empty(2, device=rows.device)
+        out = torch.empty(2, dtype=torch.float32, device=rows.device)
         # One warp: what it reads of the state is what it then overwrites.
         kernels.judge[(1,)](
             norms, norms.numel(), values, guard.average, guard.count, self.counter,

@@ -7,7 +7,6 @@ import re
 import zipfile
 import zlib
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from equipool.data.omniglot.characters import Characters
+from equipool.extras import check_extras
 
 # alphabet/character/drawing.png, below any folders
 PICTURE = re.compile(r"(?:.*/)?([^/]+/[^/]+)/([^/.][^/]*)\.png")
@@ -26,8 +26,7 @@ def read_pictures(path: Path) -> Characters:
     """Read a part of the data set, from its zip file or from the folder that this was unpacked to.
     Drawings are black on white PNGs, `Alphabet/character01/0709_01.png`, and are taken in the
     order of their names."""
-    if find_spec("PIL") is None:
-        raise ImportError(f"{path} holds pictures; to read them: pip install 'equipool[data]'")
+    check_extras(f"reading the pictures in {path}", {"data": ["PIL"]})
     try:
         return _characters(_files(path))
     except UNREADABLE as error:

@@ -312,7 +312,7 @@ def _zeros(shapes: Sequence[tuple[int, ...]], device: torch.device) -> list[Tens
     """A tensor of each shape in float32, all of them filled at once."""
     sizes = [math.prod(shape) for shape in shapes]
     padded = [size + -size % ALIGNMENT for size in sizes]
-    parts = torch.zeros(sum(padded), device=device).split(padded)
+    parts = torch.zeros(sum(padded), dtype=torch.float32, device=device).split(padded)
     return [p[:n].view(shape) for p, n, shape in zip(parts, sizes, shapes, strict=True)]
 
 

@@ -286,7 +286,7 @@ class MoleculeTask(Task):
     def _of_messages(self) -> MessageAggregation:
         if self.local_aggregation == "sum":
             return SumOfMessages()
-        potential = self.local_potential or self.potential
+        potential = self.potential if self.local_potential is None else self.local_potential
         return EquilibriumOfMessages(self._equilibrium(potential, self.local_steps))
 
     def _of_atoms(self) -> nn.Module:
