@@ -3,11 +3,11 @@
 import re
 import shlex
 
-import molecule_table
 import pytest
-from typer.main import get_command
 from typer.testing import CliRunner
 
+import molecule_table
+from command_lines import check_flags, command_lines
 from equipool.cli import make_app
 from equipool.commands.ablate import CAPACITIES, STUDIES
 from equipool.data.molecules import KNOWN
@@ -18,22 +18,12 @@ pytest.importorskip("rdkit")
 pytest.importorskip("ogb")
 
 PAGE = (ROOT / "docs" / "molecules.md").read_text(encoding="utf-8")
-LINES = [
-    line.partition(" #")[0]
-    for line in PAGE.replace("\\\n", " ").splitlines()
-    if line.startswith("equipool ")
-]
+LINES = command_lines(PAGE)
 
 
 @pytest.mark.parametrize("line", LINES)
 def test_commands_have_the_flags_that_are_shown(line):
-    _, *words = shlex.split(line)
-    command = get_command(make_app())
-    while words and words[0] in getattr(command, "commands", {}):
-        command = command.commands[words.pop(0)]
-    assert not hasattr(command, "commands"), f"there is no {words[0]}"
-    known = {option for parameter in command.params for option in parameter.opts}
-    assert {word for word in words if word.startswith("--")} <= known
+    check_flags(line)
 
 
 def test_the_table_of_flags_is_true():

@@ -10,10 +10,10 @@ import pytest
 from counting_records import counting
 from page_script import load_script, page_text, pictures_of, rows
 from records import write_records
-from typer.main import get_command
 from typer.testing import CliRunner
 
 import tiny_omniglot as tiny
+from command_lines import check_flags, command_lines
 from equipool.cli import make_app
 from equipool.commands import sweep
 from equipool.report import read_runs
@@ -33,7 +33,7 @@ from equipool.training.examination import (
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGE = page_text("omniglot")
-COMMANDS = [line for line in PAGE.replace("\\\n", " ").splitlines() if line.startswith("equipool ")]
+COMMANDS = command_lines(PAGE)
 RECORDS = sorted((ROOT / "records" / "omniglot").glob("*.json"))
 needs_records = pytest.mark.skipif(not RECORDS, reason="there are no records of the task")
 needs_page = pytest.mark.skipif(not PAGE, reason="there is no page of the task")
@@ -375,13 +375,7 @@ class TestPictures:
 class TestCommands:
     @pytest.mark.parametrize("line", COMMANDS)
     def test_have_the_flags_that_are_shown(self, line):
-        _, *words = shlex.split(line)
-        command = get_command(make_app())
-        while words and words[0] in getattr(command, "commands", {}):
-            command = command.commands[words.pop(0)]
-        assert not hasattr(command, "commands"), f"there is no {words[0]}"
-        known = {option for parameter in command.params for option in parameter.opts}
-        assert {word for word in words if word.startswith("--")} <= known
+        check_flags(line)
 
     @pytest.fixture
     def planned(self, monkeypatch, tmp_path):

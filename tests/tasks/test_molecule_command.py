@@ -7,6 +7,7 @@ import shutil
 import pytest
 from typer.testing import CliRunner
 
+import molecule_table
 from equipool.cli import make_app
 from equipool.commands.presets import PRESETS
 from equipool.data import using_data_folder
@@ -16,31 +17,16 @@ from equipool.training import TrainingConfig, read_record
 pytest.importorskip("rdkit")
 pytest.importorskip("ogb")
 
-TINY = {
-    "--width": "8",
-    "--depth": "2",
-    "--potential": "12x8x4",
-    "--inner-steps": "2",
-    "--batch-size": "8",
-    "--steps": "20",
-    "--chunk": "10",
-    "--log-every": "10",
-    "--evaluate-every": "10",
-    "--checkpoint-every": "10",
-    "--device": "cpu",
-}
-CORES = ("C1CCCCC1", "c1ccccc1", "c1ccncc1", "C1CCNCC1", "c1ccoc1", "C1CC1")
-ENDS = ("", "C", "CC", "CO", "CN", "CCO", "CCl", "C(=O)O")
+TINY = molecule_table.TINY | {"--evaluate-every": "10", "--checkpoint-every": "10"}
 
 
 @pytest.fixture
 def table(tmp_path):
     """Rings with tails: whether there is oxygen, how many letters; one label is missing."""
     lines = ["structure,oxygen,letters,part"]
-    for number, (core, end) in enumerate((core, end) for core in CORES for end in ENDS):
-        smiles = core + end
+    for number, smiles in enumerate(molecule_table.MOLECULES):
         oxygen = "" if number == 3 else str(int("O" in smiles.upper().replace("CO", "O")))
-        part = ("train", "train", "train", "valid", "test")[number % 5]
+        part = molecule_table.PARTS[number % 5]
         lines.append(f"{smiles},{oxygen},{len(smiles)},{part}")
     path = tmp_path / "table.csv"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -14,6 +14,7 @@ import typer
 from rich import progress
 from rich.console import Console
 
+from equipool.bars import columns
 from equipool.commands.errors import WRONG_USE, plain_errors
 from equipool.commands.evaluate import WHICH
 from equipool.commands.places import Device, device_from_name
@@ -116,16 +117,8 @@ def _with_bar(parts: Sequence[Sequence[Asked]]) -> Iterable[Sequence[Asked]]:
     if len(parts) < 2:
         yield from parts
         return
-    columns = (
-        progress.TextColumn("{task.description}"),
-        progress.BarColumn(bar_width=20),
-        progress.MofNCompleteColumn(),
-        progress.TimeElapsedColumn(),
-        progress.TextColumn("left"),
-        progress.TimeRemainingColumn(elapsed_when_finished=True),
-    )
     shown = progress.Progress(
-        *columns,
+        *columns(),
         console=Console(stderr=True),
         refresh_per_second=4,
         redirect_stdout=False,  # that is where the table may go

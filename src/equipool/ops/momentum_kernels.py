@@ -8,7 +8,7 @@ import triton.language as tl
 
 from equipool.ops.launching import BLOCK, grid, total
 
-__all__ = ["BLOCK", "backward", "forward", "grid", "total"]
+__all__ = ["BLOCK", "backward", "forward", "grid", "store_sum", "total"]
 
 
 @triton.jit
@@ -26,6 +26,15 @@ def forward(
         tl.store(new_velocity + at, v, mask=mask)
         tl.store(new_y + at, moved, mask=mask)
         tl.store(ahead + at, moved + mu * v, mask=mask)
+
+
+@triton.jit
+def store_sum(sums, own, later, HAS_LATER: tl.constexpr):
+    """A program's part of the derivative by a scalar; the first adds that of the later steps."""
+    program = tl.program_id(0)
+    if HAS_LATER:
+        own += tl.load(later, mask=program == 0, other=0.0).to(tl.float32)
+    tl.store(sums + program, own)
 
 
 @triton.jit
@@ -65,9 +74,5 @@ def backward(
         tl.store(out_gradient + at, -alpha * to_v, mask=mask)
     of_alpha = tl.sum(by_alpha, axis=0) / tl.maximum(alpha, 1e-38)
     of_mu = tl.sum(by_mu, axis=0)
-    if HAS_RATE:
-        of_alpha += tl.load(by_rate, mask=program == 0, other=0.0).to(tl.float32)
-    if HAS_MOMENTUM:
-        of_mu += tl.load(by_momentum, mask=program == 0, other=0.0).to(tl.float32)
-    tl.store(by_scalars + program, of_alpha)
-    tl.store(by_scalars + num_programs + program, of_mu)
+    store_sum(by_scalars, of_alpha, by_rate, HAS_RATE)
+    store_sum(by_scalars + num_programs, of_mu, by_momentum, HAS_MOMENTUM)

@@ -8,6 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from equipool.ops.launching import BLOCK, grid, total
+from equipool.ops.momentum_kernels import store_sum
 
 __all__ = ["Shape", "backward", "forward", "total"]
 
@@ -129,9 +130,5 @@ def backward(
         tl.store(out_gradient + at, to_g, mask=mask)
     of_alpha = tl.sum(tl.sum(by_alpha, axis=1), axis=0)
     of_mu = tl.sum(tl.sum(by_mu, axis=1), axis=0)
-    if HAS_RATE:
-        of_alpha += tl.load(by_rate, mask=program == 0, other=0.0).to(tl.float32)
-    if HAS_MOMENTUM:
-        of_mu += tl.load(by_momentum, mask=program == 0, other=0.0).to(tl.float32)
-    tl.store(by_scalars + program, of_alpha)
-    tl.store(by_scalars + num_programs + program, of_mu)
+    store_sum(by_scalars, of_alpha, by_rate, HAS_RATE)
+    store_sum(by_scalars + num_programs, of_mu, by_momentum, HAS_MOMENTUM)

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
+from equipool.bars import columns
+
 
 class Progress(ABC):
     """Shows how far runs are. Runs are told apart by their names."""
@@ -86,12 +88,7 @@ class LiveProgress(Progress):
         from rich import progress
 
         self._bars: Any = progress.Progress(
-            progress.TextColumn("{task.description}"),
-            progress.BarColumn(bar_width=20),
-            progress.MofNCompleteColumn(),
-            progress.TimeElapsedColumn(),
-            progress.TextColumn("left"),
-            progress.TimeRemainingColumn(elapsed_when_finished=True),
+            *columns(),
             progress.TextColumn("{task.fields[numbers]}"),
             refresh_per_second=4,
         )

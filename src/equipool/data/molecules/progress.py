@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 
+from equipool.bars import columns
 from equipool.data.molecules.pieces import Piece
 
 
@@ -23,15 +24,7 @@ def shown(pieces: Iterable[Piece], title: str, num_rows: int) -> Iterator[Piece]
     from rich import progress
     from rich.console import Console
 
-    columns = (
-        progress.TextColumn("{task.description}"),
-        progress.BarColumn(bar_width=20),
-        progress.MofNCompleteColumn(),
-        progress.TimeElapsedColumn(),
-        progress.TextColumn("left"),
-        progress.TimeRemainingColumn(elapsed_when_finished=True),
-    )
-    with progress.Progress(*columns, console=Console(stderr=True), refresh_per_second=4) as bars:
+    with progress.Progress(*columns(), console=Console(stderr=True), refresh_per_second=4) as bars:
         bar = bars.add_task(title, total=num_rows)
         for piece in pieces:
             yield piece

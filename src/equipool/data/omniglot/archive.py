@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +9,10 @@ import numpy as np
 import torch
 
 from equipool.data.omniglot.characters import Characters, Omniglot
+from equipool.data.omniglot.zips import UNREADABLE
 
 ARRAYS = ("images", "alphabet", "character", "split")
 PARTS = ("background", "evaluation")
-# numpy and zipfile say in many ways that they cannot read a file.
-UNREADABLE = (
-    OSError, ValueError, KeyError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error,
-)  # fmt: skip
 
 
 def read_archive(file: Path) -> Omniglot:
@@ -28,7 +23,7 @@ def read_archive(file: Path) -> Omniglot:
         arrays = _read_arrays(file)
         _check(arrays)
         return Omniglot(*(_part(arrays, part) for part in PARTS))
-    except UNREADABLE as error:
+    except (*UNREADABLE, KeyError) as error:
         raise ValueError(f"{file} is not an archive of Omniglot: {error}") from error
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import re
 import zipfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,12 +13,12 @@ import torch
 from torch import Tensor
 
 from equipool.data.omniglot.characters import Characters
+from equipool.data.omniglot.zips import UNREADABLE
 from equipool.extras import check_extras
 
 # alphabet/character/drawing.png, below any folders
 PICTURE = re.compile(r"(?:.*/)?([^/]+/[^/]+)/([^/.][^/]*)\.png")
-UNREADABLE = (OSError, ValueError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error,
-              SyntaxError)  # fmt: skip
+DAMAGED = (*UNREADABLE, SyntaxError)  # which Pillow raises, too
 
 
 def read_pictures(path: Path) -> Characters:
@@ -29,7 +28,7 @@ def read_pictures(path: Path) -> Characters:
     check_extras(f"reading the pictures in {path}", {"data": ["PIL"]})
     try:
         return _characters(_files(path))
-    except UNREADABLE as error:
+    except DAMAGED as error:
         raise ValueError(f"{path} is not a part of Omniglot: {error}") from error
 
 
@@ -65,7 +64,7 @@ def _ink(name: str, content: bytes) -> Tensor:
     try:
         with Image.open(io.BytesIO(content), formats=["PNG"]) as picture:
             gray = np.asarray(picture.convert("L"))
-    except UNREADABLE as error:
+    except DAMAGED as error:
         raise ValueError(f"{name} is damaged: {error}") from error
     return torch.from_numpy((gray < 128).astype(np.uint8))
 
