@@ -4,10 +4,10 @@ import json
 import shlex
 import time
 
-import molecule_table
 import pytest
 from typer.testing import CliRunner
 
+import molecule_table
 from equipool.cli import make_app
 from equipool.commands import ablate, sweep
 from equipool.training import read_record

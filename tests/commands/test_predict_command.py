@@ -6,11 +6,11 @@ import io
 import json
 import shutil
 
-import molecule_table
 import pytest
 import torch
 from typer.testing import CliRunner
 
+import molecule_table
 from equipool.cli import make_app
 from equipool.commands import predict as command
 from equipool.data import using_data_folder
