@@ -4,10 +4,11 @@
 
 The experiment is in records/median: runs of a million steps, and shorter ones of further sizes.
 Those in records/median-speed have the same settings and had the device to themselves: they tell
-what a step costs. In records/median-inner are directories of runs, of which config.json, log.jsonl
+what a step costs. In records/median-settings are short runs, in each of which one setting was
+changed. In records/median-inner are directories of runs, of which config.json, log.jsonl
 and record.json are enough: statistics of the inner loops are in the logs alone.
 
-The tables are printed, and put into the page: results, sizes and seconds.
+The tables are printed, and put into the page: results, sizes, seconds and settings.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from equipool.report import RunResult, Summary
 from equipool.report.alone import check_timed, timed
+from equipool.report.changed import Changed, changed_groups
 from equipool.report.groups import Group, mean_of
 from equipool.report.pictures import draw_curves, draw_inner, draw_sizes, inner_lines
 from equipool.report.recorded import group_by, recorded, refresh_page, span
@@ -41,11 +43,14 @@ def split(runs: Sequence[RunResult]) -> tuple[list[Group], list[Group]]:
 def _in_order(runs: Sequence[RunResult]) -> list[Group]:
     """By size, the best first."""
 
-    def place(group: Group) -> tuple[int, float]:
-        mean = group.mean()
-        return group.size, math.inf if mean is None else mean
+    groups = group_by(runs, ("aggregation", "embedding"))
+    return sorted(groups, key=lambda group: (group.size, _error(group)))
 
-    return sorted(group_by(runs, ("aggregation", "embedding")), key=place)
+
+def _error(group: Group) -> float:
+    """By which groups are ordered."""
+    mean = group.mean()
+    return math.inf if mean is None else mean
 
 
 def results(groups: Sequence[Group]) -> Summary:
@@ -116,11 +121,43 @@ def _after(group: Group, moment: float) -> str:
     return f"{number(group.mean_at(moment))} (step {span(steps)})"
 
 
-def tables(runs: Sequence[RunResult], alone: Sequence[RunResult]) -> dict[str, Summary]:
+def settings(runs: Sequence[RunResult]) -> Summary:
+    """What came of changing one setting or another, the best first."""
+    headings = (
+        "what was changed", "seeds", "steps", "mean squared error", "/ unchanged", "best seed",
+        "spikes", "skipped",
+    )  # fmt: skip
+    found = sorted(changed_groups(runs), key=lambda changed: _error(changed.group))
+    return Summary("settings", headings, tuple(map(_setting, found)))
+
+
+def _setting(changed: Changed) -> tuple[str, ...]:
+    group, own, usual = changed.group, changed.group.mean(), changed.usual.mean()
+    runs = group.runs
+    return (
+        changed.method,
+        str(len(runs)),
+        span([run.curve[-1]["step"] for run in runs]),
+        spread(group.finals()),
+        "-" if own is None or usual is None else f"{own / usual:.3g}",
+        number(group.best_final()),
+        str(sum(run.spikes for run in runs)),
+        str(sum(run.skipped for run in runs)),
+    )
+
+
+def tables(
+    runs: Sequence[RunResult], alone: Sequence[RunResult], tried: Sequence[RunResult]
+) -> dict[str, Summary]:
     """All tables of the page, by name."""
     long, short = split(timed(runs, alone))
     check_timed([run for group in long for run in group.runs], alone)
-    return {"results": results(long), "sizes": results(short), "seconds": seconds(long)}
+    return {
+        "results": results(long),
+        "sizes": results(short),
+        "seconds": seconds(long),
+        "settings": settings(tried),
+    }
 
 
 def pictures(
@@ -137,10 +174,16 @@ def pictures(
     return found
 
 
+def read() -> list[list[RunResult]]:
+    """The experiment, runs alone, runs with other settings, and those of which there are logs."""
+    names = ("median", "median-speed", "median-settings", "median-inner")
+    return [recorded(RECORDS / name) for name in names]
+
+
 def main() -> None:
-    runs, alone = recorded(RECORDS / "median"), recorded(RECORDS / "median-speed")
-    refresh_page(PAGE, tables(runs, alone))
-    for name, picture in pictures(runs, alone, recorded(RECORDS / "median-inner")).items():
+    runs, alone, tried, logged = read()
+    refresh_page(PAGE, tables(runs, alone, tried))
+    for name, picture in pictures(runs, alone, logged).items():
         (FIGURES / f"median-{name}.png").write_bytes(picture)
 
 

@@ -5,9 +5,10 @@
 The experiment on molhiv is in records/molecules, that on other data in records/molecules-toxcast
 and records/molecules-qm9. records/molecules-ablations has a folder for each ablation: steps,
 aux-weight and capacity. Runs in records/molecules-speed have the settings of some of these and had
-the device to themselves: they tell what an epoch costs.
+the device to themselves: they tell what an epoch costs. records/molecules-quick has small networks
+on molhiv, in each of which something was changed that may help against overfitting.
 
-The tables are printed, and put into the page: results, toxcast, qm9, steps, aux_weight and
+The tables are printed, and put into the page: results, toxcast, qm9, quick, steps, aux_weight and
 capacity, as far as there are records.
 """
 
@@ -23,6 +24,7 @@ from typing import Any
 from equipool.commands.ablate import STUDIES
 from equipool.report import RunResult, Summary
 from equipool.report.alone import seconds_alone, timed, untimed
+from equipool.report.changed import changed_groups
 from equipool.report.groups import Group, group_runs, mean_of
 from equipool.report.pictures import DASHES, label_axes, panels, styles
 from equipool.report.recorded import group_by, recorded, refresh_page, span
@@ -37,7 +39,13 @@ FIGURES = Path(__file__).parent
 PAGE = FIGURES.parent / "reproduction" / "molecules.md"
 RECORDS = FIGURES.parents[1] / "records"
 
-FOLDERS = {"results": "molecules", "toxcast": "molecules-toxcast", "qm9": "molecules-qm9"}
+QUICK = "quick"
+FOLDERS = {
+    "results": "molecules",
+    "toxcast": "molecules-toxcast",
+    "qm9": "molecules-qm9",
+    QUICK: "molecules-quick",
+}
 VARIED = {name: study.varied for name, study in STUDIES[MoleculeTask.name].items()}
 FIELDS = ("convolution", "aggregation", "local_aggregation")
 DRAWN = (("sum", "sum"), ("equilibrium", "sum"))  # readout and messages in the curves' picture
@@ -104,15 +112,16 @@ def _configs(path: Path) -> Iterator[dict[str, Any]]:
 
 def results(runs: Sequence[RunResult], cost: Cost) -> Summary:
     """Each network's methods, the best first by the test at the best validation."""
-    groups = sorted(group_by(runs, FIELDS), key=_order)
+    groups = sorted(group_by(runs, FIELDS), key=lambda group: (_names(group)[0], -_score(group)))
     rows = ((*_names(group), *_measured(group, cost)) for group in groups)
     headings = ("network", "readout", "messages", *_measured_headings(groups))
     return Summary("results", headings, tuple(rows))
 
 
-def _order(group: Group) -> tuple[str, float]:
+def _score(group: Group) -> float:
+    """By which groups are ordered."""
     score = mean_of(group.selected_values("test_score"))
-    return _fields(group)["convolution"], math.inf if score is None else -score
+    return -math.inf if score is None else score
 
 
 def _names(group: Group) -> tuple[str, str, str]:
@@ -139,6 +148,14 @@ def ablation(runs: Sequence[RunResult], setting: str, cost: Cost) -> Summary:
     )  # fmt: skip
     names = (name.replace("_", " ") for name in groups[0].settings)
     return Summary(setting, (*names, *_measured_headings(groups)), tuple(rows))
+
+
+def tried(runs: Sequence[RunResult], cost: Cost) -> Summary:
+    """What came of changing one setting or another, the best first."""
+    found = sorted(changed_groups(runs), key=lambda changed: -_score(changed.group))
+    rows = ((changed.method, *_measured(changed.group, cost)) for changed in found)
+    headings = ("what was changed", *_measured_headings([changed.group for changed in found]))
+    return Summary(QUICK, headings, tuple(rows))
 
 
 def varied_groups(runs: Sequence[RunResult], setting: str) -> list[Group]:
@@ -219,7 +236,9 @@ def tables(
     cost: Cost,
 ) -> dict[str, Summary]:
     """All tables of the page for which there are runs, by name."""
-    found = {name: results(some, cost) for name, some in runs.items() if some}
+    found = {name: results(some, cost) for name, some in runs.items() if some and name != QUICK}
+    if runs.get(QUICK):
+        found[QUICK] = tried(runs[QUICK], cost)
     return found | {
         name.replace("-", "_"): ablation(some, VARIED[name], cost)
         for name, some in ablations.items()

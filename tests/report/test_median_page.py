@@ -7,7 +7,6 @@ from page_script import check_page, drawn_pictures, load_script, needs_page, pag
 from records import record, write_folder, write_records
 
 from equipool.report import read_runs
-from equipool.report.recorded import recorded
 
 script = load_script("median")
 
@@ -62,7 +61,7 @@ def speeds(tmp_path):
 
 
 def test_the_errors_of_the_seeds_beside_the_rivals(runs, speeds):
-    best, sums, attention = rows(script.tables(runs, speeds)["results"])
+    best, sums, attention = rows(script.tables(runs, speeds, [])["results"])
     assert best == {
         "D": "16",
         "method": "equilibrium",
@@ -91,7 +90,7 @@ def test_variants_of_a_method_are_not_its_rivals(tmp_path, speeds):
     training = other.config["training"] | {"clip_norm": 0.5}
     other = replace(other, config=other.config | {"training": training})
     files = write_records(tmp_path, plain, other, made([1.0, 1.0, 1.0, 4.0], "attention"))
-    found = rows(script.tables(read_runs(files), speeds)["results"])
+    found = rows(script.tables(read_runs(files), speeds, [])["results"])
     assert [(row["method"], row["/ best rival's"]) for row in found] == [
         ("sum, clip_norm 0.5", "0.25"),
         ("sum, clip_norm 1.0", "0.5"),
@@ -103,13 +102,13 @@ def test_a_run_that_ends_in_no_number(tmp_path, speeds):
     one = replace(made([1.0, 1.0, 1.0, 1.0], "sum"))
     one.curve[-1]["metrics"] = dict.fromkeys(one.curve[-1]["metrics"])
     files = write_records(tmp_path, one, made([1.0, 1.0, 1.0, 4.0], "attention"))
-    attention, broken = rows(script.tables(read_runs(files), speeds)["results"])
+    attention, broken = rows(script.tables(read_runs(files), speeds, [])["results"])
     assert (attention["method"], attention["/ best rival's"]) == ("attention", "-")
     assert (broken["mean squared error"], broken["/ best rival's"]) == ("not finite", "-")
 
 
 def test_further_sizes_are_told_by_size(runs, speeds):
-    found = rows(script.tables(runs, speeds)["sizes"])
+    found = rows(script.tables(runs, speeds, [])["sizes"])
     assert [
         (row["D"], row["method"], row["steps"], row["mean squared error"], row["/ best rival's"])
         for row in found
@@ -125,14 +124,14 @@ def test_a_main_run_that_was_stopped_is_no_further_size(tmp_path, speeds):
     one = made([1.0, 1.0, 1.0, 1.0], "sum")
     stopped = replace(one, steps=25, curve=one.curve[:2], complete=False)
     runs = read_runs(write_records(tmp_path, stopped))
-    found = script.tables(runs, speeds)
+    found = script.tables(runs, speeds, [])
     assert [row["steps"] for row in rows(found["results"])] == ["20"]
     assert found["sizes"].rows == ()
 
 
 def test_errors_after_equal_seconds(runs, speeds):
     """All steps of the sum take 4 seconds, of attention 8, of equilibrium 16."""
-    table = script.tables(runs, speeds)["seconds"]
+    table = script.tables(runs, speeds, [])["seconds"]
     moments = ("after 2 s", "after 4 s", "after 8 s", "after 16 s")
     assert table.headings == ("D", "method", "ms a step", *moments)
     assert table.rows == (
@@ -145,13 +144,28 @@ def test_errors_after_equal_seconds(runs, speeds):
 def test_all_steps_are_those_of_the_longest_run(tmp_path, speeds):
     """40 steps of 0.1 seconds, and 80."""
     seeds = made([1.0] * 4, "sum"), replace(made([1.0] * 4, "sum", 1), steps=80)
-    table = script.tables(read_runs(write_records(tmp_path, *seeds)), speeds)["seconds"]
+    table = script.tables(read_runs(write_records(tmp_path, *seeds)), speeds, [])["seconds"]
     assert table.headings[3:] == ("after 4 s", "after 8 s")
 
 
 def test_every_method_of_the_main_experiment_needs_a_run_alone(runs, speeds):
     with pytest.raises(ValueError, match="no run alone has the settings of 3, 4"):
-        script.tables(runs, speeds[:2])
+        script.tables(runs, speeds[:2], [])
+
+
+def test_settings_that_were_changed(tmp_path):
+    def tried(error, seed=0, **fields):
+        one = made([9.0, error], "equilibrium", seed, spikes=1)
+        return replace(one, config=one.config | {"fields": one.config["fields"] | fields})
+
+    plain = [tried(1.0), tried(3.0, 1)]
+    more = tried(1.0, inner_momentum=0.5), tried(8.0, potential_output=8)
+    table = script.settings(read_runs(write_records(tmp_path, *more, *plain)))
+    assert table.rows == (
+        ("equilibrium, inner momentum 0.5", "1", "20", "1", "0.5", "1", "1", "0"),
+        ("equilibrium", "2", "20", "2 ± 1.41", "1", "1", "2", "0"),
+        ("equilibrium, potential output 8", "1", "20", "8", "4", "8", "1", "0"),
+    )
 
 
 def test_the_pictures_are_drawn_from_their_runs(runs, speeds, tmp_path, monkeypatch):
@@ -177,11 +191,12 @@ def test_the_pictures_are_drawn_from_their_runs(runs, speeds, tmp_path, monkeypa
 
 
 def test_all_is_made_from_the_folders_of_records(tmp_path, monkeypatch):
-    names = ("results", "sizes", "seconds")
+    names = ("results", "sizes", "seconds", "settings")
     records, figures, page = page_of_blocks(script, tmp_path, monkeypatch, *names)
     for folder, some in {
         "median": [made([1.0, 1.0, 1.0, 0.5], "sum"), made([1.0], "sum", embedding=8)],
         "median-speed": [alone("sum", 0.1)],
+        "median-settings": [made([1.0, 3.0], "sum")],
     }.items():
         (records / folder).mkdir(parents=True)
         write_records(records / folder, *some)
@@ -193,11 +208,11 @@ def test_all_is_made_from_the_folders_of_records(tmp_path, monkeypatch):
     assert "| 16 | sum | 1 | 40 | 0.5 | - |" in text
     assert "| 8 | sum | 1 | 10 | 1 | - |" in text
     assert "| 16 | sum | 100 | 1 (step 20) | 0.5 (step 40) |" in text
+    assert "| sum | 1 | 20 | 3 | 1 | 3 |" in text
     assert drawn_pictures(figures) == {"median-curves.png", "median-sizes.png", "median-inner.png"}
 
 
 @needs_page("median")
 def test_the_page_is_that_of_the_records():
     own = load_script("median")  # with its own number of steps
-    folders = (own.RECORDS / "median", own.RECORDS / "median-speed")
-    check_page("median", own.tables(*map(recorded, folders)))
+    check_page("median", own.tables(*own.read()[:3]))

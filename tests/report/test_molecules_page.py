@@ -76,6 +76,24 @@ def test_variants_are_told_and_not_mixed(tmp_path, cost):
     ]
 
 
+def test_what_was_tried_is_named_after_the_change(tmp_path, cost):
+    runs = written(
+        tmp_path / "quick",
+        on_molecules([0.5, 0.4], [0.6, 0.9], "equilibrium"),
+        on_molecules([0.5, 0.6], [0.9, 0.8], "equilibrium", atom_dropout=0.2),
+        on_molecules([0.5, 0.6], [0.9, 0.5], "equilibrium", inner_steps=2),
+        on_molecules([0.5], [0.7]),
+    )
+    table = script.tables({"quick": runs}, {}, cost)["quick"]
+    assert table.headings[:3] == ("what was changed", "seeds", "epochs")
+    assert [(row[0], row[4]) for row in table.rows] == [
+        ("equilibrium, atom dropout 0.2", "0.8000"),
+        ("sum", "0.7000"),
+        ("equilibrium", "0.6000"),
+        ("equilibrium, inner steps 2", "0.5000"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("dataset", "measure", "sign", "word"),
     [

@@ -1,0 +1,65 @@
+"""Groups of runs in which one thing or another was changed, named after the change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from equipool.report.groups import Group, group_runs
+from equipool.report.runs import RunResult
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A group, and in which settings it is not like its method's usual one: the one from which all
+    groups of the method together differ the least."""
+
+    group: Group
+    usual: Group
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Those that were changed, with their values."""
+        return difference(self.group, self.usual)
+
+    @property
+    def method(self) -> str:
+        """The aggregation, and what was changed, in words."""
+        changes = (f"{name.replace('_', ' ')} {said(v)}" for name, v in self.settings.items())
+        return ", ".join((self.group.settings["aggregation"], *changes))
+
+
+def difference(group: Group, other: Group) -> dict[str, Any]:
+    """The settings that the other has not, or has another value of."""
+    missing = object()
+    return {k: v for k, v in group.settings.items() if other.settings.get(k, missing) != v}
+
+
+def said(value: Any) -> str:
+    """As a reader would say it.
+
+    Example:
+        >>> said(True), said(None), said(0.5)
+        ('on', 'none', '0.5')
+    """
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "none" if value is None else str(value)
+
+
+def changed_groups(runs: Sequence[RunResult]) -> list[Changed]:
+    """The groups of these runs, by method; the usual one of each method first."""
+    by_method: dict[str, list[RunResult]] = {}
+    for run in runs:
+        by_method.setdefault(run.config["fields"]["aggregation"], []).append(run)
+    found = []
+    for groups in map(group_runs, by_method.values()):
+        usual = _usual(groups)
+        found += [Changed(usual, usual)]
+        found += [Changed(group, usual) for group in groups if group is not usual]
+    return found
+
+
+def _usual(groups: Sequence[Group]) -> Group:
+    return min(groups, key=lambda one: sum(len(difference(other, one)) for other in groups))
