@@ -91,6 +91,25 @@ def test_goals_that_are_missed_fail_the_command(bench, tmp_path):
     assert bench("goals", file).exit_code == 1
 
 
+def test_records_of_other_commands_are_left_out(bench, tmp_path):
+    """Of all that are committed, as the page about benchmarks has it."""
+    files = sorted((ROOT / "benchmarks" / "records").glob("*.json"))
+    done = bench("goals", *files)
+    assert "Left out" in done.output
+    assert "cpu-gradients.json is the record of `equipool bench gradients" in done.output
+    alone = bench("goals", *(file for file in files if "gradients" not in file.name
+                             and "stability" not in file.name))  # fmt: skip
+    assert "Left out" not in alone.output
+    assert done.exit_code == alone.exit_code
+    assert done.stdout == alone.stdout
+
+
+def test_a_record_of_timings_is_needed(bench):
+    done = bench("show", ROOT / "benchmarks" / "records" / "cpu-stability.json")
+    assert done.exit_code == 2
+    assert "expected a record of `equipool bench`" in done.output
+
+
 @pytest.mark.parametrize(
     "arguments",
     [("--preset", "slow"), ("--path", "max"), ("--precision", "int8"), ("--mode", "sideways"),

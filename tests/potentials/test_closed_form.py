@@ -345,6 +345,14 @@ class TestFrechetMean:
         y = pool(closed_form.frechet_mean(3, euclidean, num_steps=150), sets)
         assert_near(y, pool(closed_form.mean(3), sets), 1e-12)  # 0.8^150 < 1e-14
 
+    def test_a_rounded_root_trains_with_elements_at_the_start(self):
+        def rounded(x, y):
+            return ((x - y).square().sum(-1) + 1e-30).sqrt()
+
+        x = torch.zeros(3, 2, dtype=torch.float64, requires_grad=True)
+        closed_form.frechet_mean(2, rounded, num_steps=100).double()(x).sum().backward()
+        assert_near(x.grad, torch.full((3, 2), 1 / 3).double(), 1e-6)
+
     def test_logarithms_give_the_geometric_mean(self):
         sets = [torch.tensor(v).double()[:, None] for v in ([1.0, 4.0], [0.5, 0.5, 2.0], [3.0])]
         layer = closed_form.frechet_mean(

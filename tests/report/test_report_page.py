@@ -1,3 +1,4 @@
+import itertools
 import re
 
 import pytest
@@ -153,3 +154,20 @@ def test_a_missing_extra_says_what_to_install(runs, tmp_path, monkeypatch):
     monkeypatch.setattr(extras, "find_spec", lambda name: None if name == "jinja2" else object())
     with pytest.raises(ImportError, match=r'needs jinja2. Run: pip install "equipool\[report\]"'):
         write_page(runs, tmp_path / "page.html")
+
+
+def test_millions_of_steps_have_labels_that_do_not_overlap(tmp_path, monkeypatch):
+    from matplotlib.figure import Figure
+
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *place, **options: drawn.append(self))
+    made = record([2.0, 1.0])
+    for entry, step in zip(made.curve, (500_000, 1_000_000), strict=True):
+        entry["step"] = step
+    draw_curves(group_runs(read_runs(write_records(tmp_path, made))))
+    (figure,) = drawn
+    figure.canvas.draw()
+    labels = [label for label in figure.axes[0].get_xticklabels() if label.get_text()]
+    assert "1M" in [label.get_text() for label in labels]
+    boxes = [label.get_window_extent() for label in labels]
+    assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))

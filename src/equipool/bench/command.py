@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Annotated, cast
@@ -20,7 +20,7 @@ from equipool.bench.gradients_record import PARTS, Part
 from equipool.bench.paths import PATHS
 from equipool.bench.precision import PRECISIONS
 from equipool.bench.presets import BOTH, PRESETS, Preset
-from equipool.bench.record import Record, git_commit, read_record
+from equipool.bench.record import OtherRecordError, Record, git_commit, read_record
 from equipool.bench.roofline import Rates, measure_rates
 from equipool.bench.run import measure_items, now
 from equipool.bench.stability import stability
@@ -61,6 +61,19 @@ def bench(
         raise typer.Exit(1)
 
 
+def _read(files: Sequence[Path]) -> list[Record]:
+    """The records of timings among these; those of other commands are named and left out."""
+    found = []
+    for file in files:
+        try:
+            found.append(read_record(file))
+        except OtherRecordError as error:
+            typer.echo(f"Left out: {error}", err=True)
+    if not found:
+        raise typer.BadParameter("expected a record of `equipool bench` at least")
+    return found
+
+
 @app.command()
 def plot(
     records: Annotated[list[Path], typer.Argument(exists=True, dir_okay=False)],
@@ -69,8 +82,8 @@ def plot(
     """Draw records as performance-*.svg."""
     from equipool.bench.plots import draw_record
 
-    for file in records:
-        for drawn in draw_record(read_record(file), out):
+    for record in _read(records):
+        for drawn in draw_record(record, out):
             typer.echo(drawn)
 
 
@@ -79,8 +92,8 @@ def show_records(
     records: Annotated[list[Path], typer.Argument(exists=True, dir_okay=False)],
 ) -> None:
     """Print records as tables."""
-    for file in records:
-        show(read_record(file), make_console())
+    for record in _read(records):
+        show(record, make_console())
 
 
 @app.command()
@@ -88,7 +101,7 @@ def goals(
     records: Annotated[list[Path], typer.Argument(exists=True, dir_okay=False)],
 ) -> None:
     """Compare records with what the layer is held to; exit 1 where it falls short."""
-    found = find_goals(read_record(file) for file in records)
+    found = find_goals(_read(records))
     table = Table("goal", "target", "found", "")
     for goal in found:
         table.add_row(goal.name, goal.target, goal.found, "reached" if goal.reached else "missed")

@@ -36,11 +36,18 @@ class Record:
         file.write_text(json.dumps(asdict(self), indent=1) + "\n")
 
 
+class OtherRecordError(ValueError):
+    """The record of another command, such as `equipool bench gradients`."""
+
+
 def read_record(file: Path) -> Record:
     """Read what `Record.write` wrote."""
     content: dict[str, Any] = json.loads(file.read_text())
     if content.get("format") != FORMAT:
         raise ValueError(f"{file} has format {content.get('format')}, expected {FORMAT}")
+    if "rates" not in content:
+        by = content.get("command", "another command")
+        raise OtherRecordError(f"{file} is the record of `{by}`, which has no timings of paths")
     content["rates"] = [Rates(**rates) for rates in content["rates"]]
     content["rows"] = [_row(row) for row in content["rows"]]
     return Record(**content)

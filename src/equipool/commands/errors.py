@@ -21,8 +21,11 @@ def fail(message: str, status: int = 1) -> NoReturn:
 @contextmanager
 def plain_errors(status: int = 1) -> Iterator[None]:
     """What goes wrong inside for a reason outside the program ends the command with its message:
-    values that cannot be, files that are not there or cannot be written, missing packages."""
+    values that cannot be, files that are not there or cannot be written, missing packages. Where
+    nobody reads on, as behind `| head`, typer ends the command without a word."""
     try:
         yield
+    except BrokenPipeError:
+        raise
     except (ValueError, OSError, ImportError) as error:
         fail(str(error), status)

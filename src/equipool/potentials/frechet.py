@@ -16,7 +16,9 @@ class FrechetMean(Potential):
     Args:
         distance: maps `x [N, C]` and `y [N, K]` to the distances `[N]`; a function or a module.
             It has to be differentiable where `x = y`, and at the layer's start. There
-            `torch.linalg.vector_norm` and `abs` have the gradient 0; `sqrt` gives NaN.
+            `torch.linalg.vector_norm` and `abs` have the gradient 0; `sqrt` gives NaN. To train,
+            it is differentiated twice, and `vector_norm` gives NaN as well: where elements may lie
+            exactly at the start, add a tiny number under the root.
 
     Example:
         >>> def between_logarithms(x, y):

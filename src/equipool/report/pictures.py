@@ -11,6 +11,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
 
 from equipool.report.groups import SIZE, Group
 
@@ -68,6 +69,12 @@ def label_axes(ax: Axes, title: str, x: str, y: str) -> None:
     ax.set_ylabel(y, fontsize=11)
 
 
+def label_steps(ax: Axes, title: str, y: str = "") -> None:
+    """As `label_axes` for an axis of steps, of which there may be millions."""
+    label_axes(ax, title, "training steps", y)
+    ax.xaxis.set_major_formatter(EngFormatter(sep=""))
+
+
 def _is_logarithmic(group: Group) -> bool:
     """Errors are; accuracies are not."""
     values = [run.value(entry) for run in group.runs for entry in run.curve]
@@ -86,7 +93,7 @@ def draw_curves(groups: Sequence[Group]) -> bytes:
             for group in same:
                 _draw_group(by_step, by_second, group, drawn[group.method])
             where = "" if size is None else f"{SIZE} {size}: "
-            label_axes(by_step, f"{where}by steps", "training steps", monitor)
+            label_steps(by_step, f"{where}by steps", monitor)
             label_axes(by_second, f"{where}by seconds", "seconds of training", "")
             if all(_is_logarithmic(group) for group in same):
                 by_step.set_yscale("log")
@@ -117,7 +124,7 @@ def draw_reported(groups: Sequence[Group], metrics: Sequence[str]) -> bytes:
             same = [group for group in groups if group.size == size]
             plot_means(by_step, by_second, same, metrics)
             where = "" if size is None else f"{SIZE} {size}: "
-            label_axes(by_step, f"{where}by steps", "training steps", "")
+            label_steps(by_step, f"{where}by steps")
             label_axes(by_second, f"{where}by seconds", "seconds of training", "")
     return content.getvalue()
 
@@ -221,7 +228,7 @@ def draw_inner(lines: Sequence[InnerLine]) -> bytes:
                 ax.set_yscale("log")
             if name in SHARES:
                 ax.set_ylim(-0.05, 1.05)
-            label_axes(ax, heading, "training steps", "")
+            label_steps(ax, heading)
         for ax in axes.flat[len(names) :]:
             ax.set_axis_off()
         axes[0, 0].legend(fontsize=9, frameon=False)
