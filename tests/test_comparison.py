@@ -1,40 +1,26 @@
 """`compare_gradients`: the numbers are right, and the layer is left alone."""
 
-import ast
 import copy
-import json
 import math
-import re
-import sys
-from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import nn
 
-import equipool.comparison
 from cases import Quadratic, flatten, make_layer, make_sets, offsets
 from equipool import (
     EquilibriumAggregation,
     Nesterov,
     NoRegularizer,
     OneStep,
-    ResNetPotential,
     SquaredNorm,
     Truncated,
     Unrolled,
 )
-from equipool.comparison import cost
-from equipool.comparison.agreement import Agreement, agreement
 from equipool.comparison.compare import compare_gradients, usual_ways
-from equipool.comparison.cost import Seconds, peak_bytes_of, seconds_of
-from equipool.comparison.result import GradientComparison, GradientRow, percent
 from equipool.differentiation import Implicit
 from equipool.potentials.convex import ConvexPotential
 
-CPU = torch.device("cpu")
 SETS = make_sets((3, 5, 1, 4), dtype=torch.float32)
 
 
@@ -222,144 +208,6 @@ class TestErrors:
     def test_loss(self, layer, loss, message):
         with pytest.raises(ValueError, match=message):
             compare_gradients(layer, SETS[0], loss=loss)
-
-
-class TestAgreement:
-    @given(st.lists(st.tuples(*[st.floats(-5, 5)] * 2), min_size=1, max_size=6), st.floats(0.1, 9))
-    def test_of_a_multiple(self, pairs, factor):
-        vector = torch.tensor([a for a, _ in pairs], dtype=torch.float64) + 6
-        found = agreement(factor * vector, vector)
-        assert found.cosine == pytest.approx(1)
-        assert found.relative_error == pytest.approx(abs(factor - 1), abs=1e-12)
-        assert agreement(-vector, vector).cosine == pytest.approx(-1)
-
-    def test_of_vectors_whose_squares_are_out_of_range(self):
-        large = torch.tensor([3e200, 4e200], dtype=torch.float64)
-        assert agreement(large, large / 1e300) == Agreement(pytest.approx(1), pytest.approx(1e300))
-        assert agreement(large / 1e300, large).relative_error == pytest.approx(1)
-
-    def test_of_zero(self):
-        zero, one = torch.zeros(2), torch.ones(2)
-        assert agreement(zero, zero) == Agreement(1.0, 0.0)
-        assert agreement(zero, one) == Agreement(0.0, 1.0)
-        assert agreement(one, zero) == Agreement(0.0, math.inf)
-        assert agreement(torch.zeros(0), torch.zeros(0)) == Agreement(1.0, 0.0)
-
-    @pytest.mark.parametrize("bad", [math.nan, math.inf])
-    def test_of_what_is_not_finite(self, bad):
-        for pair in ((torch.tensor([bad]), torch.ones(1)), (torch.ones(1), torch.tensor([bad]))):
-            assert math.isnan(agreement(*pair).cosine)
-            assert math.isnan(agreement(*pair).relative_error)
-
-
-class TestCost:
-    def test_peak_memory_is_the_most_held_at_a_time(self):
-        def step():
-            first = torch.empty(10**6, dtype=torch.uint8)
-            second = torch.empty(2 * 10**6, dtype=torch.uint8)
-            del first
-            third = torch.empty(5 * 10**5, dtype=torch.uint8)
-            del second, third
-
-        assert peak_bytes_of(step, CPU) == pytest.approx(3 * 10**6, rel=0.01)
-
-    def test_peak_memory_does_not_count_what_was_there(self):
-        held = torch.ones(10**6)
-        peak = peak_bytes_of(lambda: (held * 2, held * 3), CPU)
-        assert peak == pytest.approx(8 * 10**6, rel=0.01)
-
-    def test_memory_of_unrolling_grows_where_every_step_is_kept(self):
-        """Left to automatic differentiation, a step keeps its activations."""
-        torch.manual_seed(0)
-        layer = EquilibriumAggregation(3, 4, potential=ResNetPotential(3, 4, factored=False))
-        x = torch.randn(200, 3)
-        peaks = {}
-        for layer.num_steps in (2, 12):
-            found = compare_gradients(layer, x, ways=[Unrolled(), OneStep()], repeats=1)
-            peaks[layer.num_steps] = [row.peak_bytes for row in found.rows]
-        assert peaks[12][0] > 3 * peaks[2][0]
-        assert peaks[12][1] < 1.2 * peaks[2][1]
-
-    def test_time_is_the_median_of_the_repeats(self, monkeypatch):
-        clock = iter([0.0, 5.0, 10.0, 11.0, 20.0, 22.0])
-        monkeypatch.setattr(cost.time, "perf_counter", lambda: next(clock))
-        calls = []
-        found = seconds_of(lambda: calls.append(1), CPU, repeats=3)
-        assert found == Seconds(median=2.0, fastest=1.0, slowest=5.0)
-        assert len(calls) == 3
-
-
-def make_comparison():
-    rows = (
-        GradientRow("Unrolled()", Agreement(1.0, 1e-7), Agreement(0.999999, 2e-7),
-                    Seconds(0.25, 0.2, 0.3), 3 * 2**20, 0.5, None),
-        GradientRow("Other(1)", None, Agreement(math.nan, math.nan),
-                    Seconds(0.001, 0.0005, 0.002), 2**19, 1.0, 0.25),
-        GradientRow("Third()", Agreement(0.5, 0.0), Agreement(0.5, math.inf),
-                    Seconds(0.001, 0.0005, 0.002), 2**19, 0.999, 0.0),
-    )  # fmt: skip
-    return GradientComparison(rows, "a setting")
-
-
-class TestResult:
-    def test_as_text_has_aligned_columns(self):
-        setting, blank, *lines = str(make_comparison()).splitlines()
-        assert (setting, blank) == ("a setting", "")
-        ends = [[match.end() for match in re.finditer(r"\S+(?: \S+)*", line)] for line in lines]
-        assert ends[0][1:] == ends[3][1:]
-        assert lines[1].split()[:3] == ["Unrolled()", "1.0000", "1e-07"]
-        assert "0.9999" in lines[1]
-        assert "250" in lines[1]
-        assert "200-300" in lines[1]
-        assert lines[2].count("not finite") == 2
-        assert lines[2].endswith("100 %       25 %")
-
-    def test_as_markdown_has_the_same_cells(self):
-        heading, rule, *lines = make_comparison().markdown().splitlines()
-        assert len({line.count("|") for line in (heading, rule, *lines)}) == 1
-        first = [cell.strip() for cell in lines[0].strip("|").split("|")]
-        assert first[0] == "`Unrolled()`"
-        assert first[1:] == make_comparison().rows[0].cells()[1:]
-
-    def test_as_numbers_alone(self):
-        content = json.loads(json.dumps(make_comparison().as_dict()))
-        assert content["setting"] == "a setting"
-        assert content["rows"][0]["parameters"] == {"cosine": 1.0, "relative_error": 1e-7}
-        assert content["rows"][1]["parameters"] is None
-
-    def test_part_of_the_sets_is_never_shown_as_none_or_all(self):
-        assert [percent(f) for f in (0.0, 1e-4, 0.25, 0.9999, 1.0)] == [
-            "0 %", "< 1 %", "25 %", "> 99 %", "100 %",
-        ]  # fmt: skip
-
-    @pytest.mark.parametrize("ending", ["svg", "png"])
-    def test_plot(self, tmp_path, ending):
-        file = tmp_path / f"comparison.{ending}"
-        make_comparison().plot(str(file))
-        assert file.stat().st_size > 1000
-        if ending == "svg":
-            text = file.read_text()
-            assert "Other(1), 25 % fell back" in text
-            assert "not finite" in text
-            first = file.read_bytes()
-            make_comparison().plot(file)
-            assert file.read_bytes() == first
-
-    def test_plot_without_matplotlib_says_what_to_install(self, tmp_path, monkeypatch):
-        monkeypatch.setitem(sys.modules, "matplotlib", None)
-        monkeypatch.delitem(sys.modules, "equipool.comparison.picture", raising=False)
-        with pytest.raises(ModuleNotFoundError, match=r'pip install "equipool\[report\]"'):
-            make_comparison().plot(tmp_path / "comparison.svg")
-
-    def test_comparing_alone_needs_no_matplotlib(self):
-        """It is imported by one file, and that one where something is drawn."""
-        for path in Path(equipool.comparison.__file__).parent.glob("*.py"):
-            tree = ast.parse(path.read_text(encoding="utf-8"))
-            outside = [ast.unparse(node) for node in tree.body
-                       if isinstance(node, ast.Import | ast.ImportFrom)]  # fmt: skip
-            drawing = path.name == "picture.py"
-            assert any("matplotlib" in line for line in outside) == drawing
-            assert not any("picture" in line for line in outside)
 
 
 class TestUsualWays:

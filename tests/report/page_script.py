@@ -53,16 +53,21 @@ def rows(table):
 
 def page_of_blocks(script, folder, monkeypatch, *names):
     """Let the script read `folder/records`, and write to `folder/figures` and to a page that has a
-    place for each of these tables; the three."""
+    place for each of these tables; the folder of records."""
     records, figures, page = folder / "records", folder / "figures", folder / "page.md"
     for name, value in {"RECORDS": records, "FIGURES": figures, "PAGE": page}.items():
         monkeypatch.setattr(script, name, value)
     figures.mkdir()
     page.write_text("".join(f"<!-- generated: {name} -->\n<!-- end -->\n" for name in names))
-    return records, figures, page
+    return records
 
 
-def drawn_pictures(figures):
-    """Names of the pictures there."""
-    assert all(file.read_bytes().startswith(b"\x89PNG") for file in figures.iterdir())
-    return {file.name for file in figures.iterdir()}
+def check_main(script, lines, pictures):
+    """That the script writes these lines to its page, and draws pictures of these names."""
+    script.main()
+    text = script.PAGE.read_text()
+    for line in lines:
+        assert line in text
+    drawn = list(script.FIGURES.iterdir())
+    assert all(file.read_bytes().startswith(b"\x89PNG") for file in drawn)
+    assert {file.name for file in drawn} == pictures

@@ -3,6 +3,7 @@
 import json
 from dataclasses import asdict, replace
 
+from equipool.report import read_runs
 from equipool.tasks import MedianTask
 from equipool.training import Record, TrainingConfig
 from equipool.training.config import chosen_config
@@ -51,6 +52,12 @@ def write_records(folder, *records):
     for file, one in zip(files, records, strict=True):
         one.write(file)
     return files
+
+
+def written(folder, *records):
+    """A new folder with a file for each; the runs."""
+    folder.mkdir(parents=True)
+    return read_runs(write_records(folder, *records))
 
 
 def write_folder(folder, made, points, record=True):

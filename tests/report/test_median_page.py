@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from page_script import check_page, drawn_pictures, load_script, needs_page, page_of_blocks, rows
-from records import record, write_folder, write_records
+from page_script import check_main, check_page, load_script, needs_page, page_of_blocks, rows
+from records import record, write_folder, write_records, written
 
 from equipool.report import read_runs
 
@@ -53,11 +53,8 @@ def runs(tmp_path):
 @pytest.fixture
 def speeds(tmp_path):
     """A step of equilibrium takes as long as four of the sum."""
-    folder = tmp_path / "speed"
-    folder.mkdir()
-    return read_runs(
-        write_records(folder, alone("sum", 0.1), alone("attention", 0.2), alone("equilibrium", 0.4))
-    )
+    some = alone("sum", 0.1), alone("attention", 0.2), alone("equilibrium", 0.4)
+    return written(tmp_path / "speed", *some)
 
 
 def test_the_errors_of_the_seeds_beside_the_rivals(runs, speeds):
@@ -192,24 +189,21 @@ def test_the_pictures_are_drawn_from_their_runs(runs, speeds, tmp_path, monkeypa
 
 def test_all_is_made_from_the_folders_of_records(tmp_path, monkeypatch):
     names = ("results", "sizes", "seconds", "settings")
-    records, figures, page = page_of_blocks(script, tmp_path, monkeypatch, *names)
-    for folder, some in {
-        "median": [made([1.0, 1.0, 1.0, 0.5], "sum"), made([1.0], "sum", embedding=8)],
-        "median-speed": [alone("sum", 0.1)],
-        "median-settings": [made([1.0, 3.0], "sum")],
-    }.items():
-        (records / folder).mkdir(parents=True)
-        write_records(records / folder, *some)
+    records = page_of_blocks(script, tmp_path, monkeypatch, *names)
+    shorter = made([1.0], "sum", embedding=8)
+    written(records / "median", made([1.0, 1.0, 1.0, 0.5], "sum"), shorter)
+    written(records / "median-speed", alone("sum", 0.1))
+    written(records / "median-settings", made([1.0, 3.0], "sum"))
     (records / "median-inner").mkdir()
     point = {"step": 10, "inner": {"aggregation": {"residual": 0.5}}, "spikes": 0, "skipped": 0}
     write_folder(records / "median-inner" / "run", made([1.0], "equilibrium"), [point])
-    script.main()
-    text = page.read_text()
-    assert "| 16 | sum | 1 | 40 | 0.5 | - |" in text
-    assert "| 8 | sum | 1 | 10 | 1 | - |" in text
-    assert "| 16 | sum | 100 | 1 (step 20) | 0.5 (step 40) |" in text
-    assert "| sum | 1 | 20 | 3 | 1 | 3 |" in text
-    assert drawn_pictures(figures) == {"median-curves.png", "median-sizes.png", "median-inner.png"}
+    lines = (
+        "| 16 | sum | 1 | 40 | 0.5 | - |",
+        "| 8 | sum | 1 | 10 | 1 | - |",
+        "| 16 | sum | 100 | 1 (step 20) | 0.5 (step 40) |",
+        "| sum | 1 | 20 | 3 | 1 | 3 |",
+    )
+    check_main(script, lines, {"median-curves.png", "median-sizes.png", "median-inner.png"})
 
 
 @needs_page("median")

@@ -4,17 +4,10 @@ from dataclasses import replace
 
 import pytest
 from molecule_records import TRAINING, on_molecules
-from page_script import check_page, drawn_pictures, load_script, needs_page, page_of_blocks, rows
-from records import write_folder, write_records
-
-from equipool.report import read_runs
+from page_script import check_main, check_page, load_script, needs_page, page_of_blocks, rows
+from records import write_folder, written
 
 script = load_script("molecules")
-
-
-def written(folder, *records):
-    folder.mkdir(parents=True)
-    return read_runs(write_records(folder, *records))
 
 
 @pytest.fixture
@@ -237,7 +230,7 @@ def test_the_picture_of_an_ablation_needs_all_its_seconds(runs, cost, tmp_path, 
 
 def test_all_is_made_from_the_folders_of_records(tmp_path, monkeypatch):
     names = ("results", "toxcast", "qm9", "capacity")
-    records, figures, page = page_of_blocks(script, tmp_path, monkeypatch, *names)
+    records = page_of_blocks(script, tmp_path, monkeypatch, *names)
     sizes = [
         on_molecules([0.5], [0.5], "equilibrium", potential=potential)
         for potential in ((6, 3), (60, 30))
@@ -249,13 +242,13 @@ def test_all_is_made_from_the_folders_of_records(tmp_path, monkeypatch):
                                                     dataset="qm9"))  # fmt: skip
     written(records / "molecules-ablations" / "capacity", *sizes)
     written(records / "molecules-speed", *sizes)
-    script.main()
-    text = page.read_text()
-    assert "| GIN | sum | sum | 1 | 1 | 0.5000 | 0.2500 |" in text
-    assert "| GIN | sum | sum | 1 | 1 | 0.5000 | 0.7500 |" in text
-    assert "| GIN | sum | sum | 1 | 1 | 0.5000 | 0.1250 |" in text
-    assert "| equilibrium | [60, 30] | 1 | 1 | 0.5000 | 0.5000 | 0.5000 | 1,234 | 10 |" in text
-    assert drawn_pictures(figures) == {"molecules-epochs.png", "molecules-capacity.png"}
+    lines = (
+        "| GIN | sum | sum | 1 | 1 | 0.5000 | 0.2500 |",
+        "| GIN | sum | sum | 1 | 1 | 0.5000 | 0.7500 |",
+        "| GIN | sum | sum | 1 | 1 | 0.5000 | 0.1250 |",
+        "| equilibrium | [60, 30] | 1 | 1 | 0.5000 | 0.5000 | 0.5000 | 1,234 | 10 |",
+    )
+    check_main(script, lines, {"molecules-epochs.png", "molecules-capacity.png"})
 
 
 @needs_page("molecules")

@@ -3,15 +3,9 @@
 from dataclasses import replace
 
 import pytest
-from records import HARDWARE, record, write_records
+from records import HARDWARE, record, written
 
-from equipool.report import read_runs
 from equipool.report.alone import check_timed, seconds_alone, timed, untimed
-
-
-def written(folder, *records):
-    folder.mkdir()
-    return read_runs(write_records(folder, *records))
 
 
 def clock(made, *seconds):

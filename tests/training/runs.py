@@ -1,8 +1,9 @@
-"""What is left of a run, to be compared."""
+"""Runs of the toy, and what is left of a run, to be compared."""
 
 import torch
+from toy import Toy, config
 
-from equipool.training import read_log
+from equipool.training import read_log, train
 from equipool.training.checkpoint import Checkpoints
 from equipool.training.progress import Progress
 
@@ -53,3 +54,10 @@ class Heard(Progress):
 
     def __contains__(self, part):
         return any(part in text for text in self.texts)
+
+
+def run(tmp_path, task=None, training=None, name="run", **more):
+    """Train quietly; the directory."""
+    more = {"device": "cpu", "progress": Heard()} | more
+    train(task or Toy(), training or config(), tmp_path / name, **more)
+    return tmp_path / name

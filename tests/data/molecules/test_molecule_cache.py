@@ -1,59 +1,24 @@
-import errno
-import json
+"""The file of a data set that was prepared: what it serves for, and when it is made again."""
+
 import os
-import shutil
 import subprocess
 import sys
-import threading
-import weakref
-from contextlib import contextmanager
 from dataclasses import fields
 
 import pytest
 import torch
 from molecule_files import ODD, files_in, write_csv
-from safetensors.torch import load_file
+from tox21_table import SMILES, TOX21, refuse_to_prepare, write_table
 
 from equipool.data.download import MissingDataError
-from equipool.data.folder import using_data_folder
 from equipool.data.molecules import (
     CsvSource,
     MoleculeSet,
     RandomSplit,
     load_molecules,
     load_problems,
-    loading,
 )
-from equipool.data.molecules import featurising as featurising_module
-from equipool.data.molecules.cache import write_cache
-from equipool.data.molecules.checked_file import (
-    Stream,
-    UnusableFileError,
-    check,
-    read_about,
-    read_tensors,
-    write_checked,
-)
-from equipool.data.molecules.locking import alone
-
-SMILES = [*ODD] * 30  # more than a batch
-TOX21 = ["NR-AR", "NR-AR-LBD", "NR-AhR", "NR-Aromatase", "NR-ER", "NR-ER-LBD", "NR-PPAR-gamma",
-         "SR-ARE", "SR-ATAD5", "SR-HSE", "SR-MMP", "SR-p53"]  # fmt: skip
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """A data folder with a table, and a user's cache folder."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("EQUIPOOL_DATA", str(tmp_path / "data"))
-    (tmp_path / "data").mkdir()
-    write_table(tmp_path / "data", SMILES)
-    return tmp_path / "data"
-
-
-def write_table(folder, smiles):
-    rows = [[text, *(["1", "0", ""] * 4)] for text in smiles]
-    return write_csv(folder / "tox21.csv.gz", ["smiles", *TOX21], rows)
+from equipool.data.molecules.checked_file import check, read_about
 
 
 def same(first, second):
@@ -65,13 +30,6 @@ def same(first, second):
         elif field.name != "split":
             assert one == other
     assert all(torch.equal(first.split[part], second.split[part]) for part in first.split)
-
-
-def refuse_to_prepare(monkeypatch):
-    def refuse(source, path):
-        raise AssertionError(f"{path} is made again")
-
-    monkeypatch.setattr(loading, "prepare", refuse)
 
 
 def test_the_second_time_the_file_is_read(folder, monkeypatch):
@@ -202,163 +160,6 @@ def test_nothing_there_says_how_to_get_it(tmp_path, monkeypatch):
     assert files_in(tmp_path) == []
 
 
-class Interrupted(Exception):  # noqa: N818 - what it is
-    pass
-
-
-def interrupt_second_piece(monkeypatch):
-    made = []
-    original = featurising_module.make_piece
-
-    def make_piece(*arguments):
-        if made:
-            raise Interrupted
-        made.append(None)
-        return original(*arguments)
-
-    monkeypatch.setattr(featurising_module, "make_piece", make_piece)
-
-
-def test_an_interruption_leaves_nothing_half(folder, monkeypatch):
-    with monkeypatch.context() as patch:
-        interrupt_second_piece(patch)
-        with pytest.raises(Interrupted):
-            load_molecules("tox21")
-    assert files_in(folder) == ["molecules", "molecules/tox21.lock", "tox21.csv.gz"]
-    assert len(load_molecules("tox21")) == len(SMILES)
-
-
-def test_an_interruption_leaves_the_old_file(folder, monkeypatch):
-    load_molecules("tox21")
-    path = folder / "molecules" / "tox21.safetensors"
-    before = path.read_bytes()
-    write_table(folder, SMILES[:-1])
-    with monkeypatch.context() as patch:
-        interrupt_second_piece(patch)
-        with pytest.raises(Interrupted):
-            load_molecules("tox21")
-    assert path.read_bytes() == before
-
-
-@pytest.mark.parametrize("before", [True, False])
-def test_a_full_disk_leaves_nothing_half(folder, monkeypatch, before):
-    path = folder / "molecules" / "tox21.safetensors"
-    if before:
-        load_molecules("tox21")
-        write_table(folder, SMILES[:-1])
-    content = path.read_bytes() if before else None
-
-    def refuse(descriptor):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("equipool.data.molecules.checked_file.os.fsync", refuse)
-        with pytest.raises(OSError, match="No space left"):
-            load_molecules("tox21")
-    assert (path.read_bytes() if path.exists() else None) == content
-    assert not (folder / "molecules" / ".tox21.partial").exists()
-
-
-def test_what_a_killed_process_left_is_cleared_away(folder):
-    left = folder / "molecules" / ".tox21.partial"
-    left.mkdir(parents=True)
-    (left / "atoms").write_bytes(b"half of it")
-    (left / "tox21.safetensors").write_bytes(b"half of it")
-    assert len(load_molecules("tox21")) == len(SMILES)
-    assert not left.exists()
-
-
-def test_a_process_that_waited_uses_what_the_other_made(folder, monkeypatch):
-    with using_data_folder(folder.parent / "elsewhere"):
-        shutil.copytree(folder, folder.parent / "elsewhere")
-        load_molecules("tox21")
-
-    @contextmanager
-    def wait_for_the_other(path):
-        shutil.copy(folder.parent / "elsewhere" / "molecules" / "tox21.safetensors", path.parent)
-        yield
-
-    monkeypatch.setattr(loading, "alone", wait_for_the_other)
-    refuse_to_prepare(monkeypatch)
-    assert len(load_molecules("tox21")) == len(SMILES)
-
-
-def test_one_process_at_a_time(tmp_path, monkeypatch):
-    waiting, entered = threading.Event(), threading.Event()
-    monkeypatch.setattr("equipool.data.molecules.locking.say", lambda text: waiting.set())
-
-    def other():
-        with alone(tmp_path / "lock"):
-            entered.set()
-
-    thread = threading.Thread(target=other)
-    with alone(tmp_path / "lock"):
-        thread.start()
-        assert waiting.wait(timeout=30)
-        assert not entered.is_set()
-    thread.join(timeout=30)
-    assert entered.is_set()
-
-
-def test_a_folder_that_nobody_may_write_to(folder, tmp_path, monkeypatch):
-    """The file goes to the folder of EQUIPOOL_DATA, or else to the user's cache folder."""
-    shared = tmp_path / "shared"
-    shutil.copytree(folder, shared)
-    shared.chmod(0o555)
-    load_molecules("tox21", shared)
-    assert (folder / "molecules" / "tox21.safetensors").exists()
-    assert files_in(shared) == ["tox21.csv.gz"]
-
-    monkeypatch.setenv("EQUIPOOL_DATA", str(shared))
-    load_molecules("tox21")
-    made = tmp_path / "cache" / "equipool" / "molecules" / "tox21.safetensors"
-    assert made.exists()
-    refuse_to_prepare(monkeypatch)
-    load_molecules("tox21")
-    with using_data_folder(shared):
-        load_molecules("tox21")
-
-
-def test_no_folder_can_be_written_to(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("equipool.data.molecules.places._can_be_written", lambda place: False)
-    with pytest.raises(PermissionError, match="EQUIPOOL_DATA"):
-        load_molecules("tox21")
-
-
-def test_pieces_are_not_kept(folder, tmp_path):
-    """When a piece is asked for, the one before the last is no longer in memory."""
-    source = CsvSource(folder / "tox21.csv.gz")
-    contents = source.examine()
-    seen = []
-
-    def watched():
-        for piece in source.pieces(contents):
-            assert all(earlier() is None for earlier in seen[:-1])
-            seen.append(weakref.ref(piece))
-            yield piece
-            del piece
-
-    write_cache(tmp_path / "file", tmp_path, source, contents, watched())
-    assert len(seen) > 1
-    assert seen[-1]() is None
-
-
-def test_a_table_is_read_as_its_molecules_are_asked_for(folder, monkeypatch):
-    read = []
-    original = CsvSource._batches
-
-    def batches(self):
-        for batch in original(self):
-            read.append(batch)
-            yield batch
-
-    monkeypatch.setattr(CsvSource, "_batches", batches)
-    source = CsvSource(folder / "tox21.csv.gz")
-    pieces = source.pieces(source.examine())
-    next(pieces)
-    assert len(read) == 1
-
-
 def test_problems_that_other_versions_found_are_told_so(folder, monkeypatch, capsys):
     """The file serves all the same."""
     versions = {"ogb": "1.2", "rdkit": "2020.9"}
@@ -396,60 +197,3 @@ def test_preparing_says_what_must_be_installed(folder, monkeypatch):
     monkeypatch.setattr("equipool.data.molecules.extras.NEEDED", ("rdkit", "no_such_module"))
     with pytest.raises(ImportError, match=r"needs no_such_module. .*equipool\[molecules\]"):
         load_molecules("tox21")
-
-
-def small_file(path):
-    tensors = {
-        "bytes": Stream("U8", (5,), [bytes([1, 2]), bytes([3, 4, 5])]),
-        "numbers": Stream("I64", (2, 1), [(7).to_bytes(8, "little"), (8).to_bytes(8, "little")]),
-        "none": Stream("F32", (0, 3), []),
-    }
-    write_checked(path, {"what": "é"}, tensors)
-    return path
-
-
-def test_a_checked_file_is_a_file_of_safetensors(tmp_path):
-    path = small_file(tmp_path / "small")
-    check(path)
-    assert read_about(path) == {"what": "é"}
-    for read in (read_tensors, load_file):
-        found = read(path)
-        assert set(found) == {"bytes", "numbers", "none"}
-        assert found["bytes"].tolist() == [1, 2, 3, 4, 5]
-        assert found["numbers"].tolist() == [[7], [8]]
-        assert found["none"].shape == (0, 3)
-
-
-def test_tensors_are_aligned(tmp_path):
-    content = small_file(tmp_path / "small").read_bytes()
-    length = int.from_bytes(content[:8], "little")
-    header = json.loads(content[8 : 8 + length])
-    assert length % 8 == 0
-    assert header["numbers"]["data_offsets"] == [0, 16]
-    assert header["none"]["data_offsets"] == [16, 16]
-    assert header["bytes"]["data_offsets"] == [16, 21]
-
-
-def test_every_damaged_byte_is_found(tmp_path):
-    path = small_file(tmp_path / "small")
-    content = path.read_bytes()
-    for at in range(len(content)):
-        damaged = bytearray(content)
-        damaged[at] ^= 0xFF
-        path.write_bytes(damaged)
-        with pytest.raises(UnusableFileError, match="is damaged"):
-            check(path)
-
-
-def test_every_cut_is_found(tmp_path):
-    path = small_file(tmp_path / "small")
-    content = path.read_bytes()
-    for length in range(len(content)):
-        path.write_bytes(content[:length])
-        with pytest.raises(UnusableFileError, match="is damaged"):
-            check(path)
-
-
-def test_a_tensor_that_is_not_of_its_shape_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="expected 3 bytes by their shapes, found 2"):
-        write_checked(tmp_path / "small", {}, {"bytes": Stream("U8", (3,), [b"ab"])})

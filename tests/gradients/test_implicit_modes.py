@@ -1,0 +1,140 @@
+"""The implicit gradient in other precisions, by kernels, captured and compiled; what is refused."""
+
+import pytest
+import torch
+from implicit_cases import SIZES, gradients, resnet_layer
+
+import equipool
+from cases import Quadratic, assert_near, flatten, make_layer, make_sets
+from equipool import EquilibriumAggregation
+from equipool.differentiation import Implicit
+from equipool.linear_solvers import ConjugateGradients
+from equipool.ops import momentum
+from equipool.ops.resnet_gradient import binding
+
+
+@pytest.mark.parametrize("factored", [True, False], ids=["factored", "autograd"])
+@pytest.mark.parametrize("kind", ["bfloat16", "autocast"])
+def test_half_precision(kind, factored):
+    """Products of eight bits: the gradient is the exact one as far as they allow."""
+    options = {"num_steps": 200, "factored": factored}
+    x, index = flatten(make_sets(SIZES))
+    exact = resnet_layer(**options)
+    exact.differentiation = Implicit()
+    expected = torch.cat([g.flatten() for g in gradients(exact, x, index).values()])
+    dtype = torch.bfloat16 if kind == "bfloat16" else torch.float32
+    layer = resnet_layer(**options, dtype=dtype)
+    layer.differentiation = Implicit(ConjugateGradients(max_steps=20, tolerance=1e-2), 0.1)
+    with torch.autocast("cpu", torch.bfloat16, enabled=kind == "autocast"):
+        x = x.to(dtype).requires_grad_()
+        solution = layer.solve(x, index)
+    solution.y.double().sin().sum().backward()
+    found = torch.cat([x.grad.flatten(), *(p.grad.flatten() for p in layer.parameters())]).double()
+    assert not solution.fallback.any()
+    assert torch.cosine_similarity(found, expected, dim=0) > 0.99
+
+
+def test_the_hessian_is_taken_in_the_precision_of_the_forward_pass():
+    seen = []
+
+    class Watching(Quadratic):
+        def forward(self, x, y):
+            seen.append(torch.is_autocast_enabled("cpu"))
+            return super().forward(x, y)
+
+    layer = EquilibriumAggregation(3, 3, potential=Watching(), differentiation=Implicit())
+    layer.num_steps = 100
+    with torch.autocast("cpu", torch.bfloat16):
+        y = layer(make_sets((4,), dtype=torch.float32)[0])
+    forward = len(seen)
+    y.sum().backward()
+    assert len(seen) > forward
+    assert all(seen)
+
+
+def test_with_the_kernels(monkeypatch):
+    """On a GPU where there is one, in Triton's interpreter elsewhere; one set falls back."""
+    pytest.importorskip("triton")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    layer = make_layer(
+        hidden=(5, 3), learning_rate=0.03, momentum=0.8, seed=2, num_steps=40, dtype=torch.float32
+    )
+    x, index = flatten(make_sets((3, 0, 5), dtype=torch.float32))
+    tolerance = float(layer.solve(x, index).residual[[0, 2]].mean())
+    layer.differentiation = Implicit(tolerance=tolerance, fallback_steps=2)
+    expected = gradients(layer, x, index)
+    solution = layer.solve(x, index)
+    solution.y.sin().sum().backward()
+    assert solution.fallback.sum() == 1
+    for module in (binding, momentum):
+        monkeypatch.setattr(module, "kernels_serve", lambda x: x.dtype != torch.float64)
+    layer, x, index = layer.to(device), x.to(device), index.to(device)
+    found = gradients(layer, x, index)
+    for name, gradient in expected.items():
+        assert_near(found[name].cpu(), gradient, 1e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_in_a_cuda_graph():
+    """Nothing is looked at on the host, and what is found out in a replay is reported."""
+    layer = make_layer(
+        hidden=(5, 3), learning_rate=0.03, momentum=0.8, seed=2, num_steps=60, dtype=torch.float32
+    ).cuda()
+    x, index = (t.cuda() for t in flatten(make_sets((3, 0, 5, 1), dtype=torch.float32)))
+    layer.differentiation = Implicit(ConjugateGradients(8), 0.1, fallback_steps=2)
+    expected = gradients(layer, x, index, dim_size=4)
+    mask = torch.ones(len(x), dtype=torch.bool, device="cuda")
+
+    def step():
+        layer.zero_grad(set_to_none=True)
+        solution = layer.solve(x, index, mask=mask, dim_size=4)
+        solution.y.sin().sum().backward()
+        return solution.fallback, [parameter.grad for parameter in layer.parameters()]
+
+    fallback, found = equipool.capture_step(step)()
+    for gradient, other in zip(found, list(expected.values())[1:], strict=True):
+        assert_near(gradient, other, 1e-3)
+    assert fallback.shape == (4,)
+
+
+@pytest.mark.parametrize("power", [1, 2], ids=["linear", "square"])
+def test_a_second_gradient_is_refused(power):
+    layer = make_layer(factored=False)
+    layer.differentiation = Implicit()
+    x = make_sets((3,))[0].requires_grad_()
+    with pytest.raises(RuntimeError, match=r"use differentiation=Unrolled\(\)"):
+        torch.autograd.grad(layer(x).pow(power).sum(), x, create_graph=True)
+
+
+def test_transforms_are_refused():
+    layer = make_layer(factored=False)
+    layer.differentiation = Implicit()
+    with pytest.raises(RuntimeError, match=r"torch.func do not pass through Implicit\(\)"):
+        torch.func.grad(lambda x: layer(x).sum())(make_sets((3,))[0])
+
+
+@pytest.mark.compile
+@pytest.mark.filterwarnings("ignore:.*Function'> should not be instant:DeprecationWarning")
+@pytest.mark.parametrize("factored", [True, False], ids=["factored", "autograd"])
+def test_compiled(factored):
+    """Every step of the linear solver is taken there, so there are few; one set falls back."""
+    layer = make_layer(
+        hidden=(5, 3), learning_rate=0.03, momentum=0.8, num_steps=8, factored=factored
+    )
+    x, index = flatten(make_sets((3, 0, 5, 1)))
+    residual = layer.solve(x, index).residual
+    layer.differentiation = Implicit(
+        ConjugateGradients(5, tolerance=1e-3), float(residual.max()) * 0.99, fallback_steps=2
+    )
+    assert layer.solve(x, index).fallback.sum() == 1
+    expected = gradients(layer, x, index)
+    torch.compiler.reset()
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    x.requires_grad_()
+    layer.zero_grad()
+    compiled(x, index, dim_size=4).sin().sum().backward()
+    found = {"x": x.grad, **{name: p.grad for name, p in layer.named_parameters()}}
+    torch.compiler.reset()
+    for name, gradient in expected.items():
+        assert_near(found[name], gradient, 1e-12)
