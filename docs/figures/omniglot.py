@@ -10,7 +10,8 @@ reproduction/omniglot.md, and printed; `blocks` has the names.
 
 The experiment is in records/omniglot. In records/omniglot-speed are short runs that had the device
 to themselves, one at least of the settings of each run of the experiment: seconds are those of its
-steps.
+steps. In records/omniglot-pilot are runs that settings were chosen by, some of them stopped before
+their end.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from equipool.data import using_data_folder
 from equipool.report import RunResult, Summary, markdown
 from equipool.report.alone import check_timed, seconds_alone, timed
 from equipool.report.blocks import fill_blocks
+from equipool.report.changed import Changed, changed_groups
 from equipool.report.groups import Group, mean_of
 from equipool.report.pictures import plot_means
 from equipool.report.recorded import group_by, recorded, span
@@ -180,6 +182,34 @@ def steps_before(run: RunResult) -> int:
     return int(run.curve[0]["step"]) if len(run.curve) > 1 else 0
 
 
+def pilot(runs: Sequence[RunResult]) -> Summary:
+    """Accuracies of shorter runs at their last evaluation, each method's best first."""
+    headings = ("what was changed", "learning rate", "steps", "validation accuracy",
+                "test accuracy")  # fmt: skip
+    found = sorted(changed_groups(runs), key=lambda one: -_validation(one.group))
+    best: dict[str, float] = {}
+    for one in found:
+        best.setdefault(one.group.settings["aggregation"], _validation(one.group))
+    ordered = sorted(found, key=lambda one: -best[one.group.settings["aggregation"]])
+    return Summary("pilot", headings, tuple(map(_tried, ordered)))
+
+
+def _validation(group: Group) -> float:
+    mean = mean_of(group.final_values("validation_accuracy"))
+    return -1.0 if mean is None else mean
+
+
+def _tried(changed: Changed) -> tuple[str, ...]:
+    runs = changed.group.runs
+    return (
+        changed.told("learning_rate"),
+        f"{runs[0].config['training']['learning_rate']:g}",
+        span([run.curve[-1]["step"] for run in runs]),
+        percent(changed.group.final_values("validation_accuracy")),
+        percent(changed.group.final_values(TEST)),
+    )
+
+
 def ran_on(runs: Sequence[RunResult]) -> str:
     """On what, and with what, in words."""
     pieces = [piece for run in runs for piece in run.ran_on]
@@ -192,7 +222,9 @@ def _listed(names: set[str]) -> str:
     return " and ".join(sorted(names))
 
 
-def blocks(runs: Sequence[RunResult], alone: Sequence[RunResult]) -> dict[str, str]:
+def blocks(
+    runs: Sequence[RunResult], alone: Sequence[RunResult], pilots: Sequence[RunResult]
+) -> dict[str, str]:
     """What is generated, by its name on the page."""
     check_timed(runs, alone)
     groups = grouped(timed(runs, alone))
@@ -202,6 +234,7 @@ def blocks(runs: Sequence[RunResult], alone: Sequence[RunResult]) -> dict[str, s
         "times": markdown(times(groups)),
         "by_number": markdown(by_number(groups)),
         "throughput": markdown(throughput(alone)),
+        "pilot": markdown(pilot(pilots)),
     }
 
 
@@ -292,6 +325,13 @@ def draw_examination(folder: Path, out: Path) -> None:
     draw_wrong(galleries[wrong], out / "omniglot-wrong.png")
 
 
+def read() -> tuple[list[RunResult], ...]:
+    """The experiment, runs alone, and those that settings were chosen by."""
+    return tuple(
+        recorded(RECORDS / name) for name in ("omniglot", "omniglot-speed", "omniglot-pilot")
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -301,8 +341,8 @@ def main() -> None:
         "--examination", type=Path, help="draw confusion and wrong answers from this folder"
     )
     chosen = parser.parse_args()
-    runs, alone = recorded(RECORDS / "omniglot"), recorded(RECORDS / "omniglot-speed")
-    found = blocks(runs, alone) if runs else {}  # may raise: before anything is written
+    runs, alone, pilots = read()
+    found = blocks(runs, alone, pilots) if runs else {}  # may raise: before anything is written
     if chosen.data_dir is not None:
         with using_data_folder(chosen.data_dir):
             draw_sets(FIGURES / "omniglot-sets.png")

@@ -90,7 +90,7 @@ def test_seconds_are_those_of_a_run_alone(script, runs, alone):
 
 def test_every_run_needs_a_run_alone(script, runs, alone):
     with pytest.raises(ValueError, match="no run alone has the settings of 2"):
-        script.blocks(runs, alone[:1])
+        script.blocks(runs, alone[:1], [])
 
 
 def test_where_the_time_is_taken(script, alone):

@@ -26,7 +26,15 @@ class Changed:
     @property
     def method(self) -> str:
         """The aggregation, and what was changed, in words."""
-        changes = (f"{name.replace('_', ' ')} {said(v)}" for name, v in self.settings.items())
+        return self.told()
+
+    def told(self, *without: str) -> str:
+        """As `method`, but for settings that are told elsewhere."""
+        changes = (
+            f"{name.replace('_', ' ')} {said(value)}"
+            for name, value in self.settings.items()
+            if name not in without
+        )
         return ", ".join((self.group.settings["aggregation"], *changes))
 
 
