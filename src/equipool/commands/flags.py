@@ -74,8 +74,9 @@ def flags_of(kind: type[Task]) -> list[Flag]:
 
 def _flags(kind: type, part: str, taken: Iterable[str], defaults: Mapping[str, Any]) -> list[Flag]:
     about, types = documented_arguments(kind), get_type_hints(kind)
+    own_first = sorted(fields(kind), key=lambda field: bool(field.kw_only))
     found = []
-    for field in fields(kind):
+    for field in own_first:
         default = defaults.get(field.name, field.default)
         found.append(
             Flag(

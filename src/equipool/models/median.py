@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from equipool.models.equilibrium import equilibrium_layer
+from equipool.aggregation import EquilibriumAggregation
 from equipool.models.residual import ResidualNetwork
 
 
@@ -62,50 +62,18 @@ def pooling_network(
     return MedianNetwork(embedding, aggregation, channels, head_width)
 
 
-def equilibrium_network(
-    channels: int,
-    *,
-    width: int = 256,
-    head_width: int = 128,
-    potential_output: int = 1,
-    num_steps: int = 5,
-    learning_rate: float = 0.125,
-    momentum: float = 0.9,
-    max_step: float | None = None,
-    curvature_safe: bool = False,
-    start_value: float | None = None,
-    regularizer_weight: float = 0.1,
-) -> MedianNetwork:
+def equilibrium_network(layer: EquilibriumAggregation, head_width: int = 128) -> MedianNetwork:
     """The network of Equilibrium Aggregation, which embeds and pools at once: the layer takes the
-    numbers as they are. The defaults are the paper's: unrestrained, the solver is `Nesterov`.
+    numbers as they are.
 
     Args:
-        channels: size of the pooled vector.
-        width: of the potential, whose layers have the sizes `[width, width, potential_output]`.
+        layer: maps 1 channel to the pooled vector.
         head_width: of the network behind.
-        potential_output: as above.
-        num_steps: of the inner optimiser.
-        learning_rate: that it starts with.
-        momentum: that it starts with.
-        max_step: the longest step of `RestrainedNesterov`; None for any length.
-        curvature_safe: whether its steps are shortened where the energy is steep.
-        start_value: of every component of a learned start; None for the zero vector.
-        regularizer_weight: that the regulariser starts with.
 
     Example:
-        >>> equilibrium_network(8)(torch.rand(5, 100)).shape
+        >>> from equipool.models import equilibrium_layer
+        >>> layer = equilibrium_layer(1, 8, (256, 256, 1), num_steps=5)
+        >>> equilibrium_network(layer)(torch.rand(5, 100)).shape
         torch.Size([5])
     """
-    layer = equilibrium_layer(
-        1,
-        channels,
-        (width, width, potential_output),
-        num_steps=num_steps,
-        learning_rate=learning_rate,
-        momentum=momentum,
-        max_step=max_step,
-        curvature_safe=curvature_safe,
-        start_value=start_value,
-        regularizer_weight=regularizer_weight,
-    )
-    return MedianNetwork(nn.Identity(), layer, channels, head_width)
+    return MedianNetwork(nn.Identity(), layer, layer.out_channels, head_width)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from equipool.baselines import AGGREGATIONS, aggregation_from_name
 from equipool.models.median import equilibrium_network, pooling_network
+from equipool.tasks.inner_loop import InnerLoop
 from equipool.tasks.number_sets import DISTRIBUTIONS, medians, sample_kinds
 from equipool.tasks.streams import generator_for
 from equipool.training.task import Batch, Loss, Shard, Task
@@ -24,7 +25,7 @@ POSITIVE = (
 
 
 @dataclass(frozen=True)
-class MedianTask(Task):
+class MedianTask(InnerLoop, Task):
     """Learn the median of a set of numbers under the squared error. The fields are the paper's
     values, unless said otherwise.
 
@@ -38,12 +39,6 @@ class MedianTask(Task):
         head_width: of the network behind the pooling.
         potential_output: last size of the potential.
         inner_steps: steps of the inner optimiser.
-        inner_learning_rate: step size that the inner optimiser starts with.
-        inner_momentum: momentum that the inner optimiser starts with.
-        inner_max_step: the longest step of the inner optimiser; None for any length.
-        inner_curvature_safe: whether the inner steps are shortened where the energy is steep.
-        start_value: of every component of a learned start; None for the zero vector.
-        regularizer_weight: weight that the regulariser starts with.
         evaluation_sets: sets to evaluate on, always the same.
 
     Example:
@@ -66,12 +61,6 @@ class MedianTask(Task):
     head_width: int = 128
     potential_output: int = 1
     inner_steps: int = 5
-    inner_learning_rate: float = 0.125
-    inner_momentum: float = 0.9
-    inner_max_step: float | None = None
-    inner_curvature_safe: bool = False
-    start_value: float | None = None
-    regularizer_weight: float = 0.1
     evaluation_sets: int = 80_000
 
     def __post_init__(self) -> None:
@@ -110,19 +99,9 @@ class MedianTask(Task):
 
     def network(self) -> nn.Module:
         if self.aggregation == "equilibrium":
-            return equilibrium_network(
-                self.embedding,
-                width=self.width,
-                head_width=self.head_width,
-                potential_output=self.potential_output,
-                num_steps=self.inner_steps,
-                learning_rate=self.inner_learning_rate,
-                momentum=self.inner_momentum,
-                max_step=self.inner_max_step,
-                curvature_safe=self.inner_curvature_safe,
-                start_value=self.start_value,
-                regularizer_weight=self.regularizer_weight,
-            )
+            potential = (self.width, self.width, self.potential_output)
+            layer = self.equilibrium_layer(1, self.embedding, potential, self.inner_steps)
+            return equilibrium_network(layer, self.head_width)
         aggregation = aggregation_from_name(
             self.aggregation, self.embedding, self.embedding, set_size=self.set_size
         )

@@ -11,7 +11,6 @@ from torch import nn
 from torch.nn import functional
 
 from equipool.baselines import AGGREGATIONS, aggregation_from_name
-from equipool.models.equilibrium import equilibrium_layer
 from equipool.models.omniglot import ImageEncoder, OmniglotNetwork
 from equipool.tasks.character_images import (
     TEST,
@@ -22,6 +21,7 @@ from equipool.tasks.character_images import (
 )
 from equipool.tasks.character_sets import CharacterSets, Pool, sample_sets
 from equipool.tasks.counting import Counted, examination_of, metrics_of
+from equipool.tasks.inner_loop import InnerLoop
 from equipool.tasks.streams import generator_for
 from equipool.training.examination import Examination
 from equipool.training.task import Batch, Loss, Shard, Task
@@ -34,7 +34,7 @@ POSITIVE = (
 
 
 @dataclass(frozen=True)
-class OmniglotTask(Task):
+class OmniglotTask(InnerLoop, Task):
     """Learn to say how many different characters are in a set of handwritten ones, under the cross
     entropy. The fields are the paper's values, unless said otherwise.
 
@@ -55,12 +55,6 @@ class OmniglotTask(Task):
         head_width: of the network behind the pooling.
         potential: sizes of the potential's layers.
         inner_steps: steps of the inner optimiser.
-        inner_learning_rate: step size that the inner optimiser starts with.
-        inner_momentum: momentum that the inner optimiser starts with.
-        inner_max_step: the longest step of the inner optimiser; None for any length.
-        inner_curvature_safe: whether the inner steps are shortened where the energy is steep.
-        start_value: of every component of a learned start; None for the zero vector.
-        regularizer_weight: weight that the regulariser starts with.
         evaluation_sets: sets of each part (training, validation and test characters) to evaluate
             on, always the same.
     """
@@ -82,12 +76,6 @@ class OmniglotTask(Task):
     head_width: int = 128
     potential: tuple[int, ...] = (512, 512, 32)
     inner_steps: int = 10
-    inner_learning_rate: float = 0.125
-    inner_momentum: float = 0.9
-    inner_max_step: float | None = None
-    inner_curvature_safe: bool = False
-    start_value: float | None = None
-    regularizer_weight: float = 0.1
     evaluation_sets: int = 8000
 
     def __post_init__(self) -> None:
@@ -136,17 +124,8 @@ class OmniglotTask(Task):
             return aggregation_from_name(
                 self.aggregation, self.embedding, self.embedding, set_size=self.set_size
             )
-        return equilibrium_layer(
-            self.embedding,
-            self.embedding,
-            self.potential,
-            num_steps=self.inner_steps,
-            learning_rate=self.inner_learning_rate,
-            momentum=self.inner_momentum,
-            max_step=self.inner_max_step,
-            curvature_safe=self.inner_curvature_safe,
-            start_value=self.start_value,
-            regularizer_weight=self.regularizer_weight,
+        return self.equilibrium_layer(
+            self.embedding, self.embedding, self.potential, self.inner_steps
         )
 
     def data(self, device: torch.device) -> CharacterImages:

@@ -12,13 +12,11 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from equipool.aggregation import EquilibriumAggregation
 from equipool.baselines import AGGREGATIONS, aggregation_from_name
 from equipool.data.folder import data_folder
 from equipool.data.molecules import KNOWN, CsvSource, KeepUnsanitised, split_named
 from equipool.data.molecules.graphs import KINDS
 from equipool.data.molecules.smiles import Unparsable
-from equipool.models.equilibrium import equilibrium_layer
 from equipool.models.molecules import (
     CONVOLUTIONS,
     EquilibriumOfMessages,
@@ -28,6 +26,7 @@ from equipool.models.molecules import (
     VirtualNode,
     make_readout,
 )
+from equipool.tasks.inner_loop import InnerLoop
 from equipool.tasks.molecules.data import MoleculeData, molecule_data, state_of
 from equipool.tasks.molecules.labels import usual_measure
 from equipool.tasks.molecules.packing import Capacity
@@ -45,7 +44,7 @@ SMILES, SPLIT = "smiles", "scaffold"  # of a table where nobody says
 
 
 @dataclass(frozen=True)
-class MoleculeTask(Task):
+class MoleculeTask(InnerLoop, Task):
     """Predict properties of molecules by a graph network, whose readout is `aggregation`. The
     network is OGB's reference; the rest is as in the paper, unless said otherwise.
 
@@ -84,11 +83,6 @@ class MoleculeTask(Task):
         local_potential: sizes of the layers of the convolutions' potentials; None for those of the
             readout's.
         local_steps: steps of the convolutions' inner optimisers.
-        inner_learning_rate: step size that the inner optimisers start with.
-        inner_momentum: momentum that they start with.
-        inner_max_step: their longest step; None for any length.
-        inner_curvature_safe: whether their steps are shortened where the energy is steep.
-        regularizer_weight: weight that the regularisers start with.
         readout_aux_weight: weight of the readout's auxiliary loss.
         local_aux_weight: weight of the convolutions' auxiliary losses.
         usual_atoms: of a molecule, which scaled-sum divides by and pna measures sizes from.
@@ -129,11 +123,6 @@ class MoleculeTask(Task):
     inner_steps: int = 15
     local_potential: tuple[int, ...] | None = None
     local_steps: int = 15
-    inner_learning_rate: float = 0.125
-    inner_momentum: float = 0.9
-    inner_max_step: float | None = None
-    inner_curvature_safe: bool = False
-    regularizer_weight: float = 0.1
     readout_aux_weight: float = 1.0
     local_aux_weight: float = 1e-4
     usual_atoms: int = 26
@@ -287,26 +276,14 @@ class MoleculeTask(Task):
         if self.local_aggregation == "sum":
             return SumOfMessages()
         potential = self.potential if self.local_potential is None else self.local_potential
-        return EquilibriumOfMessages(self._equilibrium(potential, self.local_steps))
+        layer = self.equilibrium_layer(self.width, self.width, potential, self.local_steps)
+        return EquilibriumOfMessages(layer)
 
     def _of_atoms(self) -> nn.Module:
         if self.aggregation == "equilibrium":
-            return self._equilibrium(self.potential, self.inner_steps)
+            return self.equilibrium_layer(self.width, self.width, self.potential, self.inner_steps)
         return aggregation_from_name(
             self.aggregation, self.width, self.width, set_size=self.usual_atoms
-        )
-
-    def _equilibrium(self, potential: tuple[int, ...], num_steps: int) -> EquilibriumAggregation:
-        return equilibrium_layer(
-            self.width,
-            self.width,
-            potential,
-            num_steps=num_steps,
-            learning_rate=self.inner_learning_rate,
-            momentum=self.inner_momentum,
-            max_step=self.inner_max_step,
-            curvature_safe=self.inner_curvature_safe,
-            regularizer_weight=self.regularizer_weight,
         )
 
     def batches(self, first_step: int, num_steps: int, device: torch.device, shard: Shard) -> Batch:
