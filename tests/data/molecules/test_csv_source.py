@@ -194,6 +194,7 @@ def test_several_broken_rows_are_told_at_once(tmp_path):
         ("smiles,A,n\nCC,0,é\n".encode("latin-1"), r"mine.csv is not UTF-8 text: save it as UTF-8"),
         (gzip.compress(b"smiles,A\nCC,0\n" * 50)[:-9], "mine.csv cannot be read: "),
     ],
+    ids=["utf-16", "latin-1", "cut off"],  # the packed bytes have the time in them
 )
 def test_files_that_are_no_text(tmp_path, content, message):
     (tmp_path / "mine.csv").write_bytes(content)
