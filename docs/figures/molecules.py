@@ -236,9 +236,8 @@ def tables(
     cost: Cost,
 ) -> dict[str, Summary]:
     """All tables of the page for which there are runs, by name."""
-    found = {name: results(some, cost) for name, some in runs.items() if some and name != QUICK}
-    if runs.get(QUICK):
-        found[QUICK] = tried(runs[QUICK], cost)
+    made = {QUICK: tried}
+    found = {name: made.get(name, results)(some, cost) for name, some in runs.items() if some}
     return found | {
         name.replace("-", "_"): ablation(some, VARIED[name], cost)
         for name, some in ablations.items()

@@ -45,7 +45,7 @@ FIGURES = Path(__file__).parent
 PAGE = FIGURES.parent / "reproduction" / "omniglot.md"
 RECORDS = FIGURES.parents[1] / "records"
 
-TEST, TRAIN = "test_accuracy", "train_accuracy"
+TEST, TRAIN, VALIDATION = "test_accuracy", "train_accuracy", "validation_accuracy"
 LEVELS = (0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 STYLE = {
     "figure.constrained_layout.use": True,
@@ -59,11 +59,13 @@ STYLE = {
 
 def grouped(runs: Sequence[RunResult]) -> list[Group]:
     """The runs of each method, best first."""
-    return sorted(group_by(runs, ("aggregation",)), key=_test, reverse=True)
+    groups = group_by(runs, ("aggregation",))
+    return sorted(groups, key=lambda group: accuracy(group, TEST), reverse=True)
 
 
-def _test(group: Group) -> float:
-    mean = mean_of(group.final_values(TEST))
+def accuracy(group: Group, metric: str) -> float:
+    """At the end, by which groups are ordered."""
+    mean = mean_of(group.final_values(metric))
     return -1.0 if mean is None else mean
 
 
@@ -186,17 +188,16 @@ def pilot(runs: Sequence[RunResult]) -> Summary:
     """Accuracies of shorter runs at their last evaluation, each method's best first."""
     headings = ("what was changed", "learning rate", "steps", "validation accuracy",
                 "test accuracy")  # fmt: skip
-    found = sorted(changed_groups(runs), key=lambda one: -_validation(one.group))
+    found = changed_groups(runs)
     best: dict[str, float] = {}
     for one in found:
-        best.setdefault(one.group.settings["aggregation"], _validation(one.group))
-    ordered = sorted(found, key=lambda one: -best[one.group.settings["aggregation"]])
-    return Summary("pilot", headings, tuple(map(_tried, ordered)))
+        name = one.group.settings["aggregation"]
+        best[name] = max(best.get(name, -1.0), accuracy(one.group, VALIDATION))
 
+    def place(one: Changed) -> tuple[float, float]:
+        return best[one.group.settings["aggregation"]], accuracy(one.group, VALIDATION)
 
-def _validation(group: Group) -> float:
-    mean = mean_of(group.final_values("validation_accuracy"))
-    return -1.0 if mean is None else mean
+    return Summary("pilot", headings, tuple(map(_tried, sorted(found, key=place, reverse=True))))
 
 
 def _tried(changed: Changed) -> tuple[str, ...]:
@@ -205,7 +206,7 @@ def _tried(changed: Changed) -> tuple[str, ...]:
         changed.told("learning_rate"),
         f"{runs[0].config['training']['learning_rate']:g}",
         span([run.curve[-1]["step"] for run in runs]),
-        percent(changed.group.final_values("validation_accuracy")),
+        percent(changed.group.final_values(VALIDATION)),
         percent(changed.group.final_values(TEST)),
     )
 

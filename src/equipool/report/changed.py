@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
-from equipool.report.groups import Group, group_runs
+from equipool.report.groups import Group
+from equipool.report.recorded import group_by
 from equipool.report.runs import RunResult
 
 
@@ -35,7 +37,7 @@ class Changed:
             for name, value in self.settings.items()
             if name not in without
         )
-        return ", ".join((self.group.settings["aggregation"], *changes))
+        return ", ".join((_aggregation(self.group), *changes))
 
 
 def difference(group: Group, other: Group) -> dict[str, Any]:
@@ -58,16 +60,15 @@ def said(value: Any) -> str:
 
 def changed_groups(runs: Sequence[RunResult]) -> list[Changed]:
     """The groups of these runs, by method; the usual one of each method first."""
-    by_method: dict[str, list[RunResult]] = {}
-    for run in runs:
-        by_method.setdefault(run.config["fields"]["aggregation"], []).append(run)
     found = []
-    for groups in map(group_runs, by_method.values()):
-        usual = _usual(groups)
-        found += [Changed(usual, usual)]
-        found += [Changed(group, usual) for group in groups if group is not usual]
+    for _, same in groupby(group_by(runs, ("aggregation",)), key=_aggregation):
+        groups = list(same)
+        usual = min(groups, key=lambda one: sum(len(difference(g, one)) for g in groups))
+        groups.sort(key=lambda group: group is not usual)
+        found += [Changed(group, usual) for group in groups]
     return found
 
 
-def _usual(groups: Sequence[Group]) -> Group:
-    return min(groups, key=lambda one: sum(len(difference(other, one)) for other in groups))
+def _aggregation(group: Group) -> str:
+    name: str = group.settings["aggregation"]
+    return name
