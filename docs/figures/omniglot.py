@@ -1,9 +1,7 @@
 """Tables and pictures of the page about counting characters.
 
-    python docs/figures/omniglot.py                        # curves and tables, from records/
-    python docs/figures/omniglot.py --data-dir DIR         # example sets as well, from the data
-    python docs/figures/omniglot.py --examination RUN/examination-last    # confusion and wrong
-                      # answers as well, from what `equipool evaluate RUN --which last` stored
+    python docs/figures/omniglot.py                   # tables and pictures, from records/
+    python docs/figures/omniglot.py --data-dir DIR    # example sets as well, from the data
 
 What is generated is put between `<!-- generated: NAME -->` and `<!-- end -->` in
 reproduction/omniglot.md, and printed; `blocks` has the names.
@@ -11,7 +9,8 @@ reproduction/omniglot.md, and printed; `blocks` has the names.
 The experiment is in records/omniglot. In records/omniglot-speed are short runs that had the device
 to themselves, one at least of the settings of each run of the experiment: seconds are those of its
 steps. In records/omniglot-pilot are runs that settings were chosen by, some of them stopped before
-their end.
+their end, and in records/omniglot-quick those of the quick preset. records/omniglot-examination is
+what `equipool evaluate RUN --which last` stored of one run.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
@@ -39,7 +39,7 @@ from equipool.report.pictures import plot_means
 from equipool.report.recorded import group_by, recorded, span
 from equipool.tasks import OmniglotTask
 from equipool.tasks.character_pictures import draw_set
-from equipool.training.examination import Picture, Table, read_examination
+from equipool.training.examination import Examination, Picture, Table, read_examination
 
 FIGURES = Path(__file__).parent
 PAGE = FIGURES.parent / "reproduction" / "omniglot.md"
@@ -47,6 +47,7 @@ RECORDS = FIGURES.parents[1] / "records"
 
 TEST, TRAIN, VALIDATION = "test_accuracy", "train_accuracy", "validation_accuracy"
 LEVELS = (0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+OFF = ("two or more too few", "one too few", "right", "one too many", "two or more too many")
 STYLE = {
     "figure.constrained_layout.use": True,
     "font.size": 9,
@@ -211,6 +212,49 @@ def _tried(changed: Changed) -> tuple[str, ...]:
     )
 
 
+def quick(runs: Sequence[RunResult]) -> Summary:
+    """Accuracies of the quick preset at the end, and all seconds that a run took."""
+    headings = ("method", "steps", "batch size", "test accuracy", "train accuracy", "seconds")
+    rows = [
+        (
+            group.method,
+            span([run.curve[-1]["step"] for run in group.runs]),
+            span([batch_size(run) for run in group.runs]),
+            percent(group.final_values(TEST)),
+            percent(group.final_values(TRAIN)),
+            span([round(run.seconds) for run in group.runs]),
+        )
+        for group in grouped(runs)
+    ]
+    return Summary("quick", headings, tuple(rows))
+
+
+def miscounts(found: Examination) -> Summary:
+    """By how much the answers of a network are wrong, in percent of all sets."""
+    headings = ("sets of", *OFF)
+    rows = [
+        (f"{part} characters", *_off(table))
+        for part in ("validation", "test")
+        for table in found.tables
+        if table.title == said_of(part)
+    ]
+    return Summary("miscounts", headings, tuple(rows))
+
+
+def _off(table: Table) -> list[str]:
+    """Of a confusion matrix, whose rows are shares of the sets of a true number."""
+    counts = dict.fromkeys(range(-2, 3), 0.0)
+    for true, (_, *shares, sets) in enumerate(table.rows):
+        for said, share in enumerate(shares):
+            counts[max(-2, min(2, said - true))] += float(share) * int(sets)
+    return [f"{100 * count / sum(counts.values()):.1f} %" for count in counts.values()]
+
+
+def said_of(part: str) -> str:
+    """Title of the confusion matrix on sets of `"validation"` or `"test"` characters."""
+    return f"What is said of sets of {part} characters"
+
+
 def ran_on(runs: Sequence[RunResult]) -> str:
     """On what, and with what, in words."""
     pieces = [piece for run in runs for piece in run.ran_on]
@@ -224,7 +268,11 @@ def _listed(names: set[str]) -> str:
 
 
 def blocks(
-    runs: Sequence[RunResult], alone: Sequence[RunResult], pilots: Sequence[RunResult]
+    runs: Sequence[RunResult],
+    alone: Sequence[RunResult],
+    pilots: Sequence[RunResult],
+    quickly: Sequence[RunResult],
+    examined: Examination,
 ) -> dict[str, str]:
     """What is generated, by its name on the page."""
     check_timed(runs, alone)
@@ -236,6 +284,8 @@ def blocks(
         "by_number": markdown(by_number(groups)),
         "throughput": markdown(throughput(alone)),
         "pilot": markdown(pilot(pilots)),
+        "quick": markdown(quick(quickly)),
+        "miscounts": markdown(miscounts(examined)),
     }
 
 
@@ -251,7 +301,7 @@ def draw_curves(groups: Sequence[Group], file: Path) -> None:
         _, (by_step, by_second) = plt.subplots(1, 2, figsize=(9.4, 3.4))
         plot_means(by_step, by_second, groups, (TEST, TRAIN))
         by_second.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
-        by_step.set(xlabel="training steps", ylabel="accuracy", ylim=(0, 1))
+        by_step.set(xlabel="training steps", ylabel="accuracy", ylim=(0, None))
         by_second.set(xlabel="seconds of training")
         plt.savefig(file, metadata={"Date": None})
         plt.close()
@@ -309,28 +359,25 @@ def draw_confusion(table: Table, file: Path) -> None:
         plt.close()
 
 
-def draw_examination(folder: Path, out: Path) -> None:
+def draw_examination(found: Examination, out: Path) -> None:
     """The confusion matrix of the test sets, and those that are counted wrong."""
-    found = read_examination(folder)
     tables = {table.title: table for table in found.tables}
     galleries = {gallery.title: gallery.pictures for gallery in found.galleries}
-    table, wrong = (
-        "What is said of sets of test characters",
-        "Sets of test characters that are counted wrong",
-    )
+    table, wrong = said_of("test"), "Sets of test characters that are counted wrong"
     if table not in tables or wrong not in galleries:
         raise ValueError(
-            f"{folder} has {[*tables, *galleries]}, expected {table!r} and {wrong!r} among them"
+            f"the examination has {[*tables, *galleries]}, expected {table!r} and {wrong!r} in it"
         )
     draw_confusion(tables[table], out / "omniglot-confusion.svg")
     draw_wrong(galleries[wrong], out / "omniglot-wrong.png")
 
 
-def read() -> tuple[list[RunResult], ...]:
-    """The experiment, runs alone, and those that settings were chosen by."""
-    return tuple(
-        recorded(RECORDS / name) for name in ("omniglot", "omniglot-speed", "omniglot-pilot")
-    )
+def read() -> dict[str, Any]:
+    """The experiment, runs alone, those that settings were chosen by, those of the quick preset,
+    and the examination of a run: what `blocks` is given."""
+    folders = {"runs": "", "alone": "-speed", "pilots": "-pilot", "quickly": "-quick"}
+    found = {name: recorded(RECORDS / f"omniglot{end}") for name, end in folders.items()}
+    return found | {"examined": read_examination(RECORDS / "omniglot-examination")}
 
 
 def main() -> None:
@@ -338,21 +385,19 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data-dir", help="draw example sets from the data in this folder")
-    parser.add_argument(
-        "--examination", type=Path, help="draw confusion and wrong answers from this folder"
-    )
     chosen = parser.parse_args()
-    runs, alone, pilots = read()
-    found = blocks(runs, alone, pilots) if runs else {}  # may raise: before anything is written
+    given = read()
+    runs, examined = given["runs"], given["examined"]
+    found = blocks(**given) if runs else {}  # may raise: before anything is written
     if chosen.data_dir is not None:
         with using_data_folder(chosen.data_dir):
             draw_sets(FIGURES / "omniglot-sets.png")
-    if chosen.examination is not None:
-        draw_examination(chosen.examination, FIGURES)
+    if examined:
+        draw_examination(examined, FIGURES)
     if not runs:
         print("there are no records of the task")
         return
-    draw_curves(grouped(timed(runs, alone)), FIGURES / "omniglot-curves.svg")
+    draw_curves(grouped(timed(runs, given["alone"])), FIGURES / "omniglot-curves.svg")
     print(*found.values(), sep="\n\n")
     PAGE.write_text(refresh(PAGE.read_text(encoding="utf-8"), found), encoding="utf-8")
 

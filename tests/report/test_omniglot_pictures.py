@@ -4,7 +4,7 @@ import pytest
 
 import tiny_omniglot as tiny
 from equipool.tasks.character_pictures import png_of
-from equipool.training.examination import Examination, Gallery, Picture, Table, write_examination
+from equipool.training.examination import Examination, Gallery, Picture, Table
 
 
 class TestPictures:
@@ -74,14 +74,13 @@ class TestPictures:
             "sum", embedding=4, image_size=8, validation_characters=10, evaluation_sets=100
         )
         found = task.examine(task.network(), script.torch.device("cpu"))
-        write_examination(found, tmp_path / "examination")
         shown = []
         with monkeypatch.context() as patched:
             for name in ("draw_confusion", "draw_wrong"):
                 patched.setattr(script, name, lambda content, file: shown.append(content))
-            script.draw_examination(tmp_path / "examination", tmp_path)
+            script.draw_examination(found, tmp_path)
         assert shown == [found.tables[2], found.galleries[1].pictures]
-        script.draw_examination(tmp_path / "examination", tmp_path)
+        script.draw_examination(found, tmp_path)
         assert (tmp_path / "omniglot-wrong.png").read_bytes().startswith(b"\x89PNG")
         assert "true number" in (tmp_path / "omniglot-confusion.svg").read_text()
 
@@ -108,6 +107,5 @@ class TestPictures:
 
     def test_another_examination_is_refused(self, script, tmp_path):
         other = Examination((), (Gallery("cats", (Picture("a cat", b""),)),))
-        write_examination(other, tmp_path / "cats")
-        with pytest.raises(ValueError, match=r"cats has \['cats'\], expected 'What is said"):
-            script.draw_examination(tmp_path / "cats", tmp_path)
+        with pytest.raises(ValueError, match=r"has \['cats'\], expected 'What is said"):
+            script.draw_examination(other, tmp_path)

@@ -8,6 +8,7 @@ from page_script import rows
 from records import write_records
 
 from equipool.report import read_runs
+from equipool.training.examination import Examination, Table
 
 
 def test_the_results_are_those_of_the_records(script, groups):
@@ -90,7 +91,7 @@ def test_seconds_are_those_of_a_run_alone(script, runs, alone):
 
 def test_every_run_needs_a_run_alone(script, runs, alone):
     with pytest.raises(ValueError, match="no run alone has the settings of 2"):
-        script.blocks(runs, alone[:1], [])
+        script.blocks(runs, alone[:1], [], [], Examination())
 
 
 def test_where_the_time_is_taken(script, alone):
@@ -125,3 +126,32 @@ def test_what_it_ran_on(script, runs):
     piece = {"hardware": {"cpu": "abacus", "gpu": "Z1"}, "versions": {"torch": "2.11.0"}}
     other = replace(runs[0], ran_on=[piece])
     assert script.ran_on([other, *runs]) == "4 runs on Z1 and abacus, torch 2.11.0 and 2.13.0."
+
+
+def test_the_quick_preset_is_told_with_all_its_seconds(script, runs):
+    equilibrium, summed = rows(script.quick(runs))
+    assert equilibrium["method"] == "equilibrium"
+    assert summed == {
+        "method": "sum",
+        "steps": "30",
+        "batch size": "8",
+        "test accuracy": "50.0 ± 17.7 %",
+        "train accuracy": "25.0 ± 8.8 %",
+        "seconds": f"{round(runs[0].seconds):,}",
+    }
+
+
+def test_answers_are_wrong_by_so_much(script):
+    """Of 10 sets of one character and 30 of three; sets of each true number count as many."""
+    said = ("true", "1", "2", "3", "4", "sets")
+    shares = ("1", 0.5, 0.2, 0.3, 0.0, 10), ("3", 0.1, 0.2, 0.6, 0.1, 30)
+    shares = (shares[0], ("2", 0.0, 0.0, 0.0, 0.0, 0), shares[1])
+    tables = (
+        Table("What is said of sets of test characters", said, shares),
+        Table("What is said of sets of validation characters", said, shares[:2]),
+        Table("Right answers, by the number of characters", said, shares),
+    )
+    validation, test = rows(script.miscounts(Examination(tables)))
+    assert validation["sets of"] == "validation characters"
+    assert validation["right"] == "50.0 %"
+    assert list(test.values())[1:] == ["7.5 %", "15.0 %", "57.5 %", "12.5 %", "7.5 %"]
