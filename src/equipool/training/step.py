@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from equipool.training.devices import Place
 from equipool.training.guard import Guard
 from equipool.training.history import History
 from equipool.training.optimizer import Optimizer
+from equipool.training.running import RunningStatistics
 from equipool.training.statistics import evaluation_mode
 from equipool.training.task import Batch, Loss, Task
 from equipool.training.verdict import Verdict
@@ -51,7 +51,7 @@ class Step:
         self.history = History([*COLUMNS, *self.metrics], config.log_every, place.device)
         self.verdict = Verdict(self.guard, self.history, self.counter, config.clip_norm)
         self._schedule = config.learning_rate_schedule()
-        self._running = running_statistics(self.module)
+        self._running = RunningStatistics(self.module)
         constants = torch.tensor([0.0, 1.0, torch.nan], device=place.device)
         self._zero, self._one, self._unknown = constants.unbind()
 
@@ -81,7 +81,7 @@ class Step:
         """Take the step on a batch that has the step's `numbers` under `NUMBERS`."""
         numbers = batch[NUMBERS]
         data = {name: value for name, value in batch.items() if name != NUMBERS}
-        before = torch._foreach_add(self._running, 0) if self._running else []
+        before = self._running.copy()
         self.optimizer.zero_grad()
         loss, aux_loss = self._losses(data)
         self._backward(loss.value, aux_loss)
@@ -90,8 +90,7 @@ class Step:
         metrics = [loss.metrics[name] for name in self.metrics]
         skipped, divisor = self.verdict(norms, [loss.value, aux_loss], metrics)
         self.optimizer.step(numbers[: len(self.optimizer.factors)], skipped, divisor)
-        if self._running:
-            self._undo(before, skipped)
+        self._running.restore(before, skipped)
         if self.average is not None:
             self.average.update(numbers[-1])
 
@@ -111,11 +110,6 @@ class Step:
         # A loss that is not finite makes every gradient NaN, in all processes: so all skip.
         # The factor is 1 + 0 * loss.
         self.fabric.backward(total, gradient=torch.add(self._one, total.detach(), alpha=0))
-
-    def _undo(self, before: Sequence[Tensor], skipped: Tensor) -> None:
-        undone = skipped > 0
-        for buffer, value in zip(self._running, before, strict=True):
-            torch.where(undone, value, buffer, out=buffer)
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         """All state by the file it is kept in, to be written and filled in place."""
@@ -143,17 +137,6 @@ def make_network(task: Task) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(task.seed)
         return task.network()
-
-
-def running_statistics(network: nn.Module) -> list[Tensor]:
-    """The buffers that normalisation layers change as they run."""
-    return [
-        buffer
-        for module in network.modules()
-        if getattr(module, "track_running_stats", False)
-        for buffer in module.buffers(recurse=False)
-        if buffer.is_floating_point()
-    ]
 
 
 def _tensor(name: str, value: object) -> Tensor:

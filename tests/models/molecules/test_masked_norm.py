@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from equipool.models.molecules import MaskedBatchNorm, RealRows
-from equipool.training.step import running_statistics
+from equipool.training.running import running_statistics
 
 MASK = torch.tensor([True, True, False, True, False, True])
 

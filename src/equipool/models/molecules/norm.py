@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from equipool.ops.availability import kernels_serve
+
 
 class RealRows(NamedTuple):
     """Which rows of a batch are real, made once for all the layers that read it."""
@@ -53,6 +55,8 @@ class MaskedBatchNorm(nn.BatchNorm1d):
     def forward(self, x: Tensor, rows: RealRows) -> Tensor:  # type: ignore[override]
         """Normalise `x [N, C]`."""
         weight, bias = _wide(self.weight), _wide(self.bias)
+        if self.training and kernels_serve(x):
+            return _Fused.apply(x, rows.weight, weight, bias, self)
         if self.training:
             y, mean, variance = _Normalize.apply(
                 x, rows.weight, rows.number, weight, bias, self.eps
@@ -104,6 +108,56 @@ class _Normalize(torch.autograd.Function):
         by_x = torch.addcmul(gradient, real, bias_gradient / number, value=-1)
         by_x = torch.addcmul(by_x, normal, weight_gradient / number, value=-1)
         return by_x * (weight * inverse), None, None, weight_gradient, bias_gradient, None
+
+
+class _Fused(torch.autograd.Function):
+    """The same, and the running statistics with it, in two kernels each way: a network has many
+    layers, and small batches are bound by the number of kernels launched."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, real: Tensor, weight: Tensor, bias: Tensor, norm: MaskedBatchNorm
+    ) -> Tensor:
+        from equipool.models.molecules import norm_kernels as kernels
+
+        x = x.contiguous()
+        grid, sizes = _launch(x)
+        sums = real.new_empty(kernels.RUNS, 3, x.shape[1])
+        kernels.moments[grid](x, real, sums, *sizes, **kernels.TILE)
+        y, statistics = torch.empty_like(x), sums.new_empty(3, x.shape[1])
+        kernels.normalize[grid](
+            x, real, sums, weight, bias, y, statistics,
+            norm.running_mean, norm.running_var, norm.num_batches_tracked,
+            *sizes, norm.eps, norm.momentum, RUNS=kernels.RUNS, **kernels.TILE,
+        )  # fmt: skip
+        ctx.save_for_backward(x, real, weight, statistics)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        from equipool.models.molecules import norm_kernels as kernels
+
+        x, real, weight, statistics = ctx.saved_tensors
+        gradient = gradients[0].contiguous()
+        grid, sizes = _launch(x)
+        sums = real.new_empty(kernels.RUNS, 2, x.shape[1])
+        kernels.adjoint_sums[grid](gradient, x, real, statistics, sums, *sizes, **kernels.TILE)
+        by_x, by_weight, by_bias = (torch.empty_like(t) for t in (x, weight, weight))
+        kernels.adjoint[grid](
+            gradient, x, real, statistics, sums, weight, by_x, by_weight, by_bias,
+            *sizes, RUNS=kernels.RUNS, **kernels.TILE,
+        )  # fmt: skip
+        return by_x, None, by_weight, by_bias, None
+
+
+def _launch(x: Tensor) -> tuple[tuple[int, int], tuple[int, int, int]]:
+    """The grid, and the sizes that every kernel is given: rows, columns, and rows of a run."""
+    from equipool.models.molecules.norm_kernels import RUNS, TILE
+
+    num_rows, num_columns = x.shape
+    length = max(-(-num_rows // RUNS), 1)
+    return (RUNS, -(-num_columns // TILE["COLUMNS"])), (num_rows, num_columns, length)
 
 
 def _wide(tensor: Tensor) -> Tensor:
