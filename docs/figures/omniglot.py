@@ -8,9 +8,10 @@ reproduction/omniglot.md, and printed; `blocks` has the names.
 
 The experiment is in records/omniglot. In records/omniglot-speed are short runs that had the device
 to themselves, one at least of the settings of each run of the experiment: seconds are those of its
-steps. In records/omniglot-pilot are runs that settings were chosen by, some of them stopped before
-their end, and in records/omniglot-quick those of the quick preset. records/omniglot-examination is
-what `equipool evaluate RUN --which last` stored of one run.
+steps. In records/omniglot-pilot are runs that learning rates were chosen by, some of them stopped
+before their end; in records/omniglot-settings smaller networks, in each of which something was
+changed; in records/omniglot-quick those of the quick preset. records/omniglot-examination is what
+`equipool evaluate RUN --which last` stored of one run.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ matplotlib.use("agg")
 
 import torch
 from matplotlib import pyplot as plt
+from matplotlib.ticker import PercentFormatter
 
 from equipool.data import using_data_folder
 from equipool.report import RunResult, Summary, markdown
@@ -47,6 +49,7 @@ RECORDS = FIGURES.parents[1] / "records"
 
 TEST, TRAIN, VALIDATION = "test_accuracy", "train_accuracy", "validation_accuracy"
 LEVELS = (0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+SHOWN = {TEST: "test characters", TRAIN: "train characters"}
 OFF = ("two or more too few", "one too few", "right", "one too many", "two or more too many")
 STYLE = {
     "figure.constrained_layout.use": True,
@@ -81,24 +84,36 @@ def percent(values: Sequence[float | None]) -> str:
 
 
 def results(groups: Sequence[Group]) -> Summary:
-    """Accuracies at the end and where the validation was best, and what they cost."""
+    """Accuracies at the end and where the validation was best."""
     headings = (
-        "method", "learning rate", "seeds", "test accuracy", "train accuracy",
-        "test, at the best validation", "sets seen", "seconds of training", "parameters",
-        "spikes", "skipped",
+        "method", "learning rate", "seeds", "test", "train",
+        "test, best validation", "train, best validation", "validation, best",
     )  # fmt: skip
     return Summary("results", headings, tuple(_result(group) for group in groups))
 
 
 def _result(group: Group) -> tuple[str, ...]:
+    return (
+        group.method,
+        f"{group.runs[0].config['training']['learning_rate']:g}",
+        str(len(group.runs)),
+        *(percent(group.final_values(metric)) for metric in (TEST, TRAIN)),
+        *(percent(group.selected_values(metric)) for metric in (TEST, TRAIN, VALIDATION)),
+    )
+
+
+def costs(groups: Sequence[Group]) -> Summary:
+    """What the runs of each method took, and whether anything went wrong."""
+    headings = (
+        "method", "sets seen", "seconds of training", "parameters", "spikes", "skipped"
+    )  # fmt: skip
+    return Summary("costs", headings, tuple(_cost(group) for group in groups))
+
+
+def _cost(group: Group) -> tuple[str, ...]:
     runs = group.runs
     return (
         group.method,
-        f"{runs[0].config['training']['learning_rate']:g}",
-        str(len(runs)),
-        percent(group.final_values(TEST)),
-        percent(group.final_values(TRAIN)),
-        percent(group.selected_values(TEST)),
         span([run.curve[-1]["step"] * batch_size(run) for run in runs]),
         f"{statistics.fmean(run.training_seconds for run in runs):,.0f}",
         f"{runs[0].num_parameters:,}",
@@ -140,17 +155,22 @@ def _first(run: RunResult, level: float) -> float | None:
 
 
 def by_number(groups: Sequence[Group]) -> Summary:
-    """Percent of right answers at the end by the true number of characters, means over the runs."""
+    """Percent of right answers by the true number of characters, where the validation was best
+    and at the end; means over the runs."""
     numbers = range(1, int(groups[0].runs[0].config["fields"]["max_classes"]) + 1)
     rows = [
-        (group.method, *(_share(group, f"{TEST}_{number}") for number in numbers))
+        (group.method, when, *(_share(values(f"{TEST}_{number}")) for number in numbers))
         for group in groups
+        for when, values in (
+            ("best validation", group.selected_values),
+            ("last step", group.final_values),
+        )
     ]
-    return Summary("by number", ("method", *map(str, numbers)), tuple(rows))
+    return Summary("by number", ("method", "when", *map(str, numbers)), tuple(rows))
 
 
-def _share(group: Group, metric: str) -> str:
-    mean = mean_of(group.final_values(metric))
+def _share(values: Sequence[float | None]) -> str:
+    mean = mean_of(values)
     return "-" if mean is None else f"{100 * mean:.1f}"
 
 
@@ -185,10 +205,10 @@ def steps_before(run: RunResult) -> int:
     return int(run.curve[0]["step"]) if len(run.curve) > 1 else 0
 
 
-def pilot(runs: Sequence[RunResult]) -> Summary:
+def settings(runs: Sequence[RunResult]) -> Summary:
     """Accuracies of shorter runs at their last evaluation, each method's best first."""
-    headings = ("what was changed", "learning rate", "steps", "validation accuracy",
-                "test accuracy")  # fmt: skip
+    headings = ("what was changed", "learning rate", "seeds", "steps", "validation accuracy",
+                "test accuracy", "train accuracy")  # fmt: skip
     found = changed_groups(runs)
     best: dict[str, float] = {}
     for one in found:
@@ -198,7 +218,7 @@ def pilot(runs: Sequence[RunResult]) -> Summary:
     def place(one: Changed) -> tuple[float, float]:
         return best[one.group.settings["aggregation"]], accuracy(one.group, VALIDATION)
 
-    return Summary("pilot", headings, tuple(map(_tried, sorted(found, key=place, reverse=True))))
+    return Summary("settings", headings, tuple(map(_tried, sorted(found, key=place, reverse=True))))
 
 
 def _tried(changed: Changed) -> tuple[str, ...]:
@@ -206,9 +226,9 @@ def _tried(changed: Changed) -> tuple[str, ...]:
     return (
         changed.told("learning_rate"),
         f"{runs[0].config['training']['learning_rate']:g}",
+        str(len(runs)),
         span([run.curve[-1]["step"] for run in runs]),
-        percent(changed.group.final_values(VALIDATION)),
-        percent(changed.group.final_values(TEST)),
+        *(percent(changed.group.final_values(metric)) for metric in (VALIDATION, TEST, TRAIN)),
     )
 
 
@@ -271,6 +291,7 @@ def blocks(
     runs: Sequence[RunResult],
     alone: Sequence[RunResult],
     pilots: Sequence[RunResult],
+    tried: Sequence[RunResult],
     quickly: Sequence[RunResult],
     examined: Examination,
 ) -> dict[str, str]:
@@ -280,10 +301,12 @@ def blocks(
     return {
         "ran_on": ran_on(runs),
         "results": markdown(results(groups)),
+        "costs": markdown(costs(groups)),
         "times": markdown(times(groups)),
         "by_number": markdown(by_number(groups)),
         "throughput": markdown(throughput(alone)),
-        "pilot": markdown(pilot(pilots)),
+        "pilot": markdown(settings(pilots)),
+        "settings": markdown(settings(tried)),
         "quick": markdown(quick(quickly)),
         "miscounts": markdown(miscounts(examined)),
     }
@@ -300,9 +323,14 @@ def draw_curves(groups: Sequence[Group], file: Path) -> None:
     with plt.rc_context(STYLE):
         _, (by_step, by_second) = plt.subplots(1, 2, figsize=(9.4, 3.4))
         plot_means(by_step, by_second, groups, (TEST, TRAIN))
-        by_second.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
-        by_step.set(xlabel="training steps", ylabel="accuracy", ylim=(0, None))
+        legend = by_second.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+        for text in legend.get_texts():
+            text.set_text(SHOWN.get(text.get_text(), text.get_text()))
+        by_step.set(xlabel="training steps", ylabel="right answers", ylim=(0, None))
+        by_step.yaxis.set_major_formatter(PercentFormatter(1.0))
         by_second.set(xlabel="seconds of training")
+        for ax in (by_step, by_second):
+            ax.axhline(0.1, color="gray", linewidth=0.8, linestyle=":")  # guessing
         plt.savefig(file, metadata={"Date": None})
         plt.close()
 
@@ -373,9 +401,12 @@ def draw_examination(found: Examination, out: Path) -> None:
 
 
 def read() -> dict[str, Any]:
-    """The experiment, runs alone, those that settings were chosen by, those of the quick preset,
-    and the examination of a run: what `blocks` is given."""
-    folders = {"runs": "", "alone": "-speed", "pilots": "-pilot", "quickly": "-quick"}
+    """The experiment, runs alone, those that learning rates were chosen by, those in which other
+    settings were tried, those of the quick preset, and the examination of a run: what `blocks` is
+    given."""
+    folders = {
+        "runs": "", "alone": "-speed", "pilots": "-pilot", "tried": "-settings", "quickly": "-quick"
+    }  # fmt: skip
     found = {name: recorded(RECORDS / f"omniglot{end}") for name, end in folders.items()}
     return found | {"examined": read_examination(RECORDS / "omniglot-examination")}
 

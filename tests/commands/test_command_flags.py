@@ -8,7 +8,7 @@ from equipool.commands.flags import TASK, TRAINING, flags_of
 from equipool.commands.presets import PRESETS, find_preset
 from equipool.commands.settings import base_values, build
 from equipool.commands.values import reader_of, written
-from equipool.tasks import TASKS, MedianTask, MoleculeTask
+from equipool.tasks import TASKS, MedianTask, MoleculeTask, OmniglotTask
 from equipool.tasks.inner_loop import InnerLoop
 from equipool.training import Task, TrainingConfig
 
@@ -123,6 +123,11 @@ def test_the_median_has_the_presets():
     assert set(PRESETS["median"]) == {"quick", "paper"}
     assert build(MedianTask, base_values(MedianTask, "quick"))[0] == MedianTask.quick()
     assert build(MedianTask, base_values(MedianTask, "paper"))[0] == MedianTask.paper()
+
+
+def test_characters_have_the_papers_auxiliary_loss():
+    _, config = build(OmniglotTask, base_values(OmniglotTask, "paper"))
+    assert config.aux_weight == 1e-4  # of molecules, the task has weights of its own
 
 
 def test_columns_of_labels_are_one_value():

@@ -144,8 +144,16 @@ def test_damaged_files_are_named(tmp_path, damage):
     damage(archive)
     with pytest.raises(ValueError, match=r"images_evaluation.zip is not a part of Omniglot: "):
         read_pictures(zipped)
-    with pytest.raises(ValueError, match=r"omniglot.npz is not an archive of Omniglot: "):
+    told = (
+        r"omniglot.npz is not an archive of Omniglot: .*\. Where a copy of it was cut off, copy it"
+    )
+    with pytest.raises(ValueError, match=told):
         load_omniglot(tmp_path)
+
+
+def test_the_folder_is_wanted_and_not_the_file(tmp_path):
+    with pytest.raises(NotADirectoryError, match=r"omniglot.npz is a file, expected the folder"):
+        load_omniglot(tiny.write_archive(tmp_path))
 
 
 def test_a_folder_without_pictures_is_refused(tmp_path):

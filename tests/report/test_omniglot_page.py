@@ -32,7 +32,7 @@ needs_page = pytest.mark.skipif(not PAGE, reason="there is no page of the task")
 
 @needs_page
 def test_the_page_is_brought_up_to_date(script, runs, alone):
-    found = script.blocks(runs, alone, runs, runs, Examination())
+    found = script.blocks(runs, alone, runs, runs, runs, Examination())
     new = script.refresh(PAGE, found)
     for content in found.values():
         assert f"-->\n\n{content}\n\n<!-- end -->" in new
@@ -62,7 +62,7 @@ def test_all_is_made_from_the_folders(script, folders, monkeypatch):
     monkeypatch.setattr(script, "draw_curves", lambda groups, file: given.append(groups))
     script.main()
     page = (folders / "page.md").read_text()
-    assert "| sum | 0.001 | 1 | 50.0 % | 25.0 % | 50.0 % | 160 | 40 |" in page
+    assert "| sum | 0.001 | 1 | 50.0 % | 25.0 % | 50.0 % | 25.0 % | 50.0 % |" in page
     assert given[0][0].runs[0].training_seconds == 40
 
 

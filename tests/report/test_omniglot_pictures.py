@@ -23,7 +23,7 @@ class TestPictures:
     def test_curves(self, script, groups, tmp_path):
         script.draw_curves(groups, tmp_path / "curves.svg")
         drawn = (tmp_path / "curves.svg").read_text()
-        for told in ("equilibrium", "sum", "test_accuracy", "train_accuracy", "training steps"):
+        for told in ("equilibrium", "sum", "test characters", "train characters", "training steps"):
             assert told in drawn
         script.draw_curves(groups, tmp_path / "again.svg")
         assert (tmp_path / "again.svg").read_text() == drawn

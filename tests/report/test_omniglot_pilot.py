@@ -17,7 +17,9 @@ def tried(values, aggregation, rate, **fields):
     """Validation accuracies; a tenth less on test characters."""
     made = record(values, aggregation)
     for entry, value in zip(made.curve, values, strict=True):
-        entry["metrics"] = {"validation_accuracy": value, "test_accuracy": value - 0.1}
+        entry["metrics"] = {
+            "validation_accuracy": value, "test_accuracy": value - 0.1, "train_accuracy": 0.75
+        }  # fmt: skip
     config = chosen_config(
         OmniglotTask(aggregation, **fields), TrainingConfig(steps=100, learning_rate=rate)
     )
@@ -33,11 +35,11 @@ def test_the_methods_are_ordered_by_their_best_and_rates_have_a_column(tmp_path)
         "e": tried([0.25], "equilibrium", 1e-3, inner_max_step=2.0),
     }.items():
         write_folder(tmp_path / name, made, [], record=False)  # not at its end
-    found = rows(script.pilot(read_runs([tmp_path])))
+    found = rows(script.settings(read_runs([tmp_path])))
     assert [tuple(row.values()) for row in found] == [
-        ("equilibrium", "0.0003", "20", "50.0 %", "40.0 %"),
-        ("equilibrium, inner max step 2.0", "0.001", "10", "25.0 %", "15.0 %"),
-        ("equilibrium", "0.001", "10", "20.0 %", "10.0 %"),
-        ("sum", "0.001", "20", "30.0 %", "20.0 %"),
-        ("sum", "0.0003", "20", "20.0 %", "10.0 %"),
+        ("equilibrium", "0.0003", "1", "20", "50.0 %", "40.0 %", "75.0 %"),
+        ("equilibrium, inner max step 2.0", "0.001", "1", "10", "25.0 %", "15.0 %", "75.0 %"),
+        ("equilibrium", "0.001", "1", "10", "20.0 %", "10.0 %", "75.0 %"),
+        ("sum", "0.001", "1", "20", "30.0 %", "20.0 %", "75.0 %"),
+        ("sum", "0.0003", "1", "20", "20.0 %", "10.0 %", "75.0 %"),
     ]

@@ -15,14 +15,23 @@ def test_the_results_are_those_of_the_records(script, groups):
     best, other = rows(script.results(groups))
     assert best["method"] == "equilibrium"  # by the test, not by the validation
     assert best["learning rate"] == "0.0003"
-    assert best["test accuracy"] == "75.0 %"  # one seed has no deviation
+    assert best["test"] == "75.0 %"  # one seed has no deviation
     assert other == {
         "method": "sum",
         "learning rate": "0.001",
         "seeds": "2",
-        "test accuracy": "50.0 ± 17.7 %",
-        "train accuracy": "25.0 ± 8.8 %",
-        "test, at the best validation": "43.8 ± 26.5 %",  # 0.25 and 0.625
+        "test": "50.0 ± 17.7 %",
+        "train": "25.0 ± 8.8 %",
+        "test, best validation": "43.8 ± 26.5 %",  # 0.25 and 0.625
+        "train, best validation": "21.9 ± 13.3 %",
+        "validation, best": "75.0 ± 0.0 %",
+    }
+
+
+def test_what_the_runs_took(script, groups):
+    _, other = rows(script.costs(groups))
+    assert other == {
+        "method": "sum",
         "sets seen": "240",  # 30 steps of 8
         "seconds of training": "30",
         "parameters": "1,234",
@@ -36,13 +45,13 @@ def test_sums_and_means_over_the_seeds(script, tmp_path):
         replace(made([0.5], seconds=1.0), spikes=1, skipped=2),
         replace(made([0.5], seconds=3.0, seed=1), spikes=4, skipped=8),
     )
-    (row,) = rows(script.results(script.grouped(read_runs(write_records(tmp_path, *seeds)))))
+    (row,) = rows(script.costs(script.grouped(read_runs(write_records(tmp_path, *seeds)))))
     assert (row["spikes"], row["skipped"], row["seconds of training"]) == ("5", "10", "20")
 
 
 def test_sets_are_seen_up_to_the_last_evaluation(script, tmp_path):
     stopped = replace(made([0.5]), steps=19)
-    (row,) = rows(script.results(script.grouped(read_runs(write_records(tmp_path, stopped)))))
+    (row,) = rows(script.costs(script.grouped(read_runs(write_records(tmp_path, stopped)))))
     assert row["sets seen"] == "80"  # 10 steps of 8
 
 
@@ -76,22 +85,29 @@ def test_seconds_to_a_level(script, groups):
 
 
 def test_right_answers_by_number(script, groups):
-    best, other = rows(script.by_number(groups))
-    assert list(best) == ["method", *map(str, range(1, 11))]
+    found = rows(script.by_number(groups))
+    assert list(found[0]) == ["method", "when", *map(str, range(1, 11))]
+    assert [(row["method"], row["when"]) for row in found] == [
+        (method, when)
+        for method in ("equilibrium", "sum")
+        for when in ("best validation", "last step")
+    ]
+    _, best, selected, other = found
     assert (best["1"], best["2"], best["9"], best["10"]) == ("75.0", "37.5", "-", "7.5")
     assert (other["1"], other["10"]) == ("50.0", "5.0")  # of 0.375 and 0.625
+    assert selected["1"] == "43.8"  # of 0.25 and 0.625
 
 
 def test_seconds_are_those_of_a_run_alone(script, runs, alone):
     """Of batch size 8, not of 1,024."""
-    best, other = rows(script.results(script.grouped(script.timed(runs, alone))))
+    best, other = rows(script.costs(script.grouped(script.timed(runs, alone))))
     assert best["seconds of training"] == "60"
     assert other["seconds of training"] == "15"
 
 
 def test_every_run_needs_a_run_alone(script, runs, alone):
     with pytest.raises(ValueError, match="no run alone has the settings of 2"):
-        script.blocks(runs, alone[:1], [], [], Examination())
+        script.blocks(runs, alone[:1], [], [], [], Examination())
 
 
 def test_where_the_time_is_taken(script, alone):

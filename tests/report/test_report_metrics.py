@@ -106,10 +106,17 @@ def test_the_page_has_what_the_evaluation_found(tmp_path, which):
     write_folder(tmp_path / "run", made, [])
     write_examination(EXAMINATION, examination_folder(tmp_path / "run", which))
     (run,) = runs = read_runs([tmp_path / "run"])
-    assert run.examination == EXAMINATION
+    assert run.examinations == {which: EXAMINATION}
     write_page(runs, tmp_path / "page.html")
     html = (tmp_path / "page.html").read_text()
-    for told in ("A closer look", "Mistakes", "2 taken for &lt;3&gt;", "1,234", "25.6 %"):
+    for told in (
+        "A closer look",
+        f"run, {which} checkpoint",
+        "Mistakes",
+        "2 taken for &lt;3&gt;",
+        "1,234",
+        "25.6 %",
+    ):
         assert told in html
     assert '<td style="--share: 26%">25.6 %</td>' in html
     sources = re.findall(r"src=\"([^\"]{30})", html)
@@ -118,12 +125,18 @@ def test_the_page_has_what_the_evaluation_found(tmp_path, which):
     assert "<h2>test_accuracy, train_accuracy</h2>" in html
 
 
-def test_the_best_is_shown_before_the_last(tmp_path):
+def test_best_and_last_are_both_shown(tmp_path):
     write_folder(tmp_path / "run", counting([0.5], [0.5]), [])
     last = Examination((Table("Last", ("a",), ()),))
     write_examination(last, examination_folder(tmp_path / "run", "last"))
     write_examination(EXAMINATION, examination_folder(tmp_path / "run", "best"))
-    assert read_runs([tmp_path / "run"])[0].examination == EXAMINATION
+    runs = read_runs([tmp_path / "run"])
+    assert runs[0].examinations == {"best": EXAMINATION, "last": last}
+    write_page(runs, tmp_path / "page.html")
+    html = (tmp_path / "page.html").read_text()
+    assert html.index("run, best checkpoint") < html.index("run, last checkpoint")
+    assert html.index("Shares") < html.index("<h3>Last</h3>")
+    assert html.count("<details open>") == 1
 
 
 def test_without_an_evaluation_there_is_no_closer_look(runs, tmp_path):

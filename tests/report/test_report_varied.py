@@ -60,6 +60,16 @@ def test_settings_of_several_values(runs):
     assert varied_settings(group_runs(runs[1:3])) == []
 
 
+def test_what_each_method_has_its_own_value_of_was_not_varied(tmp_path):
+    """As where learning rates were chosen for each."""
+    records = [record([0.5], name) for name in ("equilibrium", "sum", "mean")]
+    for one, rate in zip(records, (1e-3, 3e-4, 1e-3), strict=True):
+        one.config["training"]["learning_rate"] = rate
+    groups = group_runs(read_runs(write_records(tmp_path, *records)))
+    assert "learning_rate" in groups[0].settings
+    assert varied_settings(groups) == []
+
+
 @pytest.mark.parametrize(
     ("values", "expected"),
     [

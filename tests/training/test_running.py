@@ -16,7 +16,7 @@ def make():
 
 
 def move(network):
-    for number, buffer in enumerate(running_statistics(network)):
+    for number, buffer in enumerate(running_statistics(network).values()):
         buffer.add_(number + 1)
 
 
@@ -32,10 +32,17 @@ def test_the_buffers_keep_names_values_and_kinds():
         assert torch.equal(after[name], value), name
 
 
+def test_they_have_their_names_in_the_network():
+    names = [f"{place}.running_{which}" for place in (0, 1, 3) for which in ("mean", "var")]
+    assert list(running_statistics(make())) == names
+
+
 def test_those_of_one_kind_lie_in_one_place():
     network = make()
     RunningStatistics(network)
-    places = {buffer.untyped_storage().data_ptr() for buffer in running_statistics(network)}
+    places = {
+        buffer.untyped_storage().data_ptr() for buffer in running_statistics(network).values()
+    }
     assert len(places) == 2  # float32 and float64
 
 
@@ -44,12 +51,12 @@ def test_they_are_put_back_where_the_step_is_skipped(skipped):
     network = make()
     move(network)
     running = RunningStatistics(network)
-    before = [buffer.clone() for buffer in running_statistics(network)]
+    before = [buffer.clone() for buffer in running_statistics(network).values()]
     kept = running.copy()
-    for buffer in running_statistics(network):
+    for buffer in running_statistics(network).values():
         buffer.fill_(torch.nan if skipped else 7.0)
     running.restore(kept, torch.tensor(skipped))
-    for buffer, value in zip(running_statistics(network), before, strict=True):
+    for buffer, value in zip(running_statistics(network).values(), before, strict=True):
         assert torch.equal(buffer, value if skipped else torch.full_like(value, 7.0))
 
 

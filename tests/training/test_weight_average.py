@@ -59,3 +59,21 @@ def test_short_numbers_are_averaged_in_float32():
     assert average.values["weight"].dtype == torch.float32
     with average.applied():
         assert network.weight.dtype == torch.bfloat16
+
+
+def test_running_statistics_are_averaged_like_the_weights():
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    average = WeightAverage(network)
+    norm, seen = network[1], []
+    for step in range(5):
+        network(torch.randn(8, 3))
+        seen.append(norm.running_var.double().clone())
+        average.update(torch.tensor(average_weight(DECAY, step + 1)))
+    weights = [DECAY ** (4 - k) for k in range(5)]
+    expected = sum(w * s for w, s in zip(weights, seen, strict=True)) / sum(weights)
+    before = norm.running_var.clone()
+    with average.applied():
+        torch.testing.assert_close(norm.running_var.double(), expected, rtol=1e-5, atol=1e-6)
+    assert torch.equal(norm.running_var, before)
+    assert not any("num_batches" in name for name in average.tensors())

@@ -73,7 +73,7 @@ PRESETS: dict[str, dict[str, Preset]] = {
         "paper": Preset(
             "as in the paper: 10 million steps",
             asdict(OmniglotTask.paper()),
-            {"steps": 10_000_000, "aux_weight": 0.0},
+            {"steps": 10_000_000, "aux_weight": 1e-4},
             {"aggregation": METHODS},
         ),
     },

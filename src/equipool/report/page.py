@@ -44,7 +44,7 @@ def write_page(runs: Sequence[RunResult], file: str | Path) -> None:
         troubled=[run for run in runs if run.skipped or run.spikes],
         settings={name: str(value) for name, value in common_settings(runs).items()},
         varying=varying_settings(runs),
-        examined=[run for run in runs if run.examination],
+        examined=[run for run in runs if run.examinations],
         cell_text=cell_text,
         embedded=_embedded,
         versions=_distinct(_of_pieces(runs, "versions")),

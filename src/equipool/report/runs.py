@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,8 @@ class RunResult:
     `metrics`. `points` are those of the log, which only a run's directory has. `ran_on` has an
     entry for each piece: `hardware`, `versions`, and `together`, the number of runs of its process
     that shared the device; of other processes it knows nothing. What only a record tells is None
-    for a run that is not finished. `examination` is what `equipool evaluate` left in the run's
-    directory, of the best checkpoint or else of the last.
+    for a run that is not finished. `examinations` are what `equipool evaluate` left in the run's
+    directory, of the `"best"` checkpoint and the `"last"`.
     """
 
     name: str
@@ -42,7 +42,7 @@ class RunResult:
     points: Sequence[Entry]
     spikes: int
     skipped: int
-    examination: Examination = field(default_factory=Examination)
+    examinations: Mapping[str, Examination] = field(default_factory=dict)
 
     @property
     def kind(self) -> type[Task]:
@@ -163,8 +163,9 @@ def _settings(file: Path, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _from_folder(path: Path) -> RunResult:
-    found = (read_examination(examination_folder(path, which)) for which in ("best", "last"))
-    return replace(_from_files(path), examination=next(filter(None, found), Examination()))
+    found = {which: read_examination(examination_folder(path, which)) for which in ("best", "last")}
+    examinations = {which: one for which, one in found.items() if one}
+    return replace(_from_files(path), examinations=examinations)
 
 
 def _from_files(path: Path) -> RunResult:

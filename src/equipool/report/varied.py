@@ -62,11 +62,15 @@ def rank(value: Any) -> tuple[bool, float, str]:
 
 
 def varied_settings(groups: Sequence[Group]) -> list[str]:
-    """The settings, beside the method and its size, of which there are several numbers, or several
-    lists of numbers."""
+    """The settings, beside the method and its size, of which some method has several numbers, or
+    several lists of numbers. Where each has one of its own, nothing was varied."""
     names = [name for name in groups[0].settings if name not in ALWAYS]
-    ranks = {name: {rank(group.settings[name]) for group in groups} for name in names}
-    return [name for name in names if sum(not named for named, _, _ in ranks[name]) > 1]
+    return [name for name in names if any(_vary(line, name) for line in lines_of(groups, name))]
+
+
+def _vary(line: Line, setting: str) -> bool:
+    ranks = {rank(group.settings[setting]) for group in line.groups}
+    return sum(not named for named, _, _ in ranks) > 1
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from equipool.training.running import running_statistics
+
 
 def average_weight(decay: float, step: int) -> float:
     r"""The weight $w_t = (1 - d) / (1 - d^t)$ of the newest of $t$ values in their average."""
@@ -23,14 +25,15 @@ class WeightAverage:
       \bar\theta_t = \bar\theta_{t-1} + w_t \, (\theta_t - \bar\theta_{t-1}).$$
 
     The start $\theta_0$ is no part of it, so that it need not be forgotten. Kept in float32 at
-    least. Buffers are not averaged.
+    least. The running statistics of normalisation layers are averaged in the same way: those after
+    the last step belong to its weights, and may be far from what the average of the weights gives.
     """
 
     def __init__(self, network: nn.Module) -> None:
-        self.parameters = dict(network.named_parameters())
+        self.averaged = dict(network.named_parameters()) | running_statistics(network)
         self.values = {
-            name: parameter.detach().to(torch.promote_types(parameter.dtype, torch.float32)).clone()
-            for name, parameter in self.parameters.items()
+            name: tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32)).clone()
+            for name, tensor in self.averaged.items()
         }
         # The update in one kernel: an ascent from the average, along the weights and less itself.
         self._ascent = torch.optim.SGD(
@@ -43,17 +46,17 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, weight: Tensor) -> None:
-        """Take the parameters in, with weight $w_t$, a scalar on their device."""
-        for parameter, value in zip(self._current(), self.values.values(), strict=True):
-            value.grad = parameter.detach().to(value.dtype)
+        """Take what there is now in, with weight $w_t$, a scalar on the same device."""
+        for tensor, value in zip(self._current(), self.values.values(), strict=True):
+            value.grad = tensor.detach().to(value.dtype)
         self._ascent.param_groups[0]["lr"] = weight
         self._ascent.step()
         self._ascent.zero_grad()
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """The network has the average as its parameters inside the block."""
-        kept = [parameter.detach().clone() for parameter in self._current()]
+        """The network has the average inside the block."""
+        kept = [tensor.detach().clone() for tensor in self._current()]
         self._fill(list(self.values.values()))
         try:
             yield
@@ -61,9 +64,9 @@ class WeightAverage:
             self._fill(kept)
 
     def _current(self) -> list[Tensor]:
-        return list(self.parameters.values())
+        return list(self.averaged.values())
 
     @torch.no_grad()
     def _fill(self, values: list[Tensor]) -> None:
-        for parameter, value in zip(self._current(), values, strict=True):
-            parameter.copy_(value)
+        for tensor, value in zip(self._current(), values, strict=True):
+            tensor.copy_(value)

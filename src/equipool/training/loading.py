@@ -57,9 +57,9 @@ def load_weights(network: nn.Module, run: str | Path, which: str = "best") -> nn
     network.load_state_dict(found.tensors["model"])
     average = found.tensors.get("average", {})
     with torch.no_grad():
-        for name, parameter in network.named_parameters():
+        for name, value in network.state_dict().items():
             if name in average:
-                parameter.copy_(average[name])
+                value.copy_(average[name])
     return network.eval()
 
 

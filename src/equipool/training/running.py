@@ -18,7 +18,7 @@ class RunningStatistics:
 
     def __init__(self, network: nn.Module) -> None:
         by_dtype: dict[torch.dtype, list[Tensor]] = {}
-        for buffer in running_statistics(network):
+        for buffer in running_statistics(network).values():
             by_dtype.setdefault(buffer.dtype, []).append(buffer)
         self._joined = [_join(buffers) for buffers in by_dtype.values()]
 
@@ -32,15 +32,15 @@ class RunningStatistics:
             torch.where(skipped > 0, value, joined, out=joined)
 
 
-def running_statistics(network: nn.Module) -> list[Tensor]:
-    """The buffers that normalisation layers change as they run."""
-    return [
-        buffer
-        for module in network.modules()
+def running_statistics(network: nn.Module) -> dict[str, Tensor]:
+    """The buffers that normalisation layers change as they run, by their names in the network."""
+    return {
+        name: buffer
+        for prefix, module in network.named_modules()
         if getattr(module, "track_running_stats", False)
-        for buffer in module.buffers(recurse=False)
+        for name, buffer in module.named_buffers(prefix, recurse=False)
         if buffer.is_floating_point()
-    ]
+    }
 
 
 def _join(buffers: Sequence[Tensor]) -> Tensor:

@@ -77,7 +77,7 @@ def test_too_few_rows_do_no_harm(number):
 
 def test_the_engine_finds_what_it_may_have_to_undo():
     norm, _ = make_pair()
-    found = {buffer.data_ptr() for buffer in running_statistics(norm)}
+    found = {buffer.data_ptr() for buffer in running_statistics(norm).values()}
     assert found == {norm.running_mean.data_ptr(), norm.running_var.data_ptr()}
 
 

@@ -24,7 +24,10 @@ def read_archive(file: Path) -> Omniglot:
         _check(arrays)
         return Omniglot(*(_part(arrays, part) for part in PARTS))
     except (*UNREADABLE, KeyError) as error:
-        raise ValueError(f"{file} is not an archive of Omniglot: {error}") from error
+        raise ValueError(
+            f"{file} is not an archive of Omniglot: {error}. Where a copy of it was cut off, copy "
+            "it again; where it is another file, move it away"
+        ) from error
 
 
 def _read_arrays(file: Path) -> dict[str, Any]:

@@ -19,13 +19,13 @@ BACKGROUND = Source(
     "images_background.zip",
     f"{PUBLISHED}/images_background.zip",
     "md5:68d2efa1b9178cc56df9314c21c6e718",
-    "Omniglot, the characters to learn from,",
+    "The first of Omniglot's two files, the characters to learn from,",
 )
 EVALUATION = Source(
     "images_evaluation.zip",
     f"{PUBLISHED}/images_evaluation.zip",
     "md5:6b91aef0f799c5bb55b94e3f2daec811",
-    "Omniglot, the characters to be tested on,",
+    "The second of Omniglot's two files, the characters to be tested on,",
 )
 
 
@@ -41,6 +41,8 @@ def load_omniglot(folder: str | Path | None = None) -> Omniglot:
         folder: where to look; None for `data_folder()`.
     """
     place = data_folder(folder)
+    if place.is_file():
+        raise NotADirectoryError(f"{place} is a file, expected the folder that the data is in")
     archive = place / ARCHIVE
     if archive.exists():
         return read_archive(archive)
