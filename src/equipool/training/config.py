@@ -37,7 +37,8 @@ class TrainingConfig:
         clip_norm: longer gradients are shortened to this norm; None for none.
         guard_factor: a step whose gradient norm exceeds this many times its running average is
             skipped; None to skip only steps whose loss or gradient is not finite.
-        ema_decay: decay of the average of the weights that evaluation uses; None for none.
+        ema_decay: decay of the average of the weights, and of normalisations' running statistics,
+            that evaluation uses; None for none.
         aux_weight: weight of the equilibrium layers' auxiliary loss.
         precision: of Fabric, or `"tf32"`: float32 whose products may round their operands.
         capture: whether the step is captured in a CUDA graph; None where that is possible.

@@ -159,7 +159,10 @@ def adjoint(
         kept = (tl.load(real + row, mask=row < end, other=0.0) > 0)[:, None] & inside[None, :]
         at = row[:, None].to(tl.int64) * num_columns + column[None, :]
         by_y = tl.load(gradient + at, mask=kept, other=0.0).to(tl.float32)
-        normal = (tl.load(x + at, mask=kept, other=0.0).to(tl.float32) - mean) * inverse
-        value = scale * (by_y - share * total - normal * (share * along))
+        tile = tl.load(x + at, mask=kept, other=0.0).to(tl.float32)
+        normal = (tile - mean[None, :]) * inverse[None, :]
+        value = scale[None, :] * (
+            by_y - (share * total)[None, :] - normal * (share * along)[None, :]
+        )
         there = (row < end)[:, None] & inside[None, :]
         tl.store(by_x + at, tl.where(kept, value, 0.0).to(by_x.dtype.element_ty), mask=there)
