@@ -23,6 +23,15 @@ def _place(num_rows, num_columns, length, COLUMNS: tl.constexpr):
 
 
 @triton.jit
+def _tile(real, first, end, num_columns, column, inside, ROWS: tl.constexpr):
+    """Where the numbers of a tile lie, which of them there are, and which are of real rows."""
+    row = first + tl.arange(0, ROWS)
+    at = row[:, None].to(tl.int64) * num_columns + column[None, :]
+    is_real = tl.load(real + row, mask=row < end, other=0.0) > 0
+    return at, (row < end)[:, None] & inside[None, :], is_real[:, None] & inside[None, :]
+
+
+@triton.jit
 def _of_runs(sums, which, num_columns, column, inside, KINDS: tl.constexpr, RUNS: tl.constexpr):
     """One of the sums that are kept for each run, `[RUNS, COLUMNS]` of `sums [RUNS, KINDS, C]`."""
     row = tl.arange(0, RUNS) * KINDS + which
@@ -42,12 +51,9 @@ def moments(
     mean = tl.zeros([COLUMNS], tl.float32)
     squares = tl.zeros([COLUMNS], tl.float32)
     for first in range(start, end, ROWS):
-        row = first + tl.arange(0, ROWS)
-        weight = tl.load(real + row, mask=row < end, other=0.0)
-        kept = (weight > 0)[:, None] & inside[None, :]
-        at = row[:, None].to(tl.int64) * num_columns + column[None, :]
+        at, _, kept = _tile(real, first, end, num_columns, column, inside, ROWS)
         tile = tl.load(x + at, mask=kept, other=0.0).to(tl.float32)
-        here = tl.sum(weight, axis=0)
+        here = tl.sum(kept.to(tl.float32), axis=0)
         mean_here = tl.sum(tile, axis=0) / tl.maximum(here, 1.0)
         away = tl.where(kept, tile - mean_here[None, :], 0.0)
         shift = mean_here - mean
@@ -83,13 +89,10 @@ def normalize(
     scale = tl.load(weight + column, mask=inside, other=0.0) * inverse
     offset = tl.load(bias + column, mask=inside, other=0.0)
     for first in range(start, end, ROWS):
-        row = first + tl.arange(0, ROWS)
-        is_real = (tl.load(real + row, mask=row < end, other=0.0) > 0)[:, None]
-        at = row[:, None].to(tl.int64) * num_columns + column[None, :]
-        tile = tl.load(x + at, mask=is_real & inside[None, :], other=0.0).to(tl.float32)
-        away = tl.where(is_real, tile - mean[None, :], 0.0)
+        at, there, kept = _tile(real, first, end, num_columns, column, inside, ROWS)
+        tile = tl.load(x + at, mask=kept, other=0.0).to(tl.float32)
+        away = tl.where(kept, tile - mean[None, :], 0.0)
         value = away * scale[None, :] + offset[None, :]
-        there = (row < end)[:, None] & inside[None, :]
         tl.store(y + at, value.to(y.dtype.element_ty), mask=there)
 
     if tl.program_id(0) == 0:
@@ -123,9 +126,7 @@ def adjoint_sums(
     total = tl.zeros([COLUMNS], tl.float32)
     along = tl.zeros([COLUMNS], tl.float32)
     for first in range(start, end, ROWS):
-        row = first + tl.arange(0, ROWS)
-        kept = (tl.load(real + row, mask=row < end, other=0.0) > 0)[:, None] & inside[None, :]
-        at = row[:, None].to(tl.int64) * num_columns + column[None, :]
+        at, _, kept = _tile(real, first, end, num_columns, column, inside, ROWS)
         by_y = tl.load(gradient + at, mask=kept, other=0.0).to(tl.float32)
         tile = tl.load(x + at, mask=kept, other=0.0).to(tl.float32)
         total += tl.sum(by_y, axis=0)
@@ -155,14 +156,11 @@ def adjoint(
 
     scale = tl.load(weight + column, mask=inside, other=0.0) * inverse
     for first in range(start, end, ROWS):
-        row = first + tl.arange(0, ROWS)
-        kept = (tl.load(real + row, mask=row < end, other=0.0) > 0)[:, None] & inside[None, :]
-        at = row[:, None].to(tl.int64) * num_columns + column[None, :]
+        at, there, kept = _tile(real, first, end, num_columns, column, inside, ROWS)
         by_y = tl.load(gradient + at, mask=kept, other=0.0).to(tl.float32)
         tile = tl.load(x + at, mask=kept, other=0.0).to(tl.float32)
         normal = (tile - mean[None, :]) * inverse[None, :]
         value = scale[None, :] * (
             by_y - (share * total)[None, :] - normal * (share * along)[None, :]
         )
-        there = (row < end)[:, None] & inside[None, :]
         tl.store(by_x + at, tl.where(kept, value, 0.0).to(by_x.dtype.element_ty), mask=there)
