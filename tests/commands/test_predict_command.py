@@ -209,17 +209,18 @@ def test_a_run_of_another_task_is_refused(equipool, tiny, tmp_path):
         (["--smiles", "C", "--out", "."], 2, "--out is ., expected a file"),
         (["table.csv", "--out", "table.csv"], 2, "which is the file to read"),
         (["table.csv", "--column", "molecule"], 1, "has no column 'molecule'"),
-        (["table.tsv"], 1, "FILE is 'table.tsv', expected one that ends in .csv, .smi, .txt"),
+        (["list.tsv"], 1, "FILE is 'list.tsv', expected one that ends in .csv, .smi, .txt"),
         (["list.smi", "--column", "smiles"], 1, "but list.smi has no columns"),
-        (["nothing.csv"], 1, "nothing.csv"),
-        (["nothing.smi"], 1, "nothing.smi"),
+        (["nothing.csv"], 2, "FILE is 'nothing.csv', which is not there: check the path"),
+        (["nothing.smi"], 2, "FILE is 'nothing.smi', which is not there: check the path"),
         (["bytes.smi"], 1, "bytes.smi cannot be read as text"),
     ],
 )
 def test_wrong_use_is_said(place, predict, monkeypatch, tmp_path, words, status, expected):
     monkeypatch.chdir(tmp_path)
     shutil.copy(place / "table.csv", "table.csv")
-    tmp_path.joinpath("list.smi").write_text("C\n")
+    for ending in ("smi", "tsv"):
+        tmp_path.joinpath(f"list.{ending}").write_text("C\n")
     tmp_path.joinpath("bytes.smi").write_bytes(b"\xff\xfe\xfa")
     before = (tmp_path / "table.csv").read_text()
     done = predict("classes", *words)

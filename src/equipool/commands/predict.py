@@ -18,7 +18,7 @@ from equipool.bars import columns
 from equipool.commands.errors import WRONG_USE, plain_errors
 from equipool.commands.evaluate import WHICH
 from equipool.commands.places import Device, device_from_name
-from equipool.commands.smiles import Asked, given_smiles, read_smiles
+from equipool.commands.smiles import STANDARD_INPUT, Asked, given_smiles, read_smiles
 from equipool.tasks.molecules.predictor import MoleculePredictor, load_predictor
 from equipool.tasks.molecules.task import SMILES
 from equipool.training.extras import check_extras
@@ -54,6 +54,7 @@ def predict(
         if which not in WHICH:
             raise ValueError(f"--which is {which!r}, expected one of {', '.join(WHICH)}")
         where = device_from_name(device)
+        _check_file(file)
         _check_out(out, file)
     with plain_errors():
         check_extras()
@@ -66,6 +67,11 @@ def predict(
             _tell(f"{unread:,} of {len(asked):,} molecules cannot be read: their cells are empty")
         if out is not None:
             _tell(f"{len(asked):,} rows are in {out}")
+
+
+def _check_file(file: str | None) -> None:
+    if file not in (None, STANDARD_INPUT) and not Path(str(file)).exists():
+        raise ValueError(f"FILE is {file!r}, which is not there: check the path")
 
 
 def _check_out(out: Path | None, file: str | None) -> None:

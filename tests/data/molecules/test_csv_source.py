@@ -144,6 +144,7 @@ def test_many_rows_stay_in_order(tmp_path):
         ("", {}, "is empty"),
         ("smiles,A\n", {}, "has no rows"),
         ("SMILES,A\nCC,0\n", {}, "no column 'smiles': its columns are 'SMILES', 'A'"),
+        ("C;1\nCC;0\n", {}, "'C;1', as its first line says; cells are to be separated by commas"),
         ("smiles,A\nCC,0\n", {"labels": ("B",)}, "no column 'B': its columns are 'smiles', 'A'"),
         ("smiles,A\nCC,0\n", {"split": ColumnSplit("C")}, "no column 'C'"),
         ("smiles,A,A\nCC,0,0\n", {}, "2 columns of the same name 'A': rename them"),
@@ -153,6 +154,7 @@ def test_many_rows_stay_in_order(tmp_path):
         ("smiles,A\nCC,0\nCO\n", {}, r"row 1 \(line 3\): expected 2 cells, found 1"),
         ("smiles,A\nCC,0\nCO,1,1\n", {}, r"row 1 \(line 3\): expected 2 cells, found 3"),
         ("smiles,A\nCC,high\n", {}, r"row 0 \(line 2\): column 'A': .* number, found 'high'"),
+        ("smiles,A\nCC,high\n", {}, "all other columns were taken for labels: --labels names them"),
         ("smiles,A\nCC,inf\n", {}, r"row 0 \(line 2\): column 'A': expected a finite"),
         ("smiles,A\nCC,1e39\n", {}, "expected a finite float32 number, found '1e39'"),
         (
@@ -184,7 +186,9 @@ def test_several_broken_rows_are_told_at_once(tmp_path):
     assert [line.split(":")[0].strip() for line in lines[1:11]] == [
         f"row {at} (line {at + 2})" for at in range(1, 20, 2)
     ]
-    assert lines[11:] == ["  and 10 more"]
+    assert lines[11] == "  and 10 more"
+    assert "--labels names them" in lines[12]
+    assert len(lines) == 13
 
 
 @pytest.mark.parametrize(

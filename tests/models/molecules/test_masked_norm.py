@@ -61,6 +61,21 @@ def test_what_padding_rows_ask_for_is_not_followed():
     assert not norm.weight.grad.any()
 
 
+@pytest.mark.parametrize("odd", [torch.nan, torch.inf])
+def test_what_padding_rows_hold_is_not_read(odd):
+    norm, _ = make_pair()
+    other = copy.deepcopy(norm)
+    x = torch.randn(6, 4, dtype=torch.float64)
+    found = []
+    for layer, value in ((norm, 0.0), (other, odd)):
+        rows = torch.where(MASK[:, None], x, value).requires_grad_()
+        y = layer(rows, RealRows.of(MASK))
+        y.backward(torch.where(MASK[:, None], x, value))
+        found.append([y, rows.grad, *(p.grad for p in layer.parameters()), layer.running_mean])
+    for one, another in zip(*found, strict=True):
+        assert torch.equal(one, another)
+
+
 @pytest.mark.parametrize("number", [0, 1])
 def test_too_few_rows_do_no_harm(number):
     norm, _ = make_pair()

@@ -24,6 +24,9 @@ from equipool.data.molecules.splits import Parts, ScaffoldSplit, Split
 from equipool.data.molecules.table import Complaints, Row, Table, TableError
 
 PER_BATCH = 512
+ALL_LABELS = (
+    "  As no labels were named, all other columns were taken for labels: --labels names them"
+)
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ class CsvSource(MoleculeSource):
                 complaints.add(row, str(error))
             else:
                 number = number or columns.number(row, labels)
-        complaints.raise_any()
+        complaints.raise_any("" if self.labels is not None else ALL_LABELS)
         if not num_rows:
             raise TableError(f"{table.path} has no rows: expected some below the columns' names")
         if self.kind is not None:

@@ -50,7 +50,8 @@ class Table:
         number = self.columns.count(column)
         if not number:
             raise TableError(
-                f"{self.path} has no column {column!r}: its columns are {listed(self.columns)}"
+                f"{self.path} has no column {column!r}: its columns are {listed(self.columns)}, as "
+                f"its first line says{self._separated()}"
             )
         if number > 1:
             raise TableError(
@@ -58,6 +59,11 @@ class Table:
                 "first line, or choose other columns"
             )
         return self.columns.index(column)
+
+    def _separated(self) -> str:
+        """A hint where the cells do not seem to be separated by commas."""
+        apart = len(self.columns) == 1 and any(mark in self.columns[0] for mark in ";\t|")
+        return "; cells are to be separated by commas" if apart else ""
 
     def rows(self) -> Iterator[Row]:
         """The rows of data, whatever the number of their cells."""
@@ -97,13 +103,15 @@ class Complaints:
         if len(self._found) < SHOWN:
             self._found.append(f"  {row}: {reason}")
 
-    def raise_any(self) -> None:
-        """Raise `TableError` where there was one."""
+    def raise_any(self, advice: str = "") -> None:
+        """Raise `TableError` where there was one, with a last line of advice."""
         if self._number:
             more = self._number - len(self._found)
             rest = [f"  and {more:,} more"] if more else []
             number = "1 broken row" if self._number == 1 else f"{self._number:,} broken rows"
-            raise TableError("\n".join([f"{self._path} has {number}:", *self._found, *rest]))
+            last = [advice] if advice else []
+            told = [f"{self._path} has {number}:", *self._found, *rest, *last]
+            raise TableError("\n".join(told))
 
 
 def open_text(path: Path) -> TextIO:

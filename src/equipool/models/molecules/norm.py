@@ -88,7 +88,7 @@ class _Normalize(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, real: Tensor, number: Tensor, weight: Tensor, bias: Tensor, eps: float
     ) -> tuple[Tensor, Tensor, Tensor]:
-        x = x * real  # float32 at least
+        x = _real_rows(x, real)
         mean = x.sum(0) / number
         centered = torch.addcmul(x, real, mean, value=-1)
         variance = centered.square().sum(0) / number
@@ -102,7 +102,7 @@ class _Normalize(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         normal, real, number, weight, inverse = ctx.saved_tensors
-        gradient = gradients[0] * real
+        gradient = _real_rows(gradients[0], real)
         bias_gradient = gradient.sum(0)
         weight_gradient = (gradient * normal).sum(0)
         by_x = torch.addcmul(gradient, real, bias_gradient / number, value=-1)
@@ -158,6 +158,11 @@ def _launch(x: Tensor) -> tuple[tuple[int, int], tuple[int, int, int]]:
     num_rows, num_columns = x.shape
     length = max(-(-num_rows // RUNS), 1)
     return (RUNS, -(-num_columns // TILE["COLUMNS"])), (num_rows, num_columns, length)
+
+
+def _real_rows(x: Tensor, real: Tensor) -> Tensor:
+    """In float32 at least, zero in padding rows, whatever is there."""
+    return torch.where(real > 0, _wide(x), 0.0)
 
 
 def _wide(tensor: Tensor) -> Tensor:

@@ -60,7 +60,7 @@ class MoleculeData:
             reason = missing if len(labels) else "it is empty"
             say(
                 f"{name}: the validation part gives no score, as {reason}. No checkpoint will be "
-                "the best; the last one is used in its place"
+                "the best; the last one is used in its place. Another split may give one"
             )
 
 
