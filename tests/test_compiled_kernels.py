@@ -16,6 +16,7 @@ from equipool.tasks import MedianTask
 from equipool.training import TrainingConfig, verdict
 from equipool.training.devices import Place
 from equipool.training.step import NUMBERS, Step
+from forced_kernels import force_kernels
 from kernel_launches import jitted, launches
 
 SERVED = (binding, combination, momentum, norm, ranges, restrained, verdict)
@@ -30,9 +31,7 @@ pytestmark = [
 
 @pytest.fixture
 def forced(monkeypatch):
-    pytest.importorskip("triton")
-    for module in SERVED:
-        monkeypatch.setattr(module, "kernels_serve", lambda x: x.dtype != torch.float64)
+    force_kernels(monkeypatch, *SERVED)
 
 
 def step(**fields):

@@ -41,6 +41,7 @@ from equipool.report.pictures import plot_means
 from equipool.report.recorded import group_by, recorded, span
 from equipool.tasks import OmniglotTask
 from equipool.tasks.character_pictures import draw_set
+from equipool.tasks.counting import confusion_title, mistakes_title
 from equipool.training.examination import Examination, Picture, Table, read_examination
 
 FIGURES = Path(__file__).parent
@@ -256,7 +257,7 @@ def miscounts(found: Examination) -> Summary:
         (f"{part} characters", *_off(table))
         for part in ("validation", "test")
         for table in found.tables
-        if table.title == said_of(part)
+        if table.title == confusion_title(part)
     ]
     return Summary("miscounts", headings, tuple(rows))
 
@@ -268,11 +269,6 @@ def _off(table: Table) -> list[str]:
         for said, share in enumerate(shares):
             counts[max(-2, min(2, said - true))] += float(share) * int(sets)
     return [f"{100 * count / sum(counts.values()):.1f} %" for count in counts.values()]
-
-
-def said_of(part: str) -> str:
-    """Title of the confusion matrix on sets of `"validation"` or `"test"` characters."""
-    return f"What is said of sets of {part} characters"
 
 
 def ran_on(runs: Sequence[RunResult]) -> str:
@@ -391,7 +387,7 @@ def draw_examination(found: Examination, out: Path) -> None:
     """The confusion matrix of the test sets, and those that are counted wrong."""
     tables = {table.title: table for table in found.tables}
     galleries = {gallery.title: gallery.pictures for gallery in found.galleries}
-    table, wrong = said_of("test"), "Sets of test characters that are counted wrong"
+    table, wrong = confusion_title("test"), mistakes_title("test")
     if table not in tables or wrong not in galleries:
         raise ValueError(
             f"the examination has {[*tables, *galleries]}, expected {table!r} and {wrong!r} in it"

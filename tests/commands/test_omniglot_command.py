@@ -118,7 +118,8 @@ def test_missing_data_is_said_in_a_line_and_nothing_is_begun(equipool, tmp_path,
     out = tmp_path / "run"
     failed = equipool("train", "omniglot", TINY | {"--out": out})
     assert failed.exit_code == 1
-    assert "the characters to learn from, is not there: get https://" in failed.stderr
+    file = "The first of Omniglot's two files, the characters to learn from,"
+    assert f"{file} is not there: get https://" in failed.stderr
     assert len(failed.stderr.splitlines()) == 1
     assert not (out / "config.json").exists()
     again = equipool("train", "omniglot", TINY | {"--out": out, "--data-dir": place})

@@ -11,6 +11,7 @@ from equipool.differentiation import Implicit
 from equipool.linear_solvers import ConjugateGradients
 from equipool.ops import momentum
 from equipool.ops.resnet_gradient import binding
+from forced_kernels import force_kernels
 
 
 @pytest.mark.parametrize("factored", [True, False], ids=["factored", "autograd"])
@@ -54,7 +55,6 @@ def test_the_hessian_is_taken_in_the_precision_of_the_forward_pass():
 
 def test_with_the_kernels(monkeypatch):
     """On a GPU where there is one, in Triton's interpreter elsewhere; one set falls back."""
-    pytest.importorskip("triton")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     layer = make_layer(
         hidden=(5, 3), learning_rate=0.03, momentum=0.8, seed=2, num_steps=40, dtype=torch.float32
@@ -66,8 +66,7 @@ def test_with_the_kernels(monkeypatch):
     solution = layer.solve(x, index)
     solution.y.sin().sum().backward()
     assert solution.fallback.sum() == 1
-    for module in (binding, momentum):
-        monkeypatch.setattr(module, "kernels_serve", lambda x: x.dtype != torch.float64)
+    force_kernels(monkeypatch, binding, momentum)
     layer, x, index = layer.to(device), x.to(device), index.to(device)
     found = gradients(layer, x, index)
     for name, gradient in expected.items():

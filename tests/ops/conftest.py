@@ -5,6 +5,7 @@ import torch
 
 from equipool.ops import combination, momentum, ranges, restrained
 from equipool.ops.resnet_gradient import binding
+from forced_kernels import force_kernels
 
 
 @pytest.fixture
@@ -15,13 +16,4 @@ def device():
 @pytest.fixture
 def forced(monkeypatch):
     """Makes every layer in float32 or shorter use the kernels, on any device."""
-    pytest.importorskip("triton")
-
-    def serve(x):
-        return x.dtype != torch.float64
-
-    monkeypatch.setattr(binding, "kernels_serve", serve)
-    monkeypatch.setattr(momentum, "kernels_serve", serve)
-    monkeypatch.setattr(combination, "kernels_serve", serve)
-    monkeypatch.setattr(restrained, "kernels_serve", serve)
-    monkeypatch.setattr(ranges, "kernels_serve", serve)
+    force_kernels(monkeypatch, binding, momentum, combination, restrained, ranges)

@@ -107,5 +107,5 @@ class TestPictures:
 
     def test_another_examination_is_refused(self, script, tmp_path):
         other = Examination((), (Gallery("cats", (Picture("a cat", b""),)),))
-        with pytest.raises(ValueError, match=r"has \['cats'\], expected 'What is said"):
+        with pytest.raises(ValueError, match=r"the examination has \['cats'\], expected 'What"):
             script.draw_examination(other, tmp_path)

@@ -11,8 +11,8 @@ from equipool.training.running import RunningStatistics, running_statistics
 
 def make():
     torch.manual_seed(0)
-    odd = nn.BatchNorm1d(3)
-    return nn.Sequential(odd, nn.BatchNorm1d(3).double(), nn.LayerNorm(3), nn.BatchNorm1d(3))
+    norms = [nn.BatchNorm1d(3), nn.BatchNorm1d(3).double(), nn.LayerNorm(3), nn.BatchNorm1d(3)]
+    return nn.Sequential(*norms)
 
 
 def move(network):

@@ -62,13 +62,22 @@ def examination_of(parts: Mapping[str, Counted], data: CharacterImages) -> Exami
     counted wrong."""
     confusions = [_confusion_table(part, counted) for part, counted in parts.items()]
     galleries = [
-        Gallery(f"Sets of {part} characters that are counted wrong", _mistakes(counted, data))
-        for part, counted in parts.items()
+        Gallery(mistakes_title(part), _mistakes(counted, data)) for part, counted in parts.items()
     ]
     return Examination(
         (_accuracy_table(parts), *confusions),
         tuple(gallery for gallery in galleries if gallery.pictures),
     )
+
+
+def confusion_title(part: str) -> str:
+    """Of the table of what is said of a part, `"validation"` or `"test"`."""
+    return f"What is said of sets of {part} characters"
+
+
+def mistakes_title(part: str) -> str:
+    """Of the pictures of a part."""
+    return f"Sets of {part} characters that are counted wrong"
 
 
 def _accuracy_table(parts: Mapping[str, Counted]) -> Table:
@@ -89,7 +98,7 @@ def _confusion_table(part: str, counted: Counted) -> Table:
         shares = [sets / max(sum(row), 1) for sets in row]
         rows.append((str(number), *shares, sum(row)))
     headings = ("true \\ said", *map(str, numbers), "sets")
-    return Table(f"What is said of sets of {part} characters", headings, tuple(rows))
+    return Table(confusion_title(part), headings, tuple(rows))
 
 
 def _numbers(counted: Counted) -> range:

@@ -4,9 +4,10 @@ import copy
 
 import pytest
 import torch
+from random_norm import random_norm
 from torch import nn
 
-from equipool.models.molecules import MaskedBatchNorm, RealRows
+from equipool.models.molecules import RealRows
 from equipool.training.running import running_statistics
 
 MASK = torch.tensor([True, True, False, True, False, True])
@@ -14,12 +15,7 @@ MASK = torch.tensor([True, True, False, True, False, True])
 
 def make_pair(channels=4, dtype=torch.float64):
     torch.manual_seed(0)
-    norm = MaskedBatchNorm(channels).to(dtype)
-    with torch.no_grad():
-        norm.weight.copy_(torch.rand(channels) + 0.5)
-        norm.bias.copy_(torch.randn(channels))
-        norm.running_mean.copy_(torch.randn(channels))
-        norm.running_var.copy_(torch.rand(channels) + 0.5)
+    norm = random_norm(channels).to(dtype)
     theirs = nn.BatchNorm1d(channels).to(dtype)
     theirs.load_state_dict(copy.deepcopy(norm.state_dict()))
     return norm, theirs

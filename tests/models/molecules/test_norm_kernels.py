@@ -4,11 +4,11 @@ import copy
 
 import pytest
 import torch
+from random_norm import random_norm
 from torch import nn
 
-from equipool.models.molecules import MaskedBatchNorm, RealRows, norm
-
-pytest.importorskip("triton")
+from equipool.models.molecules import RealRows, norm
+from forced_kernels import force_kernels
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def device():
 @pytest.fixture(autouse=True)
 def forced(monkeypatch):
     """The kernels serve everywhere: elsewhere than on a GPU, in Triton's interpreter."""
-    monkeypatch.setattr(norm, "kernels_serve", lambda x: x.dtype != torch.float64)
+    force_kernels(monkeypatch, norm)
 
 
 def make(rows, columns, share=0.8, offset=3.0):
@@ -27,13 +27,7 @@ def make(rows, columns, share=0.8, offset=3.0):
     mask = torch.rand(rows) < share
     x = offset + 2 * torch.randn(rows, columns)
     x[~mask] = torch.inf
-    layer = MaskedBatchNorm(columns)
-    with torch.no_grad():
-        layer.weight.copy_(torch.rand(columns) + 0.5)
-        layer.bias.copy_(torch.randn(columns))
-        layer.running_mean.copy_(torch.randn(columns))
-        layer.running_var.copy_(torch.rand(columns) + 0.5)
-    return layer, x, mask, torch.randn(rows, columns)
+    return random_norm(columns), x, mask, torch.randn(rows, columns)
 
 
 def run(layer, x, mask, by_y, device):

@@ -121,7 +121,7 @@ class _Fused(torch.autograd.Function):
         from equipool.models.molecules import norm_kernels as kernels
 
         x = x.contiguous()
-        grid, sizes = _launch(x)
+        grid, sizes = kernels.launch(x)
         sums = real.new_empty(kernels.RUNS, 3, x.shape[1])
         kernels.moments[grid](x, real, sums, *sizes, **kernels.TILE)
         y, statistics = torch.empty_like(x), sums.new_empty(3, x.shape[1])
@@ -140,7 +140,7 @@ class _Fused(torch.autograd.Function):
 
         x, real, weight, statistics = ctx.saved_tensors
         gradient = gradients[0].contiguous()
-        grid, sizes = _launch(x)
+        grid, sizes = kernels.launch(x)
         sums = real.new_empty(kernels.RUNS, 2, x.shape[1])
         kernels.adjoint_sums[grid](gradient, x, real, statistics, sums, *sizes, **kernels.TILE)
         by_x, by_weight, by_bias = (torch.empty_like(t) for t in (x, weight, weight))
@@ -149,15 +149,6 @@ class _Fused(torch.autograd.Function):
             *sizes, RUNS=kernels.RUNS, **kernels.TILE,
         )  # fmt: skip
         return by_x, None, by_weight, by_bias, None
-
-
-def _launch(x: Tensor) -> tuple[tuple[int, int], tuple[int, int, int]]:
-    """The grid, and the sizes that every kernel is given: rows, columns, and rows of a run."""
-    from equipool.models.molecules.norm_kernels import RUNS, TILE
-
-    num_rows, num_columns = x.shape
-    length = max(-(-num_rows // RUNS), 1)
-    return (RUNS, -(-num_columns // TILE["COLUMNS"])), (num_rows, num_columns, length)
 
 
 def _real_rows(x: Tensor, real: Tensor) -> Tensor:

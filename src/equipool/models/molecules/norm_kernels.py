@@ -9,9 +9,17 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from torch import Tensor
 
 RUNS = 32
 TILE = {"ROWS": 32, "COLUMNS": 64}
+
+
+def launch(x: Tensor) -> tuple[tuple[int, int], tuple[int, int, int]]:
+    """The grid, and the sizes that every kernel is given: rows, columns, and rows of a run."""
+    num_rows, num_columns = x.shape
+    length = max(-(-num_rows // RUNS), 1)
+    return (RUNS, -(-num_columns // TILE["COLUMNS"])), (num_rows, num_columns, length)
 
 
 @triton.jit
