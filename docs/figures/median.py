@@ -6,23 +6,26 @@ The experiment is in records/median: runs of a million steps, and shorter ones o
 Those in records/median-speed have the same settings and had the device to themselves: they tell
 what a step costs. In records/median-settings are short runs, in each of which one setting was
 changed. In records/median-inner are directories of runs, of which config.json, log.jsonl
-and record.json are enough: statistics of the inner loops are in the logs alone.
+and record.json are enough: statistics of the inner loops are in the logs alone. median_steps.py
+wrote records/median-inner-steps.
 
-The tables are printed, and put into the page: results, sizes, seconds and settings.
+What `tables` makes is printed, and put into the page.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from equipool.report import RunResult, Summary
 from equipool.report.alone import check_timed, timed
 from equipool.report.changed import Changed, changed_groups
 from equipool.report.groups import Group, mean_of
 from equipool.report.pictures import draw_curves, draw_inner, draw_sizes, inner_lines
-from equipool.report.recorded import group_by, recorded, refresh_page, span
+from equipool.report.recorded import group_by, ran_on, recorded, refresh_page, span
 from equipool.report.summary import number, spread
 from equipool.tasks.number_sets import DISTRIBUTIONS
 
@@ -146,17 +149,36 @@ def _setting(changed: Changed) -> tuple[str, ...]:
     )
 
 
+def inner_steps(evaluated: Sequence[dict[str, Any]]) -> Summary:
+    """Errors of trained networks with other numbers of inner steps, over the networks."""
+    errors: dict[int, list[float]] = {}
+    for one in evaluated:
+        for entry in one["entries"]:
+            errors.setdefault(entry["inner_steps"], []).append(entry["metrics"]["mse"])
+    trained = {one["config"]["fields"]["inner_steps"] for one in evaluated}
+    rows = (
+        (f"**{steps}**" if steps in trained else str(steps), str(len(found)), spread(found))
+        for steps, found in sorted(errors.items())
+    )
+    return Summary("inner steps", ("inner steps", "seeds", "mean squared error"), tuple(rows))
+
+
 def tables(
-    runs: Sequence[RunResult], alone: Sequence[RunResult], tried: Sequence[RunResult]
-) -> dict[str, Summary]:
-    """All tables of the page, by name."""
+    runs: Sequence[RunResult],
+    alone: Sequence[RunResult],
+    tried: Sequence[RunResult],
+    evaluated: Sequence[dict[str, Any]] = (),
+) -> dict[str, Summary | str]:
+    """All tables of the page, and what the runs ran on, by name."""
     long, short = split(timed(runs, alone))
     check_timed([run for group in long for run in group.runs], alone)
     return {
+        "ran_on": ran_on(runs),
         "results": results(long),
         "sizes": results(short),
         "seconds": seconds(long),
         "settings": settings(tried),
+        "inner_steps": inner_steps(evaluated),
     }
 
 
@@ -180,9 +202,15 @@ def read() -> list[list[RunResult]]:
     return [recorded(RECORDS / name) for name in names]
 
 
+def read_evaluated() -> list[dict[str, Any]]:
+    """What median_steps.py wrote, of each network."""
+    files = sorted((RECORDS / "median-inner-steps").glob("*.json"))
+    return [json.loads(file.read_text(encoding="utf-8")) for file in files]
+
+
 def main() -> None:
     runs, alone, tried, logged = read()
-    refresh_page(PAGE, tables(runs, alone, tried))
+    refresh_page(PAGE, tables(runs, alone, tried, read_evaluated()))
     for name, picture in pictures(runs, alone, logged).items():
         (FIGURES / f"median-{name}.png").write_bytes(picture)
 

@@ -38,7 +38,7 @@ from equipool.report.blocks import fill_blocks
 from equipool.report.changed import Changed, changed_groups
 from equipool.report.groups import Group, mean_of
 from equipool.report.pictures import plot_means
-from equipool.report.recorded import group_by, recorded, span
+from equipool.report.recorded import group_by, ran_on, recorded, span
 from equipool.tasks import OmniglotTask
 from equipool.tasks.character_pictures import draw_set
 from equipool.tasks.counting import confusion_title, mistakes_title
@@ -269,18 +269,6 @@ def _off(table: Table) -> list[str]:
         for said, share in enumerate(shares):
             counts[max(-2, min(2, said - true))] += float(share) * int(sets)
     return [f"{100 * count / sum(counts.values()):.1f} %" for count in counts.values()]
-
-
-def ran_on(runs: Sequence[RunResult]) -> str:
-    """On what, and with what, in words."""
-    pieces = [piece for run in runs for piece in run.ran_on]
-    hardware = {str(p["hardware"].get("gpu", p["hardware"]["cpu"])) for p in pieces}
-    versions = {str(p["versions"]["torch"]) for p in pieces}
-    return f"{len(runs)} runs on {_listed(hardware)}, torch {_listed(versions)}."
-
-
-def _listed(names: set[str]) -> str:
-    return " and ".join(sorted(names))
 
 
 def blocks(

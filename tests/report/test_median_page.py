@@ -1,5 +1,6 @@
 """The script that makes tables and pictures of the page about the median."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -188,7 +189,7 @@ def test_the_pictures_are_drawn_from_their_runs(runs, speeds, tmp_path, monkeypa
 
 
 def test_all_is_made_from_the_folders_of_records(tmp_path, monkeypatch):
-    names = ("results", "sizes", "seconds", "settings")
+    names = ("ran_on", "results", "sizes", "seconds", "settings", "inner_steps")
     records = page_of_blocks(script, tmp_path, monkeypatch, *names)
     shorter = made([1.0], "sum", embedding=8)
     written(records / "median", made([1.0, 1.0, 1.0, 0.5], "sum"), shorter)
@@ -197,7 +198,11 @@ def test_all_is_made_from_the_folders_of_records(tmp_path, monkeypatch):
     (records / "median-inner").mkdir()
     point = {"step": 10, "inner": {"aggregation": {"residual": 0.5}}, "spikes": 0, "skipped": 0}
     write_folder(records / "median-inner" / "run", made([1.0], "equilibrium"), [point])
+    write_evaluated(records / "median-inner-steps", {4: 2.0, 5: 1.0}, {4: 4.0, 5: 1.0})
     lines = (
+        "\n2 runs on abacus, torch 2.13.0.\n",
+        "| 4 | 2 | 3 ± 1.41 |",
+        "| **5** | 2 | 1 ± 0 |",  # as trained
         "| 16 | sum | 1 | 40 | 0.5 | - |",
         "| 8 | sum | 1 | 10 | 1 | - |",
         "| 16 | sum | 100 | 1 (step 20) | 0.5 (step 40) |",
@@ -206,7 +211,16 @@ def test_all_is_made_from_the_folders_of_records(tmp_path, monkeypatch):
     check_main(script, lines, {"median-curves.png", "median-sizes.png", "median-inner.png"})
 
 
+def write_evaluated(folder, *errors):
+    """What was evaluated of networks that were trained with 5 inner steps."""
+    folder.mkdir()
+    for index, of_one in enumerate(errors):
+        entries = [{"inner_steps": n, "metrics": {"mse": error}} for n, error in of_one.items()]
+        content = {"config": {"fields": {"inner_steps": 5}}, "entries": entries}
+        (folder / f"{index}.json").write_text(json.dumps(content))
+
+
 @needs_page("median")
 def test_the_page_is_that_of_the_records():
     own = load_script("median")  # with its own number of steps
-    check_page("median", own.tables(*own.read()[:3]))
+    check_page("median", own.tables(*own.read()[:3], own.read_evaluated()))

@@ -137,13 +137,6 @@ def test_throughput(script, alone):
     ]  # fmt: skip
 
 
-def test_what_it_ran_on(script, runs):
-    assert script.ran_on(runs) == "3 runs on abacus, torch 2.13.0."
-    piece = {"hardware": {"cpu": "abacus", "gpu": "Z1"}, "versions": {"torch": "2.11.0"}}
-    other = replace(runs[0], ran_on=[piece])
-    assert script.ran_on([other, *runs]) == "4 runs on Z1 and abacus, torch 2.11.0 and 2.13.0."
-
-
 def test_the_quick_preset_is_told_with_all_its_seconds(script, runs):
     equilibrium, summed = rows(script.quick(runs))
     assert equilibrium["method"] == "equilibrium"

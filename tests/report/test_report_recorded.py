@@ -6,7 +6,7 @@ import pytest
 from records import record, write_records
 
 from equipool.report import Summary, read_runs
-from equipool.report.recorded import group_by, recorded, refresh_page
+from equipool.report.recorded import group_by, ran_on, recorded, refresh_page
 
 
 def made(aggregation, seed=0, embedding=8, **training):
@@ -38,6 +38,14 @@ def test_methods_with_settings_of_their_own_go_by_their_names(tmp_path):
     ]
 
 
+def test_what_runs_ran_on(tmp_path):
+    runs = read_runs(write_records(tmp_path, made("sum"), made("mean")))
+    assert ran_on(runs) == "2 runs on abacus, torch 2.13.0."
+    piece = {"hardware": {"cpu": "abacus", "gpu": "Z1"}, "versions": {"torch": "2.11.0"}}
+    other = replace(runs[0], ran_on=[piece])
+    assert ran_on([other, *runs]) == "3 runs on Z1 and abacus, torch 2.11.0 and 2.13.0."
+
+
 TABLES = {"first": Summary("", ("a",), (("1",),)), "second": Summary("", ("b",), (("2",),))}
 PAGE = "# Title\n<!-- generated: second -->\nold\n<!-- end -->\ntext\n"
 
@@ -61,3 +69,11 @@ def test_a_place_for_an_unknown_table(tmp_path):
     with pytest.raises(ValueError, match=r"'second', expected one of \['first'\]"):
         refresh_page(page, {"first": TABLES["first"]})
     assert page.read_text() == PAGE
+
+
+def test_a_sentence_in_the_place_of_a_table(tmp_path, capsys):
+    page = tmp_path / "page.md"
+    page.write_text(PAGE)
+    refresh_page(page, {"second": "2 runs."})
+    assert page.read_text() == PAGE.replace("old", "\n2 runs.\n")
+    assert capsys.readouterr().out == "second\n\n2 runs.\n\n"

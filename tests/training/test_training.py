@@ -107,6 +107,14 @@ def test_a_run_that_skipped_more_than_half_of_its_steps_says_so(tmp_path):
         assert (finish["event"], finish.get("warning")) == ("finish", record.warning)
 
 
+@pytest.mark.parametrize(("warmup", "warned"), [(20, False), (80, True)])
+def test_a_warm_up_that_is_longer_than_the_run_is_told(tmp_path, warmup, warned):
+    heard = Heard()
+    run(tmp_path, Toy(), config(warmup_steps=warmup, learning_rate=0.5), progress=heard)
+    said = f"WARNING: warmup_steps is {warmup} and steps is 20: the learning rate does not get "
+    assert (f"{said}beyond 25% of 0.5" in heard) is warned
+
+
 @dataclass(frozen=True)
 class Infinite(Toy):
     """A loss that is not finite though its gradient is."""

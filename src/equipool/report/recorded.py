@@ -39,22 +39,35 @@ def span(values: Sequence[int]) -> str:
     return " to ".join(f"{value:,}" for value in dict.fromkeys((min(values), max(values))))
 
 
-def refresh_page(file: Path, tables: Mapping[str, Summary]) -> None:
-    """Print the tables, and put them between `<!-- generated: NAME -->` and `<!-- end -->` where
-    the page is there."""
-    for name, table in tables.items():
-        print(f"{name}\n\n{markdown(table)}\n")
+def ran_on(runs: Sequence[RunResult]) -> str:
+    """On what the runs ran, and with what, in words."""
+    pieces = [piece for run in runs for piece in run.ran_on]
+    hardware = {str(p["hardware"].get("gpu", p["hardware"]["cpu"])) for p in pieces}
+    versions = {str(p["versions"]["torch"]) for p in pieces}
+    return f"{len(runs)} runs on {_listed(hardware)}, torch {_listed(versions)}."
+
+
+def _listed(names: set[str]) -> str:
+    return " and ".join(sorted(names))
+
+
+def refresh_page(file: Path, tables: Mapping[str, Summary | str]) -> None:
+    """Print tables and sentences, and put them between `<!-- generated: NAME -->` and
+    `<!-- end -->` where the page is there."""
+    for name in tables:
+        print(f"{name}\n\n{_text(name, tables)}\n")
     if file.exists():
         page = file.read_text(encoding="utf-8")
         file.write_text(fill_tables(page, tables), encoding="utf-8")
 
 
-def fill_tables(page: str, tables: Mapping[str, Summary]) -> str:
-    """The page with these tables in their places."""
+def fill_tables(page: str, tables: Mapping[str, Summary | str]) -> str:
+    """The page with these tables and sentences in their places."""
     return fill_blocks(page, lambda name: _text(name, tables))
 
 
-def _text(name: str, tables: Mapping[str, Summary]) -> str:
+def _text(name: str, tables: Mapping[str, Summary | str]) -> str:
     if name not in tables:
         raise ValueError(f"the page has a place for {name!r}, expected one of {sorted(tables)}")
-    return markdown(tables[name])
+    found = tables[name]
+    return found if isinstance(found, str) else markdown(found)

@@ -104,6 +104,12 @@ class Run:
         self.counts.pieces.append({"first_step": self.counts.step} | about)
         event = "start" if new else "resume"
         self.journal.event(event, self.counts.step, {"date": _now()} | about)
+        warmup, steps = self.config.warmup_steps, self.config.steps
+        if warmup > steps:
+            self.journal.say(
+                f"WARNING: warmup_steps is {warmup} and steps is {steps}: the learning rate does "
+                f"not get beyond {steps / warmup:.0%} of {self.config.learning_rate:g}"
+            )
 
     def start_clock(self) -> None:
         """The run's seconds are counted from now on."""
