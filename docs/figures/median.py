@@ -6,8 +6,8 @@ The experiment is in records/median: runs of a million steps, and shorter ones o
 Those in records/median-speed have the same settings and had the device to themselves: they tell
 what a step costs. In records/median-settings are short runs, in each of which one setting was
 changed. In records/median-inner are directories of runs, of which config.json, log.jsonl
-and record.json are enough: statistics of the inner loops are in the logs alone. median_steps.py
-wrote records/median-inner-steps.
+and record.json are enough: statistics of the inner loops are in the logs alone.
+median_networks.py wrote records/median-networks.
 
 What `tables` makes is printed, and put into the page.
 """
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from equipool.report import RunResult, Summary
 from equipool.report.alone import check_timed, timed
 from equipool.report.changed import Changed, changed_groups
 from equipool.report.groups import Group, mean_of
-from equipool.report.pictures import draw_curves, draw_inner, draw_sizes, inner_lines
+from equipool.report.pictures import draw_curves, draw_inner, inner_lines
 from equipool.report.recorded import group_by, ran_on, recorded, refresh_page, span
 from equipool.report.summary import number, spread
 from equipool.tasks.number_sets import DISTRIBUTIONS
@@ -34,6 +34,9 @@ PAGE = FIGURES.parent / "reproduction" / "median.md"
 RECORDS = FIGURES.parents[1] / "records"
 
 MAIN_STEPS = 1_000_000
+SHOWN_STEPS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 20)  # of the search
+
+Network = dict[str, Any]  # what median_networks.py wrote of one
 
 
 def split(runs: Sequence[RunResult]) -> tuple[list[Group], list[Group]]:
@@ -149,25 +152,57 @@ def _setting(changed: Changed) -> tuple[str, ...]:
     )
 
 
-def inner_steps(evaluated: Sequence[dict[str, Any]]) -> Summary:
-    """Errors of trained networks with other numbers of inner steps, over the networks."""
-    errors: dict[int, list[float]] = {}
-    for one in evaluated:
-        for entry in one["entries"]:
-            errors.setdefault(entry["inner_steps"], []).append(entry["metrics"]["mse"])
-    trained = {one["config"]["fields"]["inner_steps"] for one in evaluated}
+def frozen(networks: Sequence[Network]) -> Summary:
+    """How many batches count as spikes while the weights stay as they are."""
+    shares: dict[str, list[float]] = {}
+    for one in networks:
+        shares.setdefault(one["config"]["fields"]["aggregation"], []).append(one["spikes"])
     rows = (
-        (f"**{steps}**" if steps in trained else str(steps), str(len(found)), spread(found))
-        for steps, found in sorted(errors.items())
+        (method, str(len(found)), ", ".join(f"{share:.2%}" for share in found))
+        for method, found in sorted(shares.items(), key=lambda item: -max(item[1]))
     )
-    return Summary("inner steps", ("inner steps", "seeds", "mean squared error"), tuple(rows))
+    headings = ("method", "seeds", "batches that are spikes, by seed")
+    return Summary("frozen", headings, tuple(rows))
+
+
+def search(networks: Sequence[Network]) -> Summary:
+    """What the steps of the search do, over the networks; in bold the one of the training's end."""
+    headings = (
+        "inner steps", "seeds", "mean squared error", "length of the step", "as long as the limit",
+        "gradient / first one",
+    )  # fmt: skip
+    found = [one for one in networks if "search" in one]
+    trained = {one["config"]["fields"]["inner_steps"] for one in found}
+    paths = list(zip(*(one["search"] for one in found), strict=True))
+    chosen = [path for path in paths if path[0]["steps"] in SHOWN_STEPS]
+    firsts = [entry["gradient"] for entry in paths[0]] if paths else []
+    return Summary("search", headings, tuple(_search_row(path, firsts, trained) for path in chosen))
+
+
+def _search_row(
+    path: Sequence[Mapping[str, float]], firsts: Sequence[float], trained: set[int]
+) -> tuple[str, ...]:
+    steps = int(path[0]["steps"])
+    ratios = [entry["gradient"] / first for entry, first in zip(path, firsts, strict=True)]
+    return (
+        f"**{steps}**" if steps in trained else str(steps),
+        str(len(path)),
+        spread([entry["mse"] for entry in path]),
+        "-" if steps == 0 else _range([entry["length"] for entry in path], ".2f"),
+        "-" if steps == 0 else _range([entry["at_limit"] for entry in path], ".0%"),
+        _range(ratios, ".2g"),
+    )
+
+
+def _range(values: Sequence[float], form: str) -> str:
+    return " to ".join(dict.fromkeys(format(value, form) for value in (min(values), max(values))))
 
 
 def tables(
     runs: Sequence[RunResult],
     alone: Sequence[RunResult],
     tried: Sequence[RunResult],
-    evaluated: Sequence[dict[str, Any]] = (),
+    networks: Sequence[Network] = (),
 ) -> dict[str, Summary | str]:
     """All tables of the page, and what the runs ran on, by name."""
     long, short = split(timed(runs, alone))
@@ -178,7 +213,8 @@ def tables(
         "sizes": results(short),
         "seconds": seconds(long),
         "settings": settings(tried),
-        "inner_steps": inner_steps(evaluated),
+        "frozen": frozen(networks),
+        "search": search(networks),
     }
 
 
@@ -186,11 +222,9 @@ def pictures(
     runs: Sequence[RunResult], alone: Sequence[RunResult], logged: Sequence[RunResult]
 ) -> dict[str, bytes]:
     """All pictures of the page for which there are runs, by name."""
-    long, short = split(timed(runs, alone))
+    long, _ = split(timed(runs, alone))
     lines = inner_lines(group_by(logged, ("aggregation", "embedding")))
     found = {"curves": draw_curves(long)} if long else {}
-    if short:
-        found["sizes"] = draw_sizes(short)
     if lines:
         found["inner"] = draw_inner(lines)
     return found
@@ -202,15 +236,15 @@ def read() -> list[list[RunResult]]:
     return [recorded(RECORDS / name) for name in names]
 
 
-def read_evaluated() -> list[dict[str, Any]]:
-    """What median_steps.py wrote, of each network."""
-    files = sorted((RECORDS / "median-inner-steps").glob("*.json"))
+def read_networks() -> list[Network]:
+    """What median_networks.py wrote, of each network."""
+    files = sorted((RECORDS / "median-networks").glob("*.json"))
     return [json.loads(file.read_text(encoding="utf-8")) for file in files]
 
 
 def main() -> None:
     runs, alone, tried, logged = read()
-    refresh_page(PAGE, tables(runs, alone, tried, read_evaluated()))
+    refresh_page(PAGE, tables(runs, alone, tried, read_networks()))
     for name, picture in pictures(runs, alone, logged).items():
         (FIGURES / f"median-{name}.png").write_bytes(picture)
 

@@ -172,24 +172,23 @@ def test_the_pictures_are_drawn_from_their_runs(runs, speeds, tmp_path, monkeypa
     def keep(name):
         return lambda given: drawn.setdefault(name, given) and name.encode()
 
-    for name in ("draw_curves", "draw_sizes", "draw_inner"):
+    for name in ("draw_curves", "draw_inner"):
         monkeypatch.setattr(script, name, keep(name))
     point = {"step": 10, "inner": {"aggregation": {"residual": 0.5}}, "spikes": 0, "skipped": 0}
     write_folder(tmp_path / "inner", made([1.0], "equilibrium"), [point])
     found = script.pictures(runs, speeds, read_runs([tmp_path / "inner"]))
-    assert found == {"curves": b"draw_curves", "sizes": b"draw_sizes", "inner": b"draw_inner"}
+    assert found == {"curves": b"draw_curves", "inner": b"draw_inner"}
     told = [(group.method, group.size) for group in drawn["draw_curves"]]
     assert told == [("equilibrium", 16), ("sum", 16), ("attention", 16)]
     first = drawn["draw_curves"][0].runs[0]
     assert first.training_seconds == 16  # alone
-    assert [group.size for group in drawn["draw_sizes"]] == [8, 8, 64, 64]
     (line,) = drawn["draw_inner"]
     assert (line.label, line.steps) == ("equilibrium, embedding 16", [10])
     assert line.entries == [{"residual": 0.5}]
 
 
 def test_all_is_made_from_the_folders_of_records(tmp_path, monkeypatch):
-    names = ("ran_on", "results", "sizes", "seconds", "settings", "inner_steps")
+    names = ("ran_on", "results", "sizes", "seconds", "settings", "frozen", "search")
     records = page_of_blocks(script, tmp_path, monkeypatch, *names)
     shorter = made([1.0], "sum", embedding=8)
     written(records / "median", made([1.0, 1.0, 1.0, 0.5], "sum"), shorter)
@@ -198,29 +197,38 @@ def test_all_is_made_from_the_folders_of_records(tmp_path, monkeypatch):
     (records / "median-inner").mkdir()
     point = {"step": 10, "inner": {"aggregation": {"residual": 0.5}}, "spikes": 0, "skipped": 0}
     write_folder(records / "median-inner" / "run", made([1.0], "equilibrium"), [point])
-    write_evaluated(records / "median-inner-steps", {4: 2.0, 5: 1.0}, {4: 4.0, 5: 1.0})
+    write_networks(records / "median-networks", [9.0, 2.0, 1.0], [9.0, 4.0, 1.0])
     lines = (
         "\n2 runs on abacus, torch 2.13.0.\n",
-        "| 4 | 2 | 3 ± 1.41 |",
-        "| **5** | 2 | 1 ± 0 |",  # as trained
+        "| equilibrium | 2 | 1.50%, 1.50% |\n| sum | 1 | 0.00% |",
+        "| 0 | 2 | 9 ± 0 | - | - | 1 |",
+        "| 1 | 2 | 3 ± 1.41 | 0.25 | 0% to 25% | 0.5 |",
+        "| **2** | 2 | 1 ± 0 | 0.17 | 0% to 25% | 0.25 |",  # as trained
         "| 16 | sum | 1 | 40 | 0.5 | - |",
         "| 8 | sum | 1 | 10 | 1 | - |",
         "| 16 | sum | 100 | 1 (step 20) | 0.5 (step 40) |",
         "| sum | 1 | 20 | 3 | 1 | 3 |",
     )
-    check_main(script, lines, {"median-curves.png", "median-sizes.png", "median-inner.png"})
+    check_main(script, lines, {"median-curves.png", "median-inner.png"})
 
 
-def write_evaluated(folder, *errors):
-    """What was evaluated of networks that were trained with 5 inner steps."""
+def write_networks(folder, *errors):
+    """What was found of networks that were trained with 2 inner steps, and of a sum."""
     folder.mkdir()
+    config = {"fields": {"inner_steps": 2, "aggregation": "equilibrium"}}
     for index, of_one in enumerate(errors):
-        entries = [{"inner_steps": n, "metrics": {"mse": error}} for n, error in of_one.items()]
-        content = {"config": {"fields": {"inner_steps": 5}}, "entries": entries}
+        search = [
+            {"steps": n, "mse": error, "gradient": (index + 1) * 8 / 2**n, "length": 0.5 / (n + 1),
+             "at_limit": index / 4}
+            for n, error in enumerate(of_one)
+        ]  # fmt: skip
+        content = {"config": config, "spikes": 0.015, "search": search}
         (folder / f"{index}.json").write_text(json.dumps(content))
+    config = {"fields": {"inner_steps": 2, "aggregation": "sum"}}
+    (folder / "sum.json").write_text(json.dumps({"config": config, "spikes": 0.0}))
 
 
 @needs_page("median")
 def test_the_page_is_that_of_the_records():
     own = load_script("median")  # with its own number of steps
-    check_page("median", own.tables(*own.read()[:3], own.read_evaluated()))
+    check_page("median", own.tables(*own.read()[:3], own.read_networks()))

@@ -44,6 +44,14 @@ def test_directories_of_records_are_read(tmp_path):
     assert [run.name for run in read_runs([tmp_path])] == ["0", "1"]
 
 
+def test_a_setting_that_is_newer_than_the_run_is_at_its_default(tmp_path):
+    old, new = record([1.0], "equilibrium"), record([1.0], "equilibrium", seed=1)
+    old.config["fields"].pop("potential_dropout", None)
+    new.config["fields"]["potential_dropout"] = 0.0
+    first, second = read_runs(write_records(tmp_path, old, new))
+    assert first.config["fields"] | {"seed": 1} == second.config["fields"]
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [("[1]", "is not the record"), ("{}", "its format is None"), ("no", "is not the record"),

@@ -23,6 +23,7 @@ def equilibrium_layer(
     curvature_safe: bool = False,
     start_value: float | None = None,
     regularizer_weight: float = 0.1,
+    dropout: float = 0.0,
 ) -> EquilibriumAggregation:
     """Equilibrium Aggregation with the paper's potential. The defaults are the paper's, too:
     unrestrained, the solver is `Nesterov`.
@@ -38,6 +39,7 @@ def equilibrium_layer(
         curvature_safe: whether its steps are shortened where the energy is steep.
         start_value: of every component of a learned start; None for the zero vector.
         regularizer_weight: that the regulariser starts with.
+        dropout: of the potential's hidden units.
 
     Example:
         >>> layer = equilibrium_layer(3, 8, (16, 16, 4), num_steps=5)
@@ -50,7 +52,7 @@ def equilibrium_layer(
     return EquilibriumAggregation(
         in_channels,
         out_channels,
-        potential=ResNetPotential(in_channels, out_channels, hidden=tuple(hidden)),
+        potential=ResNetPotential(in_channels, out_channels, tuple(hidden), dropout=dropout),
         regularizer=SquaredNorm(regularizer_weight),
         solver=RestrainedNesterov(
             learning_rate, momentum, max_step=max_step, curvature_safe=curvature_safe

@@ -8,11 +8,14 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from equipool.objective import LinearMap
 from equipool.ops.resnet_gradient import Maps, Spec, bind_gradient
 from equipool.potentials.base import AutogradSum, Potential, SummedPotential
 from equipool.sets import Sets
+
+Kept = Sequence[Tensor | None]  # of each layer's input: a factor for each unit, or None for all
 
 
 class ResNetPotential(Potential):
@@ -36,6 +39,10 @@ class ResNetPotential(Potential):
         factored: whether the gradient by y is taken by the hand-written operation, which is faster
             and keeps no activations, or by automatic differentiation, which can be differentiated
             more than once more.
+        dropout: share of the hidden units that the next layer does not read, in training; an
+            identity skip keeps them. They are drawn when the layer is called and are the same for
+            all sets and all steps of the search, so that there is an energy to descend. `forward`
+            alone drops nothing.
 
     Shapes:
         `x [N, in_channels]`, `y [N, out_channels]` -> `[N]`, never negative.
@@ -53,6 +60,7 @@ class ResNetPotential(Potential):
         hidden: Sequence[int] | None = None,
         reduction: Literal["mean", "sum"] = "mean",
         factored: bool = True,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         hidden = tuple(hidden) if hidden is not None else (2 * out_channels, out_channels, 32)
@@ -60,11 +68,14 @@ class ResNetPotential(Potential):
             raise ValueError(f"hidden is {hidden}, expected at least one size, each 1 or more")
         if reduction not in ("mean", "sum"):
             raise ValueError(f"reduction is {reduction!r}, expected 'mean' or 'sum'")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout is {dropout!r}, expected at least 0 and less than 1")
         self.in_channels = in_channels
         self.out_channels = out_channels
         self.hidden = hidden
         self.reduction = reduction
         self.factored = factored
+        self.dropout = dropout
         sizes = (in_channels + out_channels, *hidden)
         pairs = list(pairwise(sizes))
         self.linears = nn.ModuleList(nn.Linear(a, b) for a, b in pairs)
@@ -84,25 +95,61 @@ class ResNetPotential(Potential):
                 module.reset_parameters()
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.energy(x, y, whole(self))
+
+    def energy(self, x: Tensor, y: Tensor, kept: Kept) -> Tensor:
+        """The potential where each layer's learned maps read what is kept of their input."""
         z = torch.cat([x, y], dim=-1)
         last = len(self.hidden) - 1
         for i, (linear, skip) in enumerate(zip(self.linears, self.skips, strict=True)):
-            h = linear(z)
+            factor = kept[i]
+            read = z if factor is None else z * factor.to(z.dtype)
+            h = linear(read)
             if i < last:
                 h = torch.tanh(_layer_norm(h, self.norms[i]))
-            z = skip(z) + h
+            z = skip(z if isinstance(skip, nn.Identity) else read) + h
         squares = _wide(z).square()
         return squares.mean(-1) if self.reduction == "mean" else squares.sum(-1)
 
     def over(self, x: Tensor, sets: Sets) -> SummedPotential:
+        potential: ResNetPotential | Thinned = self
+        if self.training and self.dropout > 0:
+            if type(self).forward is not ResNetPotential.forward:
+                raise ValueError(
+                    f"dropout is {self.dropout}, expected 0 with a forward of your own"
+                )
+            potential = Thinned(self, x)
         factored = self.factored and _is_as_built(self)
-        return FactoredSum(self, x, sets) if factored else super().over(x, sets)
+        return (FactoredSum if factored else AutogradSum)(potential, x, sets)
 
     def extra_repr(self) -> str:
+        dropout = f", dropout={self.dropout}" if self.dropout else ""
         return (
             f"{self.in_channels}, {self.out_channels}, hidden={self.hidden}, "
-            f"reduction={self.reduction!r}"
+            f"reduction={self.reduction!r}{dropout}"
         )
+
+
+def whole(potential: ResNetPotential) -> Kept:
+    """All of every layer's input."""
+    return [None] * len(potential.hidden)
+
+
+class Thinned:
+    """A potential some of whose hidden units are dropped, the same ones whenever it is called.
+
+    Args:
+        potential: the whole one.
+        like: on whose device the factors are.
+    """
+
+    def __init__(self, potential: ResNetPotential, like: Tensor) -> None:
+        self.potential = potential
+        units = (torch.ones(size, device=like.device) for size in potential.hidden[:-1])
+        self.kept: Kept = [None, *(functional.dropout(some, potential.dropout) for some in units)]
+
+    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.potential.energy(x, y, self.kept)
 
 
 def _is_as_built(potential: ResNetPotential) -> bool:
@@ -125,8 +172,10 @@ def _is_as_built(potential: ResNetPotential) -> bool:
 class FactoredSum(AutogradSum):
     """The paper's potential summed over sets, its gradient by the hand-written operation."""
 
-    def __init__(self, potential: ResNetPotential, x: Tensor, sets: Sets) -> None:
-        super().__init__(potential, x, sets)
+    def __init__(self, given: ResNetPotential | Thinned, x: Tensor, sets: Sets) -> None:
+        super().__init__(given, x, sets)
+        potential = given.potential if isinstance(given, Thinned) else given
+        kept = given.kept if isinstance(given, Thinned) else whole(potential)
         norms = [norm for norm in potential.norms if isinstance(norm, nn.LayerNorm)]
         device = x.device.type
         # As torch's own operations do, leave float64 alone.
@@ -140,7 +189,7 @@ class FactoredSum(AutogradSum):
         with torch.autocast(device, enabled=False):
             self._bound = bind_gradient(
                 spec,
-                _maps(potential),
+                _maps(potential, kept),
                 x,
                 sets.index,
                 sets.num_rows,
@@ -176,15 +225,23 @@ def _layer_norm(h: Tensor, norm: nn.Module) -> Tensor:
     return (scaled * norm.weight + norm.bias).to(h.dtype)
 
 
-def _maps(potential: ResNetPotential) -> Maps:
-    """The potential's layers and skips, in float32 at least."""
-    layers = [_affine(linear) for linear in potential.linears if isinstance(linear, nn.Linear)]
-    skips = [_affine(skip) if isinstance(skip, nn.Linear) else None for skip in potential.skips]
+def _maps(potential: ResNetPotential, kept: Kept) -> Maps:
+    """The potential's layers and skips, in float32 at least, of what is kept of their inputs."""
+    layers = [
+        _affine(linear, factor)
+        for linear, factor in zip(potential.linears, kept, strict=True)
+        if isinstance(linear, nn.Linear)
+    ]
+    skips = [
+        _affine(skip, factor) if isinstance(skip, nn.Linear) else None
+        for skip, factor in zip(potential.skips, kept, strict=True)
+    ]
     return Maps(layers, skips)
 
 
-def _affine(linear: nn.Linear) -> tuple[Tensor, Tensor]:
-    return _wide(linear.weight), _wide(linear.bias)
+def _affine(linear: nn.Linear, kept: Tensor | None) -> tuple[Tensor, Tensor]:
+    weight = _wide(linear.weight)
+    return weight if kept is None else weight * kept, _wide(linear.bias)
 
 
 def _wide(tensor: Tensor) -> Tensor:

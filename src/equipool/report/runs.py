@@ -9,7 +9,7 @@ from typing import Any
 
 import equipool.tasks  # noqa: F401  so that our own tasks are known
 from equipool.training import Task, read_log, read_record
-from equipool.training.config import known_tasks
+from equipool.training.config import known_tasks, with_defaults
 from equipool.training.examination import Examination, examination_folder, read_examination
 from equipool.training.folder import PARTS, RunFolder
 
@@ -159,7 +159,8 @@ def _settings(file: Path, config: dict[str, Any]) -> dict[str, Any]:
     missing = [part for part in PARTS if part not in config]
     if missing:
         raise ValueError(f"{file} is not that of a run: its config has no {missing[0]}")
-    return {part: config[part] for part in PARTS}
+    filled = with_defaults(config)
+    return {part: filled[part] for part in PARTS}
 
 
 def _from_folder(path: Path) -> RunResult:

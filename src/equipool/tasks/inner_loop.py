@@ -20,6 +20,7 @@ class InnerLoop:
         inner_curvature_safe: whether the inner steps are shortened where the energy is steep.
         start_value: of every component of a learned start; None for the zero vector.
         regularizer_weight: weight that the regulariser starts with.
+        potential_dropout: share of the potentials' hidden units that are dropped in training.
     """
 
     inner_learning_rate: float = 0.125
@@ -28,6 +29,7 @@ class InnerLoop:
     inner_curvature_safe: bool = False
     start_value: float | None = None
     regularizer_weight: float = 0.1
+    potential_dropout: float = 0.0
 
     def equilibrium_layer(
         self, in_channels: int, out_channels: int, potential: Sequence[int], num_steps: int
@@ -50,4 +52,5 @@ class InnerLoop:
             curvature_safe=self.inner_curvature_safe,
             start_value=self.start_value,
             regularizer_weight=self.regularizer_weight,
+            dropout=self.potential_dropout,
         )

@@ -157,6 +157,12 @@ def differences_of_data(saved: Mapping[str, Any], task: Task) -> list[str]:
     return differences({"data": saved.get("data", {})}, {"data": _as_json(task.facts())})
 
 
+def with_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A run's config with the fields that are newer than the run, at their defaults."""
+    defaults = _defaults(config.get("task"))
+    return {**config, **{part: values | config[part] for part, values in defaults.items()}}
+
+
 def _defaults(task: str | None) -> dict[str, Any]:
     """Where a task and its training settings stand unless they are chosen, as far as they do."""
     kinds: dict[str, Any] = {"fields": known_tasks().get(task or ""), "training": TrainingConfig}

@@ -38,7 +38,7 @@ from equipool.training.task import Batch, Loss, Shard, Task
 LOCAL_AGGREGATIONS = ("sum", "equilibrium")
 POSITIVE = ("depth", "width", "batch_size", "usual_atoms")
 NOT_NEGATIVE = ("inner_steps", "local_steps", "readout_aux_weight", "local_aux_weight")
-SHARES = ("dropout", "readout_dropout", "atom_dropout")
+SHARES = ("dropout", "potential_dropout", "readout_dropout", "atom_dropout")
 OF_TABLES = ("smiles", "labels", "split", "kind")
 SMILES, SPLIT = "smiles", "scaffold"  # of a table where nobody says
 

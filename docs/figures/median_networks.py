@@ -1,0 +1,123 @@
+"""A closer look at trained networks of the median.
+
+    python docs/figures/median_networks.py runs/median/*-embedding-16-seed-*
+
+writes records/median-networks, a file for each run, from which median.py makes tables: how much the
+loss scatters from batch to batch while the weights stay as they are, and, for equilibrium
+aggregation, what each step of the search does, also beyond those of the training. It takes a few
+minutes a run on two cores.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.progress import track
+from torch import Tensor
+
+from equipool import EquilibriumAggregation
+from equipool.environment import hardware, versions
+from equipool.models.median import MedianNetwork
+from equipool.tasks import MedianTask
+from equipool.tasks.median import held_out_sets
+from equipool.training.config import task_from_config
+from equipool.training.files import to_json, write_atomically
+from equipool.training.folder import RunFolder
+from equipool.training.history import SPIKE
+from equipool.training.loading import load_weights
+from equipool.training.step import make_network
+
+RECORDS = Path(__file__).parents[2] / "records" / "median-networks"
+
+SETS, SEARCHED, AT_ONCE = 10_000, 1_000, 500
+STEPS = 20  # of the search that are looked at, on the first `SEARCHED` of the sets
+BATCHES = 100_000  # that are drawn from the sets
+AT_LIMIT = 0.999  # of the longest step
+
+
+def examined(run: Path) -> dict[str, Any]:
+    """What there is to say of a run's last weights."""
+    config = RunFolder(run).read_config()
+    task = task_from_config(config)
+    if not isinstance(task, MedianTask):
+        raise ValueError(f"{run} is a run of {task.name}, expected one of {MedianTask.name}")
+    network = load_weights(make_network(task), run, "last")
+    x, median, _ = held_out_sets(SETS, task.set_size, torch.device("cpu"))
+    with torch.no_grad():
+        squares = (torch.cat([network(some) for some in x.split(AT_ONCE)]) - median).square()
+    found = {
+        "config": config,
+        "versions": versions(),
+        "hardware": hardware(torch.device("cpu")),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "evaluation_sets": SETS,
+        "mse": float(squares.mean()),
+        "spikes": spikes(squares, task.batch_size),
+    }
+    if isinstance(network, MedianNetwork) and task.aggregation == "equilibrium":
+        parts = [part[:SEARCHED].split(AT_ONCE) for part in (x, median)]
+        longer = track(list(zip(*parts, strict=True)), f"{run.name}: the search")
+        pieces = [searched(network, some, true) for some, true in longer]
+        means = {name: torch.cat([one[name] for one in pieces], 1).mean(1) for name in pieces[0]}
+        found["searched_sets"] = SEARCHED
+        found["search"] = [
+            {"steps": step, **{name: float(values[step]) for name, values in means.items()}}
+            for step in range(STEPS + 1)
+        ]
+    return found
+
+
+def spikes(squares: Tensor, batch_size: int) -> float:
+    """The share of random batches whose loss exceeds ten times the median of all of them, as the
+    training counts spikes."""
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randint(len(squares), (BATCHES, batch_size), generator=generator)
+    losses = squares[drawn].mean(1)
+    return float((losses > SPIKE * losses.median()).double().mean())
+
+
+def searched(network: MedianNetwork, x: Tensor, median: Tensor) -> dict[str, Tensor]:
+    """After each step of the search, `[STEPS + 1, B]`: the squared error, the largest component of
+    the energy's gradient, the length of the step, and whether it is as long as the limit allows."""
+    layer = network.aggregation
+    assert isinstance(layer, EquilibriumAggregation)
+    elements = network.embedding(x.unsqueeze(-1))
+    trained, layer.num_steps = layer.num_steps, STEPS
+    with torch.no_grad():
+        path = layer.solve(elements, trajectory=True).trajectory
+    layer.num_steps = trained
+    assert path is not None
+    lengths = torch.cat([torch.zeros_like(path[:1]), path.diff(dim=0)]).norm(dim=-1)
+    limit = getattr(layer.solver, "max_step", None)
+    at_limit = lengths >= AT_LIMIT * limit if limit else torch.zeros_like(lengths)
+    with torch.no_grad():
+        errors = network.head(path).squeeze(-1) - median
+    return {
+        "mse": errors.square(),
+        "gradient": torch.stack([_slope(layer, elements, y) for y in path]),
+        "length": lengths,
+        "at_limit": at_limit.float(),
+    }
+
+
+def _slope(layer: EquilibriumAggregation, elements: Tensor, y: Tensor) -> Tensor:
+    y = y.detach().requires_grad_()
+    (slope,) = torch.autograd.grad(layer.energy(elements, y).sum(), y)
+    return slope.abs().amax(-1)
+
+
+def main(runs: Sequence[str]) -> None:
+    if not runs:
+        sys.exit("expected directories of runs: python docs/figures/median_networks.py RUN...")
+    RECORDS.mkdir(parents=True, exist_ok=True)
+    for run in map(Path, runs):
+        write_atomically(RECORDS / f"{run.name}.json", to_json(examined(run)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,109 @@
+"""Hidden units of the potential that are dropped in training."""
+
+import pytest
+import torch
+
+from cases import make_layer
+from equipool import EquilibriumAggregation, ResNetPotential
+from equipool.potentials import resnet
+
+SEED = 3
+
+
+def thinned_layer(hidden=(9, 9, 5, 3), dropout=0.5, factored=True, num_steps=4):
+    """With an identity skip and learned ones."""
+    torch.manual_seed(0)
+    potential = ResNetPotential(3, 4, hidden, factored=factored, dropout=dropout)
+    return EquilibriumAggregation(3, 4, potential=potential, num_steps=num_steps).double()
+
+
+def called(layer, x, *given):
+    torch.manual_seed(SEED)
+    return layer(x, *given)
+
+
+@pytest.mark.parametrize("hidden", [(9, 9, 5, 3), (7, 7, 4), (6,)])
+def test_the_fast_gradient_is_that_of_the_same_units(hidden):
+    """One path scales the weights and the other what they are applied to."""
+    x = torch.randn(6, 3, dtype=torch.float64)
+    index = torch.tensor([0, 0, 1, 1, 1, 2])
+    found = []
+    for factored in (True, False):
+        layer = thinned_layer(hidden, factored=factored)
+        y = called(layer, x, index)
+        gradients = torch.autograd.grad(y.sin().sum(), list(layer.potential.parameters()))
+        found.append([y, *gradients])
+    for fast, plain in zip(*found, strict=True):
+        torch.testing.assert_close(fast, plain, rtol=1e-9, atol=1e-11)
+
+
+def test_units_are_dropped_in_training_alone():
+    x = torch.randn(6, 3, dtype=torch.float64)
+    layer = thinned_layer()
+    whole = thinned_layer(dropout=0.0)
+    assert not torch.allclose(called(layer, x), whole(x))
+    assert not torch.allclose(layer(x), layer(x))  # others in the next call
+    torch.testing.assert_close(layer.eval()(x), whole(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("factored", [True, False])
+def test_all_steps_have_the_same_units(monkeypatch, factored):
+    drawn = []
+    plain = torch.nn.functional.dropout
+
+    def dropout(units, share):
+        drawn.append((units.numel(), share))
+        return plain(units, share)
+
+    monkeypatch.setattr(resnet.functional, "dropout", dropout)
+    thinned_layer(factored=factored, num_steps=7)(torch.randn(6, 3, dtype=torch.float64))
+    assert drawn == [(9, 0.5), (9, 0.5), (5, 0.5)]
+
+
+def test_all_sets_have_the_same_units():
+    one, other = torch.randn(2, 5, 3, dtype=torch.float64)
+    layer = thinned_layer()
+    first, second, third = called(layer, torch.stack([one, other, one.flip(0)]))
+    torch.testing.assert_close(first, third)
+    torch.testing.assert_close(called(layer, other[None])[0], second)
+
+
+def test_the_share_that_is_dropped():
+    potential = ResNetPotential(3, 4, (4000, 3), dropout=0.3)
+    none, kept = resnet.Thinned(potential, torch.zeros(1)).kept
+    assert none is None  # x and y are whole
+    assert 0.25 < (kept == 0).double().mean() < 0.35
+    torch.testing.assert_close(kept[kept > 0].unique(), torch.tensor([1 / 0.7]))
+
+
+def test_in_bfloat16_and_under_autocast():
+    x = torch.randn(6, 3)
+    layer = thinned_layer().float()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert called(layer, x).isfinite().all()
+    layer.potential.factored = False
+    y = called(layer.bfloat16(), x.bfloat16())
+    assert (y.dtype, bool(y.isfinite().all())) == (torch.bfloat16, True)
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0, float("nan")])
+def test_a_share_that_is_none(share):
+    with pytest.raises(ValueError, match="expected at least 0 and less than 1"):
+        ResNetPotential(3, 4, dropout=share)
+
+
+class Doubled(ResNetPotential):
+    def forward(self, x, y):
+        return 2 * super().forward(x, y)
+
+
+def test_a_forward_of_ones_own_has_no_units_to_drop():
+    layer = EquilibriumAggregation(3, 4, potential=Doubled(3, 4, (7, 5, 3), dropout=0.5))
+    with pytest.raises(ValueError, match=r"dropout is 0\.5, expected 0 with a forward of your own"):
+        layer(torch.randn(6, 3))
+    assert layer.eval()(torch.randn(6, 3)).isfinite().all()
+
+
+def test_it_is_shown_where_there_is_some():
+    assert "dropout=0.5" in repr(thinned_layer())
+    assert "dropout" not in repr(make_layer())
