@@ -8,8 +8,8 @@ aux-weight and capacity. Runs in records/molecules-speed have the settings of so
 the device to themselves: they tell what an epoch costs. records/molecules-quick has small networks
 on molhiv, in each of which something was changed that may help against overfitting.
 
-The tables are printed, and put into the page: results, toxcast, qm9, quick, steps, aux_weight and
-capacity, as far as there are records.
+What `tables` makes is printed, and put into the page: what the runs ran on, results, toxcast, qm9,
+quick, steps, aux_weight and capacity, as far as there are records.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from equipool.report.alone import seconds_alone, timed, untimed
 from equipool.report.changed import changed_groups
 from equipool.report.groups import Group, group_runs, mean_of
 from equipool.report.pictures import DASHES, label_axes, panels, styles
-from equipool.report.recorded import group_by, recorded, refresh_page, span
+from equipool.report.recorded import group_by, ran_on, recorded, refresh_page, span
 from equipool.report.summary import number
 from equipool.report.varied import draw_varied, lines_of
 from equipool.tasks import MoleculeTask
@@ -234,15 +234,16 @@ def tables(
     runs: Mapping[str, Sequence[RunResult]],
     ablations: Mapping[str, Sequence[RunResult]],
     cost: Cost,
-) -> dict[str, Summary]:
-    """All tables of the page for which there are runs, by name."""
+) -> dict[str, Summary | str]:
+    """All tables of the page for which there are runs, and what those of molhiv ran on, by name."""
     made = {QUICK: tried}
     found = {name: made.get(name, results)(some, cost) for name, some in runs.items() if some}
-    return found | {
+    of_ablations = {
         name.replace("-", "_"): ablation(some, VARIED[name], cost)
         for name, some in ablations.items()
         if some
     }
+    return {"ran_on": ran_on(runs["results"]), **found, **of_ablations}
 
 
 def pictures(

@@ -77,7 +77,7 @@ def test_what_was_tried_is_named_after_the_change(tmp_path, cost):
         on_molecules([0.5, 0.6], [0.9, 0.5], "equilibrium", inner_steps=2),
         on_molecules([0.5], [0.7]),
     )
-    table = script.tables({"quick": runs}, {}, cost)["quick"]
+    table = script.tables({"results": [], "quick": runs}, {}, cost)["quick"]
     assert table.headings[:3] == ("what was changed", "seeds", "epochs")
     assert [(row[0], row[4]) for row in table.rows] == [
         ("equilibrium, atom dropout 0.2", "0.8000"),
@@ -173,7 +173,7 @@ def test_tables_are_named_as_blocks_of_a_page_can_be(runs, cost, tmp_path):
     )
     ablations = {"aux-weight": weights, "steps": []}
     found = script.tables({"results": runs, "qm9": []}, ablations, cost)
-    assert list(found) == ["results", "aux_weight"]
+    assert list(found) == ["ran_on", "results", "aux_weight"]
     assert [row[1] for row in found["aux_weight"].rows] == ["0.1", "1.0"]
 
 
@@ -229,7 +229,7 @@ def test_the_picture_of_an_ablation_needs_all_its_seconds(runs, cost, tmp_path, 
 
 
 def test_all_is_made_from_the_folders_of_records(tmp_path, monkeypatch):
-    names = ("results", "toxcast", "qm9", "capacity")
+    names = ("ran_on", "results", "toxcast", "qm9", "capacity")
     records = page_of_blocks(script, tmp_path, monkeypatch, *names)
     sizes = [
         on_molecules([0.5], [0.5], "equilibrium", potential=potential)
@@ -243,6 +243,7 @@ def test_all_is_made_from_the_folders_of_records(tmp_path, monkeypatch):
     written(records / "molecules-ablations" / "capacity", *sizes)
     written(records / "molecules-speed", *sizes)
     lines = (
+        "\n1 runs on abacus, torch 2.13.0.\n",
         "| GIN | sum | sum | 1 | 1 | 0.5000 | 0.2500 |",
         "| GIN | sum | sum | 1 | 1 | 0.5000 | 0.7500 |",
         "| GIN | sum | sum | 1 | 1 | 0.5000 | 0.1250 |",
