@@ -146,7 +146,7 @@ def test_fields_reach_the_network(molecules):
         TINY, aggregation="equilibrium", local_aggregation="equilibrium", convolution="gcn",
         inner_steps=7, local_steps=3, inner_momentum=0.3, inner_max_step=0.5,
         inner_curvature_safe=True, virtual_node=True, dropout=0.1, readout_dropout=0.2,
-        atom_dropout=0.3,
+        atom_dropout=0.3, potential_dropout=0.4,
     )  # fmt: skip
     found = network(task)
     layers = [m for m in found.modules() if isinstance(m, EquilibriumAggregation)]
@@ -156,6 +156,7 @@ def test_fields_reach_the_network(molecules):
         assert layer.solver.max_step == 0.5
         assert layer.solver.curvature_safe
         assert layer.potential.hidden == (8, 6, 3)
+        assert layer.potential.dropout == 0.4
     other = network(dataclasses.replace(task, local_potential=(5, 4)))
     layers = [m for m in other.modules() if isinstance(m, EquilibriumAggregation)]
     assert [layer.potential.hidden for layer in layers] == [(5, 4), (5, 4), (8, 6, 3)]

@@ -28,7 +28,7 @@ CASES = {
     "pna": {"aggregation": "pna"},
     "set-transformer": {"aggregation": "set-transformer"},
     "equilibrium": {"aggregation": "equilibrium", "atom_dropout": 0.1},
-    "local equilibrium": {"local_aggregation": "equilibrium"},
+    "local equilibrium": {"local_aggregation": "equilibrium", "potential_dropout": 0.2},
     "both, gcn": {
         "aggregation": "equilibrium", "local_aggregation": "equilibrium", "convolution": "gcn",
         "inner_max_step": 0.5, "inner_curvature_safe": True,

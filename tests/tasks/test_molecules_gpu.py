@@ -42,6 +42,7 @@ CASES = {
     "both, restrained": {
         "aggregation": "equilibrium", "local_aggregation": "equilibrium", "convolution": "gcn",
         "virtual_node": True, "inner_max_step": 0.5, "inner_curvature_safe": True,
+        "potential_dropout": 0.2,
     },
 }  # fmt: skip
 TRACKED = ("running_mean", "running_var", "num_batches_tracked")
