@@ -58,6 +58,20 @@ def test_methods_are_compared_with_their_own_kind(tmp_path):
     assert set(names[1:]) == {"sum", "sum, clip norm none", "sum, clip norm 3.0"}
 
 
+def test_where_a_method_leaves_it_open_the_others_tell(tmp_path):
+    groups = found(
+        tmp_path,
+        one("sum", training={"learning_rate": 0.3}),
+        one("sum", training={"learning_rate": 0.1}),
+        one(training={"learning_rate": 0.1}),
+        one(inner_momentum=0.25, training={"learning_rate": 0.1}),
+    )
+    assert {changed.method for changed in groups if "sum" in changed.method} == {
+        "sum",
+        "sum, learning rate 0.3",
+    }
+
+
 def test_a_switch_that_is_off_is_no_zero(tmp_path):
     first, second, third = found(
         tmp_path,

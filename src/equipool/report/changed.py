@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from equipool.report.groups import Group
+from equipool.report.groups import Group, settings_of
 from equipool.report.recorded import group_by
 from equipool.report.runs import RunResult
 
@@ -15,7 +15,7 @@ from equipool.report.runs import RunResult
 @dataclass(frozen=True)
 class Changed:
     """A group, and in which settings it is not like its method's usual one: the one from which all
-    groups of the method together differ the least."""
+    groups of the method together differ the least; where that leaves it open, all runs."""
 
     group: Group
     usual: Group
@@ -63,10 +63,19 @@ def changed_groups(runs: Sequence[RunResult]) -> list[Changed]:
     found = []
     for _, same in groupby(group_by(runs, ("aggregation",)), key=_aggregation):
         groups = list(same)
-        usual = min(groups, key=lambda one: sum(len(difference(g, one)) for g in groups))
+        usual = min(groups, key=lambda one: (_distance(groups, one), _distance_of_runs(runs, one)))
         groups.sort(key=lambda group: group is not usual)
         found += [Changed(group, usual) for group in groups]
     return found
+
+
+def _distance(groups: Sequence[Group], usual: Group) -> int:
+    return sum(len(difference(group, usual)) for group in groups)
+
+
+def _distance_of_runs(runs: Sequence[RunResult], usual: Group) -> int:
+    own = settings_of(usual.runs[0])
+    return sum(own.get(k) != v for run in runs for k, v in settings_of(run).items())
 
 
 def _aggregation(group: Group) -> str:
