@@ -13,6 +13,7 @@ from equipool import (
     Nesterov,
     NoRegularizer,
     OneStep,
+    ResNetPotential,
     SquaredNorm,
     Truncated,
     Unrolled,
@@ -256,6 +257,16 @@ def converging_layer(num_steps):
         3, 4, potential=ConvexPotential(3, 4, hidden=(8,)), regularizer=SquaredNorm(1.0),
         num_steps=num_steps,
     )  # fmt: skip
+
+
+def test_units_that_are_dropped_are_the_same_for_all_ways():
+    torch.manual_seed(0)
+    potential = ResNetPotential(3, 4, (8, 6, 3), dropout=0.5)
+    layer = EquilibriumAggregation(3, 4, potential=potential, num_steps=3)
+    x, index = flatten(SETS)
+    (row,) = compare_gradients(layer, x, index, ways=[Unrolled()], repeats=1).rows
+    assert row.parameters.relative_error < 1e-3
+    assert row.x.relative_error < 1e-3
 
 
 @pytest.mark.gpu

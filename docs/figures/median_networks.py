@@ -116,7 +116,9 @@ def main(runs: Sequence[str]) -> None:
         sys.exit("expected directories of runs: python docs/figures/median_networks.py RUN...")
     RECORDS.mkdir(parents=True, exist_ok=True)
     for run in map(Path, runs):
-        write_atomically(RECORDS / f"{run.name}.json", to_json(examined(run)))
+        file = RECORDS / f"{run.name}.json"
+        write_atomically(file, to_json(examined(run)))
+        print(f"{run}: {file}")
 
 
 if __name__ == "__main__":

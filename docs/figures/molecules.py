@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +136,7 @@ def _fields(group: Group) -> dict[str, str]:
 
 def ablation(runs: Sequence[RunResult], setting: str, cost: Cost) -> Summary:
     """The same for each value of a setting, in the order of the values."""
-    groups = varied_groups(runs, setting)
+    groups = group_runs(runs, [setting])
     rows = (
         (
             *("-" if line.across and name == setting else str(value)
@@ -156,14 +156,6 @@ def tried(runs: Sequence[RunResult], cost: Cost) -> Summary:
     rows = ((changed.method, *_measured(changed.group, cost)) for changed in found)
     headings = ("what was changed", *_measured_headings([changed.group for changed in found]))
     return Summary(QUICK, headings, tuple(rows))
-
-
-def varied_groups(runs: Sequence[RunResult], setting: str) -> list[Group]:
-    """Groups that tell the setting, of one value as well."""
-    return [
-        replace(group, settings=group.settings | {setting: _fields(group).get(setting)})
-        for group in group_runs(runs)
-    ]
 
 
 def _measured_headings(groups: Sequence[Group]) -> tuple[str, ...]:
@@ -255,7 +247,7 @@ def pictures(
     for name, some in ablations.items():
         setting = VARIED[name]
         if some and not untimed(some, cost.alone):
-            found[name] = draw_varied(varied_groups(timed(some, cost.alone), setting), setting)
+            found[name] = draw_varied(group_runs(timed(some, cost.alone), [setting]), setting)
     return found
 
 

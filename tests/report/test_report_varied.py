@@ -51,7 +51,8 @@ def test_a_method_to_which_the_setting_means_nothing_is_a_line_across(runs):
         ("equilibrium", 3, False),
         ("sum", 1, True),
     ]
-    single = lines_of(group_runs([run for run in runs if run.name in ("0", "4")]), "inner_steps")
+    two = [run for run in runs if run.name in ("0", "4")]
+    single = lines_of(group_runs(two, ["inner_steps"]), "inner_steps")
     assert [line.across for line in single] == [False, False]
 
 
@@ -65,8 +66,10 @@ def test_what_each_method_has_its_own_value_of_was_not_varied(tmp_path):
     records = [record([0.5], name) for name in ("equilibrium", "sum", "mean")]
     for one, rate in zip(records, (1e-3, 3e-4, 1e-3), strict=True):
         one.config["training"]["learning_rate"] = rate
-    groups = group_runs(read_runs(write_records(tmp_path, *records)))
-    assert "learning_rate" in groups[0].settings
+    runs = read_runs(write_records(tmp_path, *records))
+    assert [group.method for group in group_runs(runs)] == ["equilibrium", "sum", "mean"]
+    groups = group_runs(runs, ["learning_rate"])
+    assert [group.settings["learning_rate"] for group in groups] == [1e-3, 3e-4, 1e-3]
     assert varied_settings(groups) == []
 
 

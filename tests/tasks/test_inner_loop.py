@@ -13,6 +13,7 @@ SETTINGS = {
     "inner_curvature_safe": True,
     "start_value": 1.0,
     "regularizer_weight": 0.3,
+    "potential_dropout": 0.2,
 }
 NETWORKS = {
     "median": lambda **given: MedianTask(width=8, inner_steps=7, **given).network(),
@@ -38,6 +39,7 @@ def test_settings_reach_every_layer(name):
         assert layer.solver.momentum.item() == pytest.approx(0.5)
         assert (layer.solver.max_step, layer.solver.curvature_safe) == (0.25, True)
         assert layer.regularizer.weight.item() == pytest.approx(0.3)
+        assert layer.potential.dropout == 0.2
         assert isinstance(layer.start, LearnedStart)
         assert layer.start.value == 1.0
 
@@ -50,6 +52,24 @@ def test_unless_they_are_given_they_are_the_papers(name):
         assert (layer.solver.max_step, layer.solver.curvature_safe) == (None, False)
         assert layer.regularizer.weight.item() == pytest.approx(0.1)
         assert isinstance(layer.start, ZeroStart)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    ("setting", "value", "expected"),
+    [
+        ("inner_learning_rate", 0.0, "more than 0"),
+        ("inner_momentum", 1.0, "at least 0 and less than 1"),
+        ("inner_max_step", -1.0, "more than 0, or None"),
+        ("regularizer_weight", -0.1, "more than 0"),
+        ("potential_dropout", 1.5, "at least 0 and less than 1"),
+    ],
+)
+def test_what_no_layer_could_have_is_refused_by_the_task(name, setting, value, expected):
+    """Whatever pools, and before any data is read."""
+    task = {"median": MedianTask, "omniglot": OmniglotTask, "molecules": MoleculeTask}[name]
+    with pytest.raises(ValueError, match=f"{setting} is {value}, expected {expected}"):
+        task("sum", **{setting: value})
 
 
 def test_a_start_of_zero_is_learned_where_it_is_asked_for():

@@ -173,7 +173,7 @@ def _conclude(folder: Path, setting: str) -> None:
     print_summary(summarize_varied(runs, setting))
     picture = folder / f"{setting.replace('_', '-')}.png"
     if leads():
-        write_atomically(picture, draw_varied(group_runs(runs), setting))
+        write_atomically(picture, draw_varied(group_runs(runs, [setting]), setting))
     say(f"The picture is {picture}")
 
 

@@ -28,6 +28,7 @@ from equipool.data.folder import using_data_folder
 from equipool.report import order_in_words, read_runs, summaries
 from equipool.training import StorageError, train_together
 from equipool.training.extras import check_extras
+from equipool.training.folder import RunFolder
 from equipool.training.stop import Stop
 
 ABOUT = (
@@ -152,6 +153,8 @@ def _conclude(
         say(f"For the curves: {command_line(['report', str(out)], {})}")
     if failed:
         first = failed[0].plan
+        if not RunFolder(first.out).config.exists():
+            fail(f"{len(failed)} runs failed, for the reasons above: they could not be started")
         again = {"--out": first.out, "--resume": True, "--data-dir": options.data_dir}
         alone = command_line(["train", first.task.name], again)
         fail(f"{len(failed)} runs failed; to see why: {alone}")

@@ -71,7 +71,11 @@ def print_summary(summary: Summary) -> None:
     """The table of several runs."""
     if not leads():
         return
-    table = Table(*summary.headings, title=summary.title)
+    table = Table(title=summary.title)
+    for index, heading in enumerate(summary.headings):
+        # names may be folded; of a number every digit is needed
+        widest = max((len(row[index]) for row in summary.rows), default=0) if index else None
+        table.add_column(heading, min_width=widest, overflow="fold")
     for row in summary.rows:
         table.add_row(*row)
     make_console().print(table)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -48,7 +49,8 @@ def compare_gradients(
     solver takes for a constant, such as the step sizes of `SafeguardedNesterov`, is one here, too.
 
     An implicit gradient is that of the minimum, not of the steps towards it: where the solve has
-    not converged the two differ, and rightly so. What counts then is the last two columns.
+    not converged the two differ, and rightly so. What counts then is the last two columns. Where
+    the potential drops units, in training, all ways have the same ones.
 
     The layer is copied and left as it was, its gradients and the random state included.
 
@@ -109,8 +111,16 @@ def usual_ways(layer: EquilibriumAggregation) -> dict[str, Differentiation]:
 
 def exact_gradient(layer: EquilibriumAggregation, batch: Batch, upstream: Tensor) -> Gradient:
     """Through every step, in float64."""
-    with torch.autocast(batch.x.device.type, enabled=False):
+    with torch.autocast(batch.x.device.type, enabled=False), same_draws(batch):
         return with_way(layer, batch, upstream, Unrolled(), torch.float64).gradient()
+
+
+@contextmanager
+def same_draws(batch: Batch) -> Iterator[None]:
+    """What is drawn in the block, such as the units that dropout keeps, is the same every time."""
+    with torch.random.fork_rng([batch.x.device] if batch.x.is_cuda else []):
+        torch.manual_seed(0)
+        yield
 
 
 def with_way(
@@ -127,7 +137,7 @@ def with_way(
 
 
 def _upstream(layer: EquilibriumAggregation, batch: Batch, loss: Loss | None) -> Tensor:
-    with torch.no_grad():
+    with torch.no_grad(), same_draws(batch):
         y = batch.own(batch.x.dtype).pool(copy.deepcopy(layer))
     return random_projection(y) if loss is None else upstream_of(loss, y)
 
@@ -151,7 +161,8 @@ def _row(
 ) -> GradientRow:
     device = batch.x.device
     training_pass = with_way(layer, batch, upstream, way)
-    found = training_pass.gradient()
+    with same_draws(batch):
+        found = training_pass.gradient()
     training_pass.clear()
     peak_bytes = peak_bytes_of(training_pass, device)
     seconds = seconds_of(training_pass, device, repeats)

@@ -41,8 +41,8 @@ class ResNetPotential(Potential):
             more than once more.
         dropout: share of the hidden units that the next layer does not read, in training; an
             identity skip keeps them. They are drawn when the layer is called and are the same for
-            all sets and all steps of the search, so that there is an energy to descend. `forward`
-            alone drops nothing.
+            all sets and all steps of the search, so that there is an energy to descend. Another
+            call, the layer's `energy` too, draws others; `forward` alone drops nothing.
 
     Shapes:
         `x [N, in_channels]`, `y [N, out_channels]` -> `[N]`, never negative.

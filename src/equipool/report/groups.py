@@ -15,7 +15,7 @@ from equipool.training.config import FREE
 SIZE = "embedding"
 ALWAYS = ("aggregation", SIZE)  # told of every group, where the task has them
 # settings in which runs of a group may differ
-UNTOLD = {"task.seed", *(f"training.{name}" for name in FREE)}
+UNTOLD = {"task.seed", *(f"training.{name}" for name in (*FREE, "log_every", "evaluate_every"))}
 
 
 def settings_of(run: RunResult) -> dict[str, Any]:
@@ -155,11 +155,12 @@ def mean_of(values: Sequence[float | None]) -> float | None:
     return statistics.fmean(finite) if values and len(finite) == len(values) else None
 
 
-def group_runs(runs: Sequence[RunResult]) -> list[Group]:
+def group_runs(runs: Sequence[RunResult], also: Sequence[str] = ()) -> list[Group]:
     """The groups of these runs, by size, the best first. Runs that have not been evaluated are
-    left out."""
+    left out. A group tells its method and size, what differs between groups of which these are the
+    same, and `also`: the settings that each method has its own value of go with its name."""
     runs = [run for run in runs if run.curve]
-    names = _told(runs)
+    names = _told(runs, also)
     found: dict[str, list[RunResult]] = {}
     for run in runs:
         settings = settings_of(run)
@@ -168,10 +169,16 @@ def group_runs(runs: Sequence[RunResult]) -> list[Group]:
     return sorted(groups, key=_order)
 
 
-def _told(runs: Sequence[RunResult]) -> list[str]:
-    present = settings_of(runs[0]) if runs else {}
+def _told(runs: Sequence[RunResult], also: Sequence[str]) -> list[str]:
+    present = {name: None for run in runs for name in settings_of(run)}
     always = [f"task.{name}" for name in ALWAYS if f"task.{name}" in present]
-    return always + [name for name in varying_settings(runs) if name not in always]
+    alike: dict[str, list[RunResult]] = {}
+    for run in runs:
+        settings = settings_of(run)
+        alike.setdefault(_as_text([settings.get(name) for name in always]), []).append(run)
+    told = {name for some in alike.values() for name in varying_settings(some)}
+    told |= {f"{part}.{name}" for part in ("task", "training") for name in also}
+    return always + [name for name in present if name in told - set(always)]
 
 
 def _labelled(run: RunResult, names: Sequence[str]) -> dict[str, Any]:

@@ -176,7 +176,7 @@ def draw_sizes(groups: Sequence[Group]) -> bytes:
             ax.set_yscale("log")
         monitor = groups[0].runs[0].kind.monitor
         label_axes(ax, f"{monitor} by size: mean (thick) and best", SIZE, monitor)
-        ax.legend(fontsize=10, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+        ax.legend(fontsize=10, frameon=False)
     return content.getvalue()
 
 

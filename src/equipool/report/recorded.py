@@ -20,8 +20,7 @@ def group_by(runs: Sequence[RunResult], fields: Sequence[str]) -> list[Group]:
     """Groups that are told apart by these fields of the task; runs that have the same values of
     them, and differ in another setting than the seed, are groups of their own which tell it.
 
-    `group_runs` tells of every group what differs between any two. Here methods may each have
-    settings that suit them, and go by their names.
+    `group_runs` goes by aggregation and size, here it is any fields.
     """
     found: dict[str, list[RunResult]] = {}
     for run in runs:

@@ -19,7 +19,7 @@ def summarize_varied(runs: Sequence[RunResult], setting: str) -> Summary:
     task's further metrics are those at the same step. A step's seconds are those of the training
     over its steps.
     """
-    groups, kind = group_runs(runs), runs[0].kind
+    groups, kind = group_runs(runs, [setting]), runs[0].kind
     headings = [*groups[0].settings, "runs", f"best {kind.monitor}"]
     headings += [f"{metric} there" for metric in kind.reported]
     lines = lines_of(groups, setting)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from equipool.aggregation import EquilibriumAggregation
 from equipool.models.equilibrium import equilibrium_layer
 
+SHARE = "at least 0 and less than 1"
+
 
 @dataclass(frozen=True, kw_only=True)
 class InnerLoop:
@@ -30,6 +32,18 @@ class InnerLoop:
     start_value: float | None = None
     regularizer_weight: float = 0.1
     potential_dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        longest = self.inner_max_step
+        for name, met, expected in (
+            ("inner_learning_rate", self.inner_learning_rate > 0, "more than 0"),
+            ("inner_momentum", 0 <= self.inner_momentum < 1, SHARE),
+            ("inner_max_step", longest is None or longest > 0, "more than 0, or None"),
+            ("regularizer_weight", self.regularizer_weight > 0, "more than 0"),
+            ("potential_dropout", 0 <= self.potential_dropout < 1, SHARE),
+        ):
+            if not met:
+                raise ValueError(f"{name} is {getattr(self, name)!r}, expected {expected}")
 
     def equilibrium_layer(
         self, in_channels: int, out_channels: int, potential: Sequence[int], num_steps: int

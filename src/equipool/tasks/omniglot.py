@@ -79,6 +79,7 @@ class OmniglotTask(InnerLoop, Task):
     evaluation_sets: int = 8000
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in POSITIVE:
             self.expect(name, getattr(self, name) >= 1, "1 or more")
         self.expect("inner_steps", self.inner_steps >= 0, "0 or more")

@@ -26,7 +26,7 @@ from equipool.models.molecules import (
     VirtualNode,
     make_readout,
 )
-from equipool.tasks.inner_loop import InnerLoop
+from equipool.tasks.inner_loop import SHARE, InnerLoop
 from equipool.tasks.molecules.data import MoleculeData, molecule_data, state_of
 from equipool.tasks.molecules.labels import usual_measure
 from equipool.tasks.molecules.packing import Capacity
@@ -38,7 +38,7 @@ from equipool.training.task import Batch, Loss, Shard, Task
 LOCAL_AGGREGATIONS = ("sum", "equilibrium")
 POSITIVE = ("depth", "width", "batch_size", "usual_atoms")
 NOT_NEGATIVE = ("inner_steps", "local_steps", "readout_aux_weight", "local_aux_weight")
-SHARES = ("dropout", "potential_dropout", "readout_dropout", "atom_dropout")
+SHARES = ("dropout", "readout_dropout", "atom_dropout")
 OF_TABLES = ("smiles", "labels", "split", "kind")
 SMILES, SPLIT = "smiles", "scaffold"  # of a table where nobody says
 
@@ -128,12 +128,13 @@ class MoleculeTask(InnerLoop, Task):
     usual_atoms: int = 26
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in POSITIVE:
             self.expect(name, getattr(self, name) >= 1, "1 or more")
         for name in NOT_NEGATIVE:
             self.expect(name, getattr(self, name) >= 0, "0 or more")
         for name in SHARES:
-            self.expect(name, 0 <= getattr(self, name) < 1, "at least 0 and less than 1")
+            self.expect(name, 0 <= getattr(self, name) < 1, SHARE)
         for name in ("atom_capacity", "bond_capacity", "train_limit"):
             value = getattr(self, name)
             self.expect(name, value is None or value >= 1, "1 or more, or None")
