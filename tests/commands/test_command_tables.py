@@ -1,6 +1,9 @@
 """Tables that commands print."""
 
-from equipool.commands.words import print_summary
+import pytest
+from rich.console import Console
+
+from equipool.commands import words
 from equipool.report import Summary
 
 SUMMARY = Summary(
@@ -10,11 +13,13 @@ SUMMARY = Summary(
 )
 
 
-def test_no_digit_is_cut_off_in_a_narrow_terminal(monkeypatch, capsys):
-    monkeypatch.setenv("COLUMNS", "40")
-    print_summary(SUMMARY)
+@pytest.mark.parametrize("width", [120, 40, 30])
+def test_no_digit_is_cut_off_in_a_narrow_terminal(width, monkeypatch, capsys):
+    monkeypatch.setattr(words, "make_console", lambda: Console(width=width))
+    words.print_summary(SUMMARY)
     printed = capsys.readouterr().out
     for row in SUMMARY.rows:
         assert all(number in printed for number in row[1:])
-    assert max(map(len, printed.splitlines())) <= 40
-    assert "…" not in printed
+    assert max(map(len, printed.splitlines())) <= width
+    assert "\u2026" not in printed  # nothing is left out
+    assert printed.count("attention") == (2 if width == 30 else 1)  # in each of the tables

@@ -71,14 +71,39 @@ def print_summary(summary: Summary) -> None:
     """The table of several runs."""
     if not leads():
         return
-    table = Table(title=summary.title)
-    for index, heading in enumerate(summary.headings):
-        # names may be folded; of a number every digit is needed
-        widest = max((len(row[index]) for row in summary.rows), default=0) if index else None
-        table.add_column(heading, min_width=widest, overflow="fold")
-    for row in summary.rows:
-        table.add_row(*row)
-    make_console().print(table)
+    console = make_console()
+    columns = zip(summary.headings, *summary.rows, strict=True)
+    widths = [_width(heading, cells, whole=i > 0) for i, (heading, *cells) in enumerate(columns)]
+    for number, fitting in enumerate(_fitting(widths, console.width)):
+        table = Table(title=None if number else summary.title)
+        for column in fitting:
+            table.add_column(summary.headings[column], min_width=widths[column], overflow="fold")
+        for row in summary.rows:
+            table.add_row(*(row[column] for column in fitting))
+        console.print(table)
+
+
+def _width(heading: str, cells: Sequence[str], whole: bool) -> int:
+    """That a column needs: no word is to be broken, and where it is `whole`, no cell."""
+    pieces = cells if whole else " ".join(cells).split()
+    return max(map(len, (*heading.split(), *pieces)))
+
+
+def _fitting(widths: Sequence[int], available: int) -> list[list[int]]:
+    """Columns in tables that are no wider than is available, each with the first column.
+
+    Example:
+        >>> _fitting([4, 4, 4, 4], 24), _fitting([4, 4, 4, 4], 99)
+        ([[0, 1, 2], [0, 3]], [[0, 1, 2, 3]])
+    """
+    frame = 3  # of a column, and one more
+    tables = [[0]]
+    for column in range(1, len(widths)):
+        used = 1 + sum(widths[c] + frame for c in (*tables[-1], column))
+        if used > available and len(tables[-1]) > 1:
+            tables.append([0])
+        tables[-1].append(column)
+    return tables
 
 
 def _number(value: float | None) -> str:
