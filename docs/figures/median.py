@@ -188,14 +188,10 @@ def _search_row(
         f"**{steps}**" if steps in trained else str(steps),
         str(len(path)),
         spread([entry["mse"] for entry in path]),
-        "-" if steps == 0 else _range([entry["length"] for entry in path], ".2f"),
-        "-" if steps == 0 else _range([entry["at_limit"] for entry in path], ".0%"),
-        _range(ratios, ".2g"),
+        "-" if steps == 0 else span([entry["length"] for entry in path], ".2f"),
+        "-" if steps == 0 else span([entry["at_limit"] for entry in path], ".0%"),
+        span(ratios, ".2g"),
     )
-
-
-def _range(values: Sequence[float], form: str) -> str:
-    return " to ".join(dict.fromkeys(format(value, form) for value in (min(values), max(values))))
 
 
 def tables(

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from rich.progress import track
 from torch import Tensor
 
 from equipool import EquilibriumAggregation
-from equipool.environment import hardware, versions
+from equipool.environment import hardware, now, versions
 from equipool.models.median import MedianNetwork
 from equipool.tasks import MedianTask
 from equipool.tasks.median import held_out_sets
@@ -54,7 +53,7 @@ def examined(run: Path) -> dict[str, Any]:
         "config": config,
         "versions": versions(),
         "hardware": hardware(torch.device("cpu")),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "date": now(),
         "evaluation_sets": SETS,
         "mse": float(squares.mean()),
         "spikes": spikes(squares, task.batch_size),

@@ -1,9 +1,10 @@
-"""What something was computed with, and on what."""
+"""What something was computed with, on what, and when."""
 
 from __future__ import annotations
 
 import os
 import platform
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
@@ -25,6 +26,11 @@ def versions() -> dict[str, str]:
     if torch.version.cuda:
         found["cuda"] = torch.version.cuda
     return found
+
+
+def now() -> str:
+    """The date and time, as every record names it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def hardware(device: torch.device) -> dict[str, str | int]:

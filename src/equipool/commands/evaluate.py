@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +13,7 @@ from equipool.commands.errors import plain_errors
 from equipool.commands.places import DataDir, Device, device_from_name
 from equipool.commands.words import make_console, say
 from equipool.data.folder import using_data_folder
-from equipool.environment import versions
+from equipool.environment import now, versions
 from equipool.training import evaluate as evaluate_run
 from equipool.training import examine
 from equipool.training.checkpoint import Checkpoints
@@ -47,8 +46,7 @@ def evaluate(
         make_console().print(table)
         file = run / f"evaluation-{which}.json"
         about = {"task": config["task"], "which": which, "step": step, "versions": versions()}
-        date = datetime.now(UTC).isoformat(timespec="seconds")
-        write_atomically(file, to_json(about | {"date": date, "metrics": metrics}))
+        write_atomically(file, to_json(about | {"date": now(), "metrics": metrics}))
         say(f"Stored in {file}")
         _examine(run, which, device)
 

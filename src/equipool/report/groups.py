@@ -161,24 +161,27 @@ def group_runs(runs: Sequence[RunResult], also: Sequence[str] = ()) -> list[Grou
     same, and `also`: the settings that each method has its own value of go with its name."""
     runs = [run for run in runs if run.curve]
     names = _told(runs, also)
+    groups = [
+        Group(_labelled(members[0], names), tuple(members)) for members in _alike(runs, names)
+    ]
+    return sorted(groups, key=_order)
+
+
+def _alike(runs: Sequence[RunResult], names: Sequence[str]) -> list[list[RunResult]]:
+    """Runs with the same values of these settings, together."""
     found: dict[str, list[RunResult]] = {}
     for run in runs:
         settings = settings_of(run)
         found.setdefault(_as_text([settings.get(name) for name in names]), []).append(run)
-    groups = [Group(_labelled(members[0], names), tuple(members)) for members in found.values()]
-    return sorted(groups, key=_order)
+    return list(found.values())
 
 
 def _told(runs: Sequence[RunResult], also: Sequence[str]) -> list[str]:
     present = {name: None for run in runs for name in settings_of(run)}
     always = [f"task.{name}" for name in ALWAYS if f"task.{name}" in present]
-    alike: dict[str, list[RunResult]] = {}
-    for run in runs:
-        settings = settings_of(run)
-        alike.setdefault(_as_text([settings.get(name) for name in always]), []).append(run)
-    told = {name for some in alike.values() for name in varying_settings(some)}
+    told = {name for some in _alike(runs, always) for name in varying_settings(some)}
     told |= {f"{part}.{name}" for part in ("task", "training") for name in also}
-    return always + [name for name in present if name in told - set(always)]
+    return always + [name for name in present if name in told and name not in always]
 
 
 def _labelled(run: RunResult, names: Sequence[str]) -> dict[str, Any]:

@@ -28,14 +28,14 @@ def group_by(runs: Sequence[RunResult], fields: Sequence[str]) -> list[Group]:
     return [group for same in found.values() for group in group_runs(same)]
 
 
-def span(values: Sequence[int]) -> str:
-    """The smallest and the largest, once where they are the same.
+def span(values: Sequence[float], form: str = ",") -> str:
+    """The smallest and the largest, in a format, once where they are the same in it.
 
     Example:
-        >>> span([2000, 2000]), span([2000, 1500])
-        ('2,000', '1,500 to 2,000')
+        >>> span([2000, 2000]), span([2000, 1500]), span([0.251, 0.249], ".2f")
+        ('2,000', '1,500 to 2,000', '0.25')
     """
-    return " to ".join(f"{value:,}" for value in dict.fromkeys((min(values), max(values))))
+    return " to ".join(dict.fromkeys(format(value, form) for value in (min(values), max(values))))
 
 
 def ran_on(runs: Sequence[RunResult]) -> str:

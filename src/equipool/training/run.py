@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from contextlib import AbstractContextManager, nullcontext
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from equipool.environment import hardware, versions
+from equipool.environment import hardware, now, versions
 from equipool.training.checkpoint import Best
 from equipool.training.config import TrainingConfig, run_config
 from equipool.training.devices import Place
@@ -103,7 +102,7 @@ class Run:
         }
         self.counts.pieces.append({"first_step": self.counts.step} | about)
         event = "start" if new else "resume"
-        self.journal.event(event, self.counts.step, {"date": _now()} | about)
+        self.journal.event(event, self.counts.step, {"date": now()} | about)
         warmup, steps = self.config.warmup_steps, self.config.steps
         if warmup > steps:
             self.journal.say(
@@ -296,7 +295,7 @@ class Run:
             config=self.identity,
             versions=versions(),
             hardware=self._hardware(),
-            date=_now(),
+            date=now(),
             steps=counts.step,
             complete=self.finished,
             pieces=len(counts.pieces),
@@ -333,7 +332,3 @@ class Run:
 
     def _hardware(self) -> dict[str, str | int]:
         return hardware(self.place.device) | {"processes": self.place.shard.world}
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
