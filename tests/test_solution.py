@@ -36,6 +36,7 @@ def test_fields_and_shapes(batch):
     for name in ("energy", "residual", "converged", "finite"):
         assert getattr(solution, name).shape == (5,), name
     assert solution.converged.dtype == solution.finite.dtype == torch.bool
+    assert solution.occupied.tolist() == [size > 0 for size in SIZES]
     assert solution.aux_loss.shape == ()
     assert solution.trajectory is None
     assert solution.num_steps == 6

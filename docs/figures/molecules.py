@@ -4,12 +4,15 @@
 
 The experiment on molhiv is in records/molecules, that on other data in records/molecules-toxcast
 and records/molecules-qm9. records/molecules-ablations has a folder for each ablation: steps,
-aux-weight and capacity. Runs in records/molecules-speed have the settings of some of these and had
-the device to themselves: they tell what an epoch costs. records/molecules-quick has small networks
-on molhiv, in each of which something was changed that may help against overfitting.
+aux-weight and capacity; that of aux-weight has directories of runs, as the statistics of the inner
+loops are in the logs alone. Runs in records/molecules-speed have the settings of some of these and
+had the device to themselves: they tell what an epoch costs. In records/molecules-dropout are
+networks of the experiment's size, in records/molecules-quick small ones, in each of which something
+was changed that may help against overfitting.
 
 What `tables` makes is printed, and put into the page: what the runs ran on, results, toxcast, qm9,
-quick, steps, aux_weight and capacity, as far as there are records.
+dropout, quick, steps, time, aux_weight and capacity, as far as there are records. The paper's own
+numbers, from its table and its appendix, stand beside ours.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from typing import Any
 from equipool.commands.ablate import STUDIES
 from equipool.report import RunResult, Summary
 from equipool.report.alone import seconds_alone, timed, untimed
-from equipool.report.changed import changed_groups
+from equipool.report.changed import Changed, changed_groups
 from equipool.report.groups import Group, group_runs, mean_of
 from equipool.report.pictures import DASHES, label_axes, panels, styles
 from equipool.report.recorded import group_by, ran_on, recorded, refresh_page, span
@@ -39,16 +42,45 @@ FIGURES = Path(__file__).parent
 PAGE = FIGURES.parent / "reproduction" / "molecules.md"
 RECORDS = FIGURES.parents[1] / "records"
 
-QUICK = "quick"
 FOLDERS = {
     "results": "molecules",
     "toxcast": "molecules-toxcast",
     "qm9": "molecules-qm9",
-    QUICK: "molecules-quick",
+    "dropout": "molecules-dropout",
+    "quick": "molecules-quick",
 }
+CHANGED = ("dropout", "quick")  # tables of what was changed
 VARIED = {name: study.varied for name, study in STUDIES[MoleculeTask.name].items()}
 FIELDS = ("convolution", "aggregation", "local_aggregation")
-DRAWN = (("sum", "sum"), ("equilibrium", "sum"))  # readout and messages in the curves' picture
+PLAIN = ("equilibrium", "sum")  # readout and messages
+DRAWN = (PLAIN, ("mean", "sum"), ("sum", "sum"))  # in the curves' picture
+READOUT = "readout.aggregation"  # the layer
+# The paper's average precision on MOLPCBA. Of its table that of the test part, by network, readout
+# and messages; in the last row the messages make the network.
+PAPER_RESULTS: dict[tuple[str, ...], float] = {
+    ("GCN", "sum", "sum"): 0.203,
+    ("GCN", "attention", "sum"): 0.229,
+    ("GCN", "pna", "sum"): 0.209,
+    ("GCN", "equilibrium", "sum"): 0.252,
+    ("GIN", "sum", "sum"): 0.232,
+    ("GIN", "attention", "sum"): 0.234,
+    ("GIN", "pna", "sum"): 0.244,
+    ("GIN", "equilibrium", "sum"): 0.246,
+}
+# Of its ablations that of the validation part, by the varied value.
+PAPER_ABLATIONS = {
+    "steps": {"1": 0.235, "2": 0.257, "5": 0.263, "10": 0.268},
+    "aux-weight": {"0.0001": 0.250, "0.001": 0.261, "0.01": 0.257, "0.1": 0.254, "1.0": 0.263},
+    "capacity": {
+        "[60, 30, 3]": 0.208,
+        "[180, 90, 10]": 0.218,
+        "[360, 180, 19]": 0.228,
+        "[600, 300, 32]": 0.233,
+        "[780, 390, 42]": 0.222,
+    },
+}
+# Hours of 2 million steps, by the number of inner steps; 0: a sum.
+PAPER_HOURS = {0: 5 + 30 / 60, 2: 7 + 50 / 60, 5: 10 + 8 / 60, 10: 15 + 44 / 60}
 WORDS = {
     "roc_auc": "ROC-AUC",
     "average_precision": "average precision",
@@ -118,6 +150,13 @@ def results(runs: Sequence[RunResult], cost: Cost) -> Summary:
     return Summary("results", headings, tuple(rows))
 
 
+def beside_the_paper(table: Summary, heading: str, scores: Sequence[float | None]) -> Summary:
+    """The table, and in a last column what the paper has of the same."""
+    told = ("-" if score is None else f"{score:.3f}" for score in scores)
+    rows = ((*row, score) for row, score in zip(table.rows, told, strict=True))
+    return Summary(table.title, (*table.headings, heading), tuple(rows))
+
+
 def _score(group: Group) -> float:
     """By which groups are ordered."""
     score = mean_of(group.selected_values("test_score"))
@@ -135,27 +174,85 @@ def _fields(group: Group) -> dict[str, str]:
 
 
 def ablation(runs: Sequence[RunResult], setting: str, cost: Cost) -> Summary:
-    """The same for each value of a setting, in the order of the values."""
+    """The same for each value of a setting, in the order of the values. Where there are logs, also
+    how far the searches come."""
     groups = group_runs(runs, [setting])
+    logged = all(run.points for run in runs)
     rows = (
         (
             *("-" if line.across and name == setting else str(value)
               for name, value in group.settings.items()),
             *_measured(group, cost),
+            *(_searched(group) if logged else ()),
         )
         for line in lines_of(groups, setting)
         for group in line.groups
     )  # fmt: skip
     names = (name.replace("_", " ") for name in groups[0].settings)
-    return Summary(setting, (*names, *_measured_headings(groups)), tuple(rows))
+    searched = ("largest gradient", "auxiliary loss") if logged else ()
+    return Summary(setting, (*names, *_measured_headings(groups), *searched), tuple(rows))
+
+
+def _searched(group: Group) -> tuple[str, str]:
+    """Means over the seeds: of the last batch that was logged, the largest component of a gradient
+    at the end of a search, and of the last epoch the auxiliary loss."""
+    points = [_last_logged(run) for run in group.runs]
+    return (
+        number(mean_of([point["inner"][READOUT]["residual_max"] for point in points])),
+        number(mean_of([point["metrics"]["readout_aux_loss"] for point in points])),
+    )
+
+
+def _last_logged(run: RunResult) -> Any:
+    """Of the inner loops."""
+    return [point for point in run.points if point.get("inner")][-1]
+
+
+def time(runs: Sequence[RunResult], cost: Cost) -> Summary:
+    """What inner steps cost over a sum, here and in the paper."""
+    seconds = {_inner_steps(run): cost.seconds(run) for run in runs}
+    both = {steps: (seconds.get(steps), hours) for steps, hours in PAPER_HOURS.items()}
+    sums = both[0]
+    rows = (
+        (
+            f"equilibrium, {steps} inner steps" if steps else "sum",
+            *(text for own, of_sum in zip(costs, sums, strict=True) for text in _over(own, of_sum)),
+        )
+        for steps, costs in both.items()
+    )
+    headings = ("readout", "seconds an epoch", "/ sum", "paper, hours of 2 million steps", "/ sum")
+    return Summary("time", headings, tuple(rows))
+
+
+def _inner_steps(run: RunResult) -> int:
+    """0 where there is no search."""
+    fields = run.config["fields"]
+    return fields["inner_steps"] if fields["aggregation"] == "equilibrium" else 0
+
+
+def _over(value: float | None, other: float | None) -> tuple[str, str]:
+    """A number, and how many times the other it is."""
+    if value is None:
+        return "-", "-"
+    return number(value), "-" if other is None else number(value / other)
 
 
 def tried(runs: Sequence[RunResult], cost: Cost) -> Summary:
-    """What came of changing one setting or another, the best first."""
-    found = sorted(changed_groups(runs), key=lambda changed: -_score(changed.group))
-    rows = ((changed.method, *_measured(changed.group, cost)) for changed in found)
-    headings = ("what was changed", *_measured_headings([changed.group for changed in found]))
-    return Summary(QUICK, headings, tuple(rows))
+    """What came of changing one setting or another, the best of each network first."""
+    networks: dict[str, list[RunResult]] = {}
+    for run in runs:
+        networks.setdefault(run.config["fields"]["convolution"], []).append(run)
+    found = [changed for _, some in sorted(networks.items()) for changed in _best_first(some)]
+    rows = (
+        (_names(changed.group)[0], changed.method, *_measured(changed.group, cost)[:-1])
+        for changed in found
+    )
+    headings = _measured_headings([changed.group for changed in found])[:-1]  # without the seconds
+    return Summary("tried", ("network", "what was changed", *headings), tuple(rows))
+
+
+def _best_first(runs: Sequence[RunResult]) -> list[Changed]:
+    return sorted(changed_groups(runs), key=lambda changed: -_score(changed.group))
 
 
 def _measured_headings(groups: Sequence[Group]) -> tuple[str, ...]:
@@ -218,8 +315,13 @@ def draw_epochs(runs: Sequence[RunResult], cost: Cost) -> bytes:
 
 
 def _drawn(run: RunResult) -> bool:
+    return _poolings(run) in DRAWN
+
+
+def _poolings(run: RunResult) -> tuple[str, str]:
+    """Of the readout, and of the messages."""
     fields = run.config["fields"]
-    return (fields["aggregation"], fields["local_aggregation"]) in DRAWN
+    return fields["aggregation"], fields["local_aggregation"]
 
 
 def tables(
@@ -228,14 +330,23 @@ def tables(
     cost: Cost,
 ) -> dict[str, Summary | str]:
     """All tables of the page for which there are runs, and what those of molhiv ran on, by name."""
-    made = {QUICK: tried}
-    found = {name: made.get(name, results)(some, cost) for name, some in runs.items() if some}
-    of_ablations = {
-        name.replace("-", "_"): ablation(some, VARIED[name], cost)
-        for name, some in ablations.items()
-        if some
-    }
-    return {"ran_on": ran_on(runs["results"]), **found, **of_ablations}
+    found: dict[str, Summary | str] = {"ran_on": ran_on(runs["results"])}
+    for name, some in runs.items():
+        if some:
+            found[name] = (tried if name in CHANGED else results)(some, cost)
+    if isinstance(table := found.get("results"), Summary):
+        found["results"] = beside_the_paper(
+            table, "paper, test on MOLPCBA", [PAPER_RESULTS.get(row[:3]) for row in table.rows]
+        )
+    for name, some in ablations.items():
+        if some:
+            table, scores = ablation(some, VARIED[name], cost), PAPER_ABLATIONS[name]
+            found[name.replace("-", "_")] = beside_the_paper(
+                table, "paper, validation on MOLPCBA", [scores.get(row[1]) for row in table.rows]
+            )
+    if ablations.get("steps"):
+        found["time"] = time(ablations["steps"], cost)
+    return found
 
 
 def pictures(
@@ -254,6 +365,9 @@ def pictures(
 def read() -> tuple[dict[str, list[RunResult]], dict[str, list[RunResult]], Cost]:
     """The runs of each table, those of each ablation, and what they cost."""
     runs = {name: recorded(RECORDS / folder) for name, folder in FOLDERS.items()}
+    if runs["dropout"]:
+        plain = [run for run in runs["results"] if _poolings(run) == PLAIN]
+        runs["dropout"] = [*plain, *runs["dropout"]]  # the usual one first
     ablations = {name: recorded(RECORDS / "molecules-ablations" / name) for name in VARIED}
     training = training_molecules(RECORDS.glob("molecules*"))
     return runs, ablations, Cost(training, recorded(RECORDS / "molecules-speed"))

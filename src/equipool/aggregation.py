@@ -287,6 +287,7 @@ class EquilibriumAggregation(nn.Module):
             residual=residual,
             converged=converged,
             finite=finite,
+            occupied=sets.real(occupied),
             aux_loss=penalty / occupied.sum().clamp(min=1),
             trajectory=torch.stack([self._output(problem, y) for y in path]) if path else None,
             num_steps=self._budget().num_steps,

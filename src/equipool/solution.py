@@ -29,6 +29,10 @@ class Solution:
     finite: Tensor
     """`[B]` whether all elements of the set and its output are finite."""
 
+    occupied: Tensor
+    """`[B]` whether the set has elements. One that has none stays at its start, where its residual
+    is 0 and it counts as converged."""
+
     aux_loss: Tensor
     """The auxiliary loss of Eq. 5: squared norm of the gradient, averaged over the steps, then over
     the sets that have elements. Differentiable."""

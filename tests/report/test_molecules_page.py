@@ -69,21 +69,29 @@ def test_variants_are_told_and_not_mixed(tmp_path, cost):
     ]
 
 
-def test_what_was_tried_is_named_after_the_change(tmp_path, cost):
+def test_what_was_tried_is_named_after_the_change_in_each_network(tmp_path, cost):
     runs = written(
         tmp_path / "quick",
         on_molecules([0.5, 0.4], [0.6, 0.9], "equilibrium"),
         on_molecules([0.5, 0.6], [0.9, 0.8], "equilibrium", atom_dropout=0.2),
         on_molecules([0.5, 0.6], [0.9, 0.5], "equilibrium", inner_steps=2),
         on_molecules([0.5], [0.7]),
+        on_molecules([0.5], [0.1], "equilibrium", convolution="gcn"),
+        on_molecules([0.5], [0.2], "equilibrium", convolution="gcn", seed=1),
+        on_molecules([0.5], [0.3], "equilibrium", convolution="gcn", readout_dropout=0.1),
+        on_molecules([0.5], [0.9], "equilibrium", convolution="gcn", atom_dropout=0.1),
     )
     table = script.tables({"results": [], "quick": runs}, {}, cost)["quick"]
-    assert table.headings[:3] == ("what was changed", "seeds", "epochs")
-    assert [(row[0], row[4]) for row in table.rows] == [
-        ("equilibrium, atom dropout 0.2", "0.8000"),
-        ("sum", "0.7000"),
-        ("equilibrium", "0.6000"),
-        ("equilibrium, inner steps 2", "0.5000"),
+    assert table.headings[:4] == ("network", "what was changed", "seeds", "epochs")
+    assert table.headings[-1] == "parameters"
+    assert [(row[0], row[1], row[5]) for row in table.rows] == [
+        ("GCN", "equilibrium, atom dropout 0.1", "0.9000"),
+        ("GCN", "equilibrium, readout dropout 0.1", "0.3000"),
+        ("GCN", "equilibrium", "0.1500 ± 0.0707"),
+        ("GIN", "equilibrium, atom dropout 0.2", "0.8000"),
+        ("GIN", "sum", "0.7000"),
+        ("GIN", "equilibrium", "0.6000"),
+        ("GIN", "equilibrium, inner steps 2", "0.5000"),
     ]
 
 
@@ -155,6 +163,59 @@ def test_an_ablation_goes_through_its_values(tmp_path, cost):
         ("equilibrium", "10", "1", "1", "0.5000", "0.6000", "0.6000", "1,234", "-"),
         ("sum", "-", "1", "1", "0.5000", "0.5500", "0.5500", "1,234", "5"),
     )  # fmt: skip
+
+
+def test_an_ablation_with_logs_tells_how_far_the_searches_come(tmp_path, cost):
+    """Of the last entry, and beside the right value."""
+    for number, (weight, gradient) in enumerate([(1.0, 0.25), (1.0, 0.75), (0.1, 8.0)]):
+        made = on_molecules([0.5], [0.5], "equilibrium", number, readout_aux_weight=weight)
+        points = [
+            {
+                "step": step,
+                "metrics": {"readout_aux_loss": gradient + step},
+                "inner": {"readout.aggregation": {"residual_max": gradient * step}},
+            }
+            for step in (1, 2)
+        ]
+        write_folder(tmp_path / str(number), made, points)
+    table = script.ablation(script.recorded(tmp_path), "readout_aux_weight", cost)
+    told = [(row["readout aux weight"], *tuple(row.values())[-2:]) for row in rows(table)]
+    assert told == [("0.1", "16", "10"), ("1.0", "1", "2.5")]
+
+
+def test_what_steps_cost_is_told_beside_the_paper(tmp_path, cost):
+    """An epoch is ten steps; there is no run alone of five inner steps."""
+    alone = [
+        on_molecules([0.5], [0.5], convolution="gcn", seconds=0.5),
+        on_molecules([0.5], [0.5], "equilibrium", convolution="gcn", inner_steps=2, seconds=2),
+        on_molecules([0.5], [0.5], "equilibrium", convolution="gcn", inner_steps=10, seconds=3),
+    ]
+    runs = [replace(one, training_seconds=99.0) for one in alone]
+    runs.append(on_molecules([0.5], [0.5], "equilibrium", convolution="gcn", inner_steps=5))
+    cost = script.Cost(cost.training, written(tmp_path / "alone", *alone))
+    ablations = {"steps": written(tmp_path / "steps", *runs)}
+    found = script.tables({"results": []}, ablations, cost)
+    assert found["time"].rows == (
+        ("sum", "5", "1", "5.5", "1"),
+        ("equilibrium, 2 inner steps", "20", "4", "7.83", "1.42"),
+        ("equilibrium, 5 inner steps", "-", "-", "10.1", "1.84"),
+        ("equilibrium, 10 inner steps", "30", "6", "15.7", "2.86"),
+    )
+    assert [(row[1], row[-1]) for row in found["steps"].rows] == [
+        ("2", "0.257"), ("5", "0.263"), ("10", "0.268"), ("-", "-")
+    ]  # fmt: skip
+
+
+def test_results_stand_beside_those_of_the_paper(runs, cost):
+    table = script.tables({"results": runs, "toxcast": runs}, {}, cost)
+    told = {row[:3]: row[-1] for row in table["results"].rows}
+    assert told == {
+        ("GCN", "sum", "sum"): "0.203",
+        ("GCN", "attention", "sum"): "0.229",
+        ("GIN", "equilibrium", "sum"): "0.246",
+        ("GIN", "equilibrium", "equilibrium"): "-",
+    }
+    assert "paper, test on MOLPCBA" not in table["toxcast"].headings
 
 
 def test_an_ablation_of_one_value_tells_it(tmp_path, cost):
@@ -229,13 +290,17 @@ def test_the_picture_of_an_ablation_needs_all_its_seconds(runs, cost, tmp_path, 
 
 
 def test_all_is_made_from_the_folders_of_records(tmp_path, monkeypatch):
-    names = ("ran_on", "results", "toxcast", "qm9", "capacity")
+    names = ("ran_on", "results", "toxcast", "qm9", "dropout", "capacity")
     records = page_of_blocks(script, tmp_path, monkeypatch, *names)
     sizes = [
         on_molecules([0.5], [0.5], "equilibrium", potential=potential)
         for potential in ((6, 3), (60, 30))
     ]
-    written(records / "molecules", on_molecules([0.5], [0.25]))
+    written(records / "molecules", on_molecules([0.5], [0.25]),
+            on_molecules([0.5], [0.3], "equilibrium"),
+            on_molecules([0.5], [0.2], "equilibrium", local_aggregation="equilibrium"))  # fmt: skip
+    written(records / "molecules-dropout",
+            on_molecules([0.5], [0.1], "equilibrium", readout_dropout=0.5))  # fmt: skip
     written(records / "molecules-toxcast", on_molecules([0.5], [0.75], measure="average_precision",
                                                         dataset="toxcast"))  # fmt: skip
     written(records / "molecules-qm9", on_molecules([-0.5], [-0.125], measure="mae",
@@ -243,11 +308,13 @@ def test_all_is_made_from_the_folders_of_records(tmp_path, monkeypatch):
     written(records / "molecules-ablations" / "capacity", *sizes)
     written(records / "molecules-speed", *sizes)
     lines = (
-        "\n1 runs on abacus, torch 2.13.0.\n",
+        "\n3 runs on abacus, torch 2.13.0.\n",
         "| GIN | sum | sum | 1 | 1 | 0.5000 | 0.2500 |",
         "| GIN | sum | sum | 1 | 1 | 0.5000 | 0.7500 |",
         "| GIN | sum | sum | 1 | 1 | 0.5000 | 0.1250 |",
-        "| equilibrium | [60, 30] | 1 | 1 | 0.5000 | 0.5000 | 0.5000 | 1,234 | 10 |",
+        "| equilibrium | [60, 30] | 1 | 1 | 0.5000 | 0.5000 | 0.5000 | 1,234 | 10 | - |",
+        "| GIN | equilibrium | 1 | 1 | 0.5000 | 0.3000 | 0.3000 | 1,234 |\n"
+        "| GIN | equilibrium, readout dropout 0.5 | 1 | 1 | 0.5000 | 0.1000 | 0.1000 | 1,234 |\n",
     )
     check_main(script, lines, {"molecules-epochs.png", "molecules-capacity.png"})
 

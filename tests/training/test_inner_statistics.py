@@ -51,6 +51,24 @@ def test_several_layers_are_told_apart_by_name():
     assert "regularizer_weight" not in found["second"]
 
 
+def test_sets_without_elements_do_not_count():
+    """As those that fill up a batch."""
+    torch.manual_seed(0)
+    layer = EquilibriumAggregation(3, 4, num_steps=3)
+    x, index = torch.randn(5, 3), torch.tensor([0, 0, 2, 2, 2])
+    padded = inner_statistics(layer, lambda: layer(x, index, dim_size=9))["layer"]
+    alone = inner_statistics(layer, lambda: layer(x, index // 2))["layer"]
+    assert alone["converged"] == 0 < alone["residual"]
+    assert padded == pytest.approx(alone, rel=1e-4)
+
+
+def test_without_any_element_the_learned_scalars_are_left():
+    layer = EquilibriumAggregation(3, 4)
+    empty = torch.zeros(0, dtype=torch.long)
+    found = inner_statistics(layer, lambda: layer(torch.zeros(0, 3), empty, dim_size=2))
+    assert found["layer"].keys() == {"learning_rate", "momentum", "regularizer_weight"}
+
+
 def test_nothing_is_left_on_the_layers():
     network = Toy(kind="pooled").network()
     inner_statistics(network, lambda: network(torch.randn(2, 3, 1)))

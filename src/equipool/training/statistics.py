@@ -43,7 +43,8 @@ def inner_statistics(network: nn.Module, forward: Callable[[], object]) -> Stati
     `residual` is the largest component of the final gradient, averaged over the sets of
     a batch, `residual_max` its maximum, `converged` the share of sets whose residual is
     within the layer's tolerance; `aux_loss` is Eq. 5; `learning_rate`, `momentum` and
-    `regularizer_weight` are the learned scalars, where the layer has them.
+    `regularizer_weight` are the learned scalars, where the layer has them. Sets without
+    elements, as a batch that is not full has, do not count.
 
     Example:
         >>> layer = equipool.EquilibriumAggregation(3, 8)
@@ -74,9 +75,10 @@ def _of_layer(layer: EquilibriumAggregation, solutions: list[Solution]) -> dict[
         "regularizer_weight": getattr(layer.regularizer, "weight", None),
     }
     found = {name: float(v) for name, v in scalars.items() if isinstance(v, Tensor)}
-    if solutions:
-        residual = torch.cat([s.residual for s in solutions if s.residual is not None])
-        converged = torch.cat([s.converged for s in solutions if s.converged is not None])
+    occupied = torch.cat([s.occupied for s in solutions]) if solutions else torch.zeros(0)
+    if occupied.any():
+        residual = torch.cat([s.residual for s in solutions if s.residual is not None])[occupied]
+        converged = torch.cat([s.converged for s in solutions if s.converged is not None])[occupied]
         aux_loss = torch.stack([s.aux_loss for s in solutions])
         found |= {
             "residual": float(residual.mean()),
