@@ -7,7 +7,8 @@ Those in records/median-speed have the same settings and had the device to thems
 what a step costs. In records/median-settings are short runs, in each of which one setting was
 changed. In records/median-inner are directories of runs, of which config.json, log.jsonl
 and record.json are enough: statistics of the inner loops are in the logs alone.
-median_networks.py wrote records/median-networks.
+In records/median-rates are long runs of the rivals with smaller learning rates, stopped
+before their end. median_networks.py wrote records/median-networks.
 
 What `tables` makes is printed, and put into the page.
 """
@@ -41,9 +42,14 @@ Network = dict[str, Any]  # what median_networks.py wrote of one
 
 def split(runs: Sequence[RunResult]) -> tuple[list[Group], list[Group]]:
     """The main experiment, and further sizes, each in groups of one method and size."""
-    long = [run for run in runs if run.config["training"]["steps"] >= MAIN_STEPS]
-    short = [run for run in runs if run.config["training"]["steps"] < MAIN_STEPS]
+    long = [run for run in runs if _is_long(run)]
+    short = [run for run in runs if not _is_long(run)]
     return _in_order(long), _in_order(short)
+
+
+def _is_long(run: RunResult) -> bool:
+    steps: int = run.config["training"]["steps"]
+    return steps >= MAIN_STEPS
 
 
 def _in_order(runs: Sequence[RunResult]) -> list[Group]:
@@ -152,6 +158,35 @@ def _setting(changed: Changed) -> tuple[str, ...]:
     )
 
 
+def rates(runs: Sequence[RunResult], stopped: Sequence[RunResult]) -> Summary:
+    """Errors at equal steps of runs that were stopped, beside those of the experiment's run of the
+    same method and seed."""
+    tried = [_told_apart(run) for run in stopped]
+    long = [run for run in runs if _is_long(run) and _told_apart(run) in tried]
+    found = sorted([*long, *stopped], key=lambda run: (_told_apart(run), -_rate(run)))
+    seen = sorted({entry["step"] for run in stopped for entry in run.curve})
+    rows = (
+        (run.config["fields"]["aggregation"], f"{_rate(run):g}", *(_at(run, step) for step in seen))
+        for run in found
+    )
+    headings = ("method", "learning rate", *(f"step {step:,}" for step in seen))
+    return Summary("rates", headings, tuple(rows))
+
+
+def _told_apart(run: RunResult) -> tuple[Any, ...]:
+    return tuple(run.config["fields"][name] for name in ("aggregation", "embedding", "seed"))
+
+
+def _rate(run: RunResult) -> float:
+    rate: float = run.config["training"]["learning_rate"]
+    return rate
+
+
+def _at(run: RunResult, step: int) -> str:
+    """The error at a step; `-` where the run was not evaluated."""
+    return next((number(run.value(e)) for e in run.curve if e["step"] == step), "-")
+
+
 def frozen(networks: Sequence[Network]) -> Summary:
     """How many batches count as spikes while the weights stay as they are."""
     shares: dict[str, list[float]] = {}
@@ -198,6 +233,7 @@ def tables(
     runs: Sequence[RunResult],
     alone: Sequence[RunResult],
     tried: Sequence[RunResult],
+    stopped: Sequence[RunResult] = (),
     networks: Sequence[Network] = (),
 ) -> dict[str, Summary | str]:
     """All tables of the page, and what the runs ran on, by name."""
@@ -209,6 +245,7 @@ def tables(
         "sizes": results(short),
         "seconds": seconds(long),
         "settings": settings(tried),
+        "rates": rates(runs, stopped),
         "frozen": frozen(networks),
         "search": search(networks),
     }
@@ -227,8 +264,9 @@ def pictures(
 
 
 def read() -> list[list[RunResult]]:
-    """The experiment, runs alone, runs with other settings, and those of which there are logs."""
-    names = ("median", "median-speed", "median-settings", "median-inner")
+    """The experiment, runs alone, runs with other settings, those that were stopped, and those of
+    which there are logs."""
+    names = ("median", "median-speed", "median-settings", "median-rates", "median-inner")
     return [recorded(RECORDS / name) for name in names]
 
 
@@ -239,8 +277,8 @@ def read_networks() -> list[Network]:
 
 
 def main() -> None:
-    runs, alone, tried, logged = read()
-    refresh_page(PAGE, tables(runs, alone, tried, read_networks()))
+    runs, alone, tried, stopped, logged = read()
+    refresh_page(PAGE, tables(runs, alone, tried, stopped, read_networks()))
     for name, picture in pictures(runs, alone, logged).items():
         (FIGURES / f"median-{name}.png").write_bytes(picture)
 

@@ -58,6 +58,22 @@ def speeds(tmp_path):
     return written(tmp_path / "speed", *some)
 
 
+def test_runs_that_were_stopped_stand_beside_those_of_the_experiment(runs, speeds, tmp_path):
+    """Of the same method, size and seed, at the same steps."""
+    slow = made([7.0, 4.0, 3.0], "sum")
+    slow.config["training"] |= {"learning_rate": 1e-4, "steps": 40}
+    write_folder(tmp_path / "slow", slow, [], record=False)
+    table = script.tables(runs, speeds, [], script.recorded(tmp_path / "slow"))["rates"]
+    assert table.headings == ("method", "learning rate", "step 10", "step 20", "step 30")
+    assert table.rows == (
+        ("sum", "0.001", "8", "6", "5"),
+        ("sum", "0.0001", "7", "4", "3"),
+    )
+    short = written(tmp_path / "short", made([7.0, 6.0, 5.0, 4.0, 3.0], "attention"))
+    last = script.tables(runs, speeds, [], short)["rates"].rows[0]
+    assert last == ("attention", "0.001", "9", "9", "9", "6", "-")
+
+
 def test_the_errors_of_the_seeds_beside_the_rivals(runs, speeds):
     best, sums, attention = rows(script.tables(runs, speeds, [])["results"])
     assert best == {
@@ -231,4 +247,4 @@ def write_networks(folder, *errors):
 @needs_page("median")
 def test_the_page_is_that_of_the_records():
     own = load_script("median")  # with its own number of steps
-    check_page("median", own.tables(*own.read()[:3], own.read_networks()))
+    check_page("median", own.tables(*own.read()[:4], own.read_networks()))
