@@ -209,6 +209,7 @@ def test_a_run_of_another_task_is_refused(equipool, tiny, tmp_path):
         (["--smiles", "C", "--out", "."], 2, "--out is ., expected a file"),
         (["table.csv", "--out", "table.csv"], 2, "which is the file to read"),
         (["table.csv", "--column", "molecule"], 1, "has no column 'molecule'"),
+        (["table.csv", "--column", "molecule"], 1, "--column names that of the SMILES"),
         (["list.tsv"], 1, "FILE is 'list.tsv', expected one that ends in .csv, .smi, .txt"),
         (["list.smi", "--column", "smiles"], 1, "but list.smi has no columns"),
         (["nothing.csv"], 2, "FILE is 'nothing.csv', which is not there: check the path"),

@@ -106,6 +106,14 @@ REFUSED = {
     ("median",): "--steps is missing: say how many, or choose a --preset",
     ("median", "--steps", "many"): "--steps is 'many', expected a whole number",
     ("median", "--steps", 0): "steps is 0, expected 1 or more",
+    (
+        "median",
+        "--out",
+        "RUN",
+        "--resume",
+    ): "no run of median in RUN to go on with; a new one needs",
+    ("median", "--resume"): "--steps is missing",
+    ("molecules", "--csv", "a.csv", "--dataset", "qm9"): "--csv and --dataset are both given",
 }
 REFUSED |= {
     ("median", "--steps", 1, flag, value): f"'{value}', expected {expected}"

@@ -20,6 +20,9 @@ TASK, TRAINING = "fields", "training"
 # Fields whose values have commas of their own: a sweep takes them as they are.
 WITH_COMMAS = ("labels",)
 
+# Flags that name the same thing in different ways: one of them at a time.
+APART = (("--csv", "--dataset"),)
+
 # The names that some fields may have, for the help.
 NAMES: dict[str, Iterable[str]] = {
     "aggregation": AGGREGATIONS,
@@ -108,3 +111,11 @@ def given_flags(flags: Iterable[Flag], texts: Mapping[str, str | None]) -> dict[
         if text is not None:
             found[flag] = text
     return found
+
+
+def check_apart(given: Iterable[Flag]) -> None:
+    """Raise where two of the flags say different things of the same."""
+    options = {flag.option for flag in given}
+    for one, other in APART:
+        if {one, other} <= options:
+            raise ValueError(f"{one} and {other} are both given, expected one of them")

@@ -10,8 +10,8 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 import typer
 from typer.core import TyperGroup
 
-from equipool.commands.errors import WRONG_USE, fail
-from equipool.commands.flags import TASK, Flag, flags_of, given_flags
+from equipool.commands.errors import WRONG_USE, fail, plain_errors
+from equipool.commands.flags import TASK, Flag, check_apart, flags_of, given_flags
 from equipool.commands.presets import PRESETS
 from equipool.tasks import TASKS
 from equipool.training import Task
@@ -75,6 +75,8 @@ def _command(
     # typer reads the signature, and calls with every parameter by its name
     def command(**values: Any) -> None:
         given = given_flags(flags, {flag.parameter: values[flag.parameter] for flag in flags})
+        with plain_errors(WRONG_USE):
+            check_apart(given)
         body(Request(kind, flags, given), options(**{name: values[name] for name in own}))
 
     parameters = _own_parameters(options) + [_flag_parameter(flag) for flag in flags]

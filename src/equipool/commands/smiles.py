@@ -58,7 +58,7 @@ def read_smiles(file: str, column: str | None, usual_column: str) -> list[Asked]
 
 def _in_table(path: Path, column: str) -> Iterator[Asked]:
     table = Table(path)
-    at, complaints = table.position(column), Complaints(path)
+    at, complaints = table.position(column, "; --column names that of the SMILES"), Complaints(path)
     for row in table.rows():
         if len(row.cells) != len(table.columns):
             complaints.add(row, f"expected {len(table.columns)} cells, found {len(row.cells)}")

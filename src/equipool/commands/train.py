@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from equipool.commands.errors import STOPPED, WRONG_USE, plain_errors
+from equipool.commands.flags import TRAINING
 from equipool.commands.per_task import Request, task_commands
 from equipool.commands.places import (
     DataDir,
@@ -88,7 +89,13 @@ def _values(request: Request, options: TrainOptions) -> Values:
     values = base_values(request.kind, options.preset)
     if options.resume and options.preset is None and options.out is not None:
         values = saved_values(request.kind, options.out)
-    return with_values(values, {flag: flag.read(text) for flag, text in request.given.items()})
+    values = with_values(values, {flag: flag.read(text) for flag, text in request.given.items()})
+    if options.resume and options.out is not None and "steps" not in values[TRAINING]:
+        raise ValueError(
+            f"--resume: there is no run of {request.kind.name} in {options.out} to go on with; "
+            "a new one needs --steps or a --preset"
+        )
+    return values
 
 
 def _how(task: str, options: TrainOptions, out: Path) -> str:

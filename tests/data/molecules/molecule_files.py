@@ -3,8 +3,6 @@
 import csv
 import gzip
 import importlib
-import sys
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -48,14 +46,9 @@ BROKEN = {
 }
 
 
-@cache
 def ogb(module):
-    """A module of `ogb`, which would else ask the network for its latest version."""
-    sys.modules["outdated"] = None
-    try:
-        return importlib.import_module(f"ogb.{module}")
-    finally:
-        del sys.modules["outdated"]
+    """A module of `ogb`."""
+    return importlib.import_module(f"ogb.{module}")
 
 
 def write_csv(path, columns, rows):

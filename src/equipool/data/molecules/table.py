@@ -44,14 +44,14 @@ class Table:
             raise TableError(f"{path} is empty: expected a line with the columns' names")
         self.columns = tuple(name.strip() for name in names.cells)
 
-    def position(self, column: str) -> int:
-        """Where a column is; `TableError` lists the known ones where it is not, and says so where
-        there are several of the name."""
+    def position(self, column: str, choice: str = "") -> int:
+        """Where a column is; `TableError` lists the known ones where it is not, and says how it is
+        chosen, or that there are several of the name."""
         number = self.columns.count(column)
         if not number:
             raise TableError(
                 f"{self.path} has no column {column!r}: its columns are {listed(self.columns)}, as "
-                f"its first line says{self._separated()}"
+                f"its first line says{self._separated() or choice}"
             )
         if number > 1:
             raise TableError(
