@@ -63,6 +63,15 @@ def test_what_is_no_record_is_refused(tmp_path, content, message):
         read_runs([tmp_path])
 
 
+def test_runs_that_are_deeper_are_pointed_to(tmp_path):
+    for sweep, run in (("a", "1"), ("a", "2"), ("b", "1")):
+        (tmp_path / sweep / run).mkdir(parents=True)
+        (tmp_path / sweep / run / "config.json").write_text("{}")
+    places = f"{tmp_path / 'a'}, {tmp_path / 'b'}"
+    with pytest.raises(ValueError, match=re.escape(f"no records: name one of {places}") + "$"):
+        read_runs([tmp_path])
+
+
 def test_nothing_to_report_is_refused(tmp_path):
     with pytest.raises(ValueError, match="holds no run"):
         read_runs([tmp_path])

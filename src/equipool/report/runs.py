@@ -121,9 +121,17 @@ def _read(path: Path) -> Iterator[RunResult]:
         return
     inside = [p for p in sorted(path.iterdir()) if p.suffix == ".json" or _is_run(p)]
     if not inside:
-        raise ValueError(f"{path} holds no run, no directories of runs and no records")
+        raise ValueError(
+            f"{path} holds no run, no directories of runs and no records{_deeper(path)}"
+        )
     for part in inside:
         yield from _read(part)
+
+
+def _deeper(path: Path) -> str:
+    """Where runs are that were not looked for."""
+    found = [str(run.parent.parent) for run in sorted(path.glob("*/*/config.json"))]
+    return f": name one of {', '.join(dict.fromkeys(found))}" if found else ""
 
 
 def _is_run(path: Path) -> bool:
