@@ -282,6 +282,20 @@ def test_validation_labels_that_give_no_score_are_said(
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("part", "word"), [("valid", "validation"), ("test", "test")])
+def test_labels_that_do_not_count_are_named(part, word, tmp_path, monkeypatch, capsys):
+    found = generated(40)
+    left_out, *counted = found.label_names
+    assert counted
+    found.labels[found.split[part], 0] = 1.0
+    serve(found, monkeypatch)
+    with using_data_folder(tmp_path):
+        TINY.data()
+    (said,) = capsys.readouterr().err.splitlines()
+    start = f"molhiv: 1 of {len(found.label_names)} labels do not count in the {word} score"
+    assert said == f"{start}, as none of them has both a 0 and a 1 there: {left_out!r}"
+
+
 @pytest.mark.parametrize("kind", ["classification", "regression"])
 def test_an_empty_validation_part_is_said(kind, tmp_path, monkeypatch, capsys):
     found = generated(40, kind=kind)

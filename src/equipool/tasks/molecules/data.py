@@ -15,9 +15,16 @@ from equipool.data.molecules import CsvSource
 from equipool.data.molecules.known import known_set
 from equipool.data.molecules.loading import molecule_cache
 from equipool.data.molecules.progress import say
+from equipool.data.molecules.table import listed
 from equipool.tasks.molecules.arrays import MoleculeArrays
 from equipool.tasks.molecules.storage import Storage, choose_storage
 from equipool.tasks.streams import generator_for
+
+NO_SCORE = {
+    "valid": "No checkpoint will be the best; the last one is used in its place. Another split may "
+    "give one",
+    "test": "Another split may give one",
+}
 
 State = tuple[tuple[int, int], ...]
 
@@ -48,20 +55,29 @@ class MoleculeData:
         return positions[chosen.sort().values]
 
     def _say_what_cannot_be_measured(self, source: str | CsvSource) -> None:
-        labels = self.molecules.labels[self.molecules.split["valid"]]
+        name = source if isinstance(source, str) else source.location
+        missing = {"classification": "has both a 0 and a 1", "regression": "is known"}
+        needed = missing[self.molecules.kind]
+        for part, word in (("valid", "validation"), ("test", "test")):
+            labels, measured = self._measured(part)
+            left_out = [
+                n for n, m in zip(self.molecules.label_names, measured, strict=True) if not m
+            ]
+            if not any(measured):
+                reason = f"no label {needed} there" if len(labels) else "it is empty"
+                say(f"{name}: the {word} part gives no score, as {reason}. {NO_SCORE[part]}")
+            elif left_out:
+                say(
+                    f"{name}: {len(left_out)} of {len(measured)} labels do not count in the {word} "
+                    f"score, as none of them {needed} there: {listed(left_out, 5)}"
+                )
+
+    def _measured(self, part: str) -> tuple[Tensor, list[bool]]:
+        """The labels of a part, and which of them can be measured there."""
+        labels = self.molecules.labels[self.molecules.split[part]]
         if self.molecules.kind == "classification":
-            enough = bool(((labels == 0).any(0) & (labels == 1).any(0)).any())
-            missing = "no label has both a 0 and a 1 there"
-        else:
-            enough = not bool(labels.isnan().all())
-            missing = "no label is known there"
-        if not enough:
-            name = source if isinstance(source, str) else source.location
-            reason = missing if len(labels) else "it is empty"
-            say(
-                f"{name}: the validation part gives no score, as {reason}. No checkpoint will be "
-                "the best; the last one is used in its place. Another split may give one"
-            )
+            return labels, ((labels == 0).any(0) & (labels == 1).any(0)).tolist()
+        return labels, (~labels.isnan()).any(0).tolist()
 
 
 def _digest(fingerprint: dict[str, Any]) -> str:
