@@ -23,7 +23,7 @@ class Sizes(Task):
         seed: of all.
         hidden: sizes.
         dropout: whether.
-        learning_rate: of its own.
+        learning_rate: of its own; None for none.
     """
 
     name: ClassVar[str] = "sizes"
@@ -63,6 +63,7 @@ def test_flags_tell_what_the_docstring_says():
     assert FLAGS["--batch-size"].default is None
     assert FLAGS["--hidden"].default == "600x300x32"
     assert FLAGS["--learning-rate"].part == TASK
+    assert FLAGS["--learning-rate"].about == "of its own; none for none."  # as it is to be typed
     assert FLAGS["--training-learning-rate"].name == "learning_rate"
 
 

@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 
 from equipool.baselines import AGGREGATIONS
 from equipool.commands.documentation import documented_arguments
-from equipool.commands.values import Reader, reader_of, written
+from equipool.commands.values import NOTHING, Reader, reader_of, written
 from equipool.training import Task, TrainingConfig
 from equipool.training.config import PRECISIONS
 from equipool.training.schedules import SHAPES
@@ -88,14 +88,16 @@ def _flags(kind: type, part: str, taken: Iterable[str], defaults: Mapping[str, A
                 f"training_{field.name}" if field.name in taken else field.name,
                 reader_of(types[field.name]),
                 None if default is MISSING else written(default),
-                _with_names(field.name, about.get(field.name, "")),
+                _on_the_command_line(field.name, about.get(field.name, "")),
             )
         )
     return found
 
 
-def _with_names(name: str, about: str) -> str:
-    """What the docstring says, with the names that the field may have."""
+def _on_the_command_line(name: str, about: str) -> str:
+    """What the docstring says, in words of the command line, with the names that the field may
+    have."""
+    about = re.sub(r"\bNone\b", NOTHING, about)
     if name not in NAMES:
         return about
     names = f"one of {', '.join(NAMES[name])}"
