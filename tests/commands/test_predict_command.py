@@ -212,6 +212,11 @@ def test_a_run_of_another_task_is_refused(equipool, tiny, tmp_path):
         (["table.csv", "--column", "molecule"], 1, "--column names that of the SMILES"),
         (["list.tsv"], 1, "FILE is 'list.tsv', expected one that ends in .csv, .smi, .txt"),
         (["list.smi", "--column", "smiles"], 1, "but list.smi has no columns"),
+        (["list.smi", "--keep", "a"], 1, "--keep is 'a', but list.smi has no columns"),
+        (["--smiles", "C", "--keep", "a"], 2, "--keep is for the columns of a FILE"),
+        (["table.csv", "--keep", "nothing"], 1, "has no column 'nothing'"),
+        (["table.csv", "--keep", "part,part"], 1, "--keep names 'part', of which the table would"),
+        (["table.csv", "--keep", "oxygen"], 1, "--keep names 'oxygen', of which the table would"),
         (["nothing.csv"], 2, "FILE is 'nothing.csv', which is not there: check the path"),
         (["nothing.smi"], 2, "FILE is 'nothing.smi', which is not there: check the path"),
         (["bytes.smi"], 1, "bytes.smi cannot be read as text"),
@@ -229,6 +234,15 @@ def test_wrong_use_is_said(place, predict, monkeypatch, tmp_path, words, status,
     assert expected in done.stderr
     assert done.stdout == ""
     assert (tmp_path / "table.csv").read_text() == before
+
+
+def test_columns_can_be_kept(predict, tmp_path):
+    table = tmp_path / "table.csv"
+    table.write_text('name,structure,note\na,CCO,"x, y"\nb,C1CC,\nc,C,z\n')
+    plain = rows_of(predict("classes", table).stdout)
+    kept = rows_of(predict("classes", table, "--keep", "note, name").stdout)
+    assert [row[:2] for row in kept] == [["note", "name"], ["x, y", "a"], ["", "b"], ["z", "c"]]
+    assert [row[2:] for row in kept] == plain
 
 
 def test_a_broken_table_leaves_what_was_there(predict, tmp_path):

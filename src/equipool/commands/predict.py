@@ -39,6 +39,10 @@ def predict(
     column: Annotated[
         str | None, typer.Option(help="of SMILES in the .csv; by default as in training")
     ] = None,
+    keep: Annotated[
+        str | None,
+        typer.Option(help="further columns of the .csv that the table shall have, as A,B"),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="the .csv to write; by default the standard output")
     ] = None,
@@ -51,6 +55,8 @@ def predict(
     with plain_errors(WRONG_USE):
         if (file is None) == (not smiles):
             raise ValueError("expected either a FILE or --smiles")
+        if keep is not None and file is None:
+            raise ValueError("--keep is for the columns of a FILE")
         if which not in WHICH:
             raise ValueError(f"--which is {which!r}, expected one of {', '.join(WHICH)}")
         where = device_from_name(device)
@@ -60,13 +66,26 @@ def predict(
         check_extras()
         predictor = load_predictor(run, which, device=where)
         usual = RunFolder(run).read_config()["fields"]["smiles"] or SMILES
-        asked = given_smiles(smiles or ()) if file is None else read_smiles(file, column, usual)
+        kept = _kept(keep, predictor)
+        asked = (
+            given_smiles(smiles or ()) if file is None else read_smiles(file, column, usual, kept)
+        )
         with _destination(out) as destination:
-            unread = _write(predictor, asked, destination)
+            unread = _write(predictor, asked, kept, destination)
         if unread:
             _tell(f"{unread:,} of {len(asked):,} molecules cannot be read: their cells are empty")
         if out is not None:
             _tell(f"{len(asked):,} rows are in {out}")
+
+
+def _kept(text: str | None, predictor: MoleculePredictor) -> list[str]:
+    """The columns to keep, none of which has the name of one that is written."""
+    names = [] if text is None else [name.strip() for name in text.split(",")]
+    written = [SMILES, *predictor.label_names]
+    for name in names:
+        if name in written or names.count(name) > 1:
+            raise ValueError(f"--keep names {name!r}, of which the table would have two")
+    return names
 
 
 def _check_file(file: str | None) -> None:
@@ -99,10 +118,12 @@ def _destination(out: Path | None) -> Iterator[TextIO]:
         unfinished.unlink(missing_ok=True)
 
 
-def _write(predictor: MoleculePredictor, asked: Sequence[Asked], destination: TextIO) -> int:
+def _write(
+    predictor: MoleculePredictor, asked: Sequence[Asked], kept: Sequence[str], destination: TextIO
+) -> int:
     """Write the table; how many molecules could not be read."""
     writer = csv.writer(destination, lineterminator="\n")
-    writer.writerow(["smiles", *predictor.label_names])
+    writer.writerow([*kept, SMILES, *predictor.label_names])
     unread = 0
     for some in _with_bar([asked[i : i + AT_ONCE] for i in range(0, len(asked), AT_ONCE)]):
         found = predictor.predict([one.smiles for one in some])
@@ -110,7 +131,7 @@ def _write(predictor: MoleculePredictor, asked: Sequence[Asked], destination: Te
         for row, (one, values) in enumerate(zip(some, found.values.numpy(), strict=True)):
             # as few digits as tell the number from all others
             cells = ("" if row in nothing else str(value) for value in values)
-            writer.writerow([one.smiles, *cells])
+            writer.writerow([*one.kept, one.smiles, *cells])
         for problem in found.problems:
             kept = " (predicted all the same)" if problem.kept else ""
             _tell(f"{some[problem.row].place}: {problem.smiles!r}: {problem.reason}{kept}")

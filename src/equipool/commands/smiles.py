@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,10 +17,11 @@ LISTS = (".smi", ".txt")
 
 @dataclass(frozen=True)
 class Asked:
-    """SMILES, and where they stand, for people."""
+    """SMILES, where they stand, for people, and cells of the same row."""
 
     place: str
     smiles: str
+    kept: tuple[str, ...] = ()
 
 
 def given_smiles(smiles: Iterable[str]) -> list[Asked]:
@@ -28,7 +29,9 @@ def given_smiles(smiles: Iterable[str]) -> list[Asked]:
     return [Asked(f"row {row}", text) for row, text in enumerate(smiles)]
 
 
-def read_smiles(file: str, column: str | None, usual_column: str) -> list[Asked]:
+def read_smiles(
+    file: str, column: str | None, usual_column: str, keep: Sequence[str] = ()
+) -> list[Asked]:
     """Molecules of a file: a table with names in its first line, or a list of one a line, in which
     what follows behind a space is not read. Files may be packed with gzip.
 
@@ -37,16 +40,18 @@ def read_smiles(file: str, column: str | None, usual_column: str) -> list[Asked]
             input.
         column: of the table.
         usual_column: where nobody says which.
+        keep: further columns of the table, whose cells are kept.
     """
     path = Path(file)
     ending = (path.with_suffix("") if path.suffix.lower() == ".gz" else path).suffix.lower()
     if file != STANDARD_INPUT and ending in TABLES:
-        return list(_in_table(path, usual_column if column is None else column))
+        return list(_in_table(path, usual_column if column is None else column, keep))
     if file != STANDARD_INPUT and ending not in LISTS:
         endings = ", ".join((*TABLES, *LISTS))
         raise ValueError(f"FILE is {file!r}, expected one that ends in {endings} or in .gz, or -")
-    if column is not None:
-        raise ValueError(f"--column is {column!r}, but {file} has no columns")
+    for flag, given in (("--column", column), ("--keep", ",".join(keep) or None)):
+        if given is not None:
+            raise ValueError(f"{flag} is {given!r}, but {file} has no columns")
     if file == STANDARD_INPUT:
         return _in_lines(sys.stdin)
     try:
@@ -56,14 +61,15 @@ def read_smiles(file: str, column: str | None, usual_column: str) -> list[Asked]
         raise ValueError(f"{file} cannot be read as text: {error}") from error
 
 
-def _in_table(path: Path, column: str) -> Iterator[Asked]:
-    table = Table(path)
-    at, complaints = table.position(column, "; --column names that of the SMILES"), Complaints(path)
+def _in_table(path: Path, column: str, keep: Sequence[str]) -> Iterator[Asked]:
+    table, complaints = Table(path), Complaints(path)
+    at = table.position(column, "; --column names that of the SMILES")
+    kept = [table.position(name) for name in keep]
     for row in table.rows():
         if len(row.cells) != len(table.columns):
             complaints.add(row, f"expected {len(table.columns)} cells, found {len(row.cells)}")
             continue
-        yield Asked(str(row), row.cells[at])
+        yield Asked(str(row), row.cells[at], tuple(row.cells[one] for one in kept))
     complaints.raise_any()
 
 
