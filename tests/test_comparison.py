@@ -89,15 +89,18 @@ class TestNumbers:
         assert errors[2] < 1e-5
 
     @pytest.mark.parametrize(("num_steps", "fraction"), [(0, 0.25), (200, 1.0)])
-    def test_fraction_converged(self, num_steps, fraction):
-        """At the start a set of zeros has converged, and the others have not."""
+    @pytest.mark.parametrize("dim_size", [None, 9])
+    def test_fraction_converged(self, num_steps, fraction, dim_size):
+        """At the start a set of zeros has converged, and the others have not; sets without elements
+        do not count."""
         layer = EquilibriumAggregation(
             3, 3, potential=Quadratic(), regularizer=NoRegularizer(), solver=Nesterov(0.1),
             scaling="mean", num_steps=num_steps,
         )  # fmt: skip
         x, index = flatten([torch.zeros(2, 3), *SETS[:3]])
-        (row,) = compare_gradients(layer, x, index, ways=[Unrolled()], repeats=1).rows
-        assert row.converged == fraction
+        ways = [Unrolled()]
+        found = compare_gradients(layer, x, index, dim_size=dim_size, ways=ways, repeats=1)
+        assert found.rows[0].converged == fraction
 
     def test_every_layout_has_the_same(self, layer):
         x, index = flatten(SETS)

@@ -172,6 +172,7 @@ def test_solve():
     for name in ("y", "energy", "residual", "aux_loss", "trajectory"):
         assert_near(getattr(found, name), getattr(expected, name), 1e-12)
     assert torch.equal(found.converged, expected.converged)
+    assert torch.equal(found.occupied, expected.occupied)
 
 
 def test_record_inside():

@@ -43,6 +43,21 @@ def test_fields_and_shapes(batch):
     assert torch.equal(solution.y, make_layer()(*batch))
 
 
+def test_sets_without_elements_are_told_in_all_layouts(batch):
+    """Also where a row is added for what belongs to no set."""
+    layer, (x, index) = make_layer(), batch
+    mask = torch.arange(max(SIZES)) < torch.tensor(SIZES).unsqueeze(-1)
+    padded = x.new_zeros(*mask.shape, x.shape[-1]).masked_scatter(mask.unsqueeze(-1), x)
+    wide, wide_index = torch.cat([x, x[:2]]), torch.cat([index, index[:2]])
+    real = torch.arange(len(wide)) < len(x)
+    for solution in (
+        layer.solve(x, ptr=offsets(make_sets(SIZES))),
+        layer.solve(padded, mask=mask),
+        layer.solve(wide, wide_index, mask=real, dim_size=len(SIZES)),
+    ):
+        assert solution.occupied.tolist() == [size > 0 for size in SIZES]
+
+
 def test_energy_and_residual_are_those_at_y(batch):
     layer = make_layer()
     solution = layer.solve(*batch)

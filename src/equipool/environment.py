@@ -33,6 +33,11 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
+def leads() -> bool:
+    """Whether this process is the one that speaks, of those that torchrun started."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
 def hardware(device: torch.device) -> dict[str, str | int]:
     """What is computed on."""
     found: dict[str, str | int] = {

@@ -106,13 +106,10 @@ REFUSED = {
     ("median",): "--steps is missing: say how many, or choose a --preset",
     ("median", "--steps", "many"): "--steps is 'many', expected a whole number",
     ("median", "--steps", 0): "steps is 0, expected 1 or more",
-    (
-        "median",
-        "--out",
-        "RUN",
-        "--resume",
-    ): "no run of median in RUN to go on with; a new one needs",
-    ("median", "--resume"): "--steps is missing",
+    ("median", "--out", "RUN", "--resume"): "--resume: there is no run of median in RUN",
+    ("median", "--out", "RUN", "--resume", "--seed", 1): "there is no run of median in RUN",
+    ("median", "--out", "RUN"): "--steps is missing",
+    ("median", "--resume"): "--resume: say which run by --out",
     ("molecules", "--csv", "a.csv", "--dataset", "qm9"): "--csv and --dataset are both given",
 }
 REFUSED |= {

@@ -69,9 +69,11 @@ def test_runs_that_were_stopped_stand_beside_those_of_the_experiment(runs, speed
         ("sum", "0.001", "8", "6", "5"),
         ("sum", "0.0001", "7", "4", "3"),
     )
-    short = written(tmp_path / "short", made([7.0, 6.0, 5.0, 4.0, 3.0], "attention"))
-    last = script.tables(runs, speeds, [], short)["rates"].rows[0]
+    longer = written(tmp_path / "longer", made([7.0, 6.0, 5.0, 4.0, 3.0], "attention"))
+    last = script.tables(runs, speeds, [], longer)["rates"].rows[0]
     assert last == ("attention", "0.001", "9", "9", "9", "6", "-")
+    small = written(tmp_path / "small", made([7.0], "sum", embedding=8))
+    assert script.tables(runs, speeds, [], small)["rates"].rows == (("sum", "0.001", "7"),)
 
 
 def test_the_errors_of_the_seeds_beside_the_rivals(runs, speeds):

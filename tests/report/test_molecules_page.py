@@ -181,6 +181,13 @@ def test_an_ablation_with_logs_tells_how_far_the_searches_come(tmp_path, cost):
     table = script.ablation(script.recorded(tmp_path), "readout_aux_weight", cost)
     told = [(row["readout aux weight"], *tuple(row.values())[-2:]) for row in rows(table)]
     assert told == [("0.1", "16", "10"), ("1.0", "1", "2.5")]
+    write_folder(tmp_path / "sum", on_molecules([0.5], [0.5]), [{"step": 2, "metrics": {}}])
+    found = script.ablation(script.recorded(tmp_path), "readout_aux_weight", cost)
+    assert found.rows[-1][-2:] == ("-", "-")  # it has no search
+    written(tmp_path / "plain", on_molecules([0.5], [0.5], "equilibrium", readout_aux_weight=2.0))
+    found = script.recorded(tmp_path) + script.recorded(tmp_path / "plain")
+    table = script.ablation(found, "readout_aux_weight", cost)
+    assert table.headings[-1] == "seconds an epoch"  # one of them has no log
 
 
 def test_what_steps_cost_is_told_beside_the_paper(tmp_path, cost):
@@ -259,6 +266,13 @@ def test_the_curves_are_drawn_by_epochs(runs, cost, monkeypatch):
     assert list(loss.get_ydata()) == pytest.approx([1.7, 1.7, 1.75])
     assert (score.get_linestyle(), loss.get_linestyle()) == ("--", "-")
     assert list(lines[2]["equilibrium, test"].get_ydata()) == [0.6, 0.7]  # not in both places
+
+
+def test_the_mean_is_drawn_too(cost, tmp_path, monkeypatch):
+    given = []
+    monkeypatch.setattr(script, "draw_epochs", lambda *some: given.append(some) or b"picture")
+    one = written(tmp_path / "runs", on_molecules([0.5], [0.5], "mean"))
+    assert script.pictures(one, {}, cost) == {"epochs": b"picture"}
 
 
 def test_there_is_no_picture_of_no_curves(cost, tmp_path):

@@ -64,11 +64,17 @@ def test_what_is_no_record_is_refused(tmp_path, content, message):
 
 
 def test_runs_that_are_deeper_are_pointed_to(tmp_path):
-    for sweep, run in (("a", "1"), ("a", "2"), ("b", "1")):
-        (tmp_path / sweep / run).mkdir(parents=True)
-        (tmp_path / sweep / run / "config.json").write_text("{}")
-    places = f"{tmp_path / 'a'}, {tmp_path / 'b'}"
-    with pytest.raises(ValueError, match=re.escape(f"no records: name one of {places}") + "$"):
+    for run in ("a/1", "a/2", "b/steps/1"):
+        (tmp_path / run).mkdir(parents=True)
+        (tmp_path / run / "config.json").write_text("{}")
+        (tmp_path / run / "record.json").write_text("{}")
+    for records in ("c", "b/capacity"):
+        (tmp_path / records).mkdir()
+        (tmp_path / records / "1.json").write_text("{}")
+    places = ", ".join(str(tmp_path / name) for name in ("a", "b/capacity", "b/steps", "c"))
+    with pytest.raises(
+        ValueError, match=re.escape(f"no records; there are some in {places}") + "$"
+    ):
         read_runs([tmp_path])
 
 

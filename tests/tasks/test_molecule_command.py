@@ -78,11 +78,59 @@ def test_several_labels_with_commas(equipool, table, tmp_path):
     assert metrics["valid_score"] == -metrics["valid_mae"]
 
 
-def test_a_column_that_is_not_there_is_named(equipool, table, tmp_path):
-    given = flags(table) | {"--labels": "nitrogen"}
+@pytest.mark.parametrize(
+    ("flag", "column", "advice"),
+    [
+        ("--labels", "nitrogen", "--labels names those of the labels"),
+        ("--smiles", "SMILES", "--smiles names that of the SMILES"),
+        ("--split", "scafold", "--split is a column, or else scaffold or random"),
+    ],
+)
+def test_a_column_that_is_not_there_is_named(equipool, table, tmp_path, flag, column, advice):
+    given = flags(table) | {flag: column}
     done = equipool("train", "molecules", given, "--out", tmp_path / "run")
-    assert done.exit_code != 0
-    assert "nitrogen" in done.output
+    assert done.exit_code == 1
+    assert f"no column '{column}'" in done.output
+    assert f"as its first line says; {advice}\n" in done.output
+
+
+def test_columns_of_a_known_data_set_cannot_be_chosen(equipool, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "tox21.csv").write_text("SMILES,NR-AR\nCC,0\n")
+    done = equipool("train", "molecules", TINY | {"--dataset": "tox21"}, "--out", tmp_path / "run")
+    assert done.exit_code == 1
+    assert "no column" in done.output
+    assert "--" not in done.output.partition("no column")[2]
+
+
+@pytest.mark.parametrize("command", ["train", "sweep", "ablate"])
+def test_a_table_and_a_data_set_are_not_both_taken(equipool, table, tmp_path, command):
+    given = flags(table) | {"--dataset": "tox21", "--out": tmp_path / "run"}
+    done = equipool(command, "molecules", given)
+    assert done.exit_code == 2
+    assert "--csv and --dataset are both given, expected one of them" in done.output
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_on_a_table_does_not_go_on_with_a_data_set(equipool, table, tmp_path):
+    out = tmp_path / "run"
+    given = flags(table) | {"--dataset": "none", "--out": out, "--max-seconds": "1e-9"}
+    assert equipool("train", "molecules", given).exit_code == 3
+    done = equipool("train", "molecules", "--out", out, "--resume", "--dataset", "tox21")
+    assert done.exit_code == 2
+    assert f"--dataset is given, but the run is of --csv {table}" in done.output
+    assert equipool("train", "molecules", "--out", out, "--resume").exit_code == 0
+
+
+def test_runs_of_the_same_name_are_refused(equipool, table, tmp_path):
+    other = tmp_path / "other" / table.name
+    other.parent.mkdir()
+    shutil.copy(table, other)
+    given = flags(f"{table},{other}") | {"--out": tmp_path / "sweep"}
+    done = equipool("sweep", "molecules", given)
+    assert done.exit_code == 2
+    name = "csv-table-convolution-gin-equilibrium-seed-0"
+    assert f"two of the runs would be called {name}" in done.output.replace("\n", " ")
 
 
 @pytest.mark.parametrize(

@@ -264,7 +264,7 @@ def test_training_without_a_label_is_refused(tmp_path, monkeypatch):
     [
         ("classification", 0.0, "no label has both a 0 and a 1 there"),
         ("classification", math.nan, "no label has both a 0 and a 1 there"),
-        ("regression", math.nan, "no label is known there"),
+        ("regression", math.nan, "no label has a value there"),
     ],
 )
 def test_validation_labels_that_give_no_score_are_said(
@@ -282,6 +282,27 @@ def test_validation_labels_that_give_no_score_are_said(
     assert said in capsys.readouterr().err
 
 
+def test_a_test_part_that_gives_no_score_is_said(tmp_path, monkeypatch, capsys):
+    found = generated(40)
+    found.labels[found.split["test"]] = math.nan
+    serve(found, monkeypatch)
+    with using_data_folder(tmp_path):
+        TINY.data()
+    (said,) = capsys.readouterr().err.splitlines()
+    start = "molhiv: the test part gives no score, as no label has both a 0 and a 1 there"
+    assert said == f"{start}. Another split may give one"
+
+
+def test_one_process_of_several_speaks(tmp_path, monkeypatch, capsys):
+    found = generated(40)
+    found.labels[found.split["test"]] = math.nan
+    serve(found, monkeypatch)
+    monkeypatch.setenv("RANK", "1")
+    with using_data_folder(tmp_path):
+        TINY.data()
+    assert not capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("part", "word"), [("valid", "validation"), ("test", "test")])
 def test_labels_that_do_not_count_are_named(part, word, tmp_path, monkeypatch, capsys):
     found = generated(40)
@@ -293,7 +314,7 @@ def test_labels_that_do_not_count_are_named(part, word, tmp_path, monkeypatch, c
         TINY.data()
     (said,) = capsys.readouterr().err.splitlines()
     start = f"molhiv: 1 of {len(found.label_names)} labels do not count in the {word} score"
-    assert said == f"{start}, as none of them has both a 0 and a 1 there: {left_out!r}"
+    assert said == f"{start}, for want of both a 0 and a 1 there: {left_out!r}"
 
 
 @pytest.mark.parametrize("kind", ["classification", "regression"])

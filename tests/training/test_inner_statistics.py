@@ -56,7 +56,13 @@ def test_sets_without_elements_do_not_count():
     torch.manual_seed(0)
     layer = EquilibriumAggregation(3, 4, num_steps=3)
     x, index = torch.randn(5, 3), torch.tensor([0, 0, 2, 2, 2])
-    padded = inner_statistics(layer, lambda: layer(x, index, dim_size=9))["layer"]
+    empty = torch.zeros(0, dtype=torch.long)
+
+    def forward():
+        layer(x, index, dim_size=9)
+        layer(x[:0], empty, dim_size=2)
+
+    padded = inner_statistics(layer, forward)["layer"]
     alone = inner_statistics(layer, lambda: layer(x, index // 2))["layer"]
     assert alone["converged"] == 0 < alone["residual"]
     assert padded == pytest.approx(alone, rel=1e-4)

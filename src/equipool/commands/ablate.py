@@ -18,7 +18,8 @@ from equipool.commands.settings import base_values
 from equipool.commands.sweep import SweepOptions
 from equipool.commands.sweep import run as sweep
 from equipool.commands.values import written
-from equipool.commands.words import command_line, leads, print_summary, say
+from equipool.commands.words import command_line, print_summary, say
+from equipool.environment import leads
 from equipool.extras import check_extras
 from equipool.report import read_runs
 from equipool.report.groups import group_runs

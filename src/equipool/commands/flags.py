@@ -21,7 +21,7 @@ TASK, TRAINING = "fields", "training"
 WITH_COMMAS = ("labels",)
 
 # Flags that name the same thing in different ways: one of them at a time.
-APART = (("--csv", "--dataset"),)
+APART = (("csv", "dataset"),)
 
 # The names that some fields may have, for the help.
 NAMES: dict[str, Iterable[str]] = {
@@ -115,9 +115,18 @@ def given_flags(flags: Iterable[Flag], texts: Mapping[str, str | None]) -> dict[
     return found
 
 
-def check_apart(given: Iterable[Flag]) -> None:
-    """Raise where two of the flags say different things of the same."""
-    options = {flag.option for flag in given}
+def check_apart(given: Mapping[Flag, str], saved: Mapping[str, Any]) -> None:
+    """Raise where two of the flags name the same thing in different ways, or one of them what a run
+    has by the other.
+
+    Args:
+        given: what was typed.
+        saved: values of the task's fields in a run that is gone on with.
+    """
+    typed = {flag.name for flag, text in given.items() if text.lower() != NOTHING}
     for one, other in APART:
-        if {one, other} <= options:
-            raise ValueError(f"{one} and {other} are both given, expected one of them")
+        if {one, other} <= typed:
+            raise ValueError(f"--{one} and --{other} are both given, expected one of them")
+        for name, before in ((one, other), (other, one)):
+            if name in typed and saved.get(before) is not None:
+                raise ValueError(f"--{name} is given, but the run is of --{before} {saved[before]}")

@@ -76,7 +76,7 @@ def _command(
     def command(**values: Any) -> None:
         given = given_flags(flags, {flag.parameter: values[flag.parameter] for flag in flags})
         with plain_errors(WRONG_USE):
-            check_apart(given)
+            check_apart(given, saved={})
         body(Request(kind, flags, given), options(**{name: values[name] for name in own}))
 
     parameters = _own_parameters(options) + [_flag_parameter(flag) for flag in flags]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,10 +41,18 @@ def plan_runs(
     `ConfigMismatchError` with the difference.
     """
     there = _runs_in(out)
-    return [
+    planned = [
         _planned(kind, chosen, out / run_name(kind, chosen, axes), there)
         for chosen in combinations(values, axes)
     ]
+    names = [one.name for one in planned]
+    doubled = [name for name, number in Counter(names).items() if number > 1]
+    if doubled:
+        raise ValueError(
+            f"two of the runs would be called {doubled[0]}: expected values that are told apart, "
+            "or a sweep and an --out for each"
+        )
+    return planned
 
 
 def _runs_in(out: Path) -> dict[Path, dict[str, Any]]:

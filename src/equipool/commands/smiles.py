@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from equipool.data.molecules.table import Complaints, Table, open_text
+from equipool.data.molecules.table import Complaints, MissingColumnError, Table, open_text
 
 STANDARD_INPUT = "-"
 TABLES = (".csv",)
@@ -63,7 +63,10 @@ def read_smiles(
 
 def _in_table(path: Path, column: str, keep: Sequence[str]) -> Iterator[Asked]:
     table, complaints = Table(path), Complaints(path)
-    at = table.position(column, "; --column names that of the SMILES")
+    try:
+        at = table.position(column)
+    except MissingColumnError as error:
+        raise ValueError(f"{error}; --column names that of the SMILES") from error
     kept = [table.position(name) for name in keep]
     for row in table.rows():
         if len(row.cells) != len(table.columns):

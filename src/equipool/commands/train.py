@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from equipool.commands.errors import STOPPED, WRONG_USE, plain_errors
-from equipool.commands.flags import TRAINING
+from equipool.commands.flags import TASK, TRAINING, check_apart
 from equipool.commands.per_task import Request, task_commands
 from equipool.commands.places import (
     DataDir,
@@ -26,8 +26,9 @@ from equipool.commands.settings import (
     saved_values,
     with_values,
 )
-from equipool.commands.words import command_line, leads, print_record, say
+from equipool.commands.words import command_line, print_record, say
 from equipool.data.folder import using_data_folder
+from equipool.environment import leads
 from equipool.training import Record, train
 
 ABOUT = "Train a network. A run can be stopped and gone on with at any time."
@@ -89,11 +90,13 @@ def _values(request: Request, options: TrainOptions) -> Values:
     values = base_values(request.kind, options.preset)
     if options.resume and options.preset is None and options.out is not None:
         values = saved_values(request.kind, options.out)
+        check_apart(request.given, values[TASK])
     values = with_values(values, {flag: flag.read(text) for flag, text in request.given.items()})
-    if options.resume and options.out is not None and "steps" not in values[TRAINING]:
+    if options.resume and "steps" not in values[TRAINING]:
         raise ValueError(
-            f"--resume: there is no run of {request.kind.name} in {options.out} to go on with; "
-            "a new one needs --steps or a --preset"
+            "--resume: say which run by --out"
+            if options.out is None
+            else f"--resume: there is no run of {request.kind.name} in {options.out} to go on with"
         )
     return values
 

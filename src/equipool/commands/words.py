@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Mapping, Sequence
 
@@ -10,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from equipool.environment import leads
 from equipool.report import Summary
 from equipool.training import Record
 
@@ -18,11 +18,6 @@ def make_console() -> Console:
     """Wide enough for the tables where nobody says how wide it is."""
     console = Console()
     return console if console.is_terminal else Console(width=120)
-
-
-def leads() -> bool:
-    """Whether this process is the one that speaks, of those that torchrun started."""
-    return int(os.environ.get("RANK", "0")) == 0
 
 
 def say(text: str) -> None:

@@ -97,9 +97,9 @@ class TrainingPass:
         return Gradient(
             torch.cat(parts) if parts else self.upstream.new_zeros(0, dtype=torch.float64),
             _flat(self.batch.x, self.batch.x.grad),
-            _fraction(solution.converged),
+            _fraction(solution.converged, solution.occupied),
             # The backward pass adds to it, so it is read last.
-            None if solution.fallback is None else _fraction(solution.fallback),
+            None if solution.fallback is None else _fraction(solution.fallback, solution.occupied),
         )
 
     def _backward(self, y: Tensor) -> None:
@@ -135,6 +135,7 @@ def _flat(tensor: Tensor, gradient: Tensor | None) -> Tensor:
     return values.detach().double().flatten()
 
 
-def _fraction(sets: Tensor | None) -> float:
+def _fraction(sets: Tensor | None, occupied: Tensor) -> float:
+    """Of the sets that have elements."""
     assert sets is not None
-    return float(sets.double().mean()) if sets.numel() else 1.0
+    return float(sets[occupied].double().mean()) if occupied.any() else 1.0

@@ -128,10 +128,27 @@ def _read(path: Path) -> Iterator[RunResult]:
         yield from _read(part)
 
 
+MOST_NAMED = 5  # places of runs
+
+
 def _deeper(path: Path) -> str:
-    """Where runs are that were not looked for."""
-    found = [str(run.parent.parent) for run in sorted(path.glob("*/*/config.json"))]
-    return f": name one of {', '.join(dict.fromkeys(found))}" if found else ""
+    """Where runs and records are that were not looked for."""
+    runs = {
+        file.parent.parent
+        for depth in ("*/*", "*/*/*")
+        for file in path.glob(f"{depth}/config.json")
+    }
+    records = {
+        file.parent
+        for depth in ("*", "*/*")
+        for file in path.glob(f"{depth}/*.json")
+        if not _is_run(file.parent)
+    }
+    found = sorted(runs | records)
+    if not found:
+        return ""
+    named = ", ".join(map(str, found[:MOST_NAMED])) + (", ..." if len(found) > MOST_NAMED else "")
+    return f"; there are some in {named}"
 
 
 def _is_run(path: Path) -> bool:

@@ -75,11 +75,11 @@ def _of_layer(layer: EquilibriumAggregation, solutions: list[Solution]) -> dict[
         "regularizer_weight": getattr(layer.regularizer, "weight", None),
     }
     found = {name: float(v) for name, v in scalars.items() if isinstance(v, Tensor)}
-    occupied = torch.cat([s.occupied for s in solutions]) if solutions else torch.zeros(0)
-    if occupied.any():
-        residual = torch.cat([s.residual for s in solutions if s.residual is not None])[occupied]
-        converged = torch.cat([s.converged for s in solutions if s.converged is not None])[occupied]
-        aux_loss = torch.stack([s.aux_loss for s in solutions])
+    some = [solution for solution in solutions if solution.occupied.any()]
+    if some:
+        residual = torch.cat([_occupied(one, one.residual) for one in some])
+        converged = torch.cat([_occupied(one, one.converged) for one in some])
+        aux_loss = torch.stack([one.aux_loss for one in some])
         found |= {
             "residual": float(residual.mean()),
             "residual_max": float(residual.max()),
@@ -87,3 +87,8 @@ def _of_layer(layer: EquilibriumAggregation, solutions: list[Solution]) -> dict[
             "aux_loss": float(aux_loss.mean()),
         }
     return found
+
+
+def _occupied(solution: Solution, of_sets: Tensor | None) -> Tensor:
+    assert of_sets is not None  # diagnostics were asked for
+    return of_sets[solution.occupied]

@@ -24,8 +24,6 @@ from equipool.data.molecules.splits import Parts, ScaffoldSplit, Split
 from equipool.data.molecules.table import Complaints, Row, Table, TableError
 
 PER_BATCH = 512
-OWN_SMILES = "; --smiles names that of the SMILES"
-OTHER_SPLITS = "; --split is a column, or else scaffold or random"
 ALL_LABELS = (
     "  As no labels were named, all other columns were taken for labels: --labels names them"
 )
@@ -140,9 +138,9 @@ class _Columns:
     def __init__(self, table: Table, source: CsvSource) -> None:
         self._source = source
         self._width = len(table.columns)
-        self._smiles = table.position(source.smiles, OWN_SMILES)
+        self._smiles = table.position(source.smiles)
         column = source.split.column
-        self._cell = None if column is None else table.position(column, OTHER_SPLITS)
+        self._cell = None if column is None else table.position(column)
         taken = ("", source.smiles, column)  # a column without a name is a spreadsheet's
         names = source.labels
         if names is None:

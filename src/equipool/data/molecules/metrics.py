@@ -61,12 +61,12 @@ def absolute_error(predictions: Tensor, labels: Tensor) -> Tensor:
 
 def mean_roc_auc(predictions: Tensor, labels: Tensor) -> float:
     """Mean of `roc_auc` over the labels that have both a 0 and a 1."""
-    return _mean(roc_auc(predictions, labels), _has_both(labels))
+    return _mean(roc_auc(predictions, labels), has_both(labels))
 
 
 def mean_average_precision(predictions: Tensor, labels: Tensor) -> float:
     """Mean of `average_precision` over the labels that have both a 0 and a 1."""
-    return _mean(average_precision(predictions, labels), _has_both(labels))
+    return _mean(average_precision(predictions, labels), has_both(labels))
 
 
 def _curve(predictions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -92,12 +92,12 @@ def _counts(flags: Tensor, rows: Tensor) -> Tensor:
     return torch.nn.functional.pad(counts, (0, 0, 1, 0))
 
 
-def _has_both(labels: Tensor) -> Tensor:
+def has_both(labels: Tensor) -> Tensor:
     return (labels == 0).any(0) & (labels == 1).any(0)
 
 
 def _where_defined(values: Tensor, predictions: Tensor, labels: Tensor) -> Tensor:
-    unusable = (predictions.isnan() & ~labels.isnan()).any(0) | ~_has_both(labels)
+    unusable = (predictions.isnan() & ~labels.isnan()).any(0) | ~has_both(labels)
     return values.masked_fill(unusable, torch.nan)
 
 

@@ -20,6 +20,14 @@ class TableError(ValueError):
     """A table cannot be used; the message says in which rows and why."""
 
 
+class MissingColumnError(TableError):
+    """A table has no column of this name."""
+
+    def __init__(self, message: str, column: str) -> None:
+        super().__init__(message)
+        self.column = column
+
+
 @dataclass(frozen=True)
 class Row:
     """Cells of a row; `number` counts rows of data from 0, `line` lines of the file from 1."""
@@ -44,14 +52,15 @@ class Table:
             raise TableError(f"{path} is empty: expected a line with the columns' names")
         self.columns = tuple(name.strip() for name in names.cells)
 
-    def position(self, column: str, choice: str = "") -> int:
-        """Where a column is; `TableError` lists the known ones where it is not, and says how it is
-        chosen, or that there are several of the name."""
+    def position(self, column: str) -> int:
+        """Where a column is; `TableError` lists the known ones where it is not, and says so where
+        there are several of the name."""
         number = self.columns.count(column)
         if not number:
-            raise TableError(
+            raise MissingColumnError(
                 f"{self.path} has no column {column!r}: its columns are {listed(self.columns)}, as "
-                f"its first line says{self._separated() or choice}"
+                f"its first line says{self._separated()}",
+                column,
             )
         if number > 1:
             raise TableError(

@@ -14,8 +14,10 @@ from torch import Tensor
 from equipool.data.molecules import CsvSource
 from equipool.data.molecules.known import known_set
 from equipool.data.molecules.loading import molecule_cache
+from equipool.data.molecules.metrics import has_both
 from equipool.data.molecules.progress import say
 from equipool.data.molecules.table import listed
+from equipool.environment import leads
 from equipool.tasks.molecules.arrays import MoleculeArrays
 from equipool.tasks.molecules.storage import Storage, choose_storage
 from equipool.tasks.streams import generator_for
@@ -39,7 +41,8 @@ class MoleculeData:
         self.arrays = MoleculeArrays.of(self.molecules)
         self.present = (~torch.isnan(self.molecules.labels)).sum(1)  # labels of each molecule
         self.storage = cache(self._storage)
-        self._say_what_cannot_be_measured(source)
+        if leads():
+            self._say_what_cannot_be_measured(source)
 
     def _storage(self, device: torch.device) -> Storage:
         return choose_storage(self.arrays, device)
@@ -56,27 +59,27 @@ class MoleculeData:
 
     def _say_what_cannot_be_measured(self, source: str | CsvSource) -> None:
         name = source if isinstance(source, str) else source.location
-        missing = {"classification": "has both a 0 and a 1", "regression": "is known"}
-        needed = missing[self.molecules.kind]
+        needed = {"classification": "both a 0 and a 1", "regression": "a value"}
+        value = needed[self.molecules.kind]
         for part, word in (("valid", "validation"), ("test", "test")):
             labels, measured = self._measured(part)
             left_out = [
                 n for n, m in zip(self.molecules.label_names, measured, strict=True) if not m
             ]
             if not any(measured):
-                reason = f"no label {needed} there" if len(labels) else "it is empty"
+                reason = f"no label has {value} there" if len(labels) else "it is empty"
                 say(f"{name}: the {word} part gives no score, as {reason}. {NO_SCORE[part]}")
             elif left_out:
                 say(
                     f"{name}: {len(left_out)} of {len(measured)} labels do not count in the {word} "
-                    f"score, as none of them {needed} there: {listed(left_out, 5)}"
+                    f"score, for want of {value} there: {listed(left_out, 5)}"
                 )
 
     def _measured(self, part: str) -> tuple[Tensor, list[bool]]:
         """The labels of a part, and which of them can be measured there."""
         labels = self.molecules.labels[self.molecules.split[part]]
         if self.molecules.kind == "classification":
-            return labels, ((labels == 0).any(0) & (labels == 1).any(0)).tolist()
+            return labels, has_both(labels).tolist()
         return labels, (~labels.isnan()).any(0).tolist()
 
 

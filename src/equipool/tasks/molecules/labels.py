@@ -12,7 +12,12 @@ from torch.nn import functional
 
 from equipool.data.molecules.graphs import MoleculeSet
 from equipool.data.molecules.labels import label_moments
-from equipool.data.molecules.metrics import absolute_error, mean_average_precision, mean_roc_auc
+from equipool.data.molecules.metrics import (
+    absolute_error,
+    has_both,
+    mean_average_precision,
+    mean_roc_auc,
+)
 from equipool.models.molecules.units import Units
 
 # What classifiers can be judged by. Data sets are by what OGB or custom says.
@@ -67,7 +72,7 @@ class BinaryLabels(Labels):
         return functional.binary_cross_entropy_with_logits(prediction, labels, reduction="none")
 
     def scores(self, prediction: Tensor, labels: Tensor) -> dict[str, float]:
-        both = bool(((labels == 0).any(0) & (labels == 1).any(0)).any())
+        both = bool(has_both(labels).any())
         found = {
             name: measure(prediction, labels) if both else math.nan
             for name, measure in MEASURES.items()

@@ -17,6 +17,7 @@ from equipool.data.folder import data_folder
 from equipool.data.molecules import KNOWN, CsvSource, KeepUnsanitised, split_named
 from equipool.data.molecules.graphs import KINDS
 from equipool.data.molecules.smiles import Unparsable
+from equipool.data.molecules.table import MissingColumnError
 from equipool.models.molecules import (
     CONVOLUTIONS,
     EquilibriumOfMessages,
@@ -221,7 +222,10 @@ class MoleculeTask(InnerLoop, Task):
     def _prepare(self) -> Prepared:
         """As `prepared`, but of the data as it is now."""
         source, folder = self.source(), data_folder()
-        data = molecule_data(source, folder, state_of(source, folder))
+        try:
+            data = molecule_data(source, folder, state_of(source, folder))
+        except MissingColumnError as error:
+            raise ValueError(f"{error}{self._how_chosen(error.column)}") from error
         found = self._prepared.setdefault(folder, [])
         if not found or found[-1].data is not data:
             capacity = (self.atom_capacity, self.bond_capacity)
@@ -230,6 +234,16 @@ class MoleculeTask(InnerLoop, Task):
                 Prepared(data, self.train_limit, self.batch_size, capacity, self.seed, measure)
             )
         return found[-1]
+
+    def _how_chosen(self, column: str) -> str:
+        """How a column of one's own table is chosen."""
+        if self.csv is None:
+            return ""
+        if column == (self.smiles or SMILES):
+            return "; --smiles names that of the SMILES"
+        if column == self.split:
+            return "; --split is a column, or else scaffold or random"
+        return "; --labels names those of the labels"
 
     def facts(self) -> dict[str, Any]:
         """Names and kind of the labels, how many molecules each part has, and a fingerprint of the
