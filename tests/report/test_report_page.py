@@ -3,8 +3,10 @@ import re
 
 import pytest
 from records import record, write_folder, write_records
+from typer.testing import CliRunner
 
 from equipool import extras
+from equipool.cli import make_app
 from equipool.report import read_runs, summarize, write_page
 from equipool.report.groups import group_runs
 from equipool.report.pictures import draw_curves, draw_inner, draw_sizes, inner_lines, styles
@@ -76,6 +78,19 @@ def test_runs_that_are_deeper_are_pointed_to(tmp_path):
         ValueError, match=re.escape(f"no records; there are some in {places}") + "$"
     ):
         read_runs([tmp_path])
+
+
+def test_what_a_report_does_not_read_is_said(tmp_path):
+    write_records(tmp_path, record([1.0], "sum"))
+    (tmp_path / "sweep" / "run").mkdir(parents=True)
+    (tmp_path / "sweep" / "run" / "config.json").write_text("{}")
+    words = ["report", str(tmp_path), "--out", str(tmp_path / "page.html")]
+    done = CliRunner().invoke(make_app(), words)
+    assert done.exit_code == 0, done.output
+    said = done.output.replace("\n", "")
+    assert f"Not read, as they are deeper: {tmp_path / 'sweep'}" in said
+    words[1] = str(tmp_path / "0.json")
+    assert "Not read" not in CliRunner().invoke(make_app(), words).output
 
 
 def test_nothing_to_report_is_refused(tmp_path):

@@ -66,7 +66,7 @@ def predict(
         check_extras()
         predictor = load_predictor(run, which, device=where)
         usual = RunFolder(run).read_config()["fields"]["smiles"] or SMILES
-        kept = _kept(keep, predictor)
+        kept = _kept(keep)
         asked = (
             given_smiles(smiles or ()) if file is None else read_smiles(file, column, usual, kept)
         )
@@ -78,13 +78,12 @@ def predict(
             _tell(f"{len(asked):,} rows are in {out}")
 
 
-def _kept(text: str | None, predictor: MoleculePredictor) -> list[str]:
-    """The columns to keep, none of which has the name of one that is written."""
+def _kept(text: str | None) -> list[str]:
+    """The columns to keep."""
     names = [] if text is None else [name.strip() for name in text.split(",")]
-    written = [SMILES, *predictor.label_names]
     for name in names:
-        if name in written or names.count(name) > 1:
-            raise ValueError(f"--keep names {name!r}, of which the table would have two")
+        if names.count(name) > 1:
+            raise ValueError(f"--keep names {name!r} twice")
     return names
 
 
@@ -123,7 +122,9 @@ def _write(
 ) -> int:
     """Write the table; how many molecules could not be read."""
     writer = csv.writer(destination, lineterminator="\n")
-    writer.writerow([*kept, SMILES, *predictor.label_names])
+    written = [SMILES, *predictor.label_names]
+    given = [f"given {name}" if name in written else name for name in kept]
+    writer.writerow([*given, *written])
     unread = 0
     for some in _with_bar([asked[i : i + AT_ONCE] for i in range(0, len(asked), AT_ONCE)]):
         found = predictor.predict([one.smiles for one in some])

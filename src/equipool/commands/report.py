@@ -10,6 +10,7 @@ import typer
 from equipool.commands.errors import plain_errors
 from equipool.commands.words import print_summary, say
 from equipool.report import read_runs, summaries, write_page
+from equipool.report.runs import deeper
 
 
 def report(
@@ -22,6 +23,9 @@ def report(
     """Make one page of tables and pictures of runs."""
     with plain_errors():
         found = read_runs(runs)
+        left_out = [place for path in runs for place in deeper(path)]
+        if left_out:
+            say(f"Not read, as they are deeper: {', '.join(map(str, left_out))}")
         for summary in summaries(found):
             print_summary(summary)
         write_page(found, out)

@@ -86,6 +86,10 @@ class RunResult:
         return within[-1] if within else None
 
 
+MOST_NAMED = 5  # places of runs
+CONFIG = "config.json"
+
+
 def read_runs(paths: Iterable[str | Path]) -> list[RunResult]:
     """Read runs of one task.
 
@@ -122,33 +126,29 @@ def _read(path: Path) -> Iterator[RunResult]:
     inside = [p for p in sorted(path.iterdir()) if p.suffix == ".json" or _is_run(p)]
     if not inside:
         raise ValueError(
-            f"{path} holds no run, no directories of runs and no records{_deeper(path)}"
+            f"{path} holds no run, no directories of runs and no records{_in_words(deeper(path))}"
         )
     for part in inside:
         yield from _read(part)
 
 
-MOST_NAMED = 5  # places of runs
-
-
-def _deeper(path: Path) -> str:
-    """Where runs and records are that were not looked for."""
-    runs = {
-        file.parent.parent
-        for depth in ("*/*", "*/*/*")
-        for file in path.glob(f"{depth}/config.json")
-    }
+def deeper(path: Path) -> list[Path]:
+    """Directories of runs or records that are inside of those that `read_runs` looks at."""
+    if path.is_file() or _is_run(path):
+        return []
+    runs = {config.parent.parent for depth in (2, 3) for config in path.glob("*/" * depth + CONFIG)}
     records = {
         file.parent
-        for depth in ("*", "*/*")
-        for file in path.glob(f"{depth}/*.json")
+        for depth in (1, 2)
+        for file in path.glob("*/" * depth + "*.json")
         if not _is_run(file.parent)
     }
-    found = sorted(runs | records)
-    if not found:
-        return ""
-    named = ", ".join(map(str, found[:MOST_NAMED])) + (", ..." if len(found) > MOST_NAMED else "")
-    return f"; there are some in {named}"
+    return sorted(runs | records)
+
+
+def _in_words(places: Sequence[Path]) -> str:
+    more = ", ..." if len(places) > MOST_NAMED else ""
+    return f"; there are some in {', '.join(map(str, places[:MOST_NAMED]))}{more}" if places else ""
 
 
 def _is_run(path: Path) -> bool:
