@@ -82,6 +82,9 @@ def test_runs_that_are_deeper_are_pointed_to(tmp_path):
 
 def test_what_a_report_does_not_read_is_said(tmp_path):
     write_records(tmp_path, record([1.0], "sum"))
+    write_folder(tmp_path / "own", record([2.0], "sum"), [])
+    (tmp_path / "own" / "notes").mkdir()  # belongs to a run that is read
+    (tmp_path / "own" / "notes" / "notes.json").write_text("{}")
     (tmp_path / "sweep" / "run").mkdir(parents=True)
     (tmp_path / "sweep" / "run" / "config.json").write_text("{}")
     words = ["report", str(tmp_path), "--out", str(tmp_path / "page.html")]
@@ -89,6 +92,7 @@ def test_what_a_report_does_not_read_is_said(tmp_path):
     assert done.exit_code == 0, done.output
     said = done.output.replace("\n", "")
     assert f"Not read, as they are deeper: {tmp_path / 'sweep'}" in said
+    assert "notes" not in said
     words[1] = str(tmp_path / "0.json")
     assert "Not read" not in CliRunner().invoke(make_app(), words).output
 

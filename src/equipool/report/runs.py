@@ -87,7 +87,6 @@ class RunResult:
 
 
 MOST_NAMED = 5  # places of runs
-CONFIG = "config.json"
 
 
 def read_runs(paths: Iterable[str | Path]) -> list[RunResult]:
@@ -123,7 +122,7 @@ def _read(path: Path) -> Iterator[RunResult]:
     if RunFolder(path).config.exists():
         yield _from_folder(path)
         return
-    inside = [p for p in sorted(path.iterdir()) if p.suffix == ".json" or _is_run(p)]
+    inside = _inside(path)
     if not inside:
         raise ValueError(
             f"{path} holds no run, no directories of runs and no records{_in_words(deeper(path))}"
@@ -133,17 +132,23 @@ def _read(path: Path) -> Iterator[RunResult]:
 
 
 def deeper(path: Path) -> list[Path]:
-    """Directories of runs or records that are inside of those that `read_runs` looks at."""
-    if path.is_file() or _is_run(path):
-        return []
-    runs = {config.parent.parent for depth in (2, 3) for config in path.glob("*/" * depth + CONFIG)}
-    records = {
-        file.parent
-        for depth in (1, 2)
-        for file in path.glob("*/" * depth + "*.json")
-        if not _is_run(file.parent)
-    }
-    return sorted(runs | records)
+    """Directories of runs or records that are further inside than `read_runs` looks, by two levels
+    at most."""
+    return [] if path.is_file() or _is_run(path) else list(_places(path, levels=2))
+
+
+def _places(path: Path, levels: int) -> Iterator[Path]:
+    """Directories below this one that hold runs or records; a run's own are none of them."""
+    for folder in sorted(p for p in path.iterdir() if p.is_dir() and not _is_run(p)):
+        if _inside(folder):
+            yield folder
+        if levels > 1:
+            yield from _places(folder, levels - 1)
+
+
+def _inside(path: Path) -> list[Path]:
+    """The runs and the files of records that a directory holds."""
+    return [p for p in sorted(path.iterdir()) if p.suffix == ".json" or _is_run(p)]
 
 
 def _in_words(places: Sequence[Path]) -> str:
