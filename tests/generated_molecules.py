@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import torch
 
-from equipool.data.molecules import ATOM_CATEGORIES, BOND_CATEGORIES, MoleculeSet
+from equipool.experiments.molecules.data import ATOM_CATEGORIES, BOND_CATEGORIES, MoleculeSet
 
 ODD = {"one atom": 0, "two parts": 1, "no bonds": 2, "no atoms": 3}
 
@@ -102,5 +102,5 @@ def serve(molecules, monkeypatch):
     """Every data set is this one. Ask from a data folder of your own: sets are kept by it."""
     cache = SimpleNamespace(molecules=lambda: molecules, about={"source": {"generated": True}})
     monkeypatch.setattr(
-        "equipool.tasks.molecules.data.molecule_cache", lambda source, folder: cache
+        "equipool.experiments.molecules.task_data.molecule_cache", lambda source, folder: cache
     )

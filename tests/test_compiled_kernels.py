@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from equipool import EquilibriumAggregation, ResNetPotential
-from equipool.models.molecules import MaskedBatchNorm, RealRows, norm
+from equipool.experiments.molecules.network import MaskedBatchNorm, RealRows, norm
+from equipool.experiments.registry import MedianTask
 from equipool.ops import combination, momentum, ranges, restrained
 from equipool.ops.resnet_gradient import binding
-from equipool.tasks import MedianTask
 from equipool.training import TrainingConfig, verdict
 from equipool.training.devices import Place
 from equipool.training.step import NUMBERS, Step

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from equipool.experiments.median.data import DISTRIBUTIONS
 from equipool.report import RunResult, Summary
 from equipool.report.alone import check_timed, timed
 from equipool.report.changed import Changed, changed_groups
@@ -28,7 +29,6 @@ from equipool.report.groups import Group, mean_of
 from equipool.report.pictures import draw_curves, draw_inner, inner_lines
 from equipool.report.recorded import group_by, ran_on, recorded, refresh_page, span
 from equipool.report.summary import number, spread
-from equipool.tasks.number_sets import DISTRIBUTIONS
 
 FIGURES = Path(__file__).parent
 PAGE = FIGURES.parent / "reproduction" / "median.md"

@@ -24,7 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from equipool.commands.ablate import STUDIES
+from equipool.cli.ablate import STUDIES
+from equipool.experiments.molecules.labels import usual_measure
+from equipool.experiments.registry import MoleculeTask
 from equipool.report import RunResult, Summary
 from equipool.report.alone import seconds_alone, timed, untimed
 from equipool.report.changed import Changed, changed_groups
@@ -33,8 +35,6 @@ from equipool.report.pictures import DASHES, label_axes, panels, styles
 from equipool.report.recorded import group_by, ran_on, recorded, refresh_page, span
 from equipool.report.summary import number
 from equipool.report.varied import draw_varied, lines_of
-from equipool.tasks import MoleculeTask
-from equipool.tasks.molecules.labels import usual_measure
 from equipool.training import read_record
 from equipool.training.folder import RunFolder
 

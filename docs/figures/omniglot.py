@@ -31,7 +31,10 @@ import torch
 from matplotlib import pyplot as plt
 from matplotlib.ticker import PercentFormatter
 
-from equipool.data import using_data_folder
+from equipool.experiments.data_folder import using_data_folder
+from equipool.experiments.omniglot.character_pictures import draw_set
+from equipool.experiments.omniglot.counting import confusion_title, mistakes_title
+from equipool.experiments.registry import OmniglotTask
 from equipool.report import RunResult, Summary, markdown
 from equipool.report.alone import check_timed, seconds_alone, timed
 from equipool.report.blocks import fill_blocks
@@ -39,9 +42,6 @@ from equipool.report.changed import Changed, changed_groups
 from equipool.report.groups import Group, mean_of
 from equipool.report.pictures import plot_means
 from equipool.report.recorded import group_by, ran_on, recorded, span
-from equipool.tasks import OmniglotTask
-from equipool.tasks.character_pictures import draw_set
-from equipool.tasks.counting import confusion_title, mistakes_title
 from equipool.training.examination import Examination, Picture, Table, read_examination
 
 FIGURES = Path(__file__).parent

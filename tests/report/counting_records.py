@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from records import record
 
-from equipool.tasks import OmniglotTask
+from equipool.experiments.registry import OmniglotTask
 from equipool.training import TrainingConfig
 from equipool.training.config import chosen_config
 

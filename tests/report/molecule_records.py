@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from records import record
 
-from equipool.tasks import MoleculeTask
+from equipool.experiments.registry import MoleculeTask
 from equipool.training import TrainingConfig
 from equipool.training.config import chosen_config
 

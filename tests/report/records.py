@@ -3,8 +3,8 @@
 import json
 from dataclasses import asdict, replace
 
+from equipool.experiments.registry import MedianTask
 from equipool.report import read_runs
-from equipool.tasks import MedianTask
 from equipool.training import Record, TrainingConfig
 from equipool.training.config import chosen_config
 

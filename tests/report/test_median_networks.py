@@ -8,8 +8,8 @@ from page_script import load_script
 from torch import nn
 
 from equipool import EquilibriumAggregation, LearnedStart, NoRegularizer, RestrainedNesterov
-from equipool.models.median import MedianNetwork
-from equipool.tasks import MedianTask
+from equipool.experiments.median.network import MedianNetwork
+from equipool.experiments.registry import MedianTask
 from equipool.training import TrainingConfig, evaluate, train
 
 script = load_script("median_networks")

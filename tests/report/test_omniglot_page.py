@@ -13,8 +13,7 @@ from records import written
 from typer.testing import CliRunner
 
 from command_lines import check_flags, command_lines
-from equipool.cli import make_app
-from equipool.commands import sweep
+from equipool.cli import make_app, sweep
 from equipool.report import read_runs
 from equipool.report.alone import untimed
 from equipool.report.recorded import recorded

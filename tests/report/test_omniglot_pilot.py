@@ -5,8 +5,8 @@ from dataclasses import replace
 from page_script import load_script, rows
 from records import record, write_folder
 
+from equipool.experiments.registry import OmniglotTask
 from equipool.report import read_runs
-from equipool.tasks import OmniglotTask
 from equipool.training import TrainingConfig
 from equipool.training.config import chosen_config
 

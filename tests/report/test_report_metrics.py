@@ -6,10 +6,10 @@ import pytest
 from counting_records import counting
 from records import record, write_folder, write_records
 
+from equipool.experiments.registry import OmniglotTask
 from equipool.report import read_runs, summaries, summarize, write_page
 from equipool.report.groups import group_runs
 from equipool.report.pictures import draw_curves, draw_reported
-from equipool.tasks import OmniglotTask
 from equipool.training.examination import (
     Examination,
     Gallery,

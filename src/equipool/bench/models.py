@@ -13,7 +13,7 @@ from equipool.bench.cases import Batch, Case, Precision
 from equipool.bench.paths import Path
 from equipool.bench.precision import forward_in, products_in
 from equipool.bench.readouts import Readout
-from equipool.models.residual import ResidualNetwork
+from equipool.experiments.residual import ResidualNetwork
 from equipool.ops.availability import kernels
 
 ATOM_TYPES = 100

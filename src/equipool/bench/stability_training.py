@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from equipool.bench.stability_networks import StackedRegressors
-from equipool.tasks.number_sets import DISTRIBUTIONS, medians, sample_kinds
-from equipool.tasks.streams import generator_for
+from equipool.experiments.median.data import DISTRIBUTIONS, medians, sample_kinds
+from equipool.experiments.streams import generator_for
 
 CPU = torch.device("cpu")
 WINDOW = 100  # steps over which the running median is taken

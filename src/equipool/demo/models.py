@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from equipool import EquilibriumAggregation, LearnedStart, Nesterov, ResNetPotential
 from equipool.baselines import SumPooling
 from equipool.demo.task import SET_SIZE
-from equipool.models.residual import ResidualNetwork
+from equipool.experiments.residual import ResidualNetwork
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from equipool.tasks import number_sets
-from equipool.tasks.number_sets import DISTRIBUTIONS, medians
+from equipool.experiments.median import data as number_sets
+from equipool.experiments.median.data import DISTRIBUTIONS, medians
 
 __all__ = ["DISTRIBUTIONS", "SET_SIZE", "sample_kinds", "sample_sets"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import equipool.tasks  # noqa: F401  so that our own tasks are known
+import equipool.experiments.registry  # noqa: F401  so that our own tasks are known
 from equipool.training import Task, read_log, read_record
 from equipool.training.config import known_tasks, with_defaults
 from equipool.training.examination import Examination, examination_folder, read_examination

@@ -1,1 +1,0 @@
-"""The commands `equipool train`, `evaluate`, `sweep` and `report`."""

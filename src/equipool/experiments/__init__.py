@@ -1,0 +1,1 @@
+"""The paper's experiments, one folder each, with its data, network and task."""

@@ -1,0 +1,145 @@
+"""Data sets that are known by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from equipool.experiments.molecules.data.csv_source import CsvSource
+from equipool.experiments.molecules.data.ogb_folder import OgbFolder
+from equipool.experiments.molecules.data.smiles import KeepUnsanitised
+from equipool.experiments.molecules.data.sources import MoleculeSource
+from equipool.experiments.molecules.data.splits import ColumnSplit, RandomSplit, ScaffoldSplit
+
+MOLECULENET = "https://deepchemdata.s3-us-west-1.amazonaws.com/datasets"
+OGB = "https://snap.stanford.edu/ogb/data/graphproppred/csv_mol_download"
+
+TOX21_LABELS = (
+    "NR-AR", "NR-AR-LBD", "NR-AhR", "NR-Aromatase", "NR-ER", "NR-ER-LBD", "NR-PPAR-gamma",
+    "SR-ARE", "SR-ATAD5", "SR-HSE", "SR-MMP", "SR-p53",
+)  # fmt: skip
+# The twelve that are customary; rotational constants are left out, as they are the geometry's.
+QM9_LABELS = (
+    "Dipole_debye", "Polarizability_bohr3", "HOMO_au", "LUMO_au", "HOMO_LUMO_gap_au", "R2_bohr2",
+    "ZPVE_au", "InternalEnergy_0K_au", "InternalEnergy_298K_au", "Enthalphy_298K_au",
+    "GibbsFreeEnergy_298K_au", "Heatcapacity_Cv_cal_mol_K",
+)  # fmt: skip
+QM9_MOLECULENET_LABELS = (
+    "mu", "alpha", "homo", "lumo", "gap", "r2", "zpve", "u0", "u298", "h298", "g298", "cv",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class KnownSet:
+    """A data set, and the forms in which people have it."""
+
+    name: str
+    about: str
+    forms: tuple[MoleculeSource, ...]  # paths are counted from the data folder
+    advice: str  # how to get it; {folder} is where to put it
+
+    def find(self, folder: Path) -> MoleculeSource | None:
+        """The first form that is in the folder, complete."""
+        here = [form.inside(folder) for form in self.forms]
+        return next((form for form in here if not form.missing()), None)
+
+    def what_is_missing(self, folder: Path) -> str:
+        """What was looked for, what is incomplete, and how to get it."""
+        here = [form.inside(folder) for form in self.forms]
+        looked = ", ".join(form.location.name for form in here)
+        incomplete = [
+            f"{form.location} lacks "
+            f"{', '.join(str(file.relative_to(form.location)) for file in form.missing())}."
+            for form in here
+            if form.location.exists()
+        ]
+        return " ".join(
+            [
+                f"{self.about} is not there: looked in {folder} for {looked}.",
+                *incomplete,
+                self.advice.format(folder=folder),
+                "Or say where it is with --data-dir or EQUIPOOL_DATA.",
+            ]
+        )
+
+
+def _ogb_folders(name: str, packed: str) -> tuple[OgbFolder, ...]:
+    """The names that `ogb` has given the folder over time, that of its archive, and our own."""
+    return tuple(OgbFolder(path) for path in (f"ogbg_{name}", f"ogbg_{name}_pyg", packed, name))
+
+
+def _ogb_advice(name: str, packed: str) -> str:
+    return (
+        f'Let ogb fetch it: python -c "from ogb.graphproppred import GraphPropPredDataset as D; '
+        f"D('ogbg-{name}', root='{{folder}}')\"; or unpack {OGB}/{packed}.zip there."
+    )
+
+
+def _moleculenet_advice(file: str) -> str:
+    return f"Put MoleculeNet's {MOLECULENET}/{file} there."
+
+
+# Hypervalent metals that RDKit has come to refuse stay, so that OGB's order and split hold.
+_HIV = CsvSource(
+    "molhiv.csv.gz",
+    labels=("HIV_active",),
+    split=ColumnSplit("split"),
+    kind="classification",
+    unparsable=KeepUnsanitised(),
+)
+_TOXCAST = CsvSource("toxcast.csv.gz", kind="classification")
+_TOX21 = CsvSource("tox21.csv.gz", labels=TOX21_LABELS, kind="classification")
+_QM9 = CsvSource("qm9.csv.gz", "SMILES", QM9_LABELS, RandomSplit(), "regression")
+
+KNOWN = {
+    known.name: known
+    for known in (
+        KnownSet(
+            "molhiv",
+            "ogbg-molhiv, 41,127 molecules and whether they inhibit HIV",
+            (
+                *_ogb_folders("molhiv", "hiv"),
+                _HIV,
+                replace(_HIV, path="molhiv.csv"),
+                replace(_HIV, path="HIV.csv", split=ScaffoldSplit()),
+            ),
+            _ogb_advice("molhiv", "hiv"),
+        ),
+        KnownSet(
+            "molpcba",
+            "ogbg-molpcba, 437,929 molecules in 128 assays",
+            _ogb_folders("molpcba", "pcba"),
+            _ogb_advice("molpcba", "pcba"),
+        ),
+        KnownSet(
+            "toxcast",
+            "ToxCast, 8,576 molecules in 617 assays",
+            (
+                _TOXCAST,
+                replace(_TOXCAST, path="toxcast.csv"),
+                replace(_TOXCAST, path="toxcast_data.csv.gz"),
+            ),
+            _moleculenet_advice("toxcast_data.csv.gz"),
+        ),
+        KnownSet(
+            "tox21",
+            "Tox21, 7,831 molecules in 12 assays",
+            (_TOX21, replace(_TOX21, path="tox21.csv")),
+            _moleculenet_advice("tox21.csv.gz"),
+        ),
+        KnownSet(
+            "qm9",
+            "QM9, 130,831 molecules and 12 of their properties",
+            (_QM9, replace(_QM9, path="qm9.csv", smiles="smiles", labels=QM9_MOLECULENET_LABELS)),
+            _moleculenet_advice("qm9.csv"),
+        ),
+    )
+}
+
+
+def known_set(name: str) -> KnownSet:
+    """The data set of this name; `ogbg-` before it does no harm."""
+    short = name.removeprefix("ogbg-")
+    if short not in KNOWN:
+        raise ValueError(f"unknown data set {name!r}: expected one of {', '.join(KNOWN)}")
+    return KNOWN[short]

@@ -1,0 +1,253 @@
+"""A data set's folder as the `ogb` package leaves it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from equipool.experiments.molecules.data.cells import number_in
+from equipool.experiments.molecules.data.features import MAX_ATOMS
+from equipool.experiments.molecules.data.graphs import ATOM_CATEGORIES, BOND_CATEGORIES, PARTS
+from equipool.experiments.molecules.data.groups import Groups
+from equipool.experiments.molecules.data.pieces import Array, Piece
+from equipool.experiments.molecules.data.sources import Contents, MoleculeSource
+from equipool.experiments.molecules.data.splits import Parts
+from equipool.experiments.molecules.data.table import Table, TableError, naming, open_text
+
+PER_PIECE = 4096
+UNUSED = 255  # the part of a molecule that is in none
+NOT_LABELS = ("smiles", "mol_id")
+
+
+@dataclass(frozen=True)
+class OgbFolder(MoleculeSource):
+    """`raw/`, `split/` and `mapping/` of a molecular data set of OGB, in its compressed CSV files.
+    What `ogb` has pickled in `processed/` is not looked at.
+
+    A bond is there once; `num-edge-list` counts it once, and it is read in both directions.
+
+    Args:
+        path: the folder.
+        kind: `"classification"` or `"regression"`.
+    """
+
+    path: str | Path
+    kind: str = "classification"
+
+    def inside(self, folder: Path) -> OgbFolder:
+        return replace(self, path=folder / self.path)
+
+    @property
+    def location(self) -> Path:
+        return Path(self.path).expanduser()
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        raw = ("num-node-list", "num-edge-list", "node-feat", "edge-feat", "edge", "graph-label")
+        return (
+            *(self._raw(name) for name in raw),
+            *(self._split(part) for part in PARTS),
+            *(file for file in [self._mapping] if file.is_file()),  # has the labels' names
+        )
+
+    def recipe(self) -> dict[str, Any]:
+        return {"kind": self.kind}
+
+    def examine(self) -> Contents:
+        num_atoms, num_bonds = self.counts()
+        for name, counts in (("num-node-list", num_atoms), ("num-edge-list", num_bonds)):
+            if counts.min(initial=0) < 0:
+                raise TableError(
+                    f"{self._raw(name)}: expected no count below 0, found {counts.min()}"
+                )
+        if len(num_atoms) != len(num_bonds):
+            raise TableError(
+                f"{self.location / 'raw'}: num-node-list has {len(num_atoms):,} molecules, "
+                f"num-edge-list {len(num_bonds):,}"
+            )
+        if num_atoms.max(initial=0) > MAX_ATOMS:
+            raise TableError(
+                f"{self._raw('num-node-list')}: expected at most {MAX_ATOMS:,} atoms, "
+                f"found {num_atoms.max():,}"
+            )
+        labels = self._raw("graph-label")
+        with naming(labels), open_text(labels) as file:
+            first = file.readline()
+        return Contents(len(num_atoms), self._label_names(first.count(",") + 1), self.kind)
+
+    def counts(self) -> tuple[Array, Array]:
+        """Atoms and bonds of each molecule, each bond counted once: `[G]`, `[G]`."""
+        return self._numbers(self._raw("num-node-list")), self._numbers(self._raw("num-edge-list"))
+
+    def positions(self) -> dict[str, Array]:
+        """Positions of the molecules of each part, as the files give them."""
+        return {part: self._numbers(self._split(part)) for part in PARTS}
+
+    def pieces(self, contents: Contents) -> Iterator[Piece]:
+        num_atoms, num_bonds = self.counts()
+        with ExitStack() as stack:
+            readers = {
+                name: _Rows(self._raw(name), stack.enter_context(open_text(self._raw(name))))
+                for name in ("node-feat", "edge-feat", "edge", "graph-label")
+            }
+            for start in range(0, len(num_atoms), PER_PIECE):
+                some = slice(start, start + PER_PIECE)
+                yield self._piece(readers, start, num_atoms[some], num_bonds[some], contents)
+            for rows in readers.values():
+                rows.check_end()
+
+    def divide(self, groups: Groups) -> Parts:
+        parts = np.full(len(groups), UNUSED, np.uint8)
+        for number, (part, positions) in enumerate(self.positions().items()):
+            if positions.size and not 0 <= positions.min() <= positions.max() < len(groups):
+                raise TableError(
+                    f"{self._split(part)}: expected positions below {len(groups):,}, "
+                    f"found {positions.min()} to {positions.max()}"
+                )
+            if (parts[positions] != UNUSED).any():
+                raise TableError(f"{self._split(part)}: a molecule is in another part, too")
+            if np.unique(positions).size != positions.size:
+                raise TableError(f"{self._split(part)}: a molecule is there twice")
+            parts[positions] = number
+        return parts
+
+    def _piece(
+        self,
+        readers: dict[str, _Rows],
+        start: int,
+        num_atoms: Array,
+        num_bonds: Array,
+        contents: Contents,
+    ) -> Piece:
+        atoms, bonds = int(num_atoms.sum()), int(num_bonds.sum())
+        once = readers["edge"].integers(bonds, (MAX_ATOMS + 1,) * 2).astype(np.int16)
+        both = np.stack([once, once[:, ::-1]], axis=1).reshape(-1, 2)  # there, back, there, back
+        self._check_ends(once, start, num_atoms, num_bonds)
+        features = readers["edge-feat"].integers(bonds, BOND_CATEGORIES)
+        labels = readers["graph-label"].floats(len(num_atoms), len(contents.label_names))
+        self._check_labels(labels, start)
+        return Piece(
+            num_atoms=num_atoms.astype(np.int32),
+            num_bonds=(2 * num_bonds).astype(np.int32),
+            atoms=readers["node-feat"].integers(atoms, ATOM_CATEGORIES).astype(np.uint8),
+            bonds=features.astype(np.uint8).repeat(2, axis=0),
+            ends=both.T,
+            labels=labels,
+            source_rows=np.arange(start, start + len(num_atoms), dtype=np.int64),
+            groups=("",) * len(num_atoms),
+            problems=(),
+            num_rows=len(num_atoms),
+        )
+
+    def _check_ends(self, ends: Array, start: int, num_atoms: Array, num_bonds: Array) -> None:
+        molecules = np.arange(len(num_atoms)).repeat(num_bonds)
+        beyond = (ends >= num_atoms[molecules, None]).any(1)
+        if beyond.any():
+            at = beyond.argmax()
+            raise TableError(
+                f"{self._raw('edge')}: molecule {start + molecules[at]:,} (from 0) has "
+                f"{num_atoms[molecules[at]]} atoms, found a bond of {ends[at].tolist()}"
+            )
+
+    def _check_labels(self, labels: Array, start: int) -> None:
+        wrong = ~(np.isnan(labels) | (labels == 0) | (labels == 1))
+        if self.kind == "classification" and wrong.any():
+            raise TableError(
+                f"{self._raw('graph-label')}: molecule {start + wrong.any(1).argmax():,} (from 0): "
+                f"expected 0, 1 or missing in a classification, found {labels[wrong][0]}"
+            )
+
+    def _label_names(self, number: int) -> tuple[str, ...]:
+        if self._mapping.is_file():
+            names = [name for name in Table(self._mapping).columns if name not in NOT_LABELS]
+            if len(names) == len(set(names)) == number:
+                return tuple(names)
+        return tuple(f"task {task}" for task in range(number))
+
+    def _numbers(self, file: Path) -> Array:
+        with naming(file), open_text(file) as opened:
+            text = opened.read()
+        try:
+            return np.array(text.split(), dtype=np.int64)
+        except ValueError as error:
+            raise TableError(f"{file}: expected a number in each line: {error}") from error
+
+    def _raw(self, name: str) -> Path:
+        return self.location / "raw" / f"{name}.csv.gz"
+
+    def _split(self, part: str) -> Path:
+        return self.location / "split" / "scaffold" / f"{part}.csv.gz"
+
+    @property
+    def _mapping(self) -> Path:
+        return self.location / "mapping" / "mol.csv.gz"
+
+
+class _Rows:
+    """Rows of numbers, some at a time, from a file without a header."""
+
+    def __init__(self, path: Path, file: TextIO) -> None:
+        self._path = path
+        self._file = file
+        self._read = 0
+
+    def integers(self, number: int, categories: tuple[int, ...]) -> Array:
+        """The next rows, `[number, len(categories)]`, each column from 0 up to its categories."""
+        if not number:
+            return np.empty((0, len(categories)), np.int64)
+        lines = self._lines(number)
+        try:
+            found = np.loadtxt(lines, np.int64, delimiter=",", ndmin=2, comments=None)
+        except ValueError as error:
+            raise TableError(f"{self._path}, after line {self._read:,}: {error}") from error
+        if found.shape != (number, len(categories)):
+            raise TableError(
+                f"{self._path}, after line {self._read:,}: expected rows of {len(categories)} "
+                f"numbers, found {found.shape[1]}"
+            )
+        if found.min() < 0 or (found >= categories).any():
+            raise TableError(
+                f"{self._path}, after line {self._read:,}: expected numbers below {categories}, "
+                f"found {found.min(0).tolist()} to {found.max(0).tolist()}"
+            )
+        self._read += number
+        return found
+
+    def floats(self, number: int, width: int) -> Array:
+        """The next rows, `[number, width]`, NaN where a cell is empty."""
+        found = []
+        for line in self._lines(number):
+            self._read += 1
+            cells = line.strip().split(",")
+            if len(cells) != width:
+                raise TableError(
+                    f"{self._path}, line {self._read:,}: expected {width} cells, found {len(cells)}"
+                )
+            try:
+                found.append([number_in(cell) for cell in cells])
+            except ValueError as error:
+                raise TableError(f"{self._path}, line {self._read:,}: {error}") from None
+        return np.array(found, np.float32).reshape(number, width)
+
+    def check_end(self) -> None:
+        """Raise where there are more rows."""
+        with naming(self._path):
+            more = self._file.readline().strip()
+        if more:
+            raise TableError(f"{self._path}: expected {self._read:,} lines, found more")
+
+    def _lines(self, number: int) -> list[str]:
+        with naming(self._path):
+            lines = list(islice(self._file, number))
+        if len(lines) != number:
+            raise TableError(
+                f"{self._path}: expected at least {self._read + number:,} lines, "
+                f"found {self._read + len(lines):,}"
+            )
+        return lines

@@ -1,0 +1,117 @@
+"""A trained network, asked by SMILES."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from equipool.experiments.molecules.data import MoleculeSet, Problem, molecules_from_smiles
+from equipool.experiments.molecules.data.smiles import Unparsable
+from equipool.experiments.molecules.network import Units
+from equipool.experiments.molecules.predicting import predict_molecules
+from equipool.experiments.molecules.task import MoleculeTask
+from equipool.training.config import task_from_config, training_from_config
+from equipool.training.devices import Place, products_in
+from equipool.training.folder import RunFolder
+from equipool.training.loading import load_weights
+from equipool.training.statistics import evaluation_mode
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """What is predicted of $n$ molecules, in the order in which they were asked for."""
+
+    smiles: tuple[str, ...]
+    label_names: tuple[str, ...]
+    values: Tensor  # [n, L] float32 on the CPU, NaN in the rows of molecules that cannot be read
+    problems: tuple[Problem, ...]  # those molecules, and those that RDKit refuses but are kept
+
+
+class MoleculePredictor:
+    """Predicts labels of molecules: probabilities, or numbers in the labels' own units.
+
+    A molecule's prediction does not depend on the molecules beside it, except for rounding.
+
+    Args:
+        network: in evaluation mode; its outputs are logarithms of odds where labels are classes.
+        label_names: of its outputs.
+        kind: `"classification"` or `"regression"`.
+        device: that the network is on.
+        precision: one of `equipool.training.config.PRECISIONS`.
+        unparsable: what becomes of molecules that RDKit refuses; None to leave them out.
+
+    Example:
+        >>> from equipool.experiments.registry import MoleculeTask
+        >>> network = MoleculeTask("sum", depth=2, width=8).make_network(1, units=None).eval()
+        >>> predictor = MoleculePredictor(network, ("active",), "classification")
+        >>> found = predictor.predict(["CCO", "C1CC", "c1ccccc1"])
+        >>> found.values.shape, found.values.isnan().flatten().tolist()
+        (torch.Size([3, 1]), [False, True, False])
+        >>> found.problems[0].row, found.problems[0].smiles
+        (1, 'C1CC')
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        label_names: Sequence[str],
+        kind: str,
+        device: str | torch.device = "cpu",
+        precision: str = "32-true",
+        unparsable: Unparsable | None = None,
+    ) -> None:
+        self.network = network
+        self.label_names = tuple(label_names)
+        self.kind = kind
+        self.device = torch.device(device)
+        self.precision = precision
+        self.unparsable = unparsable
+
+    def predict(self, smiles: Sequence[str]) -> Predictions:
+        """Predict the labels of these molecules. All of them are in memory at once."""
+        molecules, problems = molecules_from_smiles(smiles, self.unparsable)
+        values = torch.full((len(smiles), len(self.label_names)), torch.nan)
+        if len(molecules):
+            values[molecules.source_rows] = self._ask(molecules)
+        return Predictions(tuple(smiles), self.label_names, values, problems)
+
+    def _ask(self, molecules: MoleculeSet) -> Tensor:
+        with products_in(self.precision), evaluation_mode(self.network):
+            found = predict_molecules(self.network, molecules, self.device)
+        return found.sigmoid() if self.kind == "classification" else found
+
+
+def load_predictor(
+    run: str | Path, which: str = "best", *, device: str | torch.device | None = None
+) -> MoleculePredictor:
+    """The network of a run of the task on molecules, in the run's precision. The run's directory is
+    all that is read; the data that it was trained on need not be there.
+
+    Args:
+        run: the run's directory.
+        which: `"best"` by the validation score, or `"last"`.
+        device: where to compute; None for a GPU where there is one.
+    """
+    config = RunFolder(run).read_config()
+    if config["task"] != MoleculeTask.name:
+        raise ValueError(
+            f"{run} is a run of the task {config['task']!r}, expected one of {MoleculeTask.name!r}"
+        )
+    if "data" not in config:
+        raise ValueError(f"{run} does not say what its labels are: expected data in config.json")
+    labels, kind = tuple(config["data"]["labels"]), config["data"]["kind"]
+    task, precision = task_from_config(config), training_from_config(config).precision
+    assert isinstance(task, MoleculeTask)
+    place = Place(device, precision)
+    # the weights have the units' values
+    units = None if kind == "classification" else Units(*torch.ones(2, len(labels)))
+    with redirect_stdout(sys.stderr):  # what is said of broken checkpoints is no prediction
+        network = load_weights(task.make_network(len(labels), units), run, which)
+    network = place.fabric.setup_module(network)
+    return MoleculePredictor(network, labels, kind, place.device, precision, task.unparsable())

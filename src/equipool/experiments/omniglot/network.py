@@ -1,0 +1,134 @@
+"""The network that counts the characters in a set of images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from equipool.experiments.residual import ResidualNetwork
+
+
+class ConvolutionalBlock(nn.Module):
+    r"""A residual block that halves the sides of its input:
+
+    $$z \mapsto S z + V \mathrm{relu}(W \mathrm{relu}(z)),$$
+
+    with 3 x 3 filters $W$ of stride 2 and $V$ of stride 1, and $S$ a learned map of 2 x 2 pixels
+    to one. $V$ starts at zero, so that the block starts as a linear map; $W$ and $S$ start as He
+    et al. have it, biases at zero.
+
+    Args:
+        in_channels: of the input.
+        out_channels: of the output, and between the filters.
+
+    Shapes:
+        `[n, in_channels, 2 h, 2 w] -> [n, out_channels, h, w]`.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(in_channels, out_channels, 3, stride=2, padding=1)
+        self.second = nn.Conv2d(out_channels, out_channels, 3, padding=1)
+        self.skip = nn.Conv2d(in_channels, out_channels, 2, stride=2)
+        for filters in (self.first, self.skip):
+            nn.init.kaiming_normal_(filters.weight, nonlinearity="relu")
+        nn.init.zeros_(self.second.weight)
+        for filters in (self.first, self.second, self.skip):
+            assert filters.bias is not None
+            nn.init.zeros_(filters.bias)
+
+    def forward(self, z: Tensor) -> Tensor:
+        branch = self.second(functional.relu(self.first(functional.relu(z))))
+        return self.skip(z) + branch
+
+
+class ImageEncoder(nn.Module):
+    """The paper's convolutional residual network: a block for each number of channels, then a
+    linear map of all that is left.
+
+    What the paper does not say is chosen so that all ways to pool learn with it. What is to be
+    counted are differences between images, so embeddings must differ as the images do from the
+    start, and have little in common: blocks start linear (see `ConvolutionalBlock`), and there is
+    no activation before the linear map. With one, and blocks that do not start linear, sum pooling
+    did not leave the plateau of guessing within 1,000 steps at a learning rate of 0.003, where it
+    does with this encoder. There is no normalisation. Given such a start, group
+    normalisation made no difference that could be measured, and without one an image's embedding
+    depends on the image alone, and there are no running statistics.
+
+    Args:
+        image_size: a multiple of 2 to the number of blocks.
+        channels: of each block.
+        embedding: size of the output.
+
+    Shapes:
+        `[n, 1, image_size, image_size] -> [n, embedding]`.
+
+    Example:
+        >>> ImageEncoder(32, (16, 32, 64), 256)(torch.rand(5, 1, 32, 32)).shape
+        torch.Size([5, 256])
+    """
+
+    def __init__(self, image_size: int, channels: Sequence[int], embedding: int) -> None:
+        super().__init__()
+        if not channels or min(channels) < 1:
+            raise ValueError(f"channels is {tuple(channels)}, expected one or more, each 1 or more")
+        if image_size < 1 or image_size % 2 ** len(channels):
+            raise ValueError(
+                f"image_size is {image_size}, expected a multiple of {2 ** len(channels)}, as "
+                f"each of the {len(channels)} blocks halves it"
+            )
+        side = image_size // 2 ** len(channels)
+        self.blocks = nn.Sequential(
+            *(ConvolutionalBlock(before, after) for before, after in pairwise((1, *channels)))
+        )
+        # Faster with so few channels: on a CPU by a quarter, on an H200 by a tenth.
+        self.blocks.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.linear = nn.Linear(channels[-1] * side**2, embedding)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(self.blocks(x).flatten(1))
+
+
+class OmniglotNetwork(nn.Module):
+    """How many characters are in a set of images: each image is embedded, the set is pooled, and a
+    residual network with layers of size `[head_width, max_classes]` gives the logits of the
+    answers 1 to `max_classes`.
+
+    Args:
+        encoder: `[n, 1, S, S] -> [n, embedding]`.
+        aggregation: pools padded sets, `[B, N, embedding] -> [B, embedding]`.
+        embedding: as above.
+        max_classes: number of answers.
+        head_width: as above.
+
+    Shapes:
+        `[B, N, S, S]`, uint8, 255 for ink, `-> [B, max_classes]`.
+
+    Example:
+        >>> from equipool.baselines import SumPooling
+        >>> network = OmniglotNetwork(ImageEncoder(8, (4, 4), 16), SumPooling(16, 16), 16)
+        >>> network(torch.zeros(3, 16, 8, 8, dtype=torch.uint8)).shape
+        torch.Size([3, 10])
+    """
+
+    def __init__(
+        self,
+        encoder: ImageEncoder,
+        aggregation: nn.Module,
+        embedding: int,
+        max_classes: int = 10,
+        head_width: int = 128,
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.aggregation = aggregation
+        self.head = ResidualNetwork((embedding, head_width, max_classes))
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = images.flatten(0, 1).unsqueeze(1).to(self.encoder.linear.weight.dtype) / 255
+        elements = self.encoder(x).unflatten(0, images.shape[:2])
+        return self.head(self.aggregation(elements))

@@ -1,0 +1,12 @@
+"""The experiments: data, network, loss and evaluation of each."""
+
+from equipool.experiments.median.task import MedianTask
+from equipool.experiments.molecules import MoleculeTask
+from equipool.experiments.omniglot.task import OmniglotTask
+from equipool.training.task import Task
+
+TASKS: dict[str, type[Task]] = {
+    task.name: task for task in (MedianTask, OmniglotTask, MoleculeTask)
+}
+
+__all__ = ["TASKS", "MedianTask", "MoleculeTask", "OmniglotTask"]

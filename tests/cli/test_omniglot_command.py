@@ -1,0 +1,143 @@
+"""Counting characters from end to end, on a tiny data set."""
+
+import json
+
+import pytest
+
+import tiny_omniglot as tiny
+from equipool.experiments import download
+from equipool.training import read_log, read_record
+from equipool.training.checkpoint import Checkpoints
+
+TINY = {
+    "--aggregation": "equilibrium",
+    "--embedding": "8",
+    "--batch-size": "16",
+    "--set-size": "5",
+    "--max-classes": "2",
+    "--image-size": "8",
+    "--validation-characters": "6",
+    "--encoder": "4x8",
+    "--head-width": "16",
+    "--potential": "16x16x4",
+    "--inner-steps": "2",
+    "--evaluation-sets": "200",
+    "--steps": "60",
+    "--learning-rate": "0.003",
+    "--chunk": "10",
+    "--log-every": "10",
+    "--evaluate-every": "15",
+    "--checkpoint-every": "15",
+    "--device": "cpu",
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with the tiny data set."""
+    folder = tmp_path_factory.mktemp("omniglot")
+    tiny.write_archive(folder)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def nowhere(monkeypatch, tmp_path):
+    """Unless it is said, there is no data, and nothing is downloaded."""
+    monkeypatch.setenv("EQUIPOOL_DATA", str(tmp_path / "nothing"))
+    monkeypatch.setattr(download, "find_spec", lambda name: None)
+
+
+def numbers(folder):
+    clock = {"seconds", "training_seconds", "steps_per_second"}
+    entries = [e for e in read_log(folder / "log.jsonl") if e.get("event") in (None, "evaluation")]
+    return [{key: value for key, value in e.items() if key not in clock} for e in entries]
+
+
+def test_it_learns_and_keeps_the_most_accurate(equipool, tmp_path, place):
+    flags = TINY | {"--out": tmp_path / "run", "--data-dir": place, "--steps": "150"}
+    done = equipool("train", "omniglot", flags)
+    assert done.exit_code == 0, done.output
+    record = read_record(tmp_path / "run" / "record.json")
+    accuracies = {e["step"]: e["metrics"]["validation_accuracy"] for e in record.curve}
+    assert record.best["metrics"]["validation_accuracy"] == max(accuracies.values())
+    assert record.best["step"] == max(accuracies, key=accuracies.get)
+    assert record.metrics["train_accuracy"] > 0.65  # half is by chance
+    assert record.metrics["test_accuracy"] > 0.65
+    best = Checkpoints(tmp_path / "run").read("best", print)
+    assert best.step == record.best["step"]
+    points = [e for e in read_log(tmp_path / "run" / "log.jsonl") if "event" not in e]
+    assert points[-1]["metrics"]["accuracy"] > points[0]["metrics"]["accuracy"]
+    assert str(place) not in json.dumps(record.config)  # where the data lies is not remembered
+
+
+def test_stopped_resumed_evaluated_and_reported(equipool, tmp_path, place, stop_at):
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    data = {"--data-dir": place}
+    assert equipool("train", "omniglot", TINY | data, "--out", whole).exit_code == 0
+    stop_at(37)
+    stopped = equipool("train", "omniglot", TINY | data, "--out", broken)
+    assert stopped.exit_code == 3
+    how = f"equipool train omniglot --out {broken} --resume --device cpu --data-dir {place}"
+    assert how in stopped.output
+    done = equipool(*how.split()[1:])
+    assert done.exit_code == 0, done.output
+    assert numbers(broken) == numbers(whole)
+
+    found = equipool("evaluate", broken, "--device", "cpu", data)
+    assert found.exit_code == 0, found.output
+    stored = json.loads((broken / "evaluation-best.json").read_text())
+    record = read_record(broken / "record.json")
+    assert stored["metrics"] == pytest.approx(record.best["metrics"])
+    assert "true \\ said" in found.output
+    assert f"{100 * stored['metrics']['test_accuracy']:.1f} %" in found.output
+    assert list((broken / "examination-best").glob("*.png"))
+
+    page = tmp_path / "page.html"
+    shown = equipool("report", broken, whole, "--out", page)
+    assert shown.exit_code == 0, shown.output
+    assert "omniglot: test_accuracy, train_accuracy" in shown.output
+    html = page.read_text()
+    assert "Sets of test characters that are counted wrong" in html
+    assert " taken for " in html
+
+
+def test_a_sweep_finds_its_data_and_tells_of_the_test(equipool, tmp_path, place, stop_at):
+    flags = TINY | {"--aggregation": "sum,mean", "--out": tmp_path / "runs", "--data-dir": place}
+    stop_at(20)
+    stopped = equipool("sweep", "omniglot", flags)
+    assert stopped.exit_code == 3
+    assert f"--data-dir {place}" in stopped.output
+    done = equipool("sweep", "omniglot", flags)
+    assert done.exit_code == 0, done.output
+    assert "omniglot: validation_accuracy" in done.output
+    assert "omniglot: test_accuracy, train_accuracy" in done.output
+    assert "Order by validation_accuracy at embedding 8, best first" in done.output
+
+
+def test_missing_data_is_said_in_a_line_and_nothing_is_begun(equipool, tmp_path, place):
+    out = tmp_path / "run"
+    failed = equipool("train", "omniglot", TINY | {"--out": out})
+    assert failed.exit_code == 1
+    file = "The first of Omniglot's two files, the characters to learn from,"
+    assert f"{file} is not there: get https://" in failed.stderr
+    assert len(failed.stderr.splitlines()) == 1
+    assert not (out / "config.json").exists()
+    again = equipool("train", "omniglot", TINY | {"--out": out, "--data-dir": place})
+    assert again.exit_code == 0, again.output
+    missing = equipool("evaluate", out, "--device", "cpu")
+    assert missing.exit_code == 1
+    assert "EQUIPOOL_DATA" in missing.stderr
+    assert len(missing.stderr.splitlines()) == 1
+
+
+def test_the_variable_says_where_data_is(equipool, tmp_path, place, monkeypatch):
+    monkeypatch.setenv("EQUIPOOL_DATA", str(place))
+    assert equipool("train", "omniglot", TINY | {"--out": tmp_path / "run"}).exit_code == 0
+
+
+def test_the_median_is_not_examined(equipool, tiny, tmp_path):
+    assert equipool("train", "median", tiny, "--out", tmp_path / "run").exit_code == 0
+    done = equipool("evaluate", tmp_path / "run", "--device", "cpu")
+    assert done.exit_code == 0
+    assert "pictures" not in done.output
+    assert not (tmp_path / "run" / "examination-best").exists()

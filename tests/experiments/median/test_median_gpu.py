@@ -1,0 +1,84 @@
+"""The median task on a GPU: the same outputs, no waiting for the device, captured steps."""
+
+import copy
+import dataclasses
+
+import pytest
+import torch
+
+from cases import assert_near
+from equipool import capture_step
+from equipool.baselines import AGGREGATIONS, aggregation_from_name
+from equipool.experiments.median.task import held_out_sets
+from equipool.experiments.registry import MedianTask
+from equipool.training.task import Shard
+
+pytestmark = pytest.mark.gpu
+
+CUDA = torch.device("cuda")
+SMALL = MedianTask.quick()
+
+
+@pytest.mark.parametrize("name", AGGREGATIONS)
+def test_rivals_agree_with_the_cpu(name):
+    torch.manual_seed(0)
+    layer = aggregation_from_name(name, 8, 8)
+    x, mask = torch.randn(5, 7, 8), torch.rand(5, 7) < 0.6
+    mask[2] = False
+    there = copy.deepcopy(layer).to(CUDA)
+    y = there(x.to(CUDA).requires_grad_(), mask=mask.to(CUDA))
+    assert_near(y.cpu(), layer(x, mask=mask), 1e-3)
+    y.square().sum().backward()
+    assert all(bool(p.grad.isfinite().all()) for p in there.parameters())
+
+
+@pytest.mark.parametrize("name", AGGREGATIONS)
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
+def test_a_loss_does_not_wait_for_the_device(name):
+    task = dataclasses.replace(SMALL, aggregation=name)
+    network = task.network().to(CUDA)
+    batch = {key: value[0] for key, value in task.batches(0, 1, CUDA, Shard()).items()}
+    task.loss(network, batch).value.backward()  # what is built once
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        task.loss(network, batch).value.backward()
+        task.batches(7, 60, CUDA, Shard())
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("name", ["sum", "scaled-sum", "attention", "equilibrium"])
+def test_a_captured_step_trains_as_an_eager_one(name):
+    task = dataclasses.replace(SMALL, aggregation=name)
+    torch.manual_seed(0)
+    start = task.network()
+    weights = []
+    for captured in (False, True):
+        network = copy.deepcopy(start).to(CUDA)
+        optimizer = torch.optim.SGD(network.parameters(), lr=1e-6)
+        batch = {key: value[0] for key, value in task.batches(0, 1, CUDA, Shard()).items()}
+
+        def step(network=network, optimizer=optimizer, batch=batch):
+            optimizer.zero_grad(set_to_none=True)
+            task.loss(network, batch).value.backward()
+            optimizer.step()
+
+        run = capture_step(step, warmup=3) if captured else step
+        for _ in range(2 if captured else 5):
+            run()
+        weights.append(torch.cat([p.detach().flatten() for p in network.parameters()]))
+    assert (weights[0] - torch.cat([p.flatten() for p in start.to(CUDA).parameters()])).norm() > 0
+    assert_near(weights[1], weights[0], 1e-4)
+
+
+def test_steps_on_the_device_are_a_function_of_seed_and_step():
+    many = SMALL.batches(40, 30, CUDA, Shard())
+    one = SMALL.batches(55, 1, CUDA, Shard())
+    assert torch.equal(many["x"][15:16], one["x"])
+    assert torch.equal(many["median"][15:16], one["median"])
+
+
+def test_held_out_sets_are_those_of_the_cpu():
+    there = held_out_sets(1000, 32, CUDA)
+    here = held_out_sets(1000, 32, torch.device("cpu"))
+    assert all(torch.equal(a.cpu(), b) for a, b in zip(there, here, strict=True))

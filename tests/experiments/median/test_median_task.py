@@ -1,0 +1,235 @@
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from equipool import EquilibriumAggregation, LearnedStart
+from equipool.baselines import AGGREGATIONS
+from equipool.experiments.median.data import DISTRIBUTIONS
+from equipool.experiments.median.task import STEPS_AT_ONCE, held_out_sets
+from equipool.experiments.registry import TASKS, MedianTask
+from equipool.training.task import Shard
+
+CPU = torch.device("cpu")
+SMALL = MedianTask(
+    aggregation="mean", embedding=4, batch_size=6, set_size=10, width=8, evaluation_sets=3000
+)
+
+
+def batches(task, first_step, num_steps, shard=None):
+    return task.batches(first_step, num_steps, CPU, shard or Shard())
+
+
+def assert_equal(found, expected):
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[key], expected[key]) for key in expected)
+
+
+# The first numbers of the held-out sets of 10. A change would make errors in older records the
+# measurement of something else.
+PINNED = [0.69894826, -0.09469461, 0.26113388]
+
+
+class Constant(nn.Module):
+    """Answers 0.3."""
+
+    def forward(self, x):
+        return torch.full(x.shape[:1], 0.3)
+
+
+class NumpyMedian(nn.Module):
+    """Knows the answer."""
+
+    def forward(self, x):
+        return torch.from_numpy(np.median(x.numpy(), axis=-1))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("evaluation_sets", 0, "1 or more"),
+        ("potential_output", 0, "1 or more"),
+        ("inner_steps", -1, "0 or more"),
+    ],
+)
+def test_counts_that_cannot_be_are_refused(name, value, expected):
+    with pytest.raises(ValueError, match=f"{name} is {value}, expected {expected}"):
+        MedianTask(**{name: value})
+
+
+def test_no_inner_steps_are_possible():
+    task = MedianTask(embedding=4, batch_size=2, set_size=5, width=4, head_width=4, inner_steps=0)
+    assert task.network()(torch.randn(2, 5)).shape == (2,)
+
+
+def test_it_is_listed():
+    assert TASKS["median"] is MedianTask
+
+
+def test_labels_are_numpys_medians():
+    batch = batches(SMALL, 0, 40)
+    assert batch["x"].shape == (40, 6, 10)
+    expected = np.median(batch["x"].numpy(), axis=-1)
+    np.testing.assert_allclose(batch["median"].numpy(), expected, rtol=1e-6)
+
+
+def test_the_three_distributions_are_equally_likely():
+    task = dataclasses.replace(SMALL, batch_size=1000, set_size=100)
+    x = batches(task, 0, 3)["x"].flatten(0, 1)
+    # only the normal goes below 0; among the others, only gamma sets have a mean below 0.3
+    normal = (x < 0).any(-1)
+    gamma = ~normal & (x.mean(-1) < 0.3)
+    assert normal.float().mean().item() == pytest.approx(1 / 3, abs=0.05)
+    assert gamma.float().mean().item() == pytest.approx(1 / 3, abs=0.05)
+
+
+@pytest.mark.parametrize("first_step", [0, 1, STEPS_AT_ONCE - 1, STEPS_AT_ONCE, 1_000_003])
+@pytest.mark.parametrize("num_steps", [1, STEPS_AT_ONCE, 2 * STEPS_AT_ONCE + 3])
+def test_a_steps_sets_belong_to_the_seed_and_the_step(first_step, num_steps):
+    """Whatever is asked for with it, and whatever was drawn before."""
+    many = batches(SMALL, first_step, num_steps)
+    torch.rand(3)
+    for i in {0, num_steps // 2, num_steps - 1}:
+        one = batches(SMALL, first_step + i, 1)
+        assert_equal(one, {key: value[i : i + 1] for key, value in many.items()})
+
+
+def test_no_step_and_no_seed_repeats_another():
+    some = [batches(dataclasses.replace(SMALL, seed=seed), 0, 100)["x"] for seed in (0, 1)]
+    numbers = torch.cat(some).flatten()
+    assert torch.unique(numbers).numel() > 0.999 * numbers.numel()
+
+
+def test_drawing_leaves_torchs_own_stream_alone():
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    torch.manual_seed(0)
+    batches(SMALL, 0, 3)
+    held_out_sets(10, 10, CPU)
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_shards_join_to_the_whole(world):
+    whole = batches(SMALL, 5, 40)
+    shards = [batches(SMALL, 5, 40, Shard(rank, world)) for rank in range(world)]
+    assert_equal({key: torch.cat([s[key] for s in shards], dim=1) for key in whole}, whole)
+
+
+def test_a_batch_that_cannot_be_shared_out_is_refused():
+    with pytest.raises(ValueError, match="6 rows do not divide into 4"):
+        batches(SMALL, 0, 2, Shard(0, 4))
+
+
+def test_loss_is_the_squared_error():
+    batch = {key: value[0] for key, value in batches(SMALL, 0, 1).items()}
+    expected = (0.3 - batch["median"]).square().mean()
+    torch.testing.assert_close(SMALL.loss(Constant(), batch).value, expected)
+
+
+def test_evaluation_by_hand():
+    x, _, kind = held_out_sets(3000, 10, CPU)
+    metrics = SMALL.evaluate(Constant(), CPU)
+    errors = 0.3 - np.median(x.double().numpy(), axis=-1)
+    assert metrics["mse"] == pytest.approx((errors**2).mean(), rel=1e-5)
+    assert metrics["rmse"] == pytest.approx((errors**2).mean() ** 0.5, rel=1e-5)
+    assert metrics["mae"] == pytest.approx(np.abs(errors).mean(), rel=1e-5)
+    for position, name in enumerate(DISTRIBUTIONS):
+        own = errors[kind.numpy() == position]
+        assert len(own) > 900
+        assert metrics[f"mse_{name}"] == pytest.approx((own**2).mean(), rel=1e-5)
+
+
+def test_evaluation_of_the_true_median():
+    assert SMALL.evaluate(NumpyMedian(), CPU)["mse"] < 1e-13
+
+
+def test_held_out_sets_are_always_the_same_and_no_training_sets():
+    held_out_sets.cache_clear()
+    first = held_out_sets(3000, 10, CPU)
+    held_out_sets.cache_clear()
+    assert all(torch.equal(a, b) for a, b in zip(held_out_sets(3000, 10, CPU), first, strict=True))
+    assert first[0][0, :3].tolist() == pytest.approx(PINNED, abs=1e-6)
+    training = torch.cat([batches(dataclasses.replace(SMALL, seed=s), 0, 50)["x"] for s in (0, 1)])
+    shared = np.intersect1d(first[0].numpy(), training.numpy())
+    assert shared.size < 0.001 * training.numel()
+
+
+def test_evaluation_does_not_depend_on_the_seed():
+    other = dataclasses.replace(SMALL, seed=9, batch_size=2)
+    assert other.evaluate(Constant(), CPU) == SMALL.evaluate(Constant(), CPU)
+
+
+def test_evaluation_in_parts_is_evaluation_of_the_whole(monkeypatch):
+    network = SMALL.network()
+    whole = SMALL.evaluate(network, CPU)
+    monkeypatch.setattr("equipool.experiments.median.task.SETS_AT_ONCE", 70)
+    assert SMALL.evaluate(network, CPU) == pytest.approx(whole, rel=1e-5)
+
+
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+def test_every_aggregation_trains(aggregation):
+    task = dataclasses.replace(SMALL, aggregation=aggregation)
+    torch.manual_seed(0)
+    network = task.network()
+    batch = {key: value[0] for key, value in batches(task, 0, 1).items()}
+    task.loss(network, batch).value.backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in network.parameters())
+
+
+def test_an_unknown_aggregation_is_refused():
+    with pytest.raises(ValueError, match="'summ', expected one of"):
+        dataclasses.replace(SMALL, aggregation="summ")
+
+
+@pytest.mark.parametrize("name", ["embedding", "batch_size", "set_size", "width", "head_width"])
+def test_bad_sizes_are_refused(name):
+    with pytest.raises(ValueError, match=f"{name} is 0, expected 1 or more"):
+        dataclasses.replace(SMALL, **{name: 0})
+
+
+def test_fields_survive_json():
+    task = MedianTask.quick("attention", seed=3)
+    assert MedianTask(**json.loads(json.dumps(dataclasses.asdict(task)))) == task
+
+
+def test_the_papers_values():
+    layer = MedianTask.paper().network().aggregation
+    assert isinstance(layer, EquilibriumAggregation)
+    assert layer.potential.hidden == (256, 256, 1)
+    assert (layer.num_steps, layer.out_channels) == (5, 16)
+    assert not list(layer.start.parameters())
+    task = MedianTask.paper("sum", embedding=8, seed=2)
+    assert (task.aggregation, task.embedding, task.seed) == ("sum", 8, 2)
+    assert (task.set_size, task.evaluation_sets) == (100, 80_000)
+
+
+def test_fields_reach_the_layer():
+    task = dataclasses.replace(
+        SMALL,
+        aggregation="equilibrium",
+        potential_output=3,
+        inner_steps=2,
+        inner_learning_rate=0.02,
+        inner_momentum=0.5,
+        start_value=1.0,
+        regularizer_weight=0.3,
+        head_width=20,
+    )
+    network = task.network()
+    layer = network.aggregation
+    assert layer.potential.hidden == (8, 8, 3)
+    assert (layer.num_steps, layer.out_channels) == (2, 4)
+    assert layer.solver.learning_rate.item() == pytest.approx(0.02)
+    assert layer.solver.momentum.item() == pytest.approx(0.5)
+    assert layer.regularizer.weight.item() == pytest.approx(0.3)
+    assert isinstance(layer.start, LearnedStart)
+    assert network.head[-1].in_features == 20
+
+
+def test_scaled_sum_divides_by_the_size_of_the_sets():
+    network = dataclasses.replace(SMALL, aggregation="scaled-sum").network()
+    assert network.aggregation.scale == pytest.approx(1 / 10)

@@ -1,0 +1,345 @@
+import gzip
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from molecule_files import ODD, ogb, write_csv
+
+from equipool.experiments.download import MissingDataError
+from equipool.experiments.molecules.data import (
+    ColumnSplit,
+    CsvSource,
+    KeepUnsanitised,
+    RandomSplit,
+    ScaffoldSplit,
+    load_molecules,
+    load_problems,
+)
+from equipool.experiments.molecules.data.cells import number_in
+from equipool.experiments.molecules.data.csv_source import PER_BATCH
+from equipool.experiments.molecules.data.table import Table, TableError
+
+COLUMNS = ["name", "smiles", "A", "B", "fold"]
+ROWS = [
+    ["ethane", "CC", "0", "1", "train"],
+    ["broken", "C1CC", "1", "0", "train"],
+    ["methanol", "CO", "1", "", "test"],
+    ["benzene", "c1ccccc1", "0.0", "NaN", "valid"],
+]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("EQUIPOOL_DATA", str(tmp_path / "data"))
+
+
+@pytest.mark.parametrize("name", ["mine.csv", "mine.csv.gz"])
+def test_a_table_becomes_molecules(tmp_path, name):
+    path = write_csv(tmp_path / name, COLUMNS, ROWS)
+    source = CsvSource(path, labels=("B", "A"), split=ColumnSplit("fold"))
+    molecules = load_molecules(source)
+    assert molecules.source_rows.tolist() == [0, 2, 3]
+    assert molecules.label_names == ("B", "A")
+    assert molecules.kind == "classification"
+    expected = torch.tensor([[1.0, 0.0], [torch.nan, 1.0], [torch.nan, 0.0]])
+    torch.testing.assert_close(molecules.labels, expected, equal_nan=True, rtol=0, atol=0)
+    assert {part: found.tolist() for part, found in molecules.split.items()} == {
+        "train": [0],
+        "valid": [2],
+        "test": [1],
+    }
+    for at, smiles in enumerate(["CC", "CO", "c1ccccc1"]):
+        graph = ogb("utils.mol").smiles2graph(smiles)
+        np.testing.assert_array_equal(molecules.one(at).atoms, graph["node_feat"])
+        np.testing.assert_array_equal(molecules.one(at).ends, graph["edge_index"])
+
+
+def test_broken_smiles_are_reported(tmp_path, capsys):
+    path = write_csv(tmp_path / "mine.csv", COLUMNS, ROWS)
+    source = CsvSource(path, labels=("A",), split=RandomSplit())
+    load_molecules(source)
+    said = capsys.readouterr().err
+    assert "RDKit does not read 1 molecule: 1 left out (row 1)" in said
+    (problem,) = load_problems(source)
+    assert (problem.row, problem.smiles, problem.kept) == (1, "C1CC", False)
+    assert "unclosed ring" in problem.reason
+    (listed,) = (tmp_path / "data").rglob("*.problems.csv")
+    assert str(listed) in said
+    rows = [row.cells for row in Table(listed).rows()]
+    assert rows == [["1", "C1CC", problem.reason, "False"]]
+
+
+def test_what_is_kept_is_reported_as_well(tmp_path, capsys):
+    path = write_csv(tmp_path / "mine.csv", ["smiles", "A"], [["CC(C)(C)(C)C", 0], ["C1CC", 1]])
+    molecules = load_molecules(CsvSource(path, split=RandomSplit(), unparsable=KeepUnsanitised()))
+    assert molecules.source_rows.tolist() == [0]
+    said = capsys.readouterr().err
+    assert "1 kept as written (row 0); 1 left out (row 1)" in said
+
+
+def test_without_problems_there_is_no_list(tmp_path, capsys):
+    path = write_csv(tmp_path / "mine.csv", ["smiles", "A"], [["CC", 0], ["CO", 1]])
+    load_molecules(CsvSource(path, split=RandomSplit()))
+    assert "RDKit" not in capsys.readouterr().err
+    assert not list((tmp_path / "data").rglob("*.problems.csv"))
+
+
+def test_all_other_columns_are_labels(tmp_path):
+    path = write_csv(tmp_path / "mine.csv", ["A", "fold", "smiles", "B"], [[1, "train", "C", 0.5]])
+    molecules = load_molecules(CsvSource(path, split=ColumnSplit("fold")))
+    assert molecules.label_names == ("A", "B")
+    assert molecules.labels.tolist() == [[1.0, 0.5]]
+
+
+def test_spaces_around_smiles_do_not_matter(tmp_path):
+    path = write_csv(tmp_path / "mine.csv", ["smiles", "A"], [[" CC ", 0], ["\tCO", 1], [" ", 1]])
+    source = CsvSource(path, split=RandomSplit())
+    assert load_molecules(source).num_atoms.tolist() == [2, 2]
+    assert [problem.reason for problem in load_problems(source)] == ["empty"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "kind", "expected"),
+    [
+        (["0", "1", ""], None, "classification"),
+        (["True", "False"], None, "classification"),
+        (["0", "2"], None, "regression"),
+        (["0.5", "1"], None, "regression"),
+        (["0", "1"], "regression", "regression"),
+    ],
+)
+def test_the_kind_is_that_of_the_labels(tmp_path, labels, kind, expected):
+    path = write_csv(tmp_path / "mine.csv", ["smiles", "A"], [["CC", label] for label in labels])
+    molecules = load_molecules(CsvSource(path, kind=kind, split=RandomSplit()))
+    assert molecules.kind == expected
+    wanted = torch.tensor([[number_in(label)] for label in labels])
+    torch.testing.assert_close(molecules.labels, wanted, equal_nan=True, rtol=0, atol=0)
+
+
+def test_many_rows_stay_in_order(tmp_path):
+    """More than a batch of them, with molecules that fail on either side of its end."""
+    smiles = [ODD[at % len(ODD)] for at in range(PER_BATCH + 100)]
+    broken = [0, PER_BATCH - 1, PER_BATCH, len(smiles) - 1]
+    for at in broken:
+        smiles[at] = "C1CC"
+    path = write_csv(tmp_path / "mine.csv", ["y", "smiles"], [*enumerate(smiles)])
+    source = CsvSource(path, split=RandomSplit())
+    molecules = load_molecules(source)
+    kept = [at for at in range(len(smiles)) if at not in broken]
+    assert molecules.source_rows.tolist() == kept
+    assert molecules.labels.squeeze(1).tolist() == kept
+    for at in (0, PER_BATCH - 3, PER_BATCH - 2, len(kept) - 1):
+        graph = ogb("utils.mol").smiles2graph(smiles[kept[at]])
+        np.testing.assert_array_equal(molecules.one(at).atoms, graph["node_feat"])
+    assert [
+        problem.row for problem in load_problems(CsvSource(path, split=RandomSplit()))
+    ] == broken
+
+
+@pytest.mark.parametrize(
+    ("text", "source", "message"),
+    [
+        ("", {}, "is empty"),
+        ("smiles,A\n", {}, "has no rows"),
+        ("SMILES,A\nCC,0\n", {}, "no column 'smiles': its columns are 'SMILES', 'A'"),
+        ("C;1\nCC;0\n", {}, "'C;1', as its first line says; cells are to be separated by commas"),
+        ("smiles,A\nCC,0\n", {"labels": ("B",)}, "no column 'B': its columns are 'smiles', 'A'"),
+        ("smiles,A\nCC,0\n", {"split": ColumnSplit("C")}, "no column 'C'"),
+        ("smiles,A,A\nCC,0,0\n", {}, "2 columns of the same name 'A': rename them"),
+        ("smiles,smiles,A\nCC,CC,0\n", {}, "2 columns of the same name 'smiles'"),
+        ("smiles\nCC\n", {}, "has no columns of labels"),
+        (",smiles\n0,CC\n", {}, "has no columns of labels"),
+        ("smiles,A\nCC,0\nCO\n", {}, r"row 1 \(line 3\): expected 2 cells, found 1"),
+        ("smiles,A\nCC,0\nCO,1,1\n", {}, r"row 1 \(line 3\): expected 2 cells, found 3"),
+        ("smiles,A\nCC,high\n", {}, r"row 0 \(line 2\): column 'A': .* number, found 'high'"),
+        ("smiles,A\nCC,high\n", {}, "all other columns were taken for labels: --labels names them"),
+        ("smiles,A\nCC,inf\n", {}, r"row 0 \(line 2\): column 'A': expected a finite"),
+        ("smiles,A\nCC,1e39\n", {}, "expected a finite float32 number, found '1e39'"),
+        (
+            "smiles,A\nCC,\nCC,-1\n",
+            {"kind": "classification"},
+            r"row 1 \(line 3\): column 'A': expected 0 or 1, found '-1'",
+        ),
+        ("smiles,A,s\nCC,1,\n", {"split": ColumnSplit("s")}, r"row 0 \(line 2\): column 's' is"),
+        ('smiles,A\n\n"C\nC",0\n\nCO,x\n', {}, r"row 1 \(line 6\): column 'A'"),
+        ("smiles,A\nCC,0\nC\0C,x\n", {}, r"row 1|after line"),
+    ],
+)
+def test_broken_tables_say_where(tmp_path, text, source, message):
+    path = tmp_path / "mine.csv"
+    path.write_text(text)
+    with pytest.raises(TableError, match=message) as raised:
+        load_molecules(CsvSource(path, **source))
+    assert str(path) in str(raised.value)
+    assert not list((tmp_path / "data").rglob("*.safetensors"))
+
+
+def test_several_broken_rows_are_told_at_once(tmp_path):
+    rows = [["CC", "x" if at % 2 else 0] for at in range(40)]
+    path = write_csv(tmp_path / "mine.csv", ["smiles", "A"], rows)
+    with pytest.raises(TableError) as raised:
+        load_molecules(CsvSource(path))
+    lines = str(raised.value).splitlines()
+    assert lines[0] == f"{path} has 20 broken rows:"
+    assert [line.split(":")[0].strip() for line in lines[1:11]] == [
+        f"row {at} (line {at + 2})" for at in range(1, 20, 2)
+    ]
+    assert lines[11] == "  and 10 more"
+    assert "--labels names them" in lines[12]
+    assert len(lines) == 13
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("smiles,A\nCC,0\n".encode("utf-16"), r"mine.csv is not UTF-8 text: save it as UTF-8"),
+        ("smiles,A,n\nCC,0,é\n".encode("latin-1"), r"mine.csv is not UTF-8 text: save it as UTF-8"),
+        (gzip.compress(b"smiles,A\nCC,0\n" * 50)[:-9], "mine.csv cannot be read: "),
+    ],
+    ids=["utf-16", "latin-1", "cut off"],  # the packed bytes have the time in them
+)
+def test_files_that_are_no_text(tmp_path, content, message):
+    (tmp_path / "mine.csv").write_bytes(content)
+    with pytest.raises(TableError, match=message) as raised:
+        load_molecules(CsvSource(tmp_path / "mine.csv"))
+    assert "line 0" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["mine.csv", "mine.csv.gz", "MINE.CSV.GZ"])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_the_name_does_not_say_whether_a_file_is_packed(tmp_path, name, pack):
+    (tmp_path / name).write_bytes(pack(b"smiles,A\nCC,0\nCO,1\n"))
+    molecules = load_molecules(CsvSource(tmp_path / name, split=RandomSplit()))
+    assert molecules.labels.tolist() == [[0], [1]]
+
+
+def test_columns_that_nobody_asks_for_may_have_one_name(tmp_path):
+    """Or none: commas at the ends of lines, and an index before them."""
+    path = tmp_path / "mine.csv"
+    path.write_text(",smiles,A,note,note,,\n0,CC,0,x,y,,\n1,CO,1,x,y,,\n")
+    molecules = load_molecules(CsvSource(path, labels=("A",), split=RandomSplit()))
+    assert molecules.labels.tolist() == [[0], [1]]
+
+
+def test_columns_without_a_name_are_no_labels(tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text(",smiles,A,,\n0,CC,0,,\n5,CO,1,,\n")
+    molecules = load_molecules(CsvSource(path, split=RandomSplit()))
+    assert (molecules.label_names, molecules.kind) == (("A",), "classification")
+
+
+@pytest.mark.parametrize(
+    ("labels", "kind", "said"),
+    [
+        (
+            [0, 1, 10],
+            None,
+            "regression (column 'B' has '10' in row 2 (line 4)), 2 labels: 'A', 'B'",
+        ),
+        ([0, 1, ""], None, "classification (all labels are 0, 1 or missing), 2 labels: 'A', 'B'"),
+        ([0, 1, 10], "regression", "regression, 2 labels: 'A', 'B'"),
+        ([0, 1, 1], "classification", "classification, 2 labels: 'A', 'B'"),
+    ],
+)
+def test_what_a_table_is_taken_for_is_said(tmp_path, capsys, labels, kind, said):
+    rows = [["CC", 1, label, "train"] for label in [*labels, 0]]
+    rows[1][3] = "test"
+    path = write_csv(tmp_path / "mine.csv", ["smiles", "A", "B", "s"], rows)
+    source = CsvSource(path, kind=kind, split=ColumnSplit("s"))
+    load_molecules(source)
+    assert f": {said}; 3 train, 0 valid, 1 test\n" in capsys.readouterr().err
+    load_molecules(source)
+    assert capsys.readouterr().err == "", "it is said when it is prepared"
+
+
+def test_a_table_that_is_not_there(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.csv").mkdir()
+    counts = f"Check the path (--csv), which counts from {tmp_path}"
+    for path, message in {
+        "nope.csv": f"nope.csv is not there. {counts}",
+        "folder.csv": f"folder.csv is no file. {counts}",
+        tmp_path / "nope.csv": f"{tmp_path}/nope.csv is not there. Check the path (--csv)",
+    }.items():
+        with pytest.raises(MissingDataError) as raised:
+            load_molecules(CsvSource(path))
+        assert str(raised.value) == message
+
+
+@pytest.mark.parametrize(("name", "pack"), [("mine.csv", bytes), ("mine.csv.gz", gzip.compress)])
+def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path, name, pack):
+    (tmp_path / name).write_bytes(pack("\ufeffsmiles,A\nCC,0\n".encode()))
+    source = CsvSource(tmp_path / name, split=RandomSplit())
+    assert load_molecules(source).label_names == ("A",)
+
+
+def test_no_molecule_that_can_be_read(tmp_path):
+    path = write_csv(tmp_path / "mine.csv", ["smiles", "A"], [["C1CC", 0], ["", 1]])
+    with pytest.raises(ValueError, match=r"no molecule can be read, .*unclosed ring"):
+        load_molecules(CsvSource(path))
+
+
+@pytest.mark.parametrize("split", [ColumnSplit("s"), ScaffoldSplit()])
+def test_no_molecule_for_training(tmp_path, split):
+    """All molecules are without rings: they are one scaffold, larger than the part for training."""
+    rows = [["CC", 0, "test"], ["CO", 1, "test"], ["CN", 1, "test"]]
+    path = write_csv(tmp_path / "mine.csv", ["smiles", "A", "s"], rows)
+    with pytest.raises(ValueError, match="no molecule is left for training; choose another split"):
+        load_molecules(CsvSource(path, labels=("A",), split=split))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"kind": "ranking"}, "kind: expected one of"),
+        ({"labels": ("A", "A")}, "labels: expected each column once"),
+        ({"labels": ("A", "smiles")}, "'smiles' is the column of the SMILES"),
+        ({"labels": ("A",), "split": ColumnSplit("A")}, "'A' is the column of the split"),
+    ],
+)
+def test_sources_that_make_no_sense(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        CsvSource("mine.csv", **arguments)
+
+
+def test_a_list_of_labels_will_do():
+    assert CsvSource("mine.csv", labels=["A", "B"]).labels == ("A", "B")
+
+
+def test_spaces_around_labels_do_not_matter():
+    assert CsvSource("mine.csv", labels=("A", " B")).labels == ("A", "B")
+    with pytest.raises(ValueError, match="labels: expected each column once"):
+        CsvSource("mine.csv", labels=("A", "A "))
+
+
+def test_what_decides_on_the_result_is_in_the_recipe():
+    base = CsvSource("mine.csv")
+    others = [
+        CsvSource("mine.csv", smiles="SMILES"),
+        CsvSource("mine.csv", labels=("A",)),
+        CsvSource("mine.csv", split=RandomSplit()),
+        CsvSource("mine.csv", split=ScaffoldSplit(train=0.7)),
+        CsvSource("mine.csv", kind="regression"),
+        CsvSource("mine.csv", unparsable=KeepUnsanitised()),
+    ]
+    recipes = [str(source.recipe()) for source in [base, *others]]
+    assert len(set(recipes)) == len(recipes)
+
+
+@given(st.floats(width=32, allow_nan=False, allow_infinity=False))
+def test_numbers_are_read_as_they_were_written(number):
+    assert np.float32(number_in(repr(number))) == np.float32(number)
+    assert np.float32(number_in(f" {number!r} ")) == np.float32(number)
+
+
+@pytest.mark.parametrize("cell", ["", " ", "nan", "NA", "n/a", "None", "NULL"])
+def test_words_for_what_is_missing(cell):
+    assert np.isnan(number_in(cell))
+
+
+@pytest.mark.parametrize("cell", ["-inf", "1,5", "0x1", "--", "yes", "1e400"])
+def test_what_is_no_number(cell):
+    with pytest.raises(ValueError, match="found"):
+        number_in(cell)

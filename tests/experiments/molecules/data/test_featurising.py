@@ -1,0 +1,189 @@
+import csv
+import gzip
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from molecule_files import BROKEN, ODD, SHARED, needs_shared_data, ogb
+
+from equipool.experiments.molecules.data import KeepUnsanitised, LeaveOut, molecules_from_smiles
+from equipool.experiments.molecules.data.smiles import NOT_SMILES
+
+
+def check_against_ogb(molecules, smiles):
+    """Every array of every molecule is what `smiles2graph` says."""
+    assert len(molecules) == len(smiles)
+    for at, text in enumerate(smiles):
+        graph = ogb("utils.mol").smiles2graph(text)
+        alone = molecules.one(at)
+        np.testing.assert_array_equal(alone.atoms.numpy(), graph["node_feat"], text)
+        np.testing.assert_array_equal(alone.bonds.numpy(), graph["edge_feat"], text)
+        np.testing.assert_array_equal(alone.ends.numpy(), graph["edge_index"], text)
+
+
+def test_odd_molecules_are_as_ogb_has_them():
+    molecules, problems = molecules_from_smiles(ODD)
+    assert problems == ()
+    check_against_ogb(molecules, ODD)
+
+
+@needs_shared_data
+@pytest.mark.parametrize(
+    ("file", "column"),
+    [("molhiv", "smiles"), ("toxcast", "smiles"), ("tox21", "smiles"), ("qm9", "SMILES")],
+)
+def test_real_molecules_are_as_ogb_has_them(file, column):
+    with gzip.open(SHARED / f"{file}.csv.gz", "rt") as opened:
+        rows = [row[column] for row in csv.DictReader(opened)]
+    sample = [rows[at] for at in np.random.default_rng(0).integers(0, len(rows), 150)]
+    molecules, problems = molecules_from_smiles(sample)
+    refused = {problem.row for problem in problems}
+    assert len(refused) < 3
+    check_against_ogb(molecules, [text for at, text in enumerate(sample) if at not in refused])
+
+
+def test_an_atom_without_bonds_has_none():
+    molecules, _ = molecules_from_smiles(["C", "[Na+].[Cl-]"])
+    assert molecules.num_atoms.tolist() == [1, 2]
+    assert molecules.num_bonds.tolist() == [0, 0]
+    assert molecules.ends.shape == (2, 0)
+    assert molecules.bonds.shape == (0, 3)
+
+
+def test_no_molecules_at_all():
+    molecules, problems = molecules_from_smiles([])
+    assert len(molecules) == 0
+    assert problems == ()
+    assert molecules.atoms.shape == (0, 9)
+
+
+def test_broken_smiles_are_listed_with_row_and_reason():
+    smiles = ["CC", *BROKEN, "CO"]
+    molecules, problems = molecules_from_smiles(smiles)
+    assert molecules.source_rows.tolist() == [0, len(smiles) - 1]
+    assert [problem.row for problem in problems] == list(range(1, len(smiles) - 1))
+    assert [problem.smiles for problem in problems] == list(BROKEN)
+    for problem in problems:
+        assert BROKEN[problem.smiles] in problem.reason
+        assert not problem.kept
+    check_against_ogb(molecules, ["CC", "CO"])
+
+
+def test_an_rdkit_that_cannot_be_asked_for_its_words(monkeypatch):
+    from rdkit import rdBase
+
+    monkeypatch.delattr(rdBase, "CaptureErrorLog", raising=False)
+    _, (problem,) = molecules_from_smiles(["C1CC"])
+    assert problem.reason == NOT_SMILES
+
+
+def test_rdkit_says_nothing_itself(capfd):
+    molecules_from_smiles(list(BROKEN), KeepUnsanitised())
+    assert capfd.readouterr().err == ""
+
+
+def test_what_can_be_read_is_kept_unsanitised():
+    smiles = list(BROKEN)
+    molecules, problems = molecules_from_smiles(smiles, KeepUnsanitised())
+    kept = [problem.smiles for problem in problems if problem.kept]
+    assert kept == ["CC(C)(C)(C)C", "c1cccc1"]
+    assert molecules.num_atoms.tolist() == [6, 5]
+    assert molecules.num_bonds.tolist() == [10, 10]
+    assert [smiles[row] for row in molecules.source_rows.tolist()] == kept
+    assert len(problems) == len(smiles)
+
+
+def test_keeping_changes_nothing_but_the_check_of_valences():
+    """A molecule that RDKit does accept has the same features when it is rescued."""
+    smiles = [text for text in ODD if "[H]" not in text and "@" not in text and "/" not in text]
+    from equipool.experiments.molecules.data.features import graph_of
+
+    for text in smiles:
+        graph = ogb("utils.mol").smiles2graph(text)
+        atoms, bonds, ends = graph_of(KeepUnsanitised().rescue(text))
+        np.testing.assert_array_equal(atoms, graph["node_feat"], text)
+        np.testing.assert_array_equal(bonds, graph["edge_feat"], text)
+        np.testing.assert_array_equal(ends, graph["edge_index"], text)
+
+
+def test_a_rescued_molecule_has_rings_aromatics_and_hydrogens():
+    """Boron with five bonds, between two tolyl groups and a ring of five."""
+    molecules, (problem,) = molecules_from_smiles(
+        ["Cc1ccc([B-2]2(c3ccc(C)cc3)=NCCO2)cc1"], KeepUnsanitised()
+    )
+    assert problem.kept
+    element, _, degree, charge, hydrogens, _, hybrid, aromatic, ring = molecules.atoms.T.tolist()
+    boron = element.index(4)  # of atomic number 5
+    assert (degree[boron], charge[boron] - 5) == (4, -2)
+    assert sum(aromatic) == 12
+    assert sum(ring) == 12 + 5
+    assert sum(hydrogens) == 2 * 3 + 8 + 2 * 2
+    assert hybrid[0] == 2  # SP3
+    assert molecules.bonds[:, 0].tolist().count(3) == 2 * 12  # aromatic bonds
+    assert molecules.bonds[:, 0].tolist().count(1) == 2  # B=N
+
+
+def test_leaving_out_rescues_nothing():
+    assert LeaveOut().rescue("CC") is None
+
+
+def test_a_molecule_that_is_too_large_is_listed(monkeypatch):
+    monkeypatch.setattr("equipool.experiments.molecules.data.making.MAX_ATOMS", 3)
+    molecules, (problem,) = molecules_from_smiles(["CCC", "CCCC"])
+    assert molecules.source_rows.tolist() == [0]
+    assert (problem.row, problem.kept) == (1, False)
+    assert problem.reason == "4 atoms, more than 3"
+
+
+def test_a_bond_that_ogb_has_no_category_for_is_listed(monkeypatch):
+    from equipool.experiments.molecules.data.features import ogb_features
+
+    def refuse(bond):
+        return ["SINGLE"].index(str(bond.GetBondType())), 0, 0
+
+    monkeypatch.setattr(ogb_features(), "bond_to_feature_vector", refuse)
+    molecules, (problem,) = molecules_from_smiles(["CC", "C=C"])
+    assert molecules.source_rows.tolist() == [0]
+    assert "DOUBLE" in problem.reason
+
+
+def test_spaces_around_smiles_do_not_matter():
+    molecules, problems = molecules_from_smiles([" CCO\t"])
+    assert problems == ()
+    check_against_ogb(molecules, ["CCO"])
+
+
+@pytest.mark.parametrize("unparsable", [LeaveOut(), KeepUnsanitised()])
+@pytest.mark.parametrize("smiles", ["CC O", "CC\tethane", "C\nC", "CC\u00a0O"])
+def test_several_words_are_no_molecule(smiles, unparsable):
+    """RDKit would take the first for the molecule, and the rest for its name."""
+    molecules, (problem,) = molecules_from_smiles(["C", smiles], unparsable)
+    assert molecules.source_rows.tolist() == [0]
+    assert (problem.row, problem.smiles, problem.kept) == (1, smiles, False)
+    assert "white space" in problem.reason
+
+
+def test_there_are_no_labels_and_no_parts():
+    molecules, _ = molecules_from_smiles(["C", "CC"])
+    assert molecules.labels.shape == (2, 0)
+    assert all(positions.numel() == 0 for positions in molecules.split.values())
+    assert molecules.atoms.dtype == torch.uint8
+
+
+@pytest.mark.processes
+def test_nothing_asks_the_network():
+    """`import ogb` would, in a thread."""
+    code = """
+import socket, sys
+class Refused(socket.socket):
+    def __init__(self, *args, **kwargs):
+        raise AssertionError("the network is asked")
+socket.socket = Refused
+from equipool.experiments.molecules.data import molecules_from_smiles
+molecules, problems = molecules_from_smiles(["CCO", "C1CC"])
+assert len(molecules) == len(problems) == 1
+assert not {"ogb", "outdated", "requests"} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)

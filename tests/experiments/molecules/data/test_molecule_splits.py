@@ -1,0 +1,162 @@
+import csv
+import gzip
+from collections import defaultdict
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from molecule_files import SHARED, needs_shared_data
+
+from equipool.experiments.molecules.data import (
+    ColumnSplit,
+    KeepUnsanitised,
+    RandomSplit,
+    ScaffoldSplit,
+    split_named,
+)
+from equipool.experiments.molecules.data.graphs import PARTS
+from equipool.experiments.molecules.data.groups import Groups
+from equipool.experiments.molecules.data.scaffolds import scaffold_of
+from equipool.experiments.molecules.data.smiles import read_smiles
+
+
+def scaffold_split_of_ogb(scaffolds, train=0.8, valid=0.1):
+    """As the code behind OGB's split does it, with dictionaries and lists."""
+    members = defaultdict(list)
+    for at, scaffold in enumerate(scaffolds):
+        members[scaffold].append(at)
+    ordered = sorted(members.values(), key=lambda found: (len(found), found[0]), reverse=True)
+    parts = {"train": [], "valid": [], "test": []}
+    for found in ordered:
+        if len(parts["train"]) + len(found) > train * len(scaffolds):
+            so_far = len(parts["train"]) + len(parts["valid"])
+            full = so_far + len(found) > (train + valid) * len(scaffolds)
+            parts["test" if full else "valid"] += found
+        else:
+            parts["train"] += found
+    return parts
+
+
+def as_lists(parts):
+    return {name: np.flatnonzero(parts == at).tolist() for at, name in enumerate(PARTS)}
+
+
+@given(st.lists(st.sampled_from("abcdefghijkl"), min_size=1, max_size=60))
+def test_scaffold_split_is_ogbs(scaffolds):
+    expected = {name: sorted(found) for name, found in scaffold_split_of_ogb(scaffolds).items()}
+    assert as_lists(ScaffoldSplit().divide(Groups(scaffolds))) == expected
+
+
+@pytest.mark.parametrize(("train", "valid"), [(0.5, 0.25), (0.6, 0.4), (1.0, 0.0)])
+def test_scaffold_split_has_the_shares_asked_for(train, valid):
+    scaffolds = list("aaaabbbccd") + [f"alone {at}" for at in range(90)]
+    expected = scaffold_split_of_ogb(scaffolds, train, valid)
+    found = as_lists(ScaffoldSplit(train, valid).divide(Groups(scaffolds)))
+    assert found == {name: sorted(positions) for name, positions in expected.items()}
+    assert len(found["train"]) == train * 100
+    assert len(found["valid"]) == valid * 100
+
+
+@needs_shared_data
+def test_scaffold_split_of_molhiv_is_the_official_one():
+    """All 41,127 molecules, those included that RDKit has come to refuse."""
+    from rdkit import rdBase
+
+    with gzip.open(SHARED / "molhiv.csv.gz", "rt") as file:
+        rows = list(csv.DictReader(file))
+    groups = Groups()
+    with rdBase.BlockLogs():
+        for row in rows:
+            smiles = row["smiles"]
+            molecule = read_smiles(smiles)[0] or KeepUnsanitised().rescue(smiles)
+            groups.extend([ScaffoldSplit().group(molecule, smiles, "")])
+    parts = ScaffoldSplit().divide(groups)
+    assert [PARTS[part] for part in parts] == [row["split"] for row in rows]
+    assert np.bincount(parts).tolist() == [32_901, 4_113, 4_113]
+
+
+def scaffold(smiles):
+    return scaffold_of(read_smiles(smiles)[0], smiles)
+
+
+def test_scaffolds_are_rings_and_what_links_them():
+    assert scaffold("Cc1cc(Oc2nccc(CCC)c2)ccc1") == "c1ccc(Oc2ccccn2)cc1"
+    assert scaffold("CCO") == scaffold("CCCC") == ""
+    assert scaffold("Cc1ccccc1") == scaffold("Oc1ccccc1CC")
+
+
+def test_scaffolds_keep_chirality():
+    left, right = "O=C1N[C@H](C2CCCCC2)CO1", "O=C1N[C@@H](C2CCCCC2)CO1"
+    assert "@" in scaffold(left)
+    assert scaffold(left) != scaffold(right)
+
+
+def test_a_molecule_whose_scaffold_cannot_be_taken_is_alone():
+    first, second = (
+        "CC(c1cccs1)=[N+]1[N-]C(N)=[S+][AlH3-]12[OH+]B(c1ccccc1)[OH+]2",
+        "CC(c1ccccn1)=[N+]1[N-]C(N)=[S+][AlH3-]12[OH+]B(c1ccccc1)[OH+]2",
+    )
+    rescued = [KeepUnsanitised().rescue(smiles) for smiles in (first, second)]
+    assert scaffold_of(rescued[0], first) == f"alone: {first}"
+    assert scaffold_of(rescued[0], first) != scaffold_of(rescued[1], second)
+
+
+@pytest.mark.parametrize("number", [1, 2, 9, 100, 1001])
+def test_random_split_has_its_shares(number):
+    parts = RandomSplit(seed=3).divide(Groups([""] * number))
+    assert len(parts) == number
+    counts = np.bincount(parts, minlength=3)
+    assert counts[0] == round(0.8 * number)
+    assert counts[:2].sum() == round(0.9 * number)
+
+
+def test_random_split_follows_its_seed():
+    groups = Groups([""] * 200)
+    first = RandomSplit(seed=0).divide(groups)
+    assert (RandomSplit(seed=0).divide(groups) == first).all()
+    assert (RandomSplit(seed=1).divide(groups) != first).any()
+    assert 0 < (first[:100] == 2).sum() < 20, "a shuffled test part is not at one end"
+
+
+def test_a_column_says_the_split():
+    split = ColumnSplit("fold")
+    assert split.column == "fold"
+    cells = ["train", "Test", " valid ", "val", "dev", "validation", "training"]
+    for cell in cells:
+        split.check_cell(cell)
+    groups = Groups(split.group(None, "", cell) for cell in cells)
+    assert [PARTS[part] for part in split.divide(groups)] == [
+        "train", "test", "valid", "valid", "valid", "valid", "train",
+    ]  # fmt: skip
+    for cell in ("", "trian", "0"):
+        with pytest.raises(ValueError, match=f"'fold' is the split: .*found '{cell}'"):
+            split.check_cell(cell)
+
+
+def test_splits_by_name():
+    assert split_named("scaffold") == ScaffoldSplit()
+    assert split_named("random") == RandomSplit()
+    assert split_named("Scaffold") == ScaffoldSplit()
+    assert split_named("RANDOM") == RandomSplit()
+    assert split_named("Fold") == ColumnSplit("Fold")
+    assert split_named("fold") == ColumnSplit("fold")
+    assert split_named("fold").column == "fold"
+    assert ScaffoldSplit().column is None
+
+
+@pytest.mark.parametrize("split", [ScaffoldSplit, RandomSplit])
+@pytest.mark.parametrize(("train", "valid"), [(0.0, 0.5), (0.8, 0.3), (0.8, -0.1)])
+def test_shares_that_make_no_sense_are_refused(split, train, valid):
+    with pytest.raises(ValueError, match="train and valid: expected shares"):
+        split(train=train, valid=valid)
+
+
+@given(st.lists(st.text(max_size=3), max_size=30))
+def test_groups_number_names_as_they_appear(names):
+    groups = Groups(names[:10])
+    groups.extend(names[10:])
+    order = list(dict.fromkeys(names))
+    assert groups.names == order
+    assert groups.numbers.tolist() == [order.index(name) for name in names]
+    assert len(groups) == len(names)

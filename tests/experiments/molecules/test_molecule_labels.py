@@ -1,0 +1,87 @@
+"""Losses and scores of labels, some of which are missing."""
+
+import math
+
+import pytest
+import torch
+
+from equipool.experiments.molecules.labels import BinaryLabels, NumericLabels, usual_measure
+
+NAN = math.nan
+BINARY = torch.tensor([[0.0, 1.0], [1.0, NAN], [NAN, NAN], [1.0, 0.0]])
+NUMBERS = torch.tensor([[10.0, -3.0], [14.0, NAN], [NAN, NAN], [12.0, 5.0]])
+
+
+def each_kind():
+    return [(BinaryLabels(), BINARY), (NumericLabels(NUMBERS, ("a", "b")), NUMBERS)]
+
+
+@pytest.mark.parametrize(("labels", "values"), each_kind(), ids=["binary", "numeric"])
+def test_missing_labels_carry_neither_loss_nor_gradient(labels, values):
+    prediction = torch.randn(4, 2, requires_grad=True)
+    losses = labels.losses(prediction, values)
+    missing = values.isnan()
+    assert not losses[missing].any()
+    assert (losses[~missing] > 0).all()
+    losses.sum().backward()
+    assert not prediction.grad[missing].any()
+    assert (prediction.grad[~missing] != 0).all()
+
+
+@pytest.mark.parametrize(("labels", "values"), each_kind(), ids=["binary", "numeric"])
+def test_a_label_that_is_there_counts_as_if_none_were_missing(labels, values):
+    prediction = torch.randn(4, 2)
+    alone = labels.loss(prediction[3:], values[3:])
+    torch.testing.assert_close(labels.losses(prediction, values)[3:], alone)
+
+
+def test_the_loss_of_binary_labels_is_the_cross_entropy():
+    prediction = torch.tensor([[0.3], [-2.0]])
+    expected = -torch.tensor([[torch.sigmoid(torch.tensor(0.3)).log()],
+                              [(1 - torch.sigmoid(torch.tensor(-2.0))).log()]])  # fmt: skip
+    found = BinaryLabels().losses(prediction, torch.tensor([[1.0], [0.0]]))
+    torch.testing.assert_close(found, expected)
+
+
+def test_numbers_are_measured_in_deviations():
+    labels = NumericLabels(NUMBERS, ("a", "b"))
+    deviation = torch.tensor([(8 / 3) ** 0.5, 4.0])
+    found = labels.losses(torch.tensor([[11.0, 1.0]]), torch.tensor([[10.0, -3.0]]))
+    torch.testing.assert_close(found, torch.tensor([[1.0, 4.0]]) / deviation)
+    z = torch.tensor([[0.0, 0.0], [1.0, -1.0]])
+    expected = torch.tensor([[12.0, 1.0], [12 + (8 / 3) ** 0.5, -3.0]])
+    torch.testing.assert_close(labels.units()(z), expected)
+
+
+def test_scores_of_binary_labels():
+    prediction = torch.tensor([[0.1, 0.2], [0.3, 0.9], [0.0, 0.0], [0.2, 0.1]])
+    for measure in ("roc_auc", "average_precision"):
+        found = BinaryLabels(measure).measures(prediction, BINARY)
+        assert found["roc_auc"] == 1.0
+        assert found["score"] == found[measure]
+    present = ~BINARY.isnan()
+    losses = BinaryLabels().losses(prediction, BINARY)
+    assert found["loss"] == pytest.approx(float(losses.sum() / present.sum()))
+
+
+def test_of_an_error_less_is_better():
+    labels = NumericLabels(NUMBERS, ("a", "b"))
+    found = labels.scores(torch.nan_to_num(NUMBERS) + torch.tensor([1.0, 2.0]), NUMBERS)
+    assert found["mae_a"] == pytest.approx(1.0)
+    assert found["mae_b"] == pytest.approx(2.0)
+    assert found["mae"] == pytest.approx((1 / (8 / 3) ** 0.5 + 2 / 4) / 2)
+    assert found["score"] == -found["mae"]
+
+
+@pytest.mark.parametrize("values", [torch.ones(3, 2), torch.full((3, 2), NAN), torch.ones(0, 2)])
+def test_where_there_is_nothing_to_measure_it_is_not_a_number(values):
+    found = BinaryLabels().measures(torch.zeros(len(values), 2), values)
+    assert math.isnan(found["score"])
+    if not len(values):
+        numeric = NumericLabels(NUMBERS, ("a", "b")).measures(torch.zeros(0, 2), values)
+        assert all(math.isnan(value) for value in numeric.values())
+
+
+def test_data_sets_are_judged_as_is_usual():
+    assert usual_measure("molhiv") == usual_measure("tox21") == usual_measure(None) == "roc_auc"
+    assert usual_measure("molpcba") == usual_measure("toxcast") == "average_precision"

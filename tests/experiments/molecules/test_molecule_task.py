@@ -1,0 +1,360 @@
+"""The task on molecules: its fields, its batches, its loss, its evaluation."""
+
+import dataclasses
+import json
+import math
+
+import pytest
+import torch
+
+from equipool import EquilibriumAggregation
+from equipool.experiments.data_folder import using_data_folder
+from equipool.experiments.molecules import predict_molecules
+from equipool.experiments.molecules.data import (
+    CsvSource,
+    KeepUnsanitised,
+    LeaveOut,
+    RandomSplit,
+    ScaffoldSplit,
+)
+from equipool.experiments.molecules.data.metrics import mean_roc_auc
+from equipool.experiments.registry import TASKS, MoleculeTask
+from equipool.training.config import TrainingConfig, run_config, task_from_config
+from equipool.training.task import Shard
+from generated_molecules import generated, serve
+
+CPU = torch.device("cpu")
+TINY = MoleculeTask(
+    "sum", batch_size=4, width=6, depth=2, potential=(8, 6, 3), inner_steps=2, local_steps=2
+)
+
+
+@pytest.fixture
+def molecules(tmp_path, monkeypatch):
+    found = generated(60)
+    serve(found, monkeypatch)
+    with using_data_folder(tmp_path):
+        yield found
+
+
+def batch(task, step=0, shard=None):
+    found = task.batches(step, 1, CPU, shard or Shard())
+    return {name: values[0] for name, values in found.items()}
+
+
+def network(task):
+    torch.manual_seed(0)
+    return task.network()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("depth", 0, "1 or more"),
+        ("width", 0, "1 or more"),
+        ("inner_steps", -1, "0 or more"),
+        ("local_aux_weight", -1.0, "0 or more"),
+        ("dropout", 1.0, "at least 0 and less than 1"),
+        ("train_limit", 0, "1 or more, or None"),
+        ("convolution", "gat", "one of"),
+        ("aggregation", "median", "one of"),
+        ("local_aggregation", "mean", "one of"),
+        ("dataset", "zinc", "one of"),
+        ("kind", "ranking", "one of"),
+        ("labels", "a,b", "None where csv is not given"),
+        ("smiles", "smiles", "None where csv is not given"),
+        ("split", "scaffold", "None where csv is not given"),
+        ("kind", "regression", "None where csv is not given"),
+    ],
+)
+def test_what_cannot_be_is_refused(name, value, expected):
+    with pytest.raises(ValueError, match=f"{name} is {value!r}, expected {expected}"):
+        MoleculeTask(**{name: value})
+
+
+def test_it_is_known_by_its_name():
+    assert TASKS["molecules"] is MoleculeTask
+
+
+def test_its_fields_survive_json(molecules):
+    config = run_config(TINY, TrainingConfig(steps=1))
+    assert task_from_config(json.loads(json.dumps(config))) == TINY
+
+
+def test_the_paper():
+    task = MoleculeTask.paper()
+    assert (task.dataset, task.batch_size) == ("molpcba", 8)
+    assert (task.depth, task.width, task.dropout) == (5, 300, 0.5)
+    assert (task.potential, task.inner_steps, task.local_steps) == ((600, 300, 32), 15, 15)
+    assert (task.readout_aux_weight, task.local_aux_weight) == (1.0, 1e-4)
+
+
+def test_a_table_is_a_source(tmp_path, monkeypatch):
+    assert TINY.source() == "molhiv"
+    monkeypatch.chdir(tmp_path)
+    table = str(tmp_path / "a.csv")
+    own = dataclasses.replace(TINY, csv="a.csv", smiles="S", labels="x, y", kind="regression")
+    assert own.source() == CsvSource(table, "S", ("x", "y"), ScaffoldSplit(), "regression")
+    other = dataclasses.replace(own, labels=None, smiles=None, split="random", kind=None)
+    assert other.source() == CsvSource(table, "smiles", None, RandomSplit())
+
+
+def test_a_table_is_found_from_elsewhere_and_is_no_data_set(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    own = MoleculeTask(csv="a.csv", dataset="molpcba")  # as of a preset
+    assert own == MoleculeTask(csv=str(tmp_path / "a.csv"))
+    assert own.dataset is None
+    saved = dataclasses.asdict(own)
+    monkeypatch.chdir(tmp_path.parent)
+    assert MoleculeTask(**saved) == own
+    assert own.source().location == tmp_path / "a.csv"
+
+
+def test_ogbs_own_names_are_known():
+    assert MoleculeTask(dataset="ogbg-molpcba") == MoleculeTask(dataset="molpcba")
+
+
+def test_a_virtual_node_needs_two_molecules(molecules):
+    with pytest.raises(ValueError, match="batch_size is 1, expected 2 or more with a virtual node"):
+        MoleculeTask(virtual_node=True, batch_size=1)
+    task = dataclasses.replace(TINY, virtual_node=True)
+    batch(task, shard=Shard(0, 2))
+    with pytest.raises(ValueError, match="batch_size is 4 in 4 processes, expected 2 or more"):
+        batch(task, shard=Shard(0, 4))
+
+
+def test_what_is_remembered_of_the_data(molecules):
+    found = run_config(TINY, TrainingConfig(steps=1))["data"]
+    fingerprint = found.pop("fingerprint")
+    assert found == {
+        "labels": ["label 0", "label 1"],
+        "kind": "classification",
+        "molecules": {"train": 36, "valid": 12, "test": 12},
+    }
+    assert len(fingerprint) == 16
+
+
+def test_molecules_that_rdkit_refuses_are_treated_as_in_the_data():
+    for dataset in ("molhiv", "molpcba"):
+        assert MoleculeTask(dataset=dataset).unparsable() == KeepUnsanitised()
+    for task in (MoleculeTask(dataset="tox21"), MoleculeTask(csv="a.csv")):
+        assert task.unparsable() == LeaveOut()
+
+
+def test_fields_reach_the_network(molecules):
+    task = dataclasses.replace(
+        TINY, aggregation="equilibrium", local_aggregation="equilibrium", convolution="gcn",
+        inner_steps=7, local_steps=3, inner_momentum=0.3, inner_max_step=0.5,
+        inner_curvature_safe=True, virtual_node=True, dropout=0.1, readout_dropout=0.2,
+        atom_dropout=0.3, potential_dropout=0.4,
+    )  # fmt: skip
+    found = network(task)
+    layers = [m for m in found.modules() if isinstance(m, EquilibriumAggregation)]
+    assert [layer.num_steps for layer in layers] == [3, 3, 7]
+    for layer in layers:
+        assert layer.solver.momentum.item() == pytest.approx(0.3)
+        assert layer.solver.max_step == 0.5
+        assert layer.solver.curvature_safe
+        assert layer.potential.hidden == (8, 6, 3)
+        assert layer.potential.dropout == 0.4
+    other = network(dataclasses.replace(task, local_potential=(5, 4)))
+    layers = [m for m in other.modules() if isinstance(m, EquilibriumAggregation)]
+    assert [layer.potential.hidden for layer in layers] == [(5, 4), (5, 4), (8, 6, 3)]
+    assert type(found.convolutions[0]).__name__ == "GCNConvolution"
+    assert found.virtual_node is not None
+    assert (found.dropout.p, found.readout_dropout.p, found.atom_dropout) == (0.1, 0.2, 0.3)
+    assert found.head.out_features == molecules.num_labels
+
+
+def test_batches_are_a_function_of_seed_and_step(molecules):
+    many = TINY.batches(0, 40, CPU, Shard())
+    some = TINY.batches(17, 5, CPU, Shard())
+    for name, values in some.items():
+        assert torch.equal(values, many[name][17:22])
+    other = dataclasses.replace(TINY, seed=1).batches(0, 40, CPU, Shard())
+    assert not torch.equal(other["molecules"], many["molecules"])
+
+
+def test_only_training_molecules_are_trained_on(molecules):
+    found = TINY.batches(0, 40, CPU, Shard())["molecules"]
+    assert set(found[found >= 0].tolist()) == set(molecules.split["train"].tolist())
+    limited = dataclasses.replace(TINY, train_limit=5)
+    few = limited.batches(0, 40, CPU, Shard())["molecules"]
+    assert len(set(few[few >= 0].tolist())) == 5
+    assert set(few[few >= 0].tolist()) < set(molecules.split["train"].tolist())
+
+
+def test_the_loss_is_the_mean_over_labels_that_are_there(molecules):
+    model = network(TINY).eval()
+    given = batch(TINY)
+    positions = given["molecules"][given["molecules"] >= 0]
+    assert molecules.labels[positions].isnan().any()
+    prediction = predict_molecules(model, molecules.select(positions), CPU)
+    labels = molecules.labels[positions]
+    known = ~labels.isnan()
+    assert given["present"] == known.sum()
+    expected = torch.nn.functional.binary_cross_entropy_with_logits(
+        prediction[known], labels[known]
+    )
+    found = TINY.loss(model, given)
+    torch.testing.assert_close(found.value, expected)
+    torch.testing.assert_close(found.metrics["label_loss"], expected)
+    assert list(found.metrics) == ["label_loss"]
+
+
+def test_auxiliary_losses_have_weights_of_their_own(molecules):
+    both = dataclasses.replace(
+        TINY, aggregation="equilibrium", local_aggregation="equilibrium", dropout=0.0,
+        readout_aux_weight=0.0, local_aux_weight=0.0,
+    )  # fmt: skip
+    model, given = network(both).eval(), batch(both)
+    plain = both.loss(model, given)
+    assert plain.value == plain.metrics["label_loss"]
+    for name in ("readout_aux", "local_aux"):
+        aux = plain.metrics[f"{name}_loss"]
+        assert aux > 0
+        weight = 5 / aux.item()
+        weighed = dataclasses.replace(both, **{f"{name}_weight": weight}).loss(model, given)
+        assert (weighed.value - plain.value).item() == pytest.approx(5, rel=1e-4)
+    assert plain.metrics["readout_aux_loss"] != plain.metrics["local_aux_loss"]
+
+
+def test_parts_of_a_batch_have_the_loss_of_the_whole(molecules):
+    model = network(TINY).eval()
+    for step in range(8):
+        whole = TINY.loss(model, batch(TINY, step)).value
+        parts = [TINY.loss(model, batch(TINY, step, Shard(rank, 2))).value for rank in range(2)]
+        torch.testing.assert_close(sum(parts) / 2, whole)
+
+
+def test_so_have_parts_of_a_batch_with_fewer_labels_than_parts(tmp_path, monkeypatch):
+    found = generated(60)
+    found.labels[:] = math.nan
+    found.labels[::6, 0] = 1
+    serve(found, monkeypatch)
+    numbers = set()
+    with using_data_folder(tmp_path):
+        model = network(TINY).eval()
+        for step in range(8):
+            joined = batch(TINY, step)
+            whole = TINY.loss(model, joined).value
+            parts = [TINY.loss(model, batch(TINY, step, Shard(rank, 4))).value for rank in range(4)]
+            torch.testing.assert_close(sum(parts) / 4, whole)
+            positions = joined["molecules"][joined["molecules"] >= 0]
+            numbers.add(int((~found.labels[positions].isnan()).sum()))
+    assert {0, 1} < numbers
+
+
+def test_a_network_without_a_virtual_node_makes_none(monkeypatch):
+    monkeypatch.setattr("equipool.experiments.molecules.task.VirtualNode", None)
+    assert TINY.make_network(1, None).virtual_node is None
+
+
+def test_training_without_a_label_is_refused(tmp_path, monkeypatch):
+    found = generated(40)
+    found.labels[found.split["train"]] = math.nan
+    serve(found, monkeypatch)
+    expected = "no label is known of the 24 training molecules"
+    with using_data_folder(tmp_path), pytest.raises(ValueError, match=expected):
+        TINY.facts()
+
+
+def test_what_a_captured_step_reads_stays_where_it_is(tmp_path, monkeypatch):
+    serve(generated(20, kind="regression"), monkeypatch)
+    with using_data_folder(tmp_path):
+        task = dataclasses.replace(TINY, seed=1000)
+        deviation, arrays = task.prepared().labels(CPU).deviation, task.data().storage(CPU).arrays
+        for seed in range(100):
+            dataclasses.replace(TINY, seed=seed).prepared().labels(CPU)
+        for other in range(20):
+            with using_data_folder(tmp_path / str(other)):
+                task.data()
+        task.facts()
+        assert task.prepared().labels(CPU).deviation is deviation
+        assert task.data().storage(CPU).arrays is arrays
+
+
+def test_long_molecules_are_predicted_a_few_at_a_time(molecules, monkeypatch):
+    model = network(TINY).eval()
+    expected = predict_molecules(model, molecules, CPU)
+    longest = int(molecules.num_atoms.max())
+    monkeypatch.setattr("equipool.experiments.molecules.predicting.ATOMS_AT_ONCE", 7 * longest + 1)
+    sizes = []
+    model.register_forward_pre_hook(lambda _, given: sizes.append(given[0].num_molecules))
+    torch.testing.assert_close(predict_molecules(model, molecules, CPU), expected)
+    assert set(sizes) == {7}
+    monkeypatch.setattr("equipool.experiments.molecules.predicting.ATOMS_AT_ONCE", 1)
+    torch.testing.assert_close(predict_molecules(model, molecules, CPU), expected)
+
+
+def test_every_molecule_is_evaluated_once(molecules, monkeypatch):
+    monkeypatch.setattr("equipool.experiments.molecules.predicting.MOLECULES_AT_ONCE", 5)
+    monkeypatch.setattr("equipool.experiments.molecules.predicting.BATCHES_AT_ONCE", 2)
+    model = network(TINY).eval()
+    sizes = []
+    model.register_forward_pre_hook(
+        lambda _, given: sizes.append((given[0].atoms.shape, int(given[0].molecule_mask.sum())))
+    )
+    metrics = TINY.evaluate(model, CPU)
+    parts = {part: molecules.split[part] for part in ("valid", "test")}
+    assert sum(number for _, number in sizes) == sum(len(part) for part in parts.values())
+    assert len({shape for shape, _ in sizes}) == 1
+    assert len(sizes) > 4
+    for part, positions in parts.items():
+        alone = torch.cat([predict_molecules(model, molecules.one(i), CPU) for i in positions])
+        labels = molecules.labels[positions]
+        assert metrics[f"{part}_roc_auc"] == pytest.approx(mean_roc_auc(alone, labels))
+        assert metrics[f"{part}_score"] == metrics[f"{part}_roc_auc"]
+        known = ~labels.isnan()
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(alone[known], labels[known])
+        assert metrics[f"{part}_loss"] == pytest.approx(loss.item(), rel=1e-5)
+    assert TINY.monitor in metrics
+
+
+def test_the_evaluation_does_not_depend_on_the_seed(molecules):
+    model = network(TINY).eval()
+    again = dataclasses.replace(TINY, seed=5, batch_size=2).evaluate(model, CPU)
+    assert again == TINY.evaluate(model, CPU)
+
+
+def test_a_data_set_without_a_test_part_can_be_trained_on(tmp_path, monkeypatch):
+    found = generated(40)
+    found.split["test"] = found.split["test"][:0]
+    serve(found, monkeypatch)
+    with using_data_folder(tmp_path):
+        metrics = TINY.evaluate(network(TINY).eval(), CPU)
+    assert math.isnan(metrics["test_score"])
+    assert math.isfinite(metrics["valid_loss"])
+
+
+def test_numbers_are_predicted_in_their_units(tmp_path, monkeypatch):
+    found = generated(60, kind="regression")
+    serve(found, monkeypatch)
+    with using_data_folder(tmp_path):
+        model = network(TINY).eval()
+        metrics = TINY.evaluate(model, CPU)
+        given = batch(TINY)
+        loss = TINY.loss(model, given).value
+    training = found.labels[found.split["train"]]
+    mean = torch.stack([column[~column.isnan()].mean() for column in training.T])
+    torch.testing.assert_close(model.units.mean, mean)
+    prediction = predict_molecules(model, found, CPU)
+    assert 30 < prediction.mean() < 75  # the labels lie between 50 and 60
+    assert loss < 10
+    assert metrics["valid_score"] == -metrics["valid_mae"]
+    assert {f"test_mae_{name}" for name in found.label_names} < metrics.keys()
+
+
+def test_a_network_can_be_made_without_the_data():
+    model = MoleculeTask("mean", width=6, depth=1).make_network(3, None)
+    assert model.head.out_features == 3
+
+
+def test_several_data_folders_are_several_data_sets(tmp_path, monkeypatch):
+    for number in (20, 30):
+        folder = tmp_path / str(number)
+        serve(generated(number), monkeypatch)
+        with using_data_folder(folder):
+            assert len(TINY.data().molecules) == number
+    with using_data_folder(tmp_path / "20"):
+        assert len(TINY.data().molecules) == 20

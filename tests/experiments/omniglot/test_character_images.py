@@ -1,0 +1,88 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+import tiny_omniglot as tiny
+from equipool.experiments.omniglot.character_images import character_images, held_out
+from equipool.experiments.omniglot.images import shrink
+
+CPU = torch.device("cpu")
+REAL = Path(__file__).parents[3] / "shared" / "data" / "omniglot.npz"
+
+# Of the real data. Another choice would make older records the measurement of something else.
+PINNED = ("Anglo-Saxon_Futhorc/character14", "Anglo-Saxon_Futhorc/character19")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("omniglot")
+    tiny.write_archive(place)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EQUIPOOL_DATA", str(place))
+        yield place
+
+
+def names_of(data, part):
+    pool = data.pools[part]
+    return data.names[pool.first : pool.first + pool.characters]
+
+
+def test_the_parts_are_those_of_the_data_set():
+    data = character_images(12, 5, CPU)
+    train, validation, test = (names_of(data, part) for part in ("train", "validation", "test"))
+    assert list(test) == tiny.names("evaluation")
+    assert sorted(train + validation) == tiny.names("background")
+    assert not set(train) & set(validation)
+    assert len(validation) == 5
+    assert data.pixels.shape == (42 * tiny.DRAWINGS, 12, 12)
+    assert data.pixels.dtype == torch.uint8
+
+
+def test_images_belong_to_their_names():
+    data = character_images(12, 5, CPU)
+    images = {
+        name: torch.from_numpy(images)
+        for part in ("background", "evaluation")
+        for name, images in zip(tiny.names(part), tiny.drawings(part), strict=True)
+    }
+    found = data.pixels.view(42, tiny.DRAWINGS, 12, 12)
+    for name, own in zip(data.names, found, strict=True):
+        assert torch.equal(own, shrink(images[name], 12))
+
+
+def test_the_images_are_kept():
+    assert character_images(12, 5, CPU).pixels is character_images(12, 5, CPU).pixels
+    assert character_images(8, 5, CPU).pixels.shape[1:] == (8, 8)
+    assert character_images(12, 6, CPU).pools["validation"].characters == 6
+
+
+def test_another_folder_is_other_data(tmp_path, monkeypatch):
+    assert character_images(12, 5, CPU).pixels.any()
+    tiny.write_archive(tmp_path, images=0 * tiny.arrays()["images"])
+    monkeypatch.setenv("EQUIPOOL_DATA", str(tmp_path))
+    assert not character_images(12, 5, CPU).pixels.any()
+
+
+def test_names_alone_decide_what_is_held_out():
+    names = tuple(tiny.names("background"))
+    few, more = held_out(names, 4), held_out(names, 9)
+    assert set(few) < set(more)
+    assert len(more) == 9
+    backwards = held_out(names[::-1], 9)
+    assert {names[::-1][position] for position in backwards} == {names[p] for p in more}
+
+
+@pytest.mark.parametrize("number", [0, 30, 64])
+def test_not_all_can_be_held_out(number):
+    with pytest.raises(ValueError, match=f"validation_characters is {number}, expected 1 to 29"):
+        character_images(12, number, CPU)
+
+
+@pytest.mark.skipif(not REAL.exists(), reason=f"there is no {REAL.name} beside the checkout")
+def test_the_real_data(monkeypatch):
+    monkeypatch.setenv("EQUIPOOL_DATA", str(REAL.parent))
+    data = character_images(4, 64, CPU)
+    numbers = {part: pool.characters for part, pool in data.pools.items()}
+    assert numbers == {"train": 900, "validation": 64, "test": 659}
+    assert names_of(data, "validation")[:2] == PINNED

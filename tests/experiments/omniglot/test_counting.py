@@ -1,0 +1,90 @@
+from io import BytesIO
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from equipool.experiments.omniglot.character_images import CharacterImages
+from equipool.experiments.omniglot.character_pictures import COLORS, draw_set
+from equipool.experiments.omniglot.character_sets import CharacterSets, Pool
+from equipool.experiments.omniglot.counting import Counted, examination_of, metrics_of
+
+# True numbers, and what is said; of 3 there is no set.
+TRUE, SAID = [1, 1, 1, 2, 2, 4], [1, 2, 2, 2, 4, 4]
+PROBABILITY = [0.9, 0.5, 0.7, 0.6, 0.8, 0.9]
+
+
+def counted(true=TRUE, said=SAID, probability=PROBABILITY):
+    """Sets of three images each, with the answers said at these probabilities."""
+    images = torch.arange(3 * len(true)).view(-1, 3) % 24
+    logits = torch.tensor(
+        [
+            [p if answer == number else (1 - p) / 3 for number in (1, 2, 3, 4)]
+            for answer, p in zip(said, probability, strict=True)
+        ]
+    ).log()
+    return Counted(CharacterSets(images, torch.tensor(true)), logits.double())
+
+
+DATA = CharacterImages(
+    (torch.rand(24, 5, 5) * 255).to(torch.uint8), {"train": Pool(0, 12, 2)}, ("?",) * 12
+)
+
+
+def test_the_confusion_matrix():
+    expected = [[1, 2, 0, 0], [0, 1, 0, 1], [0, 0, 0, 0], [0, 0, 0, 1]]
+    assert counted().confusion().tolist() == expected
+
+
+def test_metrics():
+    found = metrics_of({"validation": counted(), "test": counted()})
+    assert found["validation_accuracy"] == found["test_accuracy"] == pytest.approx(0.5)
+    shares = {1: 1 / 3, 2: 1 / 2, 4: 1.0}
+    for number, share in shares.items():
+        assert found[f"test_accuracy_{number}"] == pytest.approx(share)
+    assert "test_accuracy_3" not in found
+    assert "validation_accuracy_1" not in found
+    chosen = torch.tensor([0.9, 0.5 / 3, 0.1, 0.6, 0.2 / 3, 0.9])
+    assert found["test_cross_entropy"] == pytest.approx(-chosen.log().mean().item(), rel=1e-5)
+
+
+def test_tables():
+    right, validation, test = examination_of(
+        {"validation": counted(), "test": counted([1], [1], [0.5])}, DATA
+    ).tables
+    assert right.headings == ("characters", "1", "2", "3", "4", "all")
+    assert right.rows[0] == pytest.approx(("validation", 1 / 3, 0.5, "-", 1.0, 0.5))
+    assert right.rows[1] == ("test", 1.0, "-", "-", "-", 1.0)
+    assert "validation" in validation.title
+    assert validation.rows[0] == pytest.approx(("1", 1 / 3, 2 / 3, 0.0, 0.0, 3))
+    assert validation.rows[2] == ("3", 0.0, 0.0, 0.0, 0.0, 0)
+    assert test.rows[0] == ("1", 1.0, 0.0, 0.0, 0.0, 1)
+
+
+def test_the_surest_mistakes_are_shown():
+    """One of each number; none where there is no mistake."""
+    (gallery,) = examination_of({"test": counted()}, DATA).galleries
+    assert [picture.caption for picture in gallery.pictures] == [
+        "1 taken for 2 (probability 0.70)",
+        "2 taken for 4 (probability 0.80)",
+    ]
+    images = counted().sets.images[2]
+    shown = np.asarray(Image.open(BytesIO(gallery.pictures[0].png)))
+    np.testing.assert_array_equal(shown, draw_set(DATA.pixels[images], images // 2).numpy())
+    assert examination_of({"test": counted([1], [1], [0.5])}, DATA).galleries == ()
+
+
+def test_a_set_is_drawn_by_characters():
+    images = torch.zeros(3, 4, 4, dtype=torch.uint8)
+    images[0, 1, 2] = 255
+    drawn = draw_set(images, torch.tensor([9, 5, 9]), columns=2, scale=1)
+    side = 4 + 2 * 3 + 3
+    assert drawn.shape == (2 * side, 2 * side, 3)
+    corners = [
+        drawn[row * side, column * side].tolist() for row, column in ((0, 0), (0, 1), (1, 0))
+    ]
+    assert corners == [list(COLORS[0]), list(COLORS[1]), list(COLORS[1])]  # 5, then 9 and 9
+    assert drawn[3 + 1, side + 3 + 2].tolist() == [0, 0, 0]  # the ink of the first 9
+    assert drawn[3 + 1, side + 3 + 1].tolist() == [255, 255, 255]
+    assert (drawn[side:, side:] == 255).all()  # no fourth

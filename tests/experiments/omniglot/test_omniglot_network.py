@@ -1,0 +1,121 @@
+import pytest
+import torch
+from torch.nn import functional
+
+from equipool.baselines import AGGREGATIONS, aggregation_from_name
+from equipool.experiments.equilibrium import equilibrium_layer
+from equipool.experiments.omniglot.network import ConvolutionalBlock, ImageEncoder, OmniglotNetwork
+
+
+def make_network(name):
+    torch.manual_seed(0)
+    if name == "equilibrium":
+        aggregation = equilibrium_layer(8, 8, (8, 8, 4), num_steps=3)
+    else:
+        aggregation = aggregation_from_name(name, 8, 8, set_size=6)
+    network = OmniglotNetwork(ImageEncoder(8, (4, 6), 8), aggregation, 8, 5, 12)
+    with torch.no_grad():
+        for block in network.encoder.blocks:
+            block.second.weight.normal_(std=0.3)  # zero at the start
+    return network.eval()
+
+
+@pytest.fixture(params=AGGREGATIONS)
+def network(request):
+    return make_network(request.param)
+
+
+def make_images(*shape):
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(256, (*shape, 8, 8), generator=generator).to(torch.uint8)
+
+
+def test_the_order_of_the_images_does_not_matter(network):
+    images = make_images(3, 6)
+    found = network(images)
+    assert found.shape == (3, 5)
+    shuffled = network(images[:, torch.tensor([4, 2, 0, 5, 3, 1])])
+    torch.testing.assert_close(shuffled, found, rtol=1e-3, atol=1e-4)
+    other = network(images.roll(1, dims=0))
+    assert (other - found).abs().max() > 1e-3
+
+
+def test_a_set_does_not_depend_on_the_others(network):
+    images = make_images(5, 6)
+    together = network(images)
+    alone = torch.cat([network(images[i : i + 1]) for i in range(5)])
+    torch.testing.assert_close(alone, together, rtol=1e-3, atol=1e-4)
+    among_others = network(torch.cat([images[:1], 255 - images[1:]]))
+    torch.testing.assert_close(among_others[0], together[0], rtol=1e-3, atol=1e-4)
+
+
+def test_every_parameter_is_trained(network):
+    network.train()
+    network(make_images(8, 6)).square().sum().backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in network.parameters())
+
+
+def test_a_block_by_hand():
+    block = ConvolutionalBlock(2, 3)
+    with torch.no_grad():
+        block.second.weight.normal_()
+        block.first.bias.normal_()
+    z = torch.randn(4, 2, 6, 6)
+    w, v, s = block.first, block.second, block.skip
+    branch = functional.conv2d(z.clamp(min=0), w.weight, w.bias, stride=2, padding=1)
+    branch = functional.conv2d(branch.clamp(min=0), v.weight, v.bias, padding=1)
+    patches = z.unfold(2, 2, 2).unfold(3, 2, 2)  # [n, in, h, w, 2, 2]
+    skip = torch.einsum("nihwab,oiab->nohw", patches, s.weight)
+    torch.testing.assert_close(block(z), skip + branch, rtol=1e-4, atol=1e-5)
+
+
+def test_it_starts_linear():
+    """So that embeddings of images differ as much as the images."""
+    encoder = ImageEncoder(8, (4, 6), 8).double()
+    a, b = torch.rand(2, 1, 1, 8, 8, dtype=torch.float64)
+    zero = encoder(torch.zeros_like(a))
+    torch.testing.assert_close(encoder(a + b) + zero, encoder(a) + encoder(b))
+
+
+def test_sizes_are_the_papers():
+    encoder = ImageEncoder(32, (16, 32, 64), 256)
+    assert [block.first.weight.shape[:1].numel() for block in encoder.blocks] == [16, 32, 64]
+    for block in encoder.blocks:
+        assert block.first.kernel_size == block.second.kernel_size == (3, 3)
+        assert block.first.stride == (2, 2)
+    assert encoder.blocks(torch.rand(2, 1, 32, 32)).shape == (2, 64, 4, 4)
+    assert (encoder.linear.in_features, encoder.linear.out_features) == (1024, 256)
+
+
+def test_ink_is_one():
+    """Full ink, 255, is what the encoder gets as 1."""
+    network = make_network("sum")
+    seen = []
+    network.encoder.blocks.register_forward_pre_hook(lambda module, given: seen.append(given[0]))
+    images = torch.zeros(1, 2, 8, 8, dtype=torch.uint8)
+    images[0, 1] = 255
+    network(images)
+    assert torch.equal(seen[0][0], torch.zeros(1, 8, 8))
+    assert torch.equal(seen[0][1], torch.ones(1, 8, 8))
+
+
+def test_other_precisions():
+    network = make_network("mean")
+    expected = network(make_images(2, 6))
+    half = make_network("mean").to(torch.bfloat16)
+    assert half(make_images(2, 6)).dtype == torch.bfloat16
+    torch.testing.assert_close(half(make_images(2, 6)).float(), expected, rtol=0.1, atol=0.1)
+
+
+@pytest.mark.parametrize(
+    ("image_size", "channels", "message"),
+    [
+        (30, (16, 32, 64), "image_size is 30, expected a multiple of 8"),
+        (0, (16,), "image_size is 0, expected a multiple of 2"),
+        (32, (), r"channels is \(\), expected one or more"),
+        (32, (4, 0), r"channels is \(4, 0\), expected one or more, each 1 or more"),
+    ],
+)
+def test_sizes_that_cannot_be_are_refused(image_size, channels, message):
+    with pytest.raises(ValueError, match=message):
+        ImageEncoder(image_size, channels, 8)

@@ -1,0 +1,268 @@
+import dataclasses
+import json
+
+import pytest
+import torch
+from torch import nn
+
+import tiny_omniglot as tiny
+from equipool import EquilibriumAggregation, LearnedStart
+from equipool.baselines import AGGREGATIONS
+from equipool.experiments.omniglot.task import held_out_sets
+from equipool.experiments.registry import TASKS, OmniglotTask
+from equipool.training import Shard
+from equipool.training.config import task_from_config
+
+CPU = torch.device("cpu")
+SMALL = OmniglotTask(
+    aggregation="mean",
+    embedding=8,
+    batch_size=6,
+    set_size=5,
+    max_classes=3,
+    image_size=8,
+    validation_characters=6,
+    encoder=(4, 4),
+    head_width=8,
+    potential=(8, 8, 4),
+    inner_steps=2,
+    evaluation_sets=200,
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def data(tmp_path_factory):
+    """The tiny data set, at the task's size."""
+    place = tmp_path_factory.mktemp("omniglot")
+    tiny.write_archive(place)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EQUIPOOL_DATA", str(place))
+        yield SMALL.data(CPU)
+
+
+def batches(task, first_step, num_steps, shard=None):
+    return task.batches(first_step, num_steps, CPU, shard or Shard())
+
+
+def assert_equal(found, expected):
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[key], expected[key]) for key in expected)
+
+
+def distinct(images):
+    """How many different characters are in each set of images, looked up one by one."""
+    return torch.tensor([len({image // tiny.DRAWINGS for image in row}) for row in images.tolist()])
+
+
+class Constant(nn.Module):
+    """Says 2, whatever it sees."""
+
+    def forward(self, images):
+        return torch.tensor([0.0, 1.0, 0.5]).expand(len(images), 3)
+
+
+class Knowing(nn.Module):
+    """Knows every drawing by heart."""
+
+    def __init__(self, data):
+        super().__init__()
+        self.known = {bytes(image.flatten()): i for i, image in enumerate(data.pixels)}
+
+    def forward(self, images):
+        found = [[self.known[bytes(image.flatten())] for image in row] for row in images]
+        return nn.functional.one_hot(distinct(torch.tensor(found)) - 1, 3).double() * 50
+
+
+def test_it_is_listed():
+    assert TASKS["omniglot"] is OmniglotTask
+    assert OmniglotTask.lower_is_better is False
+
+
+def test_labels_are_right_and_all_characters_are_to_be_trained_on(data):
+    batch = batches(SMALL, 0, 50)
+    assert batch["images"].shape == (50, 6, 5)
+    assert batch["num_classes"].shape == (50, 6)
+    assert torch.equal(distinct(batch["images"].flatten(0, 1)), batch["num_classes"].flatten())
+    characters = set((batch["images"] // tiny.DRAWINGS).flatten().tolist())
+    pool = data.pools["train"]
+    assert characters == set(range(pool.first, pool.first + pool.characters))
+    names = {data.names[character] for character in characters}
+    assert not names & set(tiny.names("evaluation"))
+
+
+def test_every_part_is_evaluated_on_its_own_characters(data):
+    seen = {}
+    for part, pool in data.pools.items():
+        sets = SMALL.held_out(part, CPU)
+        assert sets.images.shape == (200, 5)
+        assert torch.equal(distinct(sets.images), sets.num_classes)
+        seen[part] = set((sets.images // tiny.DRAWINGS).flatten().tolist())
+        assert seen[part] == set(range(pool.first, pool.first + pool.characters))
+    assert not seen["train"] & seen["validation"]
+    assert not seen["test"] & (seen["train"] | seen["validation"])
+
+
+def test_a_chunk_belongs_to_the_seed_and_its_first_step():
+    first = batches(SMALL, 40, 20)
+    torch.rand(3)
+    assert_equal(batches(SMALL, 40, 20), first)
+    for other in (batches(SMALL, 60, 20), batches(dataclasses.replace(SMALL, seed=1), 40, 20)):
+        assert (other["images"] == first["images"]).float().mean() < 0.1
+
+
+def test_drawing_leaves_torchs_own_stream_alone():
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    torch.manual_seed(0)
+    batches(SMALL, 0, 3)
+    held_out_sets.cache_clear()
+    SMALL.held_out("test", CPU)
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_shards_join_to_the_whole(world):
+    whole = batches(SMALL, 5, 10)
+    shards = [batches(SMALL, 5, 10, Shard(rank, world)) for rank in range(world)]
+    assert_equal({key: torch.cat([s[key] for s in shards], dim=1) for key in whole}, whole)
+
+
+def test_loss_is_the_cross_entropy(data):
+    batch = {key: value[0] for key, value in batches(SMALL, 0, 1).items()}
+    logits = torch.tensor([0.0, 1.0, 0.5]).double()
+    chosen = torch.stack([logits[number - 1] for number in batch["num_classes"]])
+    loss = SMALL.loss(Constant(), batch)
+    expected = (logits.exp().sum().log() - chosen).mean()
+    assert loss.value.item() == pytest.approx(expected.item(), rel=1e-6)
+    right = (batch["num_classes"] == 2).double().mean()
+    assert loss.metrics["accuracy"].item() == pytest.approx(right.item())
+    assert SMALL.loss(Knowing(data), batch).metrics["accuracy"].item() == 1
+
+
+def test_evaluation_of_a_constant():
+    metrics = SMALL.evaluate(Constant(), CPU)
+    for part in ("train", "validation", "test"):
+        numbers = SMALL.held_out(part, CPU).num_classes
+        share = (numbers == 2).double().mean().item()
+        assert 0.2 < share < 0.5
+        assert metrics[f"{part}_accuracy"] == pytest.approx(share)
+        logits = torch.tensor([0.0, 1.0, 0.5]).expand(200, 3)
+        entropy = nn.functional.cross_entropy(logits, numbers - 1).item()
+        assert metrics[f"{part}_cross_entropy"] == pytest.approx(entropy, rel=1e-5)
+    by_count = [metrics[f"test_accuracy_{number}"] for number in (1, 2, 3)]
+    assert by_count == [0, 1, 0]
+    assert len(metrics) == 9
+    assert set(OmniglotTask.reported) | {OmniglotTask.monitor} <= set(metrics)
+
+
+def test_evaluation_of_the_truth(data):
+    metrics = SMALL.evaluate(Knowing(data), CPU)
+    accuracies = [value for name, value in metrics.items() if "accuracy" in name]
+    assert accuracies == [1] * 6
+    assert metrics["test_cross_entropy"] < 1e-12
+
+
+def test_evaluation_does_not_depend_on_the_seed():
+    network = SMALL.network()
+    other = dataclasses.replace(SMALL, seed=9, batch_size=2)
+    before = SMALL.evaluate(network, CPU)
+    held_out_sets.cache_clear()
+    assert other.evaluate(network, CPU) == before
+
+
+def test_evaluation_in_parts_is_evaluation_of_the_whole(monkeypatch):
+    network = SMALL.network()
+    whole = SMALL.evaluate(network, CPU)
+    monkeypatch.setattr("equipool.experiments.omniglot.task.SETS_AT_ONCE", 70)
+    assert SMALL.evaluate(network, CPU) == pytest.approx(whole, rel=1e-5)
+
+
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+def test_every_aggregation_trains(aggregation):
+    task = dataclasses.replace(SMALL, aggregation=aggregation)
+    torch.manual_seed(0)
+    network = task.network()
+    batch = {key: value[0] for key, value in batches(task, 0, 1).items()}
+    task.loss(network, batch).value.backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in network.parameters())
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"aggregation": "summ"}, "aggregation is 'summ', expected one of"),
+        ({"max_classes": 6}, "max_classes is 6, expected at most 5"),
+        ({"inner_steps": -1}, "inner_steps is -1, expected 0 or more"),
+        ({"batch_size": 0}, "batch_size is 0, expected 1 or more"),
+        ({"validation_characters": 0}, "validation_characters is 0, expected 1 or more"),
+        ({"validation_characters": 2}, "validation_characters is 2, expected at least 3"),
+        ({"evaluation_sets": 0}, "evaluation_sets is 0, expected 1 or more"),
+    ],
+)
+def test_values_that_cannot_be_are_refused(changed, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(SMALL, **changed)
+
+
+def test_a_run_remembers_its_images(tmp_path, monkeypatch):
+    """The same characters, one of them drawn otherwise, are other data."""
+    known = SMALL.facts()
+    assert known["characters"] == {"train": 24, "validation": 6, "test": 12}
+    assert known == dataclasses.replace(SMALL, seed=5, aggregation="sum").facts()
+    images = tiny.arrays()["images"]
+    images[-1, -1] = 1 - images[-1, -1]
+    tiny.write_archive(tmp_path, images=images)
+    monkeypatch.setenv("EQUIPOOL_DATA", str(tmp_path))
+    assert SMALL.facts()["fingerprint"] != known["fingerprint"]
+
+
+def test_sizes_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match="image_size is 10, expected a multiple of 4"):
+        dataclasses.replace(SMALL, image_size=10).network()
+
+
+def test_fields_survive_json():
+    task = OmniglotTask.quick("attention", seed=3)
+    saved = json.loads(json.dumps(dataclasses.asdict(task)))
+    assert task_from_config({"task": "omniglot", "fields": saved}) == task
+
+
+def test_the_papers_values():
+    task = OmniglotTask.paper()
+    assert (task.batch_size, task.set_size, task.max_classes, task.image_size) == (8, 16, 10, 32)
+    network = task.network()
+    layer = network.aggregation
+    assert isinstance(layer, EquilibriumAggregation)
+    assert layer.potential.hidden == (512, 512, 32)
+    assert (layer.in_channels, layer.out_channels, layer.num_steps) == (256, 256, 10)
+    assert OmniglotTask.paper("attention", seed=2).network().aggregation.heads == 4
+    assert [linear.out_features for linear in network.head.linears] == [128, 10]
+
+
+def test_fields_reach_the_network():
+    task = dataclasses.replace(
+        SMALL,
+        aggregation="equilibrium",
+        inner_learning_rate=0.02,
+        inner_momentum=0.5,
+        inner_max_step=0.25,
+        inner_curvature_safe=True,
+        start_value=1.0,
+        regularizer_weight=0.3,
+    )
+    network = task.network()
+    layer = network.aggregation
+    assert layer.potential.hidden == (8, 8, 4)
+    assert (layer.num_steps, layer.in_channels, layer.out_channels) == (2, 8, 8)
+    assert layer.solver.learning_rate.item() == pytest.approx(0.02)
+    assert layer.solver.momentum.item() == pytest.approx(0.5)
+    assert (layer.solver.max_step, layer.solver.curvature_safe) == (0.25, True)
+    assert layer.regularizer.weight.item() == pytest.approx(0.3)
+    assert isinstance(layer.start, LearnedStart)
+    assert [block.first.out_channels for block in network.encoder.blocks] == [4, 4]
+    assert [linear.out_features for linear in network.head.linears] == [8, 3]
+
+
+def test_scaled_sum_divides_by_the_size_of_the_sets():
+    network = dataclasses.replace(SMALL, aggregation="scaled-sum").network()
+    assert network.aggregation.scale == pytest.approx(1 / 5)
