@@ -21,14 +21,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from changed_settings import Changed, changed_groups
+from page_tables import group_by, ran_on, read_folder, refresh_page, span
+from step_times import check_solo_runs, with_solo_times
+
 from equipool.experiments.median.data import DISTRIBUTIONS
 from equipool.report import RunResult, Summary
-from equipool.report.alone import check_timed, timed
-from equipool.report.changed import Changed, changed_groups
+from equipool.report.curves import draw_curves, draw_inner, inner_curves
 from equipool.report.groups import Group, mean_of
-from equipool.report.pictures import draw_curves, draw_inner, inner_lines
-from equipool.report.recorded import group_by, ran_on, recorded, refresh_page, span
-from equipool.report.summary import number, spread
+from equipool.report.tables import number, spread
 
 FIGURES = Path(__file__).parent
 PAGE = FIGURES.parent / "reproduction" / "median.md"
@@ -112,7 +113,7 @@ def seconds(groups: Sequence[Group]) -> Summary:
     the shortest; and at which step that was."""
     whole = sorted({max(run.training_seconds for run in group.runs) for group in groups})
     moments = [whole[0] / 2, *whole] if whole else []
-    headings = ("D", "method", "ms a step", *(f"after {moment:,.0f} s" for moment in moments))
+    headings = ("D", "method", "ms per step", *(f"after {moment:,.0f} s" for moment in moments))
     rows = (
         (
             str(group.size),
@@ -147,7 +148,7 @@ def _setting(changed: Changed) -> tuple[str, ...]:
     group, own, usual = changed.group, changed.group.mean(), changed.usual.mean()
     runs = group.runs
     return (
-        changed.method,
+        changed.name(),
         str(len(runs)),
         span([run.curve[-1]["step"] for run in runs]),
         spread(group.finals()),
@@ -231,14 +232,14 @@ def _search_row(
 
 def tables(
     runs: Sequence[RunResult],
-    alone: Sequence[RunResult],
+    solo: Sequence[RunResult],
     tried: Sequence[RunResult],
     stopped: Sequence[RunResult] = (),
     networks: Sequence[Network] = (),
 ) -> dict[str, Summary | str]:
     """All tables of the page, and what the runs ran on, by name."""
-    long, short = split(timed(runs, alone))
-    check_timed([run for group in long for run in group.runs], alone)
+    long, short = split(with_solo_times(runs, solo))
+    check_solo_runs([run for group in long for run in group.runs], solo)
     return {
         "ran_on": ran_on(runs),
         "results": results(long),
@@ -252,22 +253,22 @@ def tables(
 
 
 def pictures(
-    runs: Sequence[RunResult], alone: Sequence[RunResult], logged: Sequence[RunResult]
+    runs: Sequence[RunResult], solo: Sequence[RunResult], logged: Sequence[RunResult]
 ) -> dict[str, bytes]:
     """All pictures of the page for which there are runs, by name."""
-    long, _ = split(timed(runs, alone))
-    lines = inner_lines(group_by(logged, ("aggregation", "embedding")))
+    long, _ = split(with_solo_times(runs, solo))
+    inner = inner_curves(group_by(logged, ("aggregation", "embedding")))
     found = {"curves": draw_curves(long)} if long else {}
-    if lines:
-        found["inner"] = draw_inner(lines)
+    if inner:
+        found["inner"] = draw_inner(inner)
     return found
 
 
 def read() -> list[list[RunResult]]:
-    """The experiment, runs alone, runs with other settings, those that were stopped, and those of
+    """The experiment, solo runs, runs with other settings, those that were stopped, and those of
     which there are logs."""
     names = ("median", "median-speed", "median-settings", "median-rates", "median-inner")
-    return [recorded(RECORDS / name) for name in names]
+    return [read_folder(RECORDS / name) for name in names]
 
 
 def read_networks() -> list[Network]:
@@ -277,9 +278,9 @@ def read_networks() -> list[Network]:
 
 
 def main() -> None:
-    runs, alone, tried, stopped, logged = read()
-    refresh_page(PAGE, tables(runs, alone, tried, stopped, read_networks()))
-    for name, picture in pictures(runs, alone, logged).items():
+    runs, solo, tried, stopped, logged = read()
+    refresh_page(PAGE, tables(runs, solo, tried, stopped, read_networks()))
+    for name, picture in pictures(runs, solo, logged).items():
         (FIGURES / f"median-{name}.png").write_bytes(picture)
 
 

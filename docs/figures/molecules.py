@@ -24,17 +24,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from changed_settings import Changed, changed_groups
+from page_tables import group_by, ran_on, read_folder, refresh_page, span
+from step_times import solo_seconds, with_solo_times, without_solo_run
+
 from equipool.cli.ablate import STUDIES
 from equipool.experiments.molecules.labels import usual_measure
 from equipool.experiments.registry import MoleculeTask
 from equipool.report import RunResult, Summary
-from equipool.report.alone import seconds_alone, timed, untimed
-from equipool.report.changed import Changed, changed_groups
+from equipool.report.by_setting import draw_setting, lines_of
 from equipool.report.groups import Group, group_runs, mean_of
-from equipool.report.pictures import DASHES, label_axes, panels, styles
-from equipool.report.recorded import group_by, ran_on, recorded, refresh_page, span
-from equipool.report.summary import number
-from equipool.report.varied import draw_varied, lines_of
+from equipool.report.plotting import Style, add_legend, label_axes, panels, styles
+from equipool.report.tables import number
 from equipool.training import read_record
 from equipool.training.folder import RunFolder
 
@@ -55,6 +56,7 @@ FIELDS = ("convolution", "aggregation", "local_aggregation")
 PLAIN = ("equilibrium", "sum")  # readout and messages
 DRAWN = (PLAIN, ("mean", "sum"), ("sum", "sum"))  # in the curves' picture
 READOUT = "readout.aggregation"  # the layer
+PARTS = {"valid": "-", "test": "--"}  # of the data, and their dashes
 # The paper's average precision on MOLPCBA. Of its table that of the test part, by network, readout
 # and messages; its last row, 0.258 for equilibrium aggregation of both, names no network.
 PAPER_RESULTS: dict[tuple[str, ...], float] = {
@@ -94,11 +96,11 @@ class Cost:
 
     Args:
         training: molecules of the training part, by data set.
-        alone: runs that had the device to themselves.
+        solo: runs that had the device to themselves.
     """
 
     training: Mapping[str, int]
-    alone: Sequence[RunResult]
+    solo: Sequence[RunResult]
 
     def steps(self, run: RunResult) -> int:
         """Of an epoch, where batches are full. Those that hold fewer molecules, as their atoms
@@ -112,8 +114,8 @@ class Cost:
         return round(run.curve[-1]["step"] / self.steps(run))
 
     def seconds(self, run: RunResult) -> float | None:
-        """Of an epoch alone on the device; None where no run tells."""
-        step = seconds_alone(run, self.alone)
+        """Of an epoch, without other runs on the device; None if there is no solo run."""
+        step = solo_seconds(run, self.solo)
         return None if step is None else step * self.steps(run)
 
 
@@ -180,7 +182,7 @@ def ablation(runs: Sequence[RunResult], setting: str, cost: Cost) -> Summary:
     logged = all(run.points for run in runs)
     rows = (
         (
-            *("-" if line.across and name == setting else str(value)
+            *("-" if line.constant and name == setting else str(value)
               for name, value in group.settings.items()),
             *_measured(group, cost),
             *(_searched(group) if logged else ()),
@@ -222,7 +224,7 @@ def time(runs: Sequence[RunResult], cost: Cost) -> Summary:
         )
         for steps, costs in both.items()
     )
-    headings = ("readout", "seconds an epoch", "/ sum", "paper, hours of 2 million steps", "/ sum")
+    headings = ("readout", "seconds per epoch", "/ sum", "paper, hours of 2 million steps", "/ sum")
     return Summary("time", headings, tuple(rows))
 
 
@@ -246,7 +248,7 @@ def tried(runs: Sequence[RunResult], cost: Cost) -> Summary:
         networks.setdefault(run.config["fields"]["convolution"], []).append(run)
     found = [changed for _, some in sorted(networks.items()) for changed in _best_first(some)]
     rows = (
-        (_names(changed.group)[0], changed.method, *_measured(changed.group, cost)[:-1])
+        (_names(changed.group)[0], changed.name(), *_measured(changed.group, cost)[:-1])
         for changed in found
     )
     headings = _measured_headings([changed.group for changed in found])[:-1]  # without the seconds
@@ -261,7 +263,7 @@ def _measured_headings(groups: Sequence[Group]) -> tuple[str, ...]:
     word = WORDS[measure(groups[0])]
     return (
         "seeds", "epochs", f"best validation {word}", f"test {word} there",
-        f"test {word} at the end", "parameters", "seconds an epoch",
+        f"test {word} at the end", "parameters", "seconds per epoch",
     )  # fmt: skip
 
 
@@ -296,23 +298,27 @@ def told(values: Sequence[float | None]) -> str:
 
 def draw_epochs(runs: Sequence[RunResult], cost: Cost) -> bytes:
     """The score and the loss against epochs, of the validation part solid and of the test part
-    dashed: means over the seeds. A row for each network."""
+    dashed: means over the seeds. One row per network."""
     groups = group_by([run for run in runs if _drawn(run)], FIELDS)
     networks = sorted({_names(group)[0] for group in groups})
-    drawn = styles([group.method for group in groups])
-    with panels(len(networks), 2, 10, 3.4 * len(networks)) as (axes, content):
+    colors = styles([group.method for group in groups])
+    drawn = {
+        f"{method}, {part}": Style(colors[method].color, dashes, "")
+        for method in colors
+        for part, dashes in PARTS.items()
+    }
+    with panels(len(networks), 2, 10, 3.4 * len(networks) + 0.6) as (axes, content):
         for row, network in zip(axes, networks, strict=True):
             same = [group for group in groups if _names(group)[0] == network]
             for ax, name in zip(row, (measure(same[0]), "loss"), strict=True):
                 for group in same:
-                    for part, dashes in zip(("valid", "test"), DASHES, strict=False):
+                    for part in PARTS:
                         mean = group.mean_curve(f"{part}_{name}")
-                        epochs = [step / cost.steps(group.runs[0]) for step, _, _ in mean]
-                        ax.plot(epochs, [value for _, _, value in mean], linestyle=dashes,
-                                color=drawn[group.method].color, linewidth=1.8,
-                                label=f"{group.method}, {part}")  # fmt: skip
+                        epochs = [point.step / cost.steps(group.runs[0]) for point in mean]
+                        line = drawn[f"{group.method}, {part}"].line(len(mean))
+                        ax.plot(epochs, [point.mean for point in mean], **line)
                 label_axes(ax, f"{network}: {WORDS.get(name, name)}", "epochs", "")
-            row[1].legend(fontsize=10, frameon=False)
+        add_legend(axes[0, 0], drawn)
     return content.getvalue()
 
 
@@ -360,20 +366,22 @@ def pictures(
     found = {"epochs": draw_epochs(runs, cost)} if any(map(_drawn, runs)) else {}
     for name, some in ablations.items():
         setting = VARIED[name]
-        if some and not untimed(some, cost.alone):
-            found[name] = draw_varied(group_runs(timed(some, cost.alone), [setting]), setting)
+        if some and not without_solo_run(some, cost.solo):
+            found[name] = draw_setting(
+                group_runs(with_solo_times(some, cost.solo), [setting]), setting
+            )
     return found
 
 
 def read() -> tuple[dict[str, list[RunResult]], dict[str, list[RunResult]], Cost]:
     """The runs of each table, those of each ablation, and what they cost."""
-    runs = {name: recorded(RECORDS / folder) for name, folder in FOLDERS.items()}
+    runs = {name: read_folder(RECORDS / folder) for name, folder in FOLDERS.items()}
     if runs["dropout"]:
         plain = [run for run in runs["results"] if _poolings(run) == PLAIN]
         runs["dropout"] = [*plain, *runs["dropout"]]  # the usual one first
-    ablations = {name: recorded(RECORDS / "molecules-ablations" / name) for name in VARIED}
+    ablations = {name: read_folder(RECORDS / "molecules-ablations" / name) for name in VARIED}
     training = training_molecules(RECORDS.glob("molecules*"))
-    return runs, ablations, Cost(training, recorded(RECORDS / "molecules-speed"))
+    return runs, ablations, Cost(training, read_folder(RECORDS / "molecules-speed"))
 
 
 def main() -> None:

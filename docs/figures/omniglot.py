@@ -4,7 +4,7 @@
     python docs/figures/omniglot.py --data-dir DIR    # example sets as well, from the data
 
 What is generated is put between `<!-- generated: NAME -->` and `<!-- end -->` in
-reproduction/omniglot.md, and printed; `blocks` has the names.
+reproduction/omniglot.md, and printed; `tables` has the names.
 
 The experiment is in records/omniglot. In records/omniglot-speed are short runs that had the device
 to themselves, one at least of the settings of each run of the experiment: seconds are those of its
@@ -28,20 +28,20 @@ import matplotlib
 matplotlib.use("agg")
 
 import torch
+from changed_settings import Changed, changed_groups
 from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
+from page_tables import group_by, ran_on, read_folder, refresh_page, span
+from step_times import check_solo_runs, solo_seconds, with_solo_times
 
 from equipool.experiments.data_folder import using_data_folder
 from equipool.experiments.omniglot.character_pictures import draw_set
 from equipool.experiments.omniglot.counting import confusion_title, mistakes_title
 from equipool.experiments.registry import OmniglotTask
-from equipool.report import RunResult, Summary, markdown
-from equipool.report.alone import check_timed, seconds_alone, timed
-from equipool.report.blocks import fill_blocks
-from equipool.report.changed import Changed, changed_groups
+from equipool.report import RunResult, Summary
 from equipool.report.groups import Group, mean_of
-from equipool.report.pictures import plot_means
-from equipool.report.recorded import group_by, ran_on, recorded, span
+from equipool.report.plotting import DASHES, styles
 from equipool.training.examination import Examination, Picture, Table, read_examination
 
 FIGURES = Path(__file__).parent
@@ -106,7 +106,7 @@ def _result(group: Group) -> tuple[str, ...]:
 def costs(groups: Sequence[Group]) -> Summary:
     """What the runs of each method took, and whether anything went wrong."""
     headings = (
-        "method", "sets seen", "seconds of training", "parameters", "spikes", "skipped"
+        "method", "sets seen", "training seconds", "parameters", "spikes", "skipped"
     )  # fmt: skip
     return Summary("costs", headings, tuple(_cost(group) for group in groups))
 
@@ -175,15 +175,22 @@ def _share(values: Sequence[float | None]) -> str:
     return "-" if mean is None else f"{100 * mean:.1f}"
 
 
-def throughput(alone: Sequence[RunResult]) -> Summary:
-    """What each run took that had the device to itself, and over which steps that was taken."""
-    headings = ("method", "batch size", "precision", "timed steps", "ms a step", "sets a second")
-    ordered = sorted(alone, key=lambda run: (batch_size(run), seconds_a_step(run)))
+def throughput(solo: Sequence[RunResult]) -> Summary:
+    """The speed of each solo run, and the steps over which it was measured."""
+    headings = (
+        "method",
+        "batch size",
+        "precision",
+        "timed steps",
+        "ms per step",
+        "sets per second",
+    )
+    ordered = sorted(solo, key=lambda run: (batch_size(run), seconds_per_step(run)))
     return Summary("throughput", headings, tuple(_speed(run) for run in ordered))
 
 
 def _speed(run: RunResult) -> tuple[str, ...]:
-    seconds = seconds_a_step(run)
+    seconds = seconds_per_step(run)
     return (
         str(run.config["fields"]["aggregation"]),
         f"{batch_size(run):,}",
@@ -194,9 +201,9 @@ def _speed(run: RunResult) -> tuple[str, ...]:
     )
 
 
-def seconds_a_step(run: RunResult) -> float:
-    """Of a run that was alone."""
-    found = seconds_alone(run, [run])
+def seconds_per_step(run: RunResult) -> float:
+    """Of a solo run."""
+    found = solo_seconds(run, [run])
     assert found is not None
     return found
 
@@ -225,7 +232,7 @@ def settings(runs: Sequence[RunResult]) -> Summary:
 def _tried(changed: Changed) -> tuple[str, ...]:
     runs = changed.group.runs
     return (
-        changed.told("learning_rate"),
+        changed.name("learning_rate"),
         f"{runs[0].config['training']['learning_rate']:g}",
         str(len(runs)),
         span([run.curve[-1]["step"] for run in runs]),
@@ -271,34 +278,50 @@ def _off(table: Table) -> list[str]:
     return [f"{100 * count / sum(counts.values()):.1f} %" for count in counts.values()]
 
 
-def blocks(
+def tables(
     runs: Sequence[RunResult],
-    alone: Sequence[RunResult],
+    solo: Sequence[RunResult],
     pilots: Sequence[RunResult],
     tried: Sequence[RunResult],
     quickly: Sequence[RunResult],
     examined: Examination,
-) -> dict[str, str]:
-    """What is generated, by its name on the page."""
-    check_timed(runs, alone)
-    groups = grouped(timed(runs, alone))
+) -> dict[str, Summary | str]:
+    """All tables of the page, by name."""
+    check_solo_runs(runs, solo)
+    groups = grouped(with_solo_times(runs, solo))
     return {
         "ran_on": ran_on(runs),
-        "results": markdown(results(groups)),
-        "costs": markdown(costs(groups)),
-        "times": markdown(times(groups)),
-        "by_number": markdown(by_number(groups)),
-        "throughput": markdown(throughput(alone)),
-        "pilot": markdown(settings(pilots)),
-        "settings": markdown(settings(tried)),
-        "quick": markdown(quick(quickly)),
-        "miscounts": markdown(miscounts(examined)),
+        "results": results(groups),
+        "costs": costs(groups),
+        "times": times(groups),
+        "by_number": by_number(groups),
+        "throughput": throughput(solo),
+        "pilot": settings(pilots),
+        "settings": settings(tried),
+        "quick": quick(quickly),
+        "miscounts": miscounts(examined),
     }
 
 
-def refresh(page: str, found: dict[str, str]) -> str:
-    """The page with its generated blocks made anew."""
-    return fill_blocks(page, found.__getitem__)
+def plot_means(
+    by_step: Axes, by_second: Axes, groups: Sequence[Group], metrics: Sequence[str]
+) -> None:
+    """Means over the runs, a colour for each method and dashes for each metric."""
+    drawn = styles([group.method for group in groups])
+    for group in groups:
+        for metric, dashes in zip(metrics, DASHES, strict=False):
+            mean = group.mean_curve(metric)
+            style: dict[str, Any] = {"color": drawn[group.method].color, "linestyle": dashes,
+                                     "linewidth": 1.8}  # fmt: skip
+            for ax, position in ((by_step, 0), (by_second, 1)):
+                ax.plot(
+                    [point[position] for point in mean], [point.mean for point in mean], **style
+                )
+    for method, own in drawn.items():
+        by_second.plot([], [], color=own.color, linewidth=1.8, label=method)
+    for metric, dashes in zip(metrics, DASHES, strict=False):
+        by_second.plot([], [], color="gray", linestyle=dashes, linewidth=1.8, label=SHOWN[metric])
+    by_second.sharey(by_step)
 
 
 def draw_curves(groups: Sequence[Group], file: Path) -> None:
@@ -307,12 +330,10 @@ def draw_curves(groups: Sequence[Group], file: Path) -> None:
     with plt.rc_context(STYLE):
         _, (by_step, by_second) = plt.subplots(1, 2, figsize=(9.4, 3.4))
         plot_means(by_step, by_second, groups, (TEST, TRAIN))
-        legend = by_second.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
-        for text in legend.get_texts():
-            text.set_text(SHOWN.get(text.get_text(), text.get_text()))
+        by_second.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
         by_step.set(xlabel="training steps", ylabel="right answers", ylim=(0, None))
         by_step.yaxis.set_major_formatter(PercentFormatter(1.0))
-        by_second.set(xlabel="seconds of training")
+        by_second.set(xlabel="training seconds")
         for ax in (by_step, by_second):
             ax.axhline(0.1, color="gray", linewidth=0.8, linestyle=":")  # guessing
         plt.savefig(file, metadata={"Date": None})
@@ -385,13 +406,13 @@ def draw_examination(found: Examination, out: Path) -> None:
 
 
 def read() -> dict[str, Any]:
-    """The experiment, runs alone, those that learning rates were chosen by, those in which other
-    settings were tried, those of the quick preset, and the examination of a run: what `blocks` is
-    given."""
+    """The experiment, solo runs, those that learning rates were chosen by, those in which other
+    settings were tried, those of the quick preset, and the examination of a run: the
+    arguments of `tables`."""
     folders = {
-        "runs": "", "alone": "-speed", "pilots": "-pilot", "tried": "-settings", "quickly": "-quick"
+        "runs": "", "solo": "-speed", "pilots": "-pilot", "tried": "-settings", "quickly": "-quick"
     }  # fmt: skip
-    found = {name: recorded(RECORDS / f"omniglot{end}") for name, end in folders.items()}
+    found = {name: read_folder(RECORDS / f"omniglot{end}") for name, end in folders.items()}
     return found | {"examined": read_examination(RECORDS / "omniglot-examination")}
 
 
@@ -403,7 +424,7 @@ def main() -> None:
     chosen = parser.parse_args()
     given = read()
     runs, examined = given["runs"], given["examined"]
-    found = blocks(**given) if runs else {}  # may raise: before anything is written
+    found = tables(**given) if runs else {}  # may raise: before anything is written
     if chosen.data_dir is not None:
         with using_data_folder(chosen.data_dir):
             draw_sets(FIGURES / "omniglot-sets.png")
@@ -412,9 +433,8 @@ def main() -> None:
     if not runs:
         print("there are no records of the task")
         return
-    draw_curves(grouped(timed(runs, given["alone"])), FIGURES / "omniglot-curves.svg")
-    print(*found.values(), sep="\n\n")
-    PAGE.write_text(refresh(PAGE.read_text(encoding="utf-8"), found), encoding="utf-8")
+    draw_curves(grouped(with_solo_times(runs, given["solo"])), FIGURES / "omniglot-curves.svg")
+    refresh_page(PAGE, found)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from equipool.cli.planning import Planned
 from equipool.cli.presets import PRESETS, Preset
 from equipool.cli.words import say
 from equipool.experiments.registry import MedianTask
-from equipool.report import markdown, order_in_words, read_runs, summarize
+from equipool.report import best_groups, markdown, read_runs, summarize
 from equipool.training import Plan, StorageError, TrainingConfig, read_record
 
 AXES = {"--aggregation": "sum,max", "--seed": "0,1"}
@@ -52,7 +52,7 @@ def test_every_combination_is_trained_once(equipool, tiny, tmp_path):
     assert {name: after[name] for name in before} == before
     assert len(after) == 6
     runs = read_runs([tmp_path])
-    assert order_in_words(runs) in again.output
+    assert all(line in again.output for line in best_groups(runs))
     for cell in summarize(runs).rows[0]:
         assert cell in again.output
 
@@ -213,7 +213,7 @@ def test_a_preset_brings_its_methods_and_flags_change_it(equipool, tiny, tmp_pat
     assert {run.config["fields"]["aggregation"] for run in runs} == set(preset.axes["aggregation"])
     assert {run.config["fields"]["seed"] for run in runs} == {5}
     assert {run.steps for run in runs} == {4}
-    assert "Order by mse at embedding 4, best first: " in done.output
+    assert all(line in done.output for line in best_groups(runs))
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_a_page_of_a_sweep(equipool, tiny, tmp_path):
             assert f"<td>{cell}</td>" in page.read_text()
     missing = equipool("report", tmp_path / "nothing")
     assert missing.exit_code == 1
-    assert missing.stderr == f"Error: {tmp_path / 'nothing'} is not there\n"
+    assert str(tmp_path / "nothing") in missing.stderr
 
 
 def test_runs_of_different_precision_are_not_trained_together():

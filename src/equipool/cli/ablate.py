@@ -23,9 +23,9 @@ from equipool.environment import leads
 from equipool.experiments.registry import MoleculeTask
 from equipool.extras import check_extras
 from equipool.report import read_runs
+from equipool.report.by_setting import draw_setting, summarize_setting
 from equipool.report.groups import group_runs
 from equipool.report.page import NEEDED
-from equipool.report.varied import draw_varied, summarize_varied
 from equipool.training.files import write_atomically
 
 ABOUT = (
@@ -171,10 +171,10 @@ def _how(request: Request, options: AblateOptions) -> str:
 
 def _conclude(folder: Path, setting: str) -> None:
     runs = read_runs([folder])
-    print_summary(summarize_varied(runs, setting))
+    print_summary(summarize_setting(runs, setting))
     picture = folder / f"{setting.replace('_', '-')}.png"
     if leads():
-        write_atomically(picture, draw_varied(group_runs(runs, [setting]), setting))
+        write_atomically(picture, draw_setting(group_runs(runs, [setting]), setting))
     say(f"The picture is {picture}")
 
 

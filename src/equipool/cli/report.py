@@ -10,7 +10,7 @@ import typer
 from equipool.cli.errors import plain_errors
 from equipool.cli.words import print_summary, say
 from equipool.report import read_runs, summaries, write_page
-from equipool.report.runs import deeper
+from equipool.report.runs import unread_folders
 
 
 def report(
@@ -23,7 +23,7 @@ def report(
     """Make one page of tables and pictures of runs."""
     with plain_errors():
         found = read_runs(runs)
-        left_out = [place for path in runs for place in deeper(path)]
+        left_out = [place for path in runs for place in unread_folders(path)]
         if left_out:
             say(f"Not read, as they are deeper: {', '.join(map(str, left_out))}")
         for summary in summaries(found):

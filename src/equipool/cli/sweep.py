@@ -25,7 +25,7 @@ from equipool.cli.planning import Planned, plan_runs
 from equipool.cli.settings import axes_of, base_values
 from equipool.cli.words import command_line, print_summary, say
 from equipool.experiments.data_folder import using_data_folder
-from equipool.report import order_in_words, read_runs, summaries
+from equipool.report import best_groups, read_runs, summaries
 from equipool.training import StorageError, train_together
 from equipool.training.extras import check_extras
 from equipool.training.folder import RunFolder
@@ -148,7 +148,7 @@ def _conclude(
         runs = read_runs(done)
         for summary in summaries(runs):
             print_summary(summary)
-        for line in order_in_words(runs).splitlines():
+        for line in best_groups(runs):
             say(line)
         say(f"For the curves: {command_line(['report', str(out)], {})}")
     if failed:

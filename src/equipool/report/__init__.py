@@ -1,16 +1,19 @@
-"""What came of runs: tables, pictures, and one page with all of it."""
+"""Results of runs: tables, figures, and one HTML page with all of them."""
 
-from equipool.report.page import write_page
+from equipool.report.by_setting import summarize_setting
+from equipool.report.page import Section, write_page
 from equipool.report.runs import RunResult, read_runs
-from equipool.report.summary import Summary, markdown, order_in_words, summaries, summarize
+from equipool.report.tables import Summary, best_groups, markdown, summaries, summarize
 
 __all__ = [
     "RunResult",
+    "Section",
     "Summary",
+    "best_groups",
     "markdown",
-    "order_in_words",
     "read_runs",
     "summaries",
     "summarize",
+    "summarize_setting",
     "write_page",
 ]

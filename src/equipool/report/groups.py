@@ -1,25 +1,27 @@
-"""Runs that differ in nothing but their seed, taken together."""
+"""Groups of runs that differ in nothing but their seed."""
 
 from __future__ import annotations
 
 import json
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from equipool.report.runs import RunResult
 from equipool.training.config import FREE
 
-SIZE = "embedding"
-ALWAYS = ("aggregation", SIZE)  # told of every group, where the task has them
-# settings in which runs of a group may differ
-UNTOLD = {"task.seed", *(f"training.{name}" for name in (*FREE, "log_every", "evaluate_every"))}
+METHOD, SIZE = "aggregation", "embedding"
+ALWAYS = (METHOD, SIZE)  # named in every group, if the task has them
+CHANGED = "changed"  # stands for all other settings when many of them vary
+MOST_SETTINGS = 3  # named one by one
+# settings in which the runs of a group may differ
+IGNORED = {"task.seed", *(f"training.{name}" for name in (*FREE, "log_every", "evaluate_every"))}
 
 
 def settings_of(run: RunResult) -> dict[str, Any]:
-    """All settings of a run, `task.` and `training.` before their names."""
+    """All settings of a run, with the prefix `task.` or `training.`."""
     return {
         f"{part}.{name}": value
         for part, settings in (("task", "fields"), ("training", "training"))
@@ -27,34 +29,59 @@ def settings_of(run: RunResult) -> dict[str, Any]:
     }
 
 
-def _as_text(value: Any) -> str:
-    return json.dumps(value)
+def _differ(values: Iterable[Any]) -> bool:
+    return len({json.dumps(value) for value in values}) > 1
 
 
 def varying_settings(runs: Sequence[RunResult]) -> list[str]:
-    """Names of the settings that tell groups of these runs apart."""
+    """Names of the settings in which these runs differ, the seed among them."""
     every = [settings_of(run) for run in runs]
     names = dict.fromkeys(name for settings in every for name in settings)
-    return [
-        name
-        for name in names
-        if name not in UNTOLD and len({_as_text(s.get(name)) for s in every}) > 1
-    ]
+    return [name for name in names if _differ(settings.get(name) for settings in every)]
 
 
 def common_settings(runs: Sequence[RunResult]) -> dict[str, Any]:
     """The settings that are the same in all of these runs."""
-    every = [settings_of(run) for run in runs]
-    return {
-        name: value
-        for name, value in every[0].items()
-        if len({_as_text(settings.get(name)) for settings in every}) == 1
-    }
+    varying = varying_settings(runs)
+    return {name: value for name, value in settings_of(runs[0]).items() if name not in varying}
+
+
+class CurvePoint(NamedTuple):
+    """A curve at one step: mean, smallest and largest value over the runs."""
+
+    step: int
+    seconds: float
+    mean: float
+    low: float
+    high: float
+
+
+def mean_curve(curves: Sequence[Sequence[tuple[int, float, float | None]]]) -> list[CurvePoint]:
+    """The mean of curves of `(step, seconds, value)`, at the steps that all of them have.
+
+    Example:
+        >>> mean_curve([[(5, 1.0, 2.0), (10, 2.0, 1.0)], [(5, 3.0, 4.0)]])
+        [CurvePoint(step=5, seconds=2.0, mean=3.0, low=2.0, high=4.0)]
+    """
+    by_step: dict[int, list[tuple[float, float]]] = {}
+    for curve in curves:
+        for step, seconds, value in curve:
+            if value is not None:
+                by_step.setdefault(step, []).append((seconds, value))
+    points = []
+    for step, found in sorted(by_step.items()):
+        if len(found) == len(curves):
+            values = [value for _, value in found]
+            time = statistics.fmean(seconds for seconds, _ in found)
+            points.append(
+                CurvePoint(step, time, statistics.fmean(values), min(values), max(values))
+            )
+    return points
 
 
 @dataclass(frozen=True)
 class Group:
-    """Runs with the same settings, and those of them that are worth telling."""
+    """Runs with the same settings, and those of the settings that identify the group."""
 
     settings: dict[str, Any]
     runs: tuple[RunResult, ...]
@@ -65,13 +92,17 @@ class Group:
 
     @property
     def method(self) -> str:
-        """All but its size, in words."""
-        parts = [
-            str(value) if name == "aggregation" else f"{name} {value}"
-            for name, value in self.settings.items()
-            if name != SIZE
-        ]
-        return ", ".join(parts) or self.runs[0].task
+        """Its settings except the size, in one line."""
+        return self.label([name for name in self.settings if name != SIZE]) or self.runs[0].task
+
+    def label(self, names: Iterable[str]) -> str:
+        """These of its settings, in one line."""
+        bare = (METHOD, CHANGED)
+        parts = (
+            str(self.settings[name]) if name in bare else f"{name} {self.settings[name]}"
+            for name in names
+        )
+        return ", ".join(part for part in parts if part)
 
     @property
     def lower_is_better(self) -> bool:
@@ -81,11 +112,11 @@ class Group:
         return [run.final for run in self.runs]
 
     def mean(self) -> float | None:
-        """Of the runs' last evaluations; None where one of them is not finite."""
+        """Mean of the runs' last evaluations; None if one of them is not finite."""
         return mean_of(self.finals())
 
     def deviation(self) -> float | None:
-        """Of the runs' last evaluations, with n - 1; None for a single run."""
+        """Standard deviation (n - 1) of the runs' last evaluations; None for a single run."""
         finite = [value for value in self.finals() if value is not None]
         if len(finite) < max(2, len(self.runs)):
             return None
@@ -93,59 +124,43 @@ class Group:
 
     def best_final(self) -> float | None:
         """The last evaluation of the best run."""
-        finite = [value for value in self.finals() if value is not None]
-        return self._best(finite)
+        return self._best(self.finals())
 
     def best_evaluation(self) -> float | None:
         """The best evaluation of all runs at any step, as the paper reports its best seed."""
-        found = [run.value(run.best) for run in self.runs if run.best is not None]
-        return self._best([value for value in found if value is not None])
+        return self._best([run.value(run.best) for run in self.runs if run.best is not None])
 
-    def _best(self, values: Sequence[float]) -> float | None:
-        return (min if self.lower_is_better else max)(values, default=None)
+    def _best(self, values: Sequence[float | None]) -> float | None:
+        finite = [value for value in values if value is not None]
+        return (min if self.lower_is_better else max)(finite, default=None)
 
     def mean_at(self, training_seconds: float) -> float | None:
-        """Mean of the runs' last evaluations within so many seconds of training; None where one of
-        them is not finite, or a run had none yet."""
-        found = [run.evaluation_at(training_seconds) for run in self.runs]
-        values = [
-            None if entry is None else run.value(entry)
-            for run, entry in zip(self.runs, found, strict=True)
-        ]
-        return mean_of(values)
+        """Mean of the runs' last evaluations within this training time; None if one of them is not
+        finite, or if a run had none yet."""
+        found = [(run, run.evaluation_at(training_seconds)) for run in self.runs]
+        return mean_of([None if entry is None else run.value(entry) for run, entry in found])
 
     def evaluated_by(self, training_seconds: float) -> bool:
-        """Whether all runs were evaluated within so many seconds of training."""
+        """Whether all runs were evaluated within this training time."""
         return all(run.evaluation_at(training_seconds) is not None for run in self.runs)
 
-    def mean_curve(self, metric: str) -> list[tuple[int, float, float]]:
-        """Step, mean seconds of training and mean of the metric, at the steps at which all runs
-        were evaluated."""
-        by_step: dict[int, list[tuple[float, float]]] = {}
-        for run in self.runs:
-            for entry in run.curve:
-                value = run.other_value(entry, metric)
-                if value is not None:
-                    by_step.setdefault(entry["step"], []).append((entry["training_seconds"], value))
-        return [
-            (step, statistics.fmean(s for s, _ in found), statistics.fmean(v for _, v in found))
-            for step, found in sorted(by_step.items())
-            if len(found) == len(self.runs)
-        ]
+    def mean_curve(self, metric: str) -> list[CurvePoint]:
+        """A metric over the training, at the steps at which all runs were evaluated."""
+        return mean_curve([run.metric_curve(metric) for run in self.runs])
 
     def final_values(self, metric: str) -> list[float | None]:
         """A metric of the runs' last evaluations."""
         return [run.other_value(run.curve[-1], metric) for run in self.runs]
 
     def selected_values(self, metric: str) -> list[float | None]:
-        """A metric of the runs' evaluations that are best by the monitored one."""
+        """A metric of each run's best evaluation by the monitored metric."""
         return [
             None if run.best is None else run.other_value(run.best, metric) for run in self.runs
         ]
 
 
 def mean_of(values: Sequence[float | None]) -> float | None:
-    """The mean; None where a value is, or where there is none.
+    """The mean; None if a value is None, or if there is no value.
 
     Example:
         >>> mean_of([1.0, 2.0]), mean_of([1.0, None])
@@ -155,37 +170,47 @@ def mean_of(values: Sequence[float | None]) -> float | None:
     return statistics.fmean(finite) if values and len(finite) == len(values) else None
 
 
-def group_runs(runs: Sequence[RunResult], also: Sequence[str] = ()) -> list[Group]:
-    """The groups of these runs, by size, the best first. Runs that have not been evaluated are
-    left out. A group tells its method and size, what differs between groups of which these are the
-    same, and `also`: the settings that each method has its own value of go with its name."""
-    runs = [run for run in runs if run.curve]
-    names = _told(runs, also)
+def group_runs(
+    runs: Sequence[RunResult], also: Sequence[str] = (), evaluated: bool = True
+) -> list[Group]:
+    """Group runs by their settings, ordered by size and then best first.
+
+    A group is identified by its aggregation and size, by the settings that vary between groups
+    of the same aggregation and size, and by `also`. A setting that only varies from one method to
+    the next, such as a learning rate chosen for each, is part of the method.
+
+    Args:
+        runs: runs of one task.
+        also: further settings to identify groups by.
+        evaluated: leave out runs that have not been evaluated.
+    """
+    runs = [run for run in runs if run.curve or not evaluated]
+    names = _identifying(runs, also)
     groups = [
-        Group(_labelled(members[0], names), tuple(members)) for members in _alike(runs, names)
+        Group(_short_names(members[0], names), tuple(members)) for members in _alike(runs, names)
     ]
     return sorted(groups, key=_order)
 
 
 def _alike(runs: Sequence[RunResult], names: Sequence[str]) -> list[list[RunResult]]:
-    """Runs with the same values of these settings, together."""
+    """Lists of runs with the same values of these settings."""
     found: dict[str, list[RunResult]] = {}
     for run in runs:
         settings = settings_of(run)
-        found.setdefault(_as_text([settings.get(name) for name in names]), []).append(run)
+        found.setdefault(json.dumps([settings.get(name) for name in names]), []).append(run)
     return list(found.values())
 
 
-def _told(runs: Sequence[RunResult], also: Sequence[str]) -> list[str]:
+def _identifying(runs: Sequence[RunResult], also: Sequence[str]) -> list[str]:
     present = {name: None for run in runs for name in settings_of(run)}
     always = [f"task.{name}" for name in ALWAYS if f"task.{name}" in present]
-    told = {name for some in _alike(runs, always) for name in varying_settings(some)}
-    told |= {f"{part}.{name}" for part in ("task", "training") for name in also}
-    return always + [name for name in present if name in told and name not in always]
+    chosen = {name for some in _alike(runs, always) for name in varying_settings(some)} - IGNORED
+    chosen |= {f"{part}.{name}" for part in ("task", "training") for name in also}
+    return always + [name for name in present if name in chosen and name not in always]
 
 
-def _labelled(run: RunResult, names: Sequence[str]) -> dict[str, Any]:
-    """By their bare names, unless a field of the task and one of the training share it."""
+def _short_names(run: RunResult, names: Sequence[str]) -> dict[str, Any]:
+    """Without the prefix, unless the task and the training both have a setting of this name."""
     settings = settings_of(run)
     bare = [name.partition(".")[2] for name in names]
     return {
@@ -195,8 +220,85 @@ def _labelled(run: RunResult, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _order(group: Group) -> tuple[float, float]:
-    mean = group.mean()
+    average = group.mean()
     size = float(group.size) if isinstance(group.size, int | float) else 0.0
-    if mean is None:
+    if average is None:
         return size, math.inf
-    return size, mean if group.lower_is_better else -mean
+    return size, average if group.lower_is_better else -average
+
+
+def sort_key(value: Any) -> tuple[bool, float, str]:
+    """Orders values of a setting: numbers by size, lists of numbers by their sum, then the rest by
+    name.
+
+    Example:
+        >>> sorted(["none", [60, 30], 10, [5]], key=sort_key)
+        [[5], 10, [60, 30], 'none']
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return False, float(value), ""
+    if isinstance(value, list | tuple) and all(isinstance(part, int | float) for part in value):
+        return False, float(sum(value)), ""
+    return True, 0.0, str(value)
+
+
+def usual_group(groups: Sequence[Group], beside: Sequence[Group] = ()) -> Group:
+    """The group from which all of them together differ in the fewest settings; of several such
+    groups, the one from which those `beside` differ in the fewest."""
+
+    def distances(usual: Group) -> list[int]:
+        return [sum(len(difference(one, usual)) for one in some) for some in (groups, beside)]
+
+    return min(groups, key=distances)
+
+
+def difference(group: Group, other: Group) -> dict[str, Any]:
+    """The settings of a group that the other does not have, or has another value of."""
+    missing = object()
+    return {k: v for k, v in group.settings.items() if other.settings.get(k, missing) != v}
+
+
+def describe(changes: dict[str, Any]) -> str:
+    """Settings in one line.
+
+    Example:
+        >>> describe({"ema_decay": None, "compile": True, "inner_steps": 5})
+        'ema decay none, compile on, inner steps 5'
+    """
+    shown = {"True": "on", "False": "off", "None": "none"}
+    return ", ".join(
+        f"{name.replace('_', ' ')} {shown.get(str(value), value)}"
+        for name, value in changes.items()
+    )
+
+
+def shorten(groups: Sequence[Group]) -> list[Group]:
+    """The same groups with few settings to read: if more than `MOST_SETTINGS` vary, those that
+    follow from another one are left out; if there are still too many, a setting named `changed`
+    lists the differences from the usual group of the same aggregation."""
+    names = list(groups[0].settings) if groups else []
+    if len({*names} - {*ALWAYS}) > MOST_SETTINGS:
+        names = _independent(groups)
+    short = [Group({name: group.settings[name] for name in names}, group.runs) for group in groups]
+    if len({*names} - {*ALWAYS}) <= MOST_SETTINGS:
+        return short
+    return [Group(_with_changes(group, short), group.runs) for group in short]
+
+
+def _independent(groups: Sequence[Group]) -> list[str]:
+    """Names of the settings that vary and do not follow from the value of an earlier one."""
+    kept: list[str] = []
+    for name in groups[0].settings:
+        values = [str(group.settings[name]) for group in groups]
+        earlier = [[str(group.settings[k]) for group in groups] for k in kept if k not in ALWAYS]
+        follows = any(len({*zip(one, values, strict=True)}) == len({*one}) for one in earlier)
+        if name in ALWAYS or (len({*values}) > 1 and not follows):
+            kept.append(name)
+    return kept
+
+
+def _with_changes(group: Group, groups: Sequence[Group]) -> dict[str, Any]:
+    same = [one for one in groups if one.settings.get(METHOD) == group.settings.get(METHOD)]
+    changes = difference(group, usual_group(same, groups))
+    kept = {name: value for name, value in group.settings.items() if name in ALWAYS}
+    return kept | {CHANGED: describe({k: v for k, v in changes.items() if k not in ALWAYS})}

@@ -1,4 +1,4 @@
-"""Runs as they are read back: from their directories, finished or not, or from their records."""
+"""Runs read back from their directories, finished or not, or from their records."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import equipool.experiments.registry  # noqa: F401  so that our own tasks are known
+import equipool.experiments.registry  # noqa: F401  registers our own tasks
 from equipool.training import Task, read_log, read_record
 from equipool.training.config import known_tasks, with_defaults
 from equipool.training.examination import Examination, examination_folder, read_examination
@@ -18,14 +18,26 @@ Entry = dict[str, Any]
 
 @dataclass(frozen=True)
 class RunResult:
-    """What there is to tell of a run.
+    """The results of a run.
 
-    Each entry of `curve` is an evaluation with `step`, `seconds`, `training_seconds` and
-    `metrics`. `points` are those of the log, which only a run's directory has. `ran_on` has an
-    entry for each piece: `hardware`, `versions`, and `together`, the number of runs of its process
-    that shared the device; of other processes it knows nothing. What only a record tells is None
-    for a run that is not finished. `examinations` are what `equipool evaluate` left in the run's
-    directory, of the `"best"` checkpoint and the `"last"`.
+    Args:
+        name: of its directory or record.
+        task: name of its task.
+        config: its settings, `fields` of the task and `training`.
+        complete: whether it reached its last step.
+        steps: steps taken so far.
+        pieces: how often it was started or resumed.
+        ran_on: for each piece `hardware`, `versions` and `together`, the number of runs of its
+            process that shared the device; runs of other processes are not known.
+        seconds: wall time, evaluations included.
+        training_seconds: wall time without evaluations.
+        num_parameters: None for an unfinished run.
+        curve: evaluations, each with `step`, `seconds`, `training_seconds` and `metrics`.
+        points: training entries of the log, which only a run directory has.
+        spikes: number of spikes of the loss.
+        skipped: number of skipped steps.
+        examinations: what `equipool evaluate` stored in the run directory, for the `"best"` and
+            the `"last"` checkpoint.
     """
 
     name: str
@@ -55,17 +67,29 @@ class RunResult:
         return tasks[self.task]
 
     @property
+    def planned_steps(self) -> int:
+        """Steps of the whole run."""
+        steps: int = self.config["training"]["steps"]
+        return steps
+
+    @property
+    def progress(self) -> str:
+        """Steps taken; of an unfinished run also the steps of the whole run."""
+        if self.complete:
+            return f"{self.steps:,}"
+        return f"{self.steps:,} of {self.planned_steps:,} (unfinished)"
+
+    @property
     def final(self) -> float | None:
-        """The monitored metric at the end; None where it is not finite."""
+        """The monitored metric of the last evaluation; None if it is not finite."""
         return self.value(self.curve[-1]) if self.curve else None
 
     @property
     def best(self) -> Entry | None:
         """The best evaluation."""
         finite = [entry for entry in self.curve if self.value(entry) is not None]
-        if not finite:
-            return None
-        return (min if self.kind.lower_is_better else max)(finite, key=self._sure_value)
+        choose = min if self.kind.lower_is_better else max
+        return choose(finite, key=lambda entry: self.value(entry) or 0.0) if finite else None
 
     def value(self, entry: Entry) -> float | None:
         """The monitored metric of an evaluation."""
@@ -73,28 +97,40 @@ class RunResult:
         return found
 
     def other_value(self, entry: Entry, metric: str) -> float | None:
-        """Another metric of an evaluation; None where it is not finite, or not there."""
+        """Any metric of an evaluation; None if it is missing or not finite."""
         found: float | None = entry["metrics"].get(metric)
         return found
 
-    def _sure_value(self, entry: Entry) -> float:
-        return float(entry["metrics"][self.kind.monitor])
+    def metric_curve(self, metric: str) -> list[tuple[int, float, float | None]]:
+        """Step, training seconds and a metric of each evaluation."""
+        return [
+            (entry["step"], entry["training_seconds"], self.other_value(entry, metric))
+            for entry in self.curve
+        ]
+
+    def loss_curve(self) -> list[tuple[int, float, float | None]]:
+        """Step, training seconds and training loss of each entry of the log."""
+        return [
+            (point["step"], point.get("training_seconds", 0.0), point["loss"])
+            for point in self.points
+            if "loss" in point
+        ]
 
     def evaluation_at(self, training_seconds: float) -> Entry | None:
-        """The last evaluation within so many seconds of training."""
+        """The last evaluation within this training time."""
         within = [e for e in self.curve if e["training_seconds"] <= training_seconds]
         return within[-1] if within else None
 
 
-MOST_NAMED = 5  # places of runs
+MOST_NAMED = 5  # directories in a message
 
 
 def read_runs(paths: Iterable[str | Path]) -> list[RunResult]:
     """Read runs of one task.
 
     Args:
-        paths: directories of runs, directories that hold those or records, and files of records.
-            A run that is given twice is read once.
+        paths: run directories, directories of them or of records, and record files. A run that is
+            given twice is read once.
     """
     found: list[RunResult] = []
     for path in paths:
@@ -104,13 +140,16 @@ def read_runs(paths: Iterable[str | Path]) -> list[RunResult]:
     tasks = sorted({run.task for run in found})
     if len(tasks) > 1:
         raise ValueError(f"the runs are of the tasks {', '.join(tasks)}, expected one task")
-    if not any(run.curve for run in found):
-        raise ValueError("none of the runs has been evaluated yet, so there is nothing to report")
+    if not any(run.curve or run.points for run in found):
+        raise ValueError("nothing to report: no run has logged or evaluated anything yet")
     return found
 
 
 def _same(run: RunResult, other: RunResult) -> bool:
-    return (run.task, run.config, run.curve) == (other.task, other.config, other.curve)
+    def contents(one: RunResult) -> tuple[object, ...]:
+        return one.task, one.config, one.curve, () if one.curve else one.points
+
+    return contents(run) == contents(other)
 
 
 def _read(path: Path) -> Iterator[RunResult]:
@@ -118,42 +157,42 @@ def _read(path: Path) -> Iterator[RunResult]:
         yield _from_record(path)
         return
     if not path.is_dir():
-        raise FileNotFoundError(f"{path} is not there")
-    if RunFolder(path).config.exists():
+        raise FileNotFoundError(f"{path} does not exist")
+    if _is_run(path):
         yield _from_folder(path)
         return
     inside = _inside(path)
     if not inside:
-        raise ValueError(
-            f"{path} holds no run, no directories of runs and no records{_in_words(deeper(path))}"
-        )
+        raise ValueError(f"{path} contains no run and no record{_hint(unread_folders(path))}")
     for part in inside:
         yield from _read(part)
 
 
-def deeper(path: Path) -> list[Path]:
-    """Directories of runs or records that are further inside than `read_runs` looks, by two levels
-    at most."""
-    return [] if path.is_file() or _is_run(path) else list(_places(path, levels=2))
+def unread_folders(path: Path) -> list[Path]:
+    """Directories of runs or records that `read_runs` does not read because they are one or two
+    levels further down."""
+    return [] if path.is_file() or _is_run(path) else list(_below(path, levels=2))
 
 
-def _places(path: Path, levels: int) -> Iterator[Path]:
-    """Directories below this one that hold runs or records; a run's own are none of them."""
+def _below(path: Path, levels: int) -> Iterator[Path]:
+    """Directories below this one that hold runs or records; those inside a run do not count."""
     for folder in sorted(p for p in path.iterdir() if p.is_dir() and not _is_run(p)):
         if _inside(folder):
             yield folder
         if levels > 1:
-            yield from _places(folder, levels - 1)
+            yield from _below(folder, levels - 1)
 
 
 def _inside(path: Path) -> list[Path]:
-    """The runs and the files of records that a directory holds."""
+    """The runs and record files in a directory."""
     return [p for p in sorted(path.iterdir()) if p.suffix == ".json" or _is_run(p)]
 
 
-def _in_words(places: Sequence[Path]) -> str:
-    more = ", ..." if len(places) > MOST_NAMED else ""
-    return f"; there are some in {', '.join(map(str, places[:MOST_NAMED]))}{more}" if places else ""
+def _hint(folders: Sequence[Path]) -> str:
+    if not folders:
+        return ""
+    more = ", ..." if len(folders) > MOST_NAMED else ""
+    return f"; try {', '.join(map(str, folders[:MOST_NAMED]))}{more}"
 
 
 def _is_run(path: Path) -> bool:
@@ -188,7 +227,7 @@ def _from_record(file: Path, name: str | None = None, points: Sequence[Entry] = 
 def _settings(file: Path, config: dict[str, Any]) -> dict[str, Any]:
     missing = [part for part in PARTS if part not in config]
     if missing:
-        raise ValueError(f"{file} is not that of a run: its config has no {missing[0]}")
+        raise ValueError(f"{file} does not describe a run: its config has no {missing[0]}")
     filled = with_defaults(config)
     return {part: filled[part] for part in PARTS}
 

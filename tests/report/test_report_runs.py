@@ -1,0 +1,112 @@
+"""Runs read back from directories and records."""
+
+import re
+
+import pytest
+from typer.testing import CliRunner
+
+from equipool.cli import make_app
+from equipool.report import read_runs, summarize
+from run_records import record, write_folder, write_records
+
+
+def point(step):
+    times = {"step": step, "seconds": 1.2 * step, "training_seconds": 1.0 * step}
+    return times | {"loss": 1.0 / step, "skipped": 2, "spikes": 1}
+
+
+def test_a_directory_and_its_record_are_one_run(tmp_path):
+    made = record([2.0, 1.0], "equilibrium")
+    write_folder(tmp_path / "run", made, [point(10), point(20)])
+    found = read_runs([tmp_path / "run", tmp_path / "run" / "record.json", tmp_path / "run"])
+    assert [(run.name, run.num_parameters) for run in found] == [("run", 1234)]
+    assert [entry["step"] for entry in found[0].points] == [10, 20]
+
+
+def test_an_interrupted_run_is_read_from_its_log(tmp_path):
+    made = record([2.0, 1.5, 1.0], "equilibrium")
+    made.curve.pop()
+    write_folder(tmp_path / "run", made, [point(10), point(20), point(25)], record=False)
+    (run,) = read_runs([tmp_path])
+    assert (run.complete, run.steps, run.planned_steps) == (False, 25, 30)
+    assert (run.final, run.pieces, run.best["step"]) == (1.5, 1, 20)
+    assert (run.skipped, run.spikes, run.training_seconds) == (2, 1, 25.0)
+    assert [piece["hardware"] for piece in run.ran_on] == [made.hardware]
+    assert run.loss_curve() == [(10, 10.0, 0.1), (20, 20.0, 0.05), (25, 25.0, 0.04)]
+    assert run.num_parameters is None
+
+
+def test_runs_that_were_never_evaluated_are_read_and_not_confused(tmp_path):
+    for name, steps in (("a", [10]), ("b", [10, 15])):
+        made = record([1.0, 1.0])
+        made.curve.clear()
+        write_folder(tmp_path / name, made, [point(step) for step in steps], record=False)
+    first, second = read_runs([tmp_path, tmp_path / "a"])
+    assert (first.final, first.best, first.steps, second.steps) == (None, None, 10, 15)
+
+
+def test_directories_of_records_are_read(tmp_path):
+    write_records(tmp_path, record([1.0]), record([2.0], seed=1))
+    assert [run.name for run in read_runs([tmp_path])] == ["0", "1"]
+
+
+def test_a_setting_that_is_newer_than_the_run_has_its_default(tmp_path):
+    old, new = record([1.0], "equilibrium"), record([1.0], "equilibrium", seed=1)
+    old.config["fields"].pop("potential_dropout", None)
+    new.config["fields"]["potential_dropout"] = 0.0
+    first, second = read_runs(write_records(tmp_path, old, new))
+    assert first.config["fields"] | {"seed": 1} == second.config["fields"]
+
+
+@pytest.mark.parametrize("content", ["[1]", "{}", "no", '{"format": 1}'])
+def test_a_file_that_is_no_record_is_refused_by_name(tmp_path, content):
+    (tmp_path / "a.json").write_text(content)
+    with pytest.raises(ValueError, match=re.escape(str(tmp_path / "a.json"))):
+        read_runs([tmp_path])
+
+
+def test_an_error_names_directories_further_down(tmp_path):
+    for run in ("a/1", "a/2", "b/steps/1"):
+        (tmp_path / run).mkdir(parents=True)
+        (tmp_path / run / "config.json").write_text("{}")
+        (tmp_path / run / "record.json").write_text("{}")
+    for records in ("c", "b/capacity"):
+        (tmp_path / records).mkdir()
+        (tmp_path / records / "1.json").write_text("{}")
+    folders = ", ".join(str(tmp_path / name) for name in ("a", "b/capacity", "b/steps", "c"))
+    with pytest.raises(ValueError, match=re.escape(folders) + "$"):
+        read_runs([tmp_path])
+
+
+def test_the_command_lists_what_it_does_not_read(tmp_path, drawn):
+    write_records(tmp_path, record([1.0], "sum"))
+    write_folder(tmp_path / "own", record([2.0], "sum"), [])
+    (tmp_path / "own" / "notes").mkdir()  # belongs to a run that is read
+    (tmp_path / "own" / "notes" / "notes.json").write_text("{}")
+    (tmp_path / "sweep" / "run").mkdir(parents=True)
+    (tmp_path / "sweep" / "run" / "config.json").write_text("{}")
+    words = ["report", str(tmp_path), "--out", str(tmp_path / "page.html")]
+    done = CliRunner().invoke(make_app(), words)
+    assert done.exit_code == 0, done.output
+    output = done.output.replace("\n", "")
+    assert str(tmp_path / "sweep") in output
+    assert "notes" not in output
+    words[1] = str(tmp_path / "0.json")
+    assert "sweep" not in CliRunner().invoke(make_app(), words).output
+
+
+def test_nothing_to_report_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match="contains no run"):
+        read_runs([tmp_path])
+    write_folder(tmp_path / "run", record([1.0]), [], record=False)
+    (tmp_path / "run" / "log.jsonl").unlink()
+    with pytest.raises(ValueError, match="nothing to report"):
+        read_runs([tmp_path])
+
+
+def test_tasks_are_not_mixed_and_must_be_known(tmp_path):
+    files = write_records(tmp_path, record([1.0]), record([1.0], task="mode"))
+    with pytest.raises(ValueError, match="median, mode"):
+        read_runs(files)
+    with pytest.raises(ValueError, match="'mode', expected one of"):
+        summarize(read_runs(files[1:]))
