@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from page_script import load_script
+from figure_scripts import load_script
 from torch import nn
 
 from equipool import EquilibriumAggregation, LearnedStart, NoRegularizer, RestrainedNesterov

@@ -1,166 +1,236 @@
-"""The tables of the page about counting characters."""
+"""The tables and figures of the page about counting characters."""
 
 from dataclasses import replace
 
 import pytest
-from counting_records import made
-from page_script import rows
-from records import write_records
+from figure_scripts import load_script
 
+import tiny_omniglot as tiny
+from equipool.experiments.omniglot.character_pictures import png_of
 from equipool.report import read_runs
-from equipool.training.examination import Examination, Table
+from equipool.training.examination import Examination, Gallery, Picture, Table
+from run_records import changed, counting, rows, write_folder, written
+
+script = load_script("omniglot")
+BF16 = {"precision": "bf16-mixed"}
 
 
-def test_the_results_are_those_of_the_records(script, groups):
-    best, other = rows(script.results(groups))
-    assert best["method"] == "equilibrium"  # by the test, not by the validation
-    assert best["learning rate"] == "0.0003"
-    assert best["test"] == "75.0 %"  # one seed has no deviation
-    assert other == {
-        "method": "sum",
-        "learning rate": "0.001",
-        "seeds": "2",
-        "test": "50.0 ± 17.7 %",
-        "train": "25.0 ± 8.8 %",
-        "test, best validation": "43.8 ± 26.5 %",  # 0.25 and 0.625
-        "train, best validation": "21.9 ± 13.3 %",
-        "validation, best": "75.0 ± 0.0 %",
-    }
-
-
-def test_what_the_runs_took(script, groups):
-    _, other = rows(script.costs(groups))
-    assert other == {
-        "method": "sum",
-        "sets seen": "240",  # 30 steps of 8
-        "seconds of training": "30",
-        "parameters": "1,234",
-        "spikes": "0",
-        "skipped": "0",
-    }
-
-
-def test_sums_and_means_over_the_seeds(script, tmp_path):
-    seeds = (
-        replace(made([0.5], seconds=1.0), spikes=1, skipped=2),
-        replace(made([0.5], seconds=3.0, seed=1), spikes=4, skipped=8),
+@pytest.fixture
+def runs(tmp_path):
+    slow = {"learning_rate": 3e-4}
+    return written(
+        tmp_path / "runs",
+        counting([0.25, 0.75, 0.5], [0.125, 0.25, 0.375]),
+        counting([0.25, 0.5, 0.75], [0.25, 0.375, 0.625], seed=1),
+        changed(counting([0.1] * 3, [0.5, 0.5, 0.75], "equilibrium"), slow),
     )
-    (row,) = rows(script.costs(script.grouped(read_runs(write_records(tmp_path, *seeds)))))
-    assert (row["spikes"], row["skipped"], row["seconds of training"]) == ("5", "10", "20")
 
 
-def test_sets_are_seen_up_to_the_last_evaluation(script, tmp_path):
-    stopped = replace(made([0.5]), steps=19)
-    (row,) = rows(script.costs(script.grouped(read_runs(write_records(tmp_path, stopped)))))
-    assert row["sets seen"] == "80"  # 10 steps of 8
+@pytest.fixture
+def solo(tmp_path):
+    """With the same settings, except the last."""
+    return written(
+        tmp_path / "solo",
+        counting([0.5], [0.5], seed=7, seconds=0.5),
+        counting([0.5] * 2, [0.5] * 2, "equilibrium", seconds=2.0),
+        changed(counting([0.5] * 2, [0.5] * 2, "equilibrium", seconds=0.25), BF16, batch_size=1024),
+    )
 
 
-def test_best_first_is_by_the_last_step(script, tmp_path):
-    records = made([0.75, 0.25], validation=[0.9, 0.1]), made([0.5, 0.5], "attention")
-    found = script.grouped(read_runs(write_records(tmp_path, *records)))
-    assert [group.method for group in found] == ["attention", "sum"]
+@pytest.fixture
+def groups(runs):
+    return script.grouped(runs)
 
 
-def test_methods_of_one_name_are_told_apart(script, tmp_path):
-    records = made([0.5]), made([0.25], learning_rate=0.01)
-    groups = script.grouped(read_runs(write_records(tmp_path, *records)))
-    assert [group.method for group in groups] == [
-        "sum, learning_rate 0.001",
-        "sum, learning_rate 0.01",
-    ]
-
-
-def test_an_accuracy_that_is_not_finite_is_no_accuracy(script):
+def test_accuracies_at_the_end_and_at_the_best_validation(groups):
+    best, other = script.results(groups).rows
+    assert best[:4] == ("equilibrium", "0.0003", "1", "75.0 %")  # best by the test
+    assert other[3:] == (
+        "50.0 ± 17.7 %",  # test: 0.375 and 0.625
+        "25.0 ± 8.8 %",
+        "43.8 ± 26.5 %",  # at the best validation: 0.25 and 0.625
+        "21.9 ± 13.3 %",
+        "75.0 ± 0.0 %",
+    )
     assert script.percent([0.5, None]) == "not finite"
 
 
-def test_seconds_to_a_level(script, groups):
+def test_costs_are_those_of_solo_runs(runs, solo):
+    best, other = script.costs(script.grouped(script.with_solo_times(runs, solo))).rows
+    assert other[:3] == ("sum", "240", "15")  # 30 steps of 8 sets, half a second each
+    assert best[2] == "60"
+    with pytest.raises(ValueError, match="no solo run has the settings of 2"):
+        script.tables(runs, solo[:1], [], [], [], Examination())
+
+
+def test_costs_over_the_seeds(tmp_path):
+    seeds = (
+        replace(counting([0.5], [0.5], seconds=1.0), spikes=1, skipped=2),
+        replace(counting([0.5], [0.5], seconds=3.0, seed=1), spikes=4, skipped=8, steps=19),
+    )
+    (row,) = script.costs(script.grouped(written(tmp_path / "runs", *seeds))).rows
+    # sets up to the last evaluation, mean of the seconds, sums of the rest
+    assert row == ("sum", "80", "20", "1,234", "5", "10")
+
+
+def test_best_first_is_by_the_last_step_and_variants_are_told_apart(tmp_path):
+    records = (
+        counting([0.9, 0.1], [0.75, 0.25]),
+        counting([0.5, 0.5], [0.5, 0.5], "attention"),
+        changed(counting([0.1] * 2, [0.1] * 2), {"learning_rate": 0.01}),
+    )
+    found = [group.method for group in script.grouped(written(tmp_path / "runs", *records))]
+    assert found == ["attention", "sum, learning_rate 0.001", "sum, learning_rate 0.01"]
+
+
+def test_seconds_to_a_level(groups):
     """A run is evaluated after 10, 20 and 30 seconds."""
-    best, other = rows(script.times(groups))
-    levels = ["20 %", "25 %", "30 %", "35 %", "40 %", "45 %", "50 %", "60 %", "70 %"]
-    assert list(best) == ["method", *levels]
-    assert list(best.values()) == ["equilibrium", *["10"] * 7, "30", "30"]
+    table = script.times(groups)
+    best, other = table.rows
+    assert len(table.headings) == 10  # levels that were reached: 20 to 50, 60 and 70 %
+    assert best[1:] == (*["10"] * 7, "30", "30")
     # 20 and 10 seconds, 30 and 20; one of them never has 40 %
-    assert list(other.values()) == ["sum", "15", "15", "25", "25", *["-"] * 5]
+    assert other[1:] == ("15", "15", "25", "25", *["-"] * 5)
 
 
-def test_right_answers_by_number(script, groups):
-    found = rows(script.by_number(groups))
-    assert list(found[0]) == ["method", "when", *map(str, range(1, 11))]
-    assert [(row["method"], row["when"]) for row in found] == [
-        (method, when)
-        for method in ("equilibrium", "sum")
-        for when in ("best validation", "last step")
-    ]
-    _, best, selected, other = found
+def test_accuracy_by_number(groups):
+    _, best, selected, other = rows(script.by_number(groups))
     assert (best["1"], best["2"], best["9"], best["10"]) == ("75.0", "37.5", "-", "7.5")
     assert (other["1"], other["10"]) == ("50.0", "5.0")  # of 0.375 and 0.625
     assert selected["1"] == "43.8"  # of 0.25 and 0.625
 
 
-def test_seconds_are_those_of_a_run_alone(script, runs, alone):
-    """Of batch size 8, not of 1,024."""
-    best, other = rows(script.costs(script.grouped(script.timed(runs, alone))))
-    assert best["seconds of training"] == "60"
-    assert other["seconds of training"] == "15"
-
-
-def test_every_run_needs_a_run_alone(script, runs, alone):
-    with pytest.raises(ValueError, match="no run alone has the settings of 2"):
-        script.blocks(runs, alone[:1], [], [], [], Examination())
-
-
-def test_where_the_time_is_taken(script, alone):
-    """The start is not in it where there are two evaluations."""
-    late = [
-        entry | {"training_seconds": entry["training_seconds"] + 99} for entry in alone[1].curve
-    ]
-    assert script.seconds_a_step(replace(alone[1], curve=late)) == 2.0
-    assert script.steps_before(alone[1]) == 10
-    assert script.seconds_a_step(alone[0]) == 0.5
-    assert script.steps_before(alone[0]) == 0
-
-
-def test_throughput(script, alone):
-    small, equilibrium, large = rows(script.throughput(alone[::-1]))
-    assert small == {
-        "method": "sum",
-        "batch size": "8",
-        "precision": "32-true",
-        "timed steps": "1 to 10",
-        "ms a step": "500.00",
-        "sets a second": "16",
-    }
-    assert list(equilibrium.values())[:4] == ["equilibrium", "8", "32-true", "11 to 20"]
-    assert list(large.values()) == [
-        "equilibrium", "1,024", "bf16-mixed", "11 to 20", "250.00", "4,096",
-    ]  # fmt: skip
-
-
-def test_the_quick_preset_is_told_with_all_its_seconds(script, runs):
-    equilibrium, summed = rows(script.quick(runs))
-    assert equilibrium["method"] == "equilibrium"
-    assert summed == {
-        "method": "sum",
-        "steps": "30",
-        "batch size": "8",
-        "test accuracy": "50.0 ± 17.7 %",
-        "train accuracy": "25.0 ± 8.8 %",
-        "seconds": f"{round(runs[0].seconds):,}",
-    }
-
-
-def test_answers_are_wrong_by_so_much(script):
-    """Of 10 sets of one character and 30 of three; sets of each true number count as many."""
-    said = ("true", "1", "2", "3", "4", "sets")
-    shares = ("1", 0.5, 0.2, 0.3, 0.0, 10), ("3", 0.1, 0.2, 0.6, 0.1, 30)
-    shares = (shares[0], ("2", 0.0, 0.0, 0.0, 0.0, 0), shares[1])
-    tables = (
-        Table("What is said of sets of test characters", said, shares),
-        Table("What is said of sets of validation characters", said, shares[:2]),
-        Table("Right answers, by the number of characters", said, shares),
+def test_throughput_is_measured_after_the_first_evaluation(solo):
+    late = [entry | {"training_seconds": entry["training_seconds"] + 99} for entry in solo[1].curve]
+    table = script.throughput([solo[2], replace(solo[1], curve=late), solo[0]])
+    assert table.rows == (
+        ("sum", "8", "32-true", "1 to 10", "500.00", "16"),
+        ("equilibrium", "8", "32-true", "11 to 20", "2000.00", "4"),
+        ("equilibrium", "1,024", "bf16-mixed", "11 to 20", "250.00", "4,096"),
     )
-    validation, test = rows(script.miscounts(Examination(tables)))
-    assert validation["sets of"] == "validation characters"
-    assert validation["right"] == "50.0 %"
-    assert list(test.values())[1:] == ["7.5 %", "15.0 %", "57.5 %", "12.5 %", "7.5 %"]
+
+
+def test_tried_settings_are_ordered_by_the_best_of_each_method(tmp_path):
+    for name, made, rate, fields in (
+        ("a", counting([0.9, 0.3], [0.9, 0.3], "sum"), 1e-3, {}),
+        ("b", counting([0.2], [0.2], "sum"), 3e-4, {}),
+        ("c", counting([0.2], [0.2], "equilibrium"), 1e-3, {}),
+        ("d", counting([0.4, 0.5], [0.4, 0.5], "equilibrium"), 3e-4, {}),
+        ("e", counting([0.25], [0.25], "equilibrium"), 1e-3, {"inner_max_step": 2.0}),
+    ):
+        made = changed(made, {"learning_rate": rate, "steps": 99}, **fields)
+        write_folder(tmp_path / name, made, [], record=False)  # not at its end
+    table = script.settings(read_runs([tmp_path]))
+    assert [(row[0], row[1], row[3], row[4]) for row in table.rows] == [
+        ("equilibrium", "0.0003", "20", "50.0 %"),
+        ("equilibrium, inner max step 2.0", "0.001", "10", "25.0 %"),
+        ("equilibrium", "0.001", "10", "20.0 %"),
+        ("sum", "0.001", "20", "30.0 %"),
+        ("sum", "0.0003", "10", "20.0 %"),
+    ]
+
+
+def test_the_quick_preset_has_all_its_seconds(runs):
+    table = script.quick(runs)
+    assert [row[0] for row in table.rows] == ["equilibrium", "sum"]
+    assert table.rows[1][1:4] == ("30", "8", "50.0 ± 17.7 %")
+    assert table.rows[1][-1] == f"{round(runs[0].seconds):,}"
+
+
+def test_by_how_much_answers_are_wrong():
+    """Of 10 sets of one character and 30 of three."""
+    headings = ("true", "1", "2", "3", "4", "sets")
+    shares = (
+        ("1", 0.5, 0.2, 0.3, 0.0, 10), ("2", 0.0, 0.0, 0.0, 0.0, 0), ("3", 0.1, 0.2, 0.6, 0.1, 30),
+    )  # fmt: skip
+    examined = Examination(
+        (
+            Table(script.confusion_title("test"), headings, shares),
+            Table(script.confusion_title("validation"), headings, shares[:2]),
+            Table("Another table", headings, shares),
+        )
+    )
+    validation, test = script.miscounts(examined).rows
+    assert validation[3] == "50.0 %"
+    assert test[1:] == ("7.5 %", "15.0 %", "57.5 %", "12.5 %", "7.5 %")
+
+
+class TestFigures:
+    @pytest.fixture
+    def figures(self, monkeypatch):
+        """The figures, laid out but not saved."""
+        found = []
+
+        def keep(*_, **__):
+            found.append(script.plt.gcf())
+            found[-1].canvas.draw()
+
+        monkeypatch.setattr(script.plt, "savefig", keep)
+        return found
+
+    def test_test_accuracy_is_solid_and_the_legend_covers_nothing(
+        self, runs, solo, figures, tmp_path
+    ):
+        script.draw_curves(script.grouped(script.with_solo_times(runs, solo)), tmp_path / "a.svg")
+        by_step, by_second = figures[0].axes
+        drawn = {(line.get_linestyle(), tuple(line.get_ydata())) for line in by_step.lines}
+        assert {("-", (0.5, 0.5, 0.75)), ("--", (0.25, 0.25, 0.375))} <= drawn
+        assert list(by_step.lines[0].get_xdata()) == [10, 20, 30]
+        assert list(by_second.lines[0].get_xdata()) == [20, 40, 60]  # seconds of a solo run
+        legend = by_second.get_legend().get_window_extent()
+        assert by_second.get_window_extent().x1 <= legend.x0
+        assert legend.x1 <= figures[0].bbox.x1
+
+    def test_the_same_data_give_the_same_file(self, groups, tmp_path):
+        files = [tmp_path / "a.svg", tmp_path / "b.svg"]
+        for file in files:
+            script.draw_curves(groups, file)
+        assert files[0].read_text() == files[1].read_text()
+
+    @pytest.fixture
+    def data(self, tmp_path, monkeypatch):
+        tiny.write_archive(tmp_path)
+        monkeypatch.setenv("EQUIPOOL_DATA", str(tmp_path))
+
+    def test_example_sets_have_their_numbers(self, data, tmp_path, monkeypatch):
+        task = script.OmniglotTask(image_size=8, validation_characters=10, evaluation_sets=300)
+        monkeypatch.setattr(script, "OmniglotTask", lambda: task)
+        seen, shown = [], []
+        monkeypatch.setattr(script, "draw_set", lambda pixels, of: seen.append(of) or pixels)
+        monkeypatch.setattr(script, "draw_panels", lambda panels, file: shown.append(panels))
+        script.draw_sets(tmp_path / "sets.png")
+        assert [len(set(of.tolist())) for of in seen] == list(range(1, 11))
+        assert list(shown[0])[::9] == ["1 character", "10 characters"]
+        first = task.data(script.torch.device("cpu")).pools["test"].first
+        assert all(int(of.min()) >= first for of in seen)
+
+    def test_an_examination_of_a_network(self, data, tmp_path):
+        task = script.OmniglotTask(
+            "sum", embedding=4, image_size=8, validation_characters=10, evaluation_sets=100
+        )
+        found = task.examine(task.network(), script.torch.device("cpu"))
+        script.draw_examination(found, tmp_path)
+        assert (tmp_path / "omniglot-wrong.png").read_bytes().startswith(b"\x89PNG")
+        assert "true number" in (tmp_path / "omniglot-confusion.svg").read_text()
+        other = Examination((), (Gallery("cats", (Picture("a cat", b""),)),))
+        with pytest.raises(ValueError, match=r"\['cats'\]"):
+            script.draw_examination(other, tmp_path)
+
+    def test_pictures_keep_their_captions(self, tmp_path, monkeypatch):
+        shown = []
+        monkeypatch.setattr(script, "draw_panels", lambda panels, file: shown.append(panels))
+        image = script.torch.full((2, 3, 3), 255, dtype=script.torch.uint8)
+        script.draw_wrong([Picture("3 taken for 4", png_of(image))], tmp_path / "wrong.png")
+        assert {title: pixels.shape for title, pixels in shown[0].items()} == {
+            "3 taken for 4": (2, 3, 3)
+        }
+
+    def test_rows_of_the_confusion_are_the_true_numbers(self, figures, tmp_path):
+        """A share that would be shown as 0.0 is left out."""
+        shares = ("1", 0.7499, 0.25, 0.0001, 8), ("2", 0.001, 0.999, 0.0, 3)
+        table = Table("", ("true", "1", "2", "3", "sets"), shares)
+        script.draw_confusion(table, tmp_path / "confusion.svg")
+        (ax,) = figures[0].axes
+        found = {text.get_position(): text.get_text() for text in ax.texts}  # answer, true
+        assert found == {(0, 0): "75.0", (1, 0): "25.0", (0, 1): "0.1", (1, 1): "99.9"}
+        assert [label.get_text() for label in ax.get_yticklabels()] == ["1", "2"]

@@ -244,10 +244,15 @@ def sort_key(value: Any) -> tuple[bool, float, str]:
 
 def usual_group(groups: Sequence[Group], beside: Sequence[Group] = ()) -> Group:
     """The group from which all of them together differ in the fewest settings; of several such
-    groups, the one from which those `beside` differ in the fewest."""
+    groups, the one from which the runs `beside` differ in the fewest."""
+    every = [settings_of(run) for group in beside for run in group.runs]
 
-    def distances(usual: Group) -> list[int]:
-        return [sum(len(difference(one, usual)) for one in some) for some in (groups, beside)]
+    def distances(usual: Group) -> tuple[int, int]:
+        own = settings_of(usual.runs[0])
+        return (
+            sum(len(difference(group, usual)) for group in groups),
+            sum(own.get(name) != value for one in every for name, value in one.items()),
+        )
 
     return min(groups, key=distances)
 
