@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from equipool.report.groups import CHANGED, METHOD, Group, group_runs, shorten, sort_key
 from equipool.report.runs import RunResult
@@ -157,8 +157,16 @@ def draw_setting(groups: Sequence[Group], setting: str) -> bytes:
     with panels(1, 2, WIDTH, 3.7 + 0.12 * min(len(lines), 8)) as (axes, content):
         for ax, (heading, values_of) in zip(axes[0], measured, strict=True):
             for line in lines:
-                _draw_line(ax, line, [values_of(group) for group in line.groups], ticks, setting,
-                           drawn[line.method])  # fmt: skip
+                values = [[v for v in values_of(g) if v is not None] for g in line.groups]
+                means = [statistics.fmean(some) if some else float("nan") for some in values]
+                style = drawn[line.method]
+                if line.constant:
+                    ax.axhline(means[0], **style.line(1) | {"marker": "", "linewidth": 1.5})
+                    continue
+                x = [ticks.index(str(group.settings[setting])) for group in line.groups]
+                ax.plot(x, means, **style.line(1))
+                for place, some in zip(x, values, strict=True):
+                    ax.plot([place] * len(some), some, ".", color=style.color, alpha=0.6)
             ax.set_xticks(range(len(ticks)), ticks)
             if len("".join(ticks)) > 30:
                 ax.tick_params("x", rotation=15)
@@ -167,25 +175,6 @@ def draw_setting(groups: Sequence[Group], setting: str) -> bytes:
             use_log_scale([axes[0, 0]])
         add_legend(axes[0, 0], drawn)
     return content.getvalue()
-
-
-def _draw_line(
-    ax: Any,
-    line: Line,
-    values: Sequence[Sequence[float | None]],
-    ticks: Sequence[str],
-    setting: str,
-    style: Any,
-) -> None:
-    finite = [[value for value in some if value is not None] for some in values]
-    means = [statistics.fmean(some) if some else float("nan") for some in finite]
-    if line.constant:
-        ax.axhline(means[0], **style.line(1) | {"marker": "", "linewidth": 1.5})
-        return
-    places = [ticks.index(str(group.settings[setting])) for group in line.groups]
-    ax.plot(places, means, **style.line(1))
-    for place, some in zip(places, finite, strict=True):
-        ax.plot([place] * len(some), some, ".", color=style.color, alpha=0.6)
 
 
 def by_setting(runs: Sequence[RunResult]) -> list[Section]:

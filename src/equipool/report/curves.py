@@ -197,7 +197,8 @@ def inner_curves(groups: Sequence[Group]) -> dict[str, dict[str, list[CurvePoint
     varies = len({group.size for group in groups}) > 1
     found = {}
     for group in groups:
-        runs = [run for run in group.runs if any(point.get("inner") for point in run.points)]
+        logged = [run for run in group.runs if any(point.get("inner") for point in run.points)]
+        runs = [run for run in logged if run.complete] or logged
         layers = {
             layer: 0 for run in runs for point in run.points for layer in point.get("inner") or {}
         }

@@ -115,13 +115,6 @@ class Group:
         """Mean of the runs' last evaluations; None if one of them is not finite."""
         return mean_of(self.finals())
 
-    def deviation(self) -> float | None:
-        """Standard deviation (n - 1) of the runs' last evaluations; None for a single run."""
-        finite = [value for value in self.finals() if value is not None]
-        if len(finite) < max(2, len(self.runs)):
-            return None
-        return statistics.stdev(finite)
-
     def best_final(self) -> float | None:
         """The last evaluation of the best run."""
         return self._best(self.finals())
@@ -139,10 +132,6 @@ class Group:
         finite, or if a run had none yet."""
         found = [(run, run.evaluation_at(training_seconds)) for run in self.runs]
         return mean_of([None if entry is None else run.value(entry) for run, entry in found])
-
-    def evaluated_by(self, training_seconds: float) -> bool:
-        """Whether all runs were evaluated within this training time."""
-        return all(run.evaluation_at(training_seconds) is not None for run in self.runs)
 
     def mean_curve(self, metric: str) -> list[CurvePoint]:
         """A metric over the training, at the steps at which all runs were evaluated."""

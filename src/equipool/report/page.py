@@ -138,12 +138,6 @@ def examinations(runs: Sequence[RunResult]) -> list[Section]:
     return [Section("Evaluation", ["Stored by equipool evaluate for each network."], folded=folded)]
 
 
-RUN_HEADINGS = (
-    "run", "steps", "last", "best", "at step", "training seconds", "pieces", "runs at once",
-    "parameters", "skipped", "spikes",
-)  # fmt: skip
-
-
 def all_runs(runs: Sequence[RunResult]) -> list[Section]:
     """One row per run."""
     troubled = [run.name for run in runs if run.skipped or run.spikes]
@@ -151,25 +145,27 @@ def all_runs(runs: Sequence[RunResult]) -> list[Section]:
         "Steps with a gradient that was not finite or far too long were skipped. A spike is a step "
         "whose loss exceeded ten times the median of the steps before. "
     ) + (f"There were some in {', '.join(troubled)}." if troubled else "There were none.")
-    table = Summary("runs", RUN_HEADINGS, tuple(_run_row(run) for run in runs))
+    rows = [_run_row(run) for run in runs]
+    table = Summary("runs", tuple(rows[0]), tuple(tuple(row.values()) for row in rows))
     return [Section("Runs", [text], [table])]
 
 
-def _run_row(run: RunResult) -> tuple[str, ...]:
+def _run_row(run: RunResult) -> dict[str, str]:
     best = run.best
-    return (
-        run.name,
-        run.progress,
-        number(run.final) if run.curve else "-",
-        number(run.value(best)) if best else "-",
-        f"{best['step']:,}" if best else "-",
-        f"{run.training_seconds:,.1f}",
-        str(run.pieces),
-        ", ".join(dict.fromkeys(str(piece.get("together", "-")) for piece in run.ran_on)) or "-",
-        "-" if run.num_parameters is None else f"{run.num_parameters:,}",
-        str(run.skipped),
-        str(run.spikes),
-    )
+    together = dict.fromkeys(str(piece.get("together", "-")) for piece in run.ran_on)
+    return {
+        "run": run.name,
+        "steps": run.progress,
+        "last": number(run.final) if run.curve else "-",
+        "best": number(run.value(best)) if best else "-",
+        "at step": f"{best['step']:,}" if best else "-",
+        "training seconds": f"{run.training_seconds:,.1f}",
+        "pieces": str(run.pieces),
+        "runs at once": ", ".join(together) or "-",
+        "parameters": "-" if run.num_parameters is None else f"{run.num_parameters:,}",
+        "skipped": str(run.skipped),
+        "spikes": str(run.spikes),
+    }
 
 
 def settings(runs: Sequence[RunResult]) -> list[Section]:

@@ -20,24 +20,12 @@ Entry = dict[str, Any]
 class RunResult:
     """The results of a run.
 
-    Args:
-        name: of its directory or record.
-        task: name of its task.
-        config: its settings, `fields` of the task and `training`.
-        complete: whether it reached its last step.
-        steps: steps taken so far.
-        pieces: how often it was started or resumed.
-        ran_on: for each piece `hardware`, `versions` and `together`, the number of runs of its
-            process that shared the device; runs of other processes are not known.
-        seconds: wall time, evaluations included.
-        training_seconds: wall time without evaluations.
-        num_parameters: None for an unfinished run.
-        curve: evaluations, each with `step`, `seconds`, `training_seconds` and `metrics`.
-        points: training entries of the log, which only a run directory has.
-        spikes: number of spikes of the loss.
-        skipped: number of skipped steps.
-        examinations: what `equipool evaluate` stored in the run directory, for the `"best"` and
-            the `"last"` checkpoint.
+    `config` has the `fields` of the task and the `training` settings. Each entry of `curve` is an
+    evaluation with `step`, `seconds`, `training_seconds` (without evaluations) and `metrics`.
+    `points` are the training entries of the log, which only a run directory has. `ran_on` has for
+    each piece, from a start or resume to the next, `hardware`, `versions` and `together`: how many
+    runs of its process shared the device. `num_parameters` is None for an unfinished run.
+    `examinations` are what `equipool evaluate` stored of the `"best"` and the `"last"` checkpoint.
     """
 
     name: str

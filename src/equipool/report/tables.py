@@ -57,18 +57,23 @@ def summaries(runs: Sequence[RunResult]) -> list[Summary]:
 def summarize(runs: Sequence[RunResult]) -> Summary:
     """Results over the seeds: one row per group, sorted by size and then best first.
 
-    `mean` and `deviation` are of the last evaluations, `best run` is the last evaluation of the
-    best run, `best evaluation` the best of all runs at any step. `/ best` is the mean divided by
-    the best mean of the same size. The last column is the mean after the training time that all
-    runs had (`-` if a run had not been evaluated by then); it is left out if runs, or pieces of
-    one, ran on different hardware or shared it differently.
+    `mean` is that of the last evaluations, with its standard deviation, `best run` the last
+    evaluation of the best run, `best evaluation` the best of all runs at any step. `/ best` is the
+    mean divided by the best mean of the same size. The last column is the mean after the training
+    time that all runs had (`-` if a run had not been evaluated by then); it is left out if runs, or
+    pieces of one, ran on different hardware or shared it differently.
     """
     groups = shorten(group_runs(runs))
     seconds = equal_seconds(groups)
     headings = [
-        *groups[0].settings, "runs", "steps", "mean", "deviation", "best run", "best evaluation",
+        *groups[0].settings,
+        "runs",
+        "steps",
+        "mean",
+        "best run",
+        "best evaluation",
         "/ best",
-    ]  # fmt: skip
+    ]
     if seconds is not None:
         headings.append(f"mean at {seconds:.3g} s")
     rows = [_row(group, groups, seconds) for group in groups]
@@ -81,14 +86,14 @@ def _row(group: Group, groups: Sequence[Group], seconds: float | None) -> tuple[
         *setting_cells(group),
         _count(group),
         _steps(group),
-        number(group.mean()),
-        number(group.deviation()) if len(group.runs) > 1 else "-",
+        spread(group.finals()),
         number(group.best_final()),
         number(group.best_evaluation()),
         ratio(group, groups),
     ]
     if seconds is not None:
-        cells.append(number(group.mean_at(seconds)) if group.evaluated_by(seconds) else "-")
+        evaluated = all(run.evaluation_at(seconds) for run in group.runs)
+        cells.append(number(group.mean_at(seconds)) if evaluated else "-")
     return tuple(cells)
 
 
