@@ -38,6 +38,12 @@ def test_settings_of_the_same_name_keep_their_prefix(tmp_path):
     assert best.settings["training.inner_learning_rate"] == 0.4
 
 
+def test_a_size_that_is_asked_for_is_named_once(tmp_path):
+    runs = written(tmp_path / "runs", record([1.0]), record([2.0], embedding=16))
+    for group in group_runs(runs, ["embedding"]):
+        assert list(group.settings) == ["aggregation", "embedding"]
+
+
 def test_best_first_whatever_is_better(tmp_path):
     lower = written(tmp_path / "a", record([1.0], "sum"), record([2.0], "max"))
     higher = written(

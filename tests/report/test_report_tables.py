@@ -31,7 +31,7 @@ def test_results_over_the_seeds(runs):
         "aggregation": "equilibrium",
         "embedding": "8",
         "runs": "2",
-        "steps": "30",
+        "last step": "30",
         "mean": f"0.5 ± {statistics.stdev([0.25, 0.75]):.3g}",
         "best run": "0.25",
         "best evaluation": "0.1",
@@ -93,7 +93,7 @@ def test_results_at_equal_time_need_an_evaluation_by_then(tmp_path):
 def test_unfinished_runs_are_counted(runs):
     runs[0] = replace(runs[0], complete=False, steps=20, curve=runs[0].curve[:2])
     _, row = rows(summarize(runs))
-    assert (row["runs"], row["steps"]) == ("2 (1 unfinished)", "20 to 30")
+    assert (row["runs"], row["last step"]) == ("2 (1 unfinished)", "20 to 30")
     assert row["mean"].split()[0] == "3.5"
 
 

@@ -68,7 +68,7 @@ def summarize(runs: Sequence[RunResult]) -> Summary:
     headings = [
         *groups[0].settings,
         "runs",
-        "steps",
+        "last step",
         "mean",
         "best run",
         "best evaluation",
