@@ -1,16 +1,16 @@
-"""Tables and pictures of the page about the median, reproduction/median.md.
+"""Tables and figures of the page about the median, reproduction/median.md.
 
     python docs/figures/median.py
 
-The experiment is in records/median: runs of a million steps, and shorter ones of further sizes.
-Those in records/median-speed have the same settings and had the device to themselves: they tell
-what a step costs. In records/median-settings are short runs, in each of which one setting was
-changed. In records/median-inner are directories of runs, of which config.json, log.jsonl
-and record.json are enough: statistics of the inner loops are in the logs alone.
-In records/median-rates are long runs of the rivals with smaller learning rates, stopped
-before their end. median_networks.py wrote records/median-networks.
+Reads these folders of records/:
+    median: the experiment, runs of a million steps, and shorter ones of other sizes
+    median-speed: solo runs with the same settings, which measure what a step costs
+    median-settings: short runs, in each of which one setting was changed
+    median-inner: run directories, whose logs have the statistics of the inner loops
+    median-rates: long runs of the rivals with smaller learning rates, stopped early
+    median-networks: written by median_networks.py
 
-What `tables` makes is printed, and put into the page.
+Prints the tables and puts them into the page.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ RECORDS = FIGURES.parents[1] / "records"
 MAIN_STEPS = 1_000_000
 SHOWN_STEPS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 20)  # of the search
 
-Network = dict[str, Any]  # what median_networks.py wrote of one
+Network = dict[str, Any]  # what median_networks.py wrote about one
 
 
 def split(runs: Sequence[RunResult]) -> tuple[list[Group], list[Group]]:
-    """The main experiment, and further sizes, each in groups of one method and size."""
+    """The main experiment and the other sizes, each in groups of one method and size."""
     long = [run for run in runs if _is_long(run)]
     short = [run for run in runs if not _is_long(run)]
     return _in_order(long), _in_order(short)
@@ -61,13 +61,13 @@ def _in_order(runs: Sequence[RunResult]) -> list[Group]:
 
 
 def _error(group: Group) -> float:
-    """By which groups are ordered."""
+    """Orders groups; the mean, and infinity if it is not finite."""
     mean = group.mean()
     return math.inf if mean is None else mean
 
 
 def results(groups: Sequence[Group]) -> Summary:
-    """Mean squared errors after the last step, over the seeds, and beside those of the rivals."""
+    """Mean squared errors after the last step over the seeds, compared with the rivals."""
     headings = (
         "D", "method", "seeds", "steps", "mean squared error", "/ best rival's", "best seed",
         "/ best rival's best", *DISTRIBUTIONS, "parameters", "spikes", "skipped",
@@ -96,7 +96,7 @@ def _result(group: Group, groups: Sequence[Group]) -> tuple[str, ...]:
 def over_rivals(
     group: Group, groups: Sequence[Group], error: Callable[[Group], float | None]
 ) -> str:
-    """An error over the smallest of other aggregations of the same size."""
+    """An error divided by the smallest of the other aggregations of the same size."""
     own = error(group)
     rivals = [
         error(other)
@@ -109,8 +109,8 @@ def over_rivals(
 
 
 def seconds(groups: Sequence[Group]) -> Summary:
-    """Mean errors after equal seconds, those that each method takes for all its steps and half of
-    the shortest; and at which step that was."""
+    """Mean errors after equal training times, and the step each method had reached: the times that
+    the methods take for all their steps, and half of the shortest."""
     whole = sorted({max(run.training_seconds for run in group.runs) for group in groups})
     moments = [whole[0] / 2, *whole] if whole else []
     headings = ("D", "method", "ms per step", *(f"after {moment:,.0f} s" for moment in moments))
@@ -135,7 +135,7 @@ def _after(group: Group, moment: float) -> str:
 
 
 def settings(runs: Sequence[RunResult]) -> Summary:
-    """What came of changing one setting or another, the best first."""
+    """Errors with one setting or another changed, best first."""
     headings = (
         "what was changed", "seeds", "steps", "mean squared error", "/ unchanged", "best seed",
         "spikes", "skipped",
@@ -160,11 +160,11 @@ def _setting(changed: Changed) -> tuple[str, ...]:
 
 
 def rates(runs: Sequence[RunResult], stopped: Sequence[RunResult]) -> Summary:
-    """Errors at equal steps of runs that were stopped, beside those of the experiment's run of the
-    same method and seed."""
-    tried = [_told_apart(run) for run in stopped]
-    long = [run for run in runs if _is_long(run) and _told_apart(run) in tried]
-    found = sorted([*long, *stopped], key=lambda run: (_told_apart(run), -_rate(run)))
+    """Errors of the stopped runs, and at the same steps those of the experiment's run of the same
+    method and seed."""
+    tried = [_identity(run) for run in stopped]
+    long = [run for run in runs if _is_long(run) and _identity(run) in tried]
+    found = sorted([*long, *stopped], key=lambda run: (_identity(run), -_rate(run)))
     seen = sorted({entry["step"] for run in stopped for entry in run.curve})
     rows = (
         (run.config["fields"]["aggregation"], f"{_rate(run):g}", *(_at(run, step) for step in seen))
@@ -174,7 +174,7 @@ def rates(runs: Sequence[RunResult], stopped: Sequence[RunResult]) -> Summary:
     return Summary("rates", headings, tuple(rows))
 
 
-def _told_apart(run: RunResult) -> tuple[Any, ...]:
+def _identity(run: RunResult) -> tuple[Any, ...]:
     return tuple(run.config["fields"][name] for name in ("aggregation", "embedding", "seed"))
 
 
@@ -184,12 +184,12 @@ def _rate(run: RunResult) -> float:
 
 
 def _at(run: RunResult, step: int) -> str:
-    """The error at a step; `-` where the run was not evaluated."""
+    """The error at a step; `-` if the run was not evaluated there."""
     return next((number(run.value(e)) for e in run.curve if e["step"] == step), "-")
 
 
 def frozen(networks: Sequence[Network]) -> Summary:
-    """How many batches count as spikes while the weights stay as they are."""
+    """The share of batches that count as spikes while the weights do not change."""
     shares: dict[str, list[float]] = {}
     for one in networks:
         shares.setdefault(one["config"]["fields"]["aggregation"], []).append(one["spikes"])
@@ -202,7 +202,7 @@ def frozen(networks: Sequence[Network]) -> Summary:
 
 
 def search(networks: Sequence[Network]) -> Summary:
-    """What the steps of the search do, over the networks; in bold the one of the training's end."""
+    """What each step of the search does, over the networks; the last one of training is bold."""
     headings = (
         "inner steps", "seeds", "mean squared error", "length of the step", "as long as the limit",
         "gradient / first one",
@@ -237,7 +237,7 @@ def tables(
     stopped: Sequence[RunResult] = (),
     networks: Sequence[Network] = (),
 ) -> dict[str, Summary | str]:
-    """All tables of the page, and what the runs ran on, by name."""
+    """All tables of the page, and the hardware of the runs, by name."""
     long, short = split(with_solo_times(runs, solo))
     check_solo_runs([run for group in long for run in group.runs], solo)
     return {
@@ -255,7 +255,7 @@ def tables(
 def pictures(
     runs: Sequence[RunResult], solo: Sequence[RunResult], logged: Sequence[RunResult]
 ) -> dict[str, bytes]:
-    """All pictures of the page for which there are runs, by name."""
+    """All figures of the page for which there are runs, by name."""
     long, _ = split(with_solo_times(runs, solo))
     inner = inner_curves(group_by(logged, ("aggregation", "embedding")))
     found = {"curves": draw_curves(long)} if long else {}
@@ -265,14 +265,13 @@ def pictures(
 
 
 def read() -> list[list[RunResult]]:
-    """The experiment, solo runs, runs with other settings, those that were stopped, and those of
-    which there are logs."""
+    """The experiment, solo runs, runs with other settings, stopped runs, and runs with logs."""
     names = ("median", "median-speed", "median-settings", "median-rates", "median-inner")
     return [read_folder(RECORDS / name) for name in names]
 
 
 def read_networks() -> list[Network]:
-    """What median_networks.py wrote, of each network."""
+    """What median_networks.py wrote about each network."""
     files = sorted((RECORDS / "median-networks").glob("*.json"))
     return [json.loads(file.read_text(encoding="utf-8")) for file in files]
 

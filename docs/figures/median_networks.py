@@ -1,11 +1,11 @@
-"""A closer look at trained networks of the median.
+"""Measures what trained networks of the median do.
 
     python docs/figures/median_networks.py runs/median/*-embedding-16-seed-*
 
-writes records/median-networks, a file for each run, from which median.py makes tables: how much the
-loss scatters from batch to batch while the weights stay as they are, and, for equilibrium
-aggregation, what each step of the search does, also beyond those of the training. It takes a few
-minutes a run on two cores.
+writes records/median-networks, one file per run, from which median.py makes tables: how much the
+loss varies from batch to batch while the weights do not change, and, for equilibrium aggregation,
+what each step of the search does, also beyond the steps of training. It takes a few minutes per run
+on two cores.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from equipool.training.step import make_network
 RECORDS = Path(__file__).parents[2] / "records" / "median-networks"
 
 SETS, SEARCHED, AT_ONCE = 10_000, 1_000, 500
-STEPS = 20  # of the search that are looked at, on the first `SEARCHED` of the sets
-BATCHES = 100_000  # that are drawn from the sets
+STEPS = 20  # of the search, on the first `SEARCHED` sets
+BATCHES = 100_000  # drawn from the sets
 AT_LIMIT = 0.999  # of the longest step
 
 
 def examined(run: Path) -> dict[str, Any]:
-    """What there is to say of a run's last weights."""
+    """Measurements of the last weights of a run."""
     config = RunFolder(run).read_config()
     task = task_from_config(config)
     if not isinstance(task, MedianTask):

@@ -1,18 +1,18 @@
-"""Tables and pictures of the page about molecules, reproduction/molecules.md.
+"""Tables and figures of the page about molecules, reproduction/molecules.md.
 
     python docs/figures/molecules.py
 
-The experiment on molhiv is in records/molecules, that on other data in records/molecules-toxcast
-and records/molecules-qm9. records/molecules-ablations has a folder for each ablation: steps,
-aux-weight and capacity; that of aux-weight has directories of runs, as the statistics of the inner
-loops are in the logs alone. Runs in records/molecules-speed have the settings of some of these and
-had the device to themselves: they tell what an epoch costs. In records/molecules-dropout are
-networks of the experiment's size, in records/molecules-quick small ones, in each of which something
-was changed that may help against overfitting.
+Reads these folders of records/:
+    molecules: the experiment on molhiv
+    molecules-toxcast, molecules-qm9: the same on other data
+    molecules-ablations: a folder for each ablation (steps, aux-weight, capacity); aux-weight has
+        run directories, whose logs have the statistics of the inner loops
+    molecules-speed: solo runs, which measure what an epoch costs
+    molecules-dropout: networks of the experiment's size, with changes against overfitting
+    molecules-quick: the same for small networks
 
-What `tables` makes is printed, and put into the page: what the runs ran on, results, toxcast, qm9,
-dropout, quick, steps, time, aux_weight and capacity, as far as there are records. The paper's own
-numbers, from its table and its appendix, stand beside ours.
+Prints the tables for which there are records and puts them into the page. The paper's numbers, from
+its table and its appendix, are beside ours.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ WORDS = {
 
 @dataclass(frozen=True)
 class Cost:
-    """What an epoch costs.
+    """The cost of an epoch.
 
     Args:
         training: molecules of the training part, by data set.
@@ -103,25 +103,23 @@ class Cost:
     solo: Sequence[RunResult]
 
     def steps(self, run: RunResult) -> int:
-        """Of an epoch, where batches are full. Those that hold fewer molecules, as their atoms
-        would be too many, are rare."""
+        """Steps of an epoch of full batches. Few are smaller, because of large molecules."""
         fields = run.config["fields"]
         molecules = min(self.training[fields["dataset"]], fields["train_limit"] or math.inf)
         return math.ceil(molecules / fields["batch_size"])
 
     def epochs(self, run: RunResult) -> int:
-        """That the last evaluation is after."""
+        """Epochs before the last evaluation."""
         return round(run.curve[-1]["step"] / self.steps(run))
 
     def seconds(self, run: RunResult) -> float | None:
-        """Of an epoch, without other runs on the device; None if there is no solo run."""
+        """Seconds of an epoch without other runs on the device; None if there is no solo run."""
         step = solo_seconds(run, self.solo)
         return None if step is None else step * self.steps(run)
 
 
 def training_molecules(folders: Iterable[Path]) -> dict[str, int]:
-    """How many molecules the training part has, by data set, as the records in these folders
-    say."""
+    """The number of training molecules by data set, from the records in these folders."""
     found: dict[str, int] = {}
     for config in (config for folder in folders for config in _configs(folder)):
         dataset, number = config["fields"]["dataset"], config["data"]["molecules"]["train"]
@@ -134,7 +132,7 @@ def training_molecules(folders: Iterable[Path]) -> dict[str, int]:
 
 
 def _configs(path: Path) -> Iterator[dict[str, Any]]:
-    """Of the runs in a folder and below, with what their data is like, which no `RunResult` has."""
+    """Configs of the runs in a folder and below, with `data`, which a `RunResult` does not have."""
     if path.is_dir() and RunFolder(path).config.exists():
         yield RunFolder(path).read_config()
     elif path.is_dir():
@@ -145,7 +143,7 @@ def _configs(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def results(runs: Sequence[RunResult], cost: Cost) -> Summary:
-    """Each network's methods, the best first by the test at the best validation."""
+    """The methods of each network, best first by the test score at the best validation score."""
     groups = sorted(group_by(runs, FIELDS), key=lambda group: (_names(group)[0], -_score(group)))
     rows = ((*_names(group), *_measured(group, cost)) for group in groups)
     headings = ("network", "readout", "messages", *_measured_headings(groups))
@@ -153,14 +151,14 @@ def results(runs: Sequence[RunResult], cost: Cost) -> Summary:
 
 
 def beside_the_paper(table: Summary, heading: str, scores: Sequence[float | None]) -> Summary:
-    """The table, and in a last column what the paper has of the same."""
-    told = ("-" if score is None else f"{score:.3f}" for score in scores)
-    rows = ((*row, score) for row, score in zip(table.rows, told, strict=True))
+    """The table with a last column of the paper's numbers."""
+    cells = ("-" if score is None else f"{score:.3f}" for score in scores)
+    rows = ((*row, score) for row, score in zip(table.rows, cells, strict=True))
     return Summary(table.title, (*table.headings, heading), tuple(rows))
 
 
 def _score(group: Group) -> float:
-    """By which groups are ordered."""
+    """Orders groups: the mean test score at the best validation score."""
     score = mean_of(group.selected_values("test_score"))
     return -math.inf if score is None else score
 
@@ -176,8 +174,8 @@ def _fields(group: Group) -> dict[str, str]:
 
 
 def ablation(runs: Sequence[RunResult], setting: str, cost: Cost) -> Summary:
-    """The same for each value of a setting, in the order of the values. Where there are logs, also
-    how far the searches come."""
+    """The same for each value of a setting, in the order of the values; if there are logs, also how
+    far the searches come."""
     groups = group_runs(runs, [setting])
     logged = all(run.points for run in runs)
     rows = (
@@ -196,8 +194,8 @@ def ablation(runs: Sequence[RunResult], setting: str, cost: Cost) -> Summary:
 
 
 def _searched(group: Group) -> tuple[str, str]:
-    """Means over the seeds: of the last batch that was logged, the largest component of a gradient
-    at the end of a search, and of the last epoch the auxiliary loss."""
+    """Means over the seeds: the largest component of a gradient at the end of a search in the last
+    logged batch, and the auxiliary loss of the last epoch."""
     points = [_last_logged(run) for run in group.runs]
     if None in points:  # without a search
         return "-", "-"
@@ -208,12 +206,12 @@ def _searched(group: Group) -> tuple[str, str]:
 
 
 def _last_logged(run: RunResult) -> Any:
-    """Of the inner loops."""
+    """The last log entry with statistics of the inner loops."""
     return next((point for point in reversed(run.points) if point.get("inner")), None)
 
 
 def time(runs: Sequence[RunResult], cost: Cost) -> Summary:
-    """What inner steps cost over a sum, here and in the paper."""
+    """The cost of inner steps compared with a sum, here and in the paper."""
     seconds = {_inner_steps(run): cost.seconds(run) for run in runs}
     both = {steps: (seconds.get(steps), hours) for steps, hours in PAPER_HOURS.items()}
     sums = both[0]
@@ -229,20 +227,20 @@ def time(runs: Sequence[RunResult], cost: Cost) -> Summary:
 
 
 def _inner_steps(run: RunResult) -> int:
-    """0 where there is no search."""
+    """0 if there is no search."""
     fields = run.config["fields"]
     return fields["inner_steps"] if fields["aggregation"] == "equilibrium" else 0
 
 
 def _over(value: float | None, other: float | None) -> tuple[str, str]:
-    """A number, and how many times the other it is."""
+    """A number, and its ratio to the other."""
     if value is None:
         return "-", "-"
     return number(value), "-" if other is None else number(value / other)
 
 
 def tried(runs: Sequence[RunResult], cost: Cost) -> Summary:
-    """What came of changing one setting or another, the best of each network first."""
+    """Scores with one setting or another changed, the best of each network first."""
     networks: dict[str, list[RunResult]] = {}
     for run in runs:
         networks.setdefault(run.config["fields"]["convolution"], []).append(run)
@@ -273,21 +271,21 @@ def _measured(group: Group, cost: Cost) -> tuple[str, ...]:
     return (
         str(len(group.runs)),
         span([cost.epochs(run) for run in group.runs]),
-        told(group.selected_values(f"valid_{name}")),
-        told(group.selected_values(f"test_{name}")),
-        told(group.final_values(f"test_{name}")),
+        score_text(group.selected_values(f"valid_{name}")),
+        score_text(group.selected_values(f"test_{name}")),
+        score_text(group.final_values(f"test_{name}")),
         f"{run.num_parameters:,}",
         "-" if seconds is None else number(seconds),
     )
 
 
 def measure(group: Group) -> str:
-    """The name of what the score is made of."""
+    """Name of the metric that the score is."""
     numbers = "valid_mae" in group.runs[0].curve[-1]["metrics"]
     return "mae" if numbers else usual_measure(_fields(group)["dataset"])
 
 
-def told(values: Sequence[float | None]) -> str:
+def score_text(values: Sequence[float | None]) -> str:
     """Mean and standard deviation over the seeds, as OGB's leaderboard writes them."""
     mean = mean_of(values)
     if mean is None:
@@ -327,7 +325,7 @@ def _drawn(run: RunResult) -> bool:
 
 
 def _poolings(run: RunResult) -> tuple[str, str]:
-    """Of the readout, and of the messages."""
+    """The aggregation of the readout and that of the messages."""
     fields = run.config["fields"]
     return fields["aggregation"], fields["local_aggregation"]
 
@@ -337,7 +335,7 @@ def tables(
     ablations: Mapping[str, Sequence[RunResult]],
     cost: Cost,
 ) -> dict[str, Summary | str]:
-    """All tables of the page for which there are runs, and what those of molhiv ran on, by name."""
+    """All tables of the page for which there are runs, and the hardware of molhiv's, by name."""
     found: dict[str, Summary | str] = {"ran_on": ran_on(runs["results"])}
     for name, some in runs.items():
         if some:
@@ -361,8 +359,8 @@ def tables(
 def pictures(
     runs: Sequence[RunResult], ablations: Mapping[str, Sequence[RunResult]], cost: Cost
 ) -> dict[str, bytes]:
-    """All pictures of the page for which there are runs, by name. That of an ablation shows
-    seconds, so it needs those of all its runs."""
+    """All figures of the page for which there are runs, by name. That of an ablation shows times,
+    so it needs solo runs for all its runs."""
     found = {"epochs": draw_epochs(runs, cost)} if any(map(_drawn, runs)) else {}
     for name, some in ablations.items():
         setting = VARIED[name]
@@ -374,7 +372,7 @@ def pictures(
 
 
 def read() -> tuple[dict[str, list[RunResult]], dict[str, list[RunResult]], Cost]:
-    """The runs of each table, those of each ablation, and what they cost."""
+    """The runs of each table, those of each ablation, and their cost."""
     runs = {name: read_folder(RECORDS / folder) for name, folder in FOLDERS.items()}
     if runs["dropout"]:
         plain = [run for run in runs["results"] if _poolings(run) == PLAIN]

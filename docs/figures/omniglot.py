@@ -1,17 +1,17 @@
-"""Tables and pictures of the page about counting characters.
+"""Tables and figures of the page about counting characters, reproduction/omniglot.md.
 
-    python docs/figures/omniglot.py                   # tables and pictures, from records/
+    python docs/figures/omniglot.py                   # tables and figures, from records/
     python docs/figures/omniglot.py --data-dir DIR    # example sets as well, from the data
 
-What is generated is put between `<!-- generated: NAME -->` and `<!-- end -->` in
-reproduction/omniglot.md, and printed; `tables` has the names.
+Reads these folders of records/:
+    omniglot: the experiment
+    omniglot-speed: solo runs with its settings, which measure what a step costs
+    omniglot-pilot: the runs that learning rates were chosen by, some of them stopped early
+    omniglot-settings: smaller networks, in each of which something was changed
+    omniglot-quick: runs of the quick preset
+    omniglot-examination: what `equipool evaluate RUN --which last` stored of one run
 
-The experiment is in records/omniglot. In records/omniglot-speed are short runs that had the device
-to themselves, one at least of the settings of each run of the experiment: seconds are those of its
-steps. In records/omniglot-pilot are runs that learning rates were chosen by, some of them stopped
-before their end; in records/omniglot-settings smaller networks, in each of which something was
-changed; in records/omniglot-quick those of the quick preset. records/omniglot-examination is what
-`equipool evaluate RUN --which last` stored of one run.
+Prints the tables and puts them into the page.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def grouped(runs: Sequence[RunResult]) -> list[Group]:
 
 
 def accuracy(group: Group, metric: str) -> float:
-    """At the end, by which groups are ordered."""
+    """Mean at the end; orders groups."""
     mean = mean_of(group.final_values(metric))
     return -1.0 if mean is None else mean
 
@@ -85,7 +85,7 @@ def percent(values: Sequence[float | None]) -> str:
 
 
 def results(groups: Sequence[Group]) -> Summary:
-    """Accuracies at the end and where the validation was best."""
+    """Accuracies at the end and at the best validation accuracy."""
     headings = (
         "method", "learning rate", "seeds", "test", "train",
         "test, best validation", "train, best validation", "validation, best",
@@ -104,7 +104,7 @@ def _result(group: Group) -> tuple[str, ...]:
 
 
 def costs(groups: Sequence[Group]) -> Summary:
-    """What the runs of each method took, and whether anything went wrong."""
+    """The cost of each method, and whether anything went wrong."""
     headings = (
         "method", "sets seen", "training seconds", "parameters", "spikes", "skipped"
     )  # fmt: skip
@@ -128,22 +128,24 @@ def batch_size(run: RunResult) -> int:
 
 
 def times(groups: Sequence[Group]) -> Summary:
-    """Seconds of training to the first evaluation with a test accuracy of each level that some
-    method reached; `-` where not all its runs did."""
+    """Training seconds to the first evaluation with each level of test accuracy that some method
+    reached; `-` if not all of its runs did."""
     rows = {group.method: [seconds_to(group, level) for level in LEVELS] for group in groups}
     reached = [i for i in range(len(LEVELS)) if any(row[i] is not None for row in rows.values())]
     headings = ("method", *(f"{100 * LEVELS[i]:.0f} %" for i in reached))
     return Summary(
-        "times", headings, tuple((m, *(_told(row[i]) for i in reached)) for m, row in rows.items())
+        "times",
+        headings,
+        tuple((m, *(_seconds_text(row[i]) for i in reached)) for m, row in rows.items()),
     )
 
 
-def _told(seconds: float | None) -> str:
+def _seconds_text(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds:,.0f}"
 
 
 def seconds_to(group: Group, level: float) -> float | None:
-    """Mean over the runs; None where one did not get there."""
+    """Mean over the runs; None if one did not reach it."""
     return mean_of([_first(run, level) for run in group.runs])
 
 
@@ -156,7 +158,7 @@ def _first(run: RunResult, level: float) -> float | None:
 
 
 def by_number(groups: Sequence[Group]) -> Summary:
-    """Percent of right answers by the true number of characters, where the validation was best
+    """Percent of right answers by the true number of characters, at the best validation accuracy
     and at the end; means over the runs."""
     numbers = range(1, int(groups[0].runs[0].config["fields"]["max_classes"]) + 1)
     rows = [
@@ -209,7 +211,7 @@ def seconds_per_step(run: RunResult) -> float:
 
 
 def steps_before(run: RunResult) -> int:
-    """Steps that are not timed: those to the first evaluation, unless that is the last."""
+    """Steps that are not timed: those before the first evaluation, unless there is only one."""
     return int(run.curve[0]["step"]) if len(run.curve) > 1 else 0
 
 
@@ -241,7 +243,7 @@ def _tried(changed: Changed) -> tuple[str, ...]:
 
 
 def quick(runs: Sequence[RunResult]) -> Summary:
-    """Accuracies of the quick preset at the end, and all seconds that a run took."""
+    """Accuracies of the quick preset at the end, and the whole time of a run."""
     headings = ("method", "steps", "batch size", "test accuracy", "train accuracy", "seconds")
     rows = [
         (
@@ -258,7 +260,7 @@ def quick(runs: Sequence[RunResult]) -> Summary:
 
 
 def miscounts(found: Examination) -> Summary:
-    """By how much the answers of a network are wrong, in percent of all sets."""
+    """By how much the answers of a network are off, in percent of all sets."""
     headings = ("sets of", *OFF)
     rows = [
         (f"{part} characters", *_off(table))
@@ -270,11 +272,11 @@ def miscounts(found: Examination) -> Summary:
 
 
 def _off(table: Table) -> list[str]:
-    """Of a confusion matrix, whose rows are shares of the sets of a true number."""
+    """From a confusion matrix, whose rows are shares of the sets of a true number."""
     counts = dict.fromkeys(range(-2, 3), 0.0)
     for true, (_, *shares, sets) in enumerate(table.rows):
-        for said, share in enumerate(shares):
-            counts[max(-2, min(2, said - true))] += float(share) * int(sets)
+        for answer, share in enumerate(shares):
+            counts[max(-2, min(2, answer - true))] += float(share) * int(sets)
     return [f"{100 * count / sum(counts.values()):.1f} %" for count in counts.values()]
 
 
@@ -368,32 +370,32 @@ def draw_panels(shown: Mapping[str, object], file: Path) -> None:
 
 
 def draw_wrong(pictures: Sequence[Picture], file: Path) -> None:
-    """Sets that are counted wrong, with what is said of them."""
+    """Sets that are counted wrong, with the network's answers."""
     draw_panels({p.caption: plt.imread(BytesIO(p.png), "png") for p in pictures}, file)
 
 
 def draw_confusion(table: Table, file: Path) -> None:
-    """What is said of sets of each true number, in percent of them."""
+    """The answers for sets of each true number, in percent of them."""
     answers = table.headings[1:-1]
     shares = [[float(cell) for cell in row[1:-1]] for row in table.rows]
     with plt.rc_context(STYLE):
         _, ax = plt.subplots(figsize=(4.6, 4.2))
         ax.imshow(shares, cmap="Blues", vmin=0, vmax=1)
         for true, row in enumerate(shares):
-            for said, share in enumerate(row):
+            for answer, share in enumerate(row):
                 if share >= 0.0005:
                     color = "white" if share > 0.5 else "black"
                     place = {"ha": "center", "va": "center", "fontsize": 7, "color": color}
-                    ax.text(said, true, f"{100 * share:.1f}", **place)
+                    ax.text(answer, true, f"{100 * share:.1f}", **place)
         ax.set_xticks(range(len(answers)), answers)
         ax.set_yticks(range(len(shares)), [str(row[0]) for row in table.rows])
-        ax.set(xlabel="said", ylabel="true number of characters")
+        ax.set(xlabel="answer", ylabel="true number of characters")
         plt.savefig(file, metadata={"Date": None})
         plt.close()
 
 
 def draw_examination(found: Examination, out: Path) -> None:
-    """The confusion matrix of the test sets, and those that are counted wrong."""
+    """The confusion matrix of the test sets, and the sets that are counted wrong."""
     tables = {table.title: table for table in found.tables}
     galleries = {gallery.title: gallery.pictures for gallery in found.galleries}
     table, wrong = confusion_title("test"), mistakes_title("test")
@@ -406,9 +408,7 @@ def draw_examination(found: Examination, out: Path) -> None:
 
 
 def read() -> dict[str, Any]:
-    """The experiment, solo runs, those that learning rates were chosen by, those in which other
-    settings were tried, those of the quick preset, and the examination of a run: the
-    arguments of `tables`."""
+    """The arguments of `tables`."""
     folders = {
         "runs": "", "solo": "-speed", "pilots": "-pilot", "tried": "-settings", "quickly": "-quick"
     }  # fmt: skip
