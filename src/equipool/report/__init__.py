@@ -1,6 +1,5 @@
 """Results of runs: tables, figures, and one HTML page with all of them."""
 
-from equipool.report.by_setting import summarize_setting
 from equipool.report.page import Section, write_page
 from equipool.report.runs import RunResult, read_runs
 from equipool.report.tables import Summary, best_groups, markdown, summaries, summarize
@@ -14,6 +13,5 @@ __all__ = [
     "read_runs",
     "summaries",
     "summarize",
-    "summarize_setting",
     "write_page",
 ]

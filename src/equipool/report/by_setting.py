@@ -5,14 +5,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from equipool.report.groups import CHANGED, METHOD, Group, group_runs, shorten, sort_key
+from equipool.report.page import Section
 from equipool.report.runs import RunResult
 from equipool.report.tables import Summary, spread
-
-if TYPE_CHECKING:
-    from equipool.report.page import Section
+from equipool.training.examination import Picture
 
 
 @dataclass(frozen=True)
@@ -137,24 +135,17 @@ def _values(lines: Sequence[Line], setting: str) -> list[str]:
 def draw_setting(groups: Sequence[Group], setting: str) -> bytes:
     """The best monitored metric, and the seconds per step, against the values of a setting: small
     dots are runs, lines their means."""
-    from equipool.report.plotting import (
-        WIDTH,
-        add_legend,
-        label_axes,
-        panels,
-        styles,
-        use_log_scale,
-    )
+    from equipool.report import plotting  # needs matplotlib, which is not always installed
 
     lines = lines_of(groups, setting)
     ticks = _values(lines, setting)
-    drawn = styles([line.method for line in lines])
+    drawn = plotting.styles([line.method for line in lines])
     kind = groups[0].runs[0].kind
     measured: list[tuple[str, Callable[[Group], list[float | None]]]] = [
         (f"best {kind.monitor}", _score),
         ("seconds per step", _cost),
     ]
-    with panels(1, 2, WIDTH, 3.7 + 0.12 * min(len(lines), 8)) as (axes, content):
+    with plotting.panels(1, 2, plotting.WIDTH, 3.7 + 0.12 * min(len(lines), 8)) as (axes, content):
         for ax, (heading, values_of) in zip(axes[0], measured, strict=True):
             for line in lines:
                 values = [[v for v in values_of(g) if v is not None] for g in line.groups]
@@ -170,19 +161,16 @@ def draw_setting(groups: Sequence[Group], setting: str) -> bytes:
             ax.set_xticks(range(len(ticks)), ticks)
             if len("".join(ticks)) > 30:
                 ax.tick_params("x", rotation=15)
-            label_axes(ax, heading, setting, "")
+            plotting.label_axes(ax, heading, setting, "")
         if kind.lower_is_better:
-            use_log_scale([axes[0, 0]])
-        add_legend(axes[0, 0], drawn)
+            plotting.use_log_scale([axes[0, 0]])
+        plotting.add_legend(axes[0, 0], drawn)
     return content.getvalue()
 
 
 def by_setting(runs: Sequence[RunResult]) -> list[Section]:
     """One section for each setting with several values; with at least three if many settings
     vary."""
-    from equipool.report.page import Section
-    from equipool.training.examination import Picture
-
     groups = group_runs(runs)
     monitor = runs[0].kind.monitor
     text = (

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from equipool.extras import check_extras
-from equipool.report.by_setting import by_setting
 from equipool.report.groups import CHANGED, common_settings, group_runs, shorten, varying_settings
 from equipool.report.runs import RunResult
 from equipool.report.tables import Summary, best_groups, equal_seconds, number, summarize
@@ -45,8 +44,9 @@ class Section:
 
 
 def sections() -> list[Callable[[Sequence[RunResult]], list[Section]]]:
-    """The sections of the page. Those with figures are imported here because they need matplotlib,
-    which is not always installed."""
+    """The sections of the page, in order. Those in files of their own are imported here because
+    they need matplotlib, which is not always installed."""
+    from equipool.report.by_setting import by_setting
     from equipool.report.curves import further_metrics, inner_loop, learning_curves, training_loss
 
     return [
