@@ -83,7 +83,9 @@ def test_nothing_is_loaded_from_the_network(site, pages):
 def test_search_works_without_a_server(site):
     """Browsers read no JSON from disk, and start no worker there."""
     index = (site / "search" / "search_index.js").read_text(encoding="utf-8")
-    places = {entry["location"] for entry in json.loads(index.removeprefix("var __index = "))["docs"]}
+    places = {
+        entry["location"] for entry in json.loads(index.removeprefix("var __index = "))["docs"]
+    }
     assert "quickstart.html" in places
     assert "iframe-worker.js" in (site / "index.html").read_text(encoding="utf-8")
 
