@@ -1,6 +1,7 @@
 """The documentation's examples run, and its guides are short."""
 
 import importlib
+import json
 import re
 import sys
 
@@ -87,6 +88,43 @@ class TestChoosing:
         assert found[4].endswith(f", {truncated}")
         assert implicit.split(",")[0] in found[6]
         assert ("falls back" in implicit) == ("100 % fell back" in found[6])
+
+
+class TestPerformance:
+    """The tables in short are those of the records."""
+
+    page = (DOCS / "performance.md").read_text(encoding="utf-8").split("## How to read")[0]
+
+    @staticmethod
+    def training(name):
+        rows = json.loads((ROOT / "benchmarks" / "records" / f"{name}.json").read_text())["rows"]
+        timed = [row for row in rows if row["mode"] == "training" and row["timing"]]
+        return {(row["case"]["sets"], row["path"], row["precision"]): row for row in timed}
+
+    @staticmethod
+    def milliseconds(row):
+        return f"{row['timing']['median']:.3g} ms"
+
+    def test_one_gpu(self):
+        found = self.training("h200-layer")
+        for sets in (8, 256, 2048):
+            theirs = [row for (n, path, _), row in found.items() if (n, path) == (sets, "pyg")]
+            cells = [
+                f"{self.milliseconds(row)}, {row['peak_bytes'] / 2**20:,.0f} MiB"
+                for row in (
+                    min(theirs, key=lambda row: row["timing"]["median"]),
+                    found[sets, "captured", "tf32"],
+                    found[sets, "captured", "bf16"],
+                )
+            ]
+            assert f"| {sets:,} | {' | '.join(cells)} |" in self.page
+
+    def test_two_cores(self):
+        found = self.training("cpu-quick")
+        for sets in (8, 64):
+            paths = ("pyg", "torch", "attention", "sum")
+            cells = [self.milliseconds(found[sets, path, "float32"]) for path in paths]
+            assert f"| {sets} | {' | '.join(cells)} |" in self.page
 
 
 class TestIdea:
