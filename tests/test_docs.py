@@ -90,6 +90,48 @@ class TestChoosing:
         assert ("falls back" in implicit) == ("100 % fell back" in found[6])
 
 
+class TestReproduction:
+    """The short table of results has the numbers of the generated one."""
+
+    @staticmethod
+    def results(page):
+        text = (DOCS / "reproduction" / f"{page}.md").read_text(encoding="utf-8")
+        short, generated = text.split("## Results")[1].split("<!-- generated: results -->")
+        return short, generated.split("<!-- end -->")[0]
+
+    @staticmethod
+    def cells(text, first):
+        """Of the rows that begin with this."""
+        lines = [line for line in text.splitlines() if line.startswith(f"| {first}")]
+        return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+    @pytest.mark.parametrize(
+        ("page", "methods"),
+        [
+            ("median", ("equilibrium", "attention", "sum")),
+            ("omniglot", ("equilibrium", "set-transformer", "pna", "sum", "attention")),
+        ],
+    )
+    def test_rows(self, page, methods):
+        short, generated = self.results(page)
+        for method in methods:
+            ((_, *shown),) = self.cells(short, f"{method} |")
+            (found,) = [row for row in self.cells(generated, "") if method in row]
+            assert set(shown) <= set(found)
+
+    def test_molecules(self):
+        short, generated = self.results("molecules")
+        for method in ("equilibrium", "mean", "attention", "pna", "sum"):
+            ((_, gcn, gin, paper),) = self.cells(short, f"{method} |")
+            for network, score in (("GCN", gcn), ("GIN", gin)):
+                (found,) = self.cells(generated, f"{network} | {method} | sum |")
+                assert found[6] == score
+            assert self.cells(generated, f"GCN | {method} | sum |")[0][-1] == paper
+        ((_, gcn, gin, _),) = self.cells(short, "equilibrium, for messages too |")
+        for network, score in (("GCN", gcn), ("GIN", gin)):
+            assert self.cells(generated, f"{network} | equilibrium | equilibrium |")[0][6] == score
+
+
 class TestPerformance:
     """The tables in short are those of the records."""
 
