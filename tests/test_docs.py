@@ -12,6 +12,8 @@ from python_blocks import ROOT, run_page
 DOCS = ROOT / "docs"
 
 
+# As rows of older records are called, on the machine where the pages show them.
+OLD_NAMES = {"captured": "equipool-captured", "torch": "equipool"}
 GUIDES = sorted([*DOCS.glob("*.md"), *DOCS.glob("reproduction/*.md")])
 
 
@@ -141,7 +143,10 @@ class TestPerformance:
     def training(name):
         rows = json.loads((ROOT / "benchmarks" / "records" / f"{name}.json").read_text())["rows"]
         timed = [row for row in rows if row["mode"] == "training" and row["timing"]]
-        return {(row["case"]["sets"], row["path"], row["precision"]): row for row in timed}
+        return {
+            (row["case"]["sets"], OLD_NAMES.get(row["path"], row["path"]), row["precision"]): row
+            for row in timed
+        }
 
     @staticmethod
     def milliseconds(row):
@@ -155,8 +160,8 @@ class TestPerformance:
                 f"{self.milliseconds(row)}, {row['peak_bytes'] / 2**20:,.0f} MiB"
                 for row in (
                     min(theirs, key=lambda row: row["timing"]["median"]),
-                    found[sets, "captured", "tf32"],
-                    found[sets, "captured", "bf16"],
+                    found[sets, "equipool-captured", "tf32"],
+                    found[sets, "equipool-captured", "bf16"],
                 )
             ]
             assert f"| {sets:,} | {' | '.join(cells)} |" in self.page
@@ -164,7 +169,7 @@ class TestPerformance:
     def test_two_cores(self):
         found = self.training("cpu-quick")
         for sets in (8, 64):
-            paths = ("pyg", "torch", "attention", "sum")
+            paths = ("pyg", "equipool", "attention", "sum")
             cells = [self.milliseconds(found[sets, path, "float32"]) for path in paths]
             assert f"| {sets} | {' | '.join(cells)} |" in self.page
 
