@@ -1,4 +1,4 @@
-# Everything here sets itself up: Python 3.11 or newer with pip and venv is all that must be there.
+# Every target creates .venv if it has to. You only need Python 3.11 or newer with pip and venv.
 
 PYTHON ?= python3
 JOBS ?= 2
@@ -7,10 +7,10 @@ BIN := .venv/bin
 READY := .venv/ready
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input
 
-# The CPU build of torch has no triton; the tests of the kernels run in its interpreter.
+# The CPU build of torch comes without triton, whose interpreter runs the kernel tests.
 TRITON := triton==3.6.0; sys_platform == "linux"
 
-# Holds in every call of pip, and in the build environments that pip makes.
+# Applies to every call of pip, and to the build environments that pip creates.
 export PIP_CONSTRAINT := constraints.txt
 
 .DEFAULT_GOAL := help
@@ -19,56 +19,56 @@ export PIP_CONSTRAINT := constraints.txt
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(READY)  ## Create .venv and install everything into it
+setup: $(READY)  ## Create .venv and install everything
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "equipool needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 ..."; exit 1; }
 	@test -x $(BIN)/python || { echo "Creating .venv"; $(PYTHON) -m venv .venv; }
-	@echo "Installing torch (the longest part of the set-up)"
+	@echo "Installing torch (this takes longest)"
 	@$(PIP) torch
 	@echo "Installing equipool and its tools"
 	@$(PIP) --editable ".[dev]"
 	@$(BIN)/python -c 'import triton' 2>/dev/null || $(PIP) --no-deps '$(TRITON)'
 	@touch $@
 
-demo: $(READY)  ## Train the layer and sum pooling for a minute; pictures in demo-output/
+demo: $(READY)  ## Train the layer and sum pooling for a minute; writes demo-output/
 	@$(BIN)/python -m equipool.demo --out demo-output
 
-bench: $(READY)  ## Time the layer beside the alternatives on the CPU, about two minutes
+bench: $(READY)  ## Time the layer and its alternatives on the CPU (two minutes)
 	@$(BIN)/python -m equipool bench --preset quick --device cpu
 
-# One thread for each of the test processes; tests marked gpu run where there is a GPU.
+# One thread per test process. Tests marked gpu run if there is a GPU.
 test test-fast: export OMP_NUM_THREADS ?= 1
 
 test: $(READY)  ## Run all tests
 	@skip=$$($(BIN)/python -c 'import torch; print("" if torch.cuda.is_available() else "not gpu")') && \
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "$$skip"
 
-test-fast: $(READY)  ## Run the tests that take seconds
+test-fast: $(READY)  ## Run the fast tests only
 	@$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal \
 		-m "not gpu and not compile and not large and not processes"
 
-# The cache does not see that a module moved, which sorts imports otherwise.
+# Without --no-cache, ruff misses that a module moved, which changes the order of imports.
 lint: $(READY)  ## Check style and types
 	@$(BIN)/ruff check --no-cache
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 
-format: $(READY)  ## Bring the code into shape
+format: $(READY)  ## Fix style where ruff can
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
-# The theme announces its successor at every build otherwise.
+# Otherwise the theme announces its successor in every build.
 docs docs-serve: export NO_MKDOCS_2_WARNING := 1
 
-docs: $(READY)  ## Build the documentation into site/, strictly
+docs: $(READY)  ## Build the documentation into site/; open site/index.html
 	@$(BIN)/mkdocs build --strict --quiet
-	@echo "The documentation is in site/index.html"
+	@echo "Open site/index.html (no server or network needed)"
 
-docs-serve: $(READY)  ## Serve the documentation while writing it
+docs-serve: $(READY)  ## Preview the documentation while you write
 	@$(BIN)/mkdocs serve
 
-clean:  ## Remove what was built, and caches; .venv stays
+clean:  ## Remove build output and caches, but not .venv
 	@rm -rf site dist build demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find src tests docs -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,6 +1,7 @@
-"""What the documentation shows and says."""
+"""The documentation's examples run, and its guides are short."""
 
 import importlib
+import json
 import re
 import sys
 
@@ -11,15 +12,166 @@ from python_blocks import ROOT, run_page
 DOCS = ROOT / "docs"
 
 
-@pytest.mark.parametrize("page", ["index", "quickstart", "idea", "choosing", "stability"])
+# As rows of older records are called, on the machine where the pages show them.
+OLD_NAMES = {"captured": "equipool-captured", "torch": "equipool"}
+GUIDES = sorted([*DOCS.glob("*.md"), *DOCS.glob("reproduction/*.md")])
+
+
+@pytest.mark.parametrize(
+    "page", ["index", "quickstart", "idea", "choosing", "stability", "measurements/gradients"]
+)
 def test_examples(page):
     run_page(f"docs/{page}.md")
+
+
+def words_to_read(text):
+    """Without code, formulas, and what is folded."""
+    text = re.sub(r"<details.*?</details>", "", text, flags=re.DOTALL)
+    text = re.sub(r"```.*?```|\$\$.*?\$\$|<!--.*?-->", "", text, flags=re.DOTALL)
+    return [word for word in text.split() if re.search(r"\w", word)]
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.stem)
+def test_a_guide_is_read_in_five_minutes(page):
+    assert len(words_to_read(page.read_text(encoding="utf-8"))) <= 5 * 260
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.stem)
+def test_a_guide_shows_no_long_measured_table(page):
+    """More than a dozen measured rows are folded, or on a page of their own."""
+    shown = re.sub(r"<details.*?</details>", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    tables = re.findall(r"(?:^\|.*\n)+", shown, re.MULTILINE)
+    numbers = re.compile(r"\| [\d.,e±+-]+ ")
+    long = [table for table in tables if table.count("\n") > 14]
+    assert not [table for table in long if len(numbers.findall(table)) > table.count("\n")]
 
 
 def test_navigation_has_every_page():
     configuration = (ROOT / "mkdocs.yml").read_text()
     listed = set(re.findall(r": ([\w/-]+\.md)$", configuration, re.MULTILINE))
     assert listed == {str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")}
+
+
+class TestChoosing:
+    """The rows that the guide shows are those of the measurements."""
+
+    guide = (DOCS / "choosing.md").read_text(encoding="utf-8")
+    measured = (DOCS / "measurements" / "gradients.md").read_text(encoding="utf-8")
+
+    @staticmethod
+    def rows(text, *first):
+        """Cells of the rows that begin with these, as far as they are given."""
+        tables = [[cell.strip() for cell in line.strip("|").split("|")]
+                  for line in text.splitlines() if line.startswith("|")]  # fmt: skip
+        return [row for row in tables if tuple(row[: len(first)]) == first]
+
+    @pytest.mark.parametrize(
+        ("potential", "layer", "solver"),
+        [
+            ("the paper's", "trained", "Nesterov"),
+            ("the paper's", "trained", "SafeguardedNesterov"),
+            ("convex", "convex", "StronglyConvexNesterov"),
+        ],
+    )
+    def test_solvers(self, potential, layer, solver):
+        ((_, _, converged, steps, milliseconds),) = self.rows(self.guide, potential, f"`{solver}`")
+        found = self.rows(self.measured, layer, "64", solver)[0]  # the CPU comes first
+        assert (converged, steps) == (found[3], found[4].split(",")[0])
+        assert found[-1].startswith(f"{milliseconds} (")
+
+    @pytest.mark.parametrize("steps", ["15", "400"])
+    def test_gradients(self, steps):
+        ((_, converged, truncated, implicit),) = [
+            row for row in self.rows(self.guide, steps) if len(row) == 4
+        ]
+        trained = self.measured.split("**Trained, the paper's defaults**")[1]
+        found = self.rows(trained, "8", steps)[0]
+        assert converged == found[2]
+        assert found[4].endswith(f", {truncated}")
+        assert implicit.split(",")[0] in found[6]
+        assert ("falls back" in implicit) == ("100 % fell back" in found[6])
+
+
+class TestReproduction:
+    """The short table of results has the numbers of the generated one."""
+
+    @staticmethod
+    def results(page):
+        text = (DOCS / "reproduction" / f"{page}.md").read_text(encoding="utf-8")
+        short, generated = text.split("## Results")[1].split("<!-- generated: results -->")
+        return short, generated.split("<!-- end -->")[0]
+
+    @staticmethod
+    def cells(text, first):
+        """Of the rows that begin with this."""
+        lines = [line for line in text.splitlines() if line.startswith(f"| {first}")]
+        return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+    @pytest.mark.parametrize(
+        ("page", "methods"),
+        [
+            ("median", ("equilibrium", "attention", "sum")),
+            ("omniglot", ("equilibrium", "set-transformer", "pna", "sum", "attention")),
+        ],
+    )
+    def test_rows(self, page, methods):
+        short, generated = self.results(page)
+        for method in methods:
+            ((_, *shown),) = self.cells(short, f"{method} |")
+            (found,) = [row for row in self.cells(generated, "") if method in row]
+            assert set(shown) <= set(found)
+
+    def test_molecules(self):
+        short, generated = self.results("molecules")
+        for method in ("equilibrium", "mean", "attention", "pna", "sum"):
+            ((_, gcn, gin, paper),) = self.cells(short, f"{method} |")
+            for network, score in (("GCN", gcn), ("GIN", gin)):
+                (found,) = self.cells(generated, f"{network} | {method} | sum |")
+                assert found[6] == score
+            assert self.cells(generated, f"GCN | {method} | sum |")[0][-1] == paper
+        ((_, gcn, gin, _),) = self.cells(short, "equilibrium, for messages too |")
+        for network, score in (("GCN", gcn), ("GIN", gin)):
+            assert self.cells(generated, f"{network} | equilibrium | equilibrium |")[0][6] == score
+
+
+class TestPerformance:
+    """The tables in short are those of the records."""
+
+    page = (DOCS / "performance.md").read_text(encoding="utf-8").split("## How to read")[0]
+
+    @staticmethod
+    def training(name):
+        rows = json.loads((ROOT / "benchmarks" / "records" / f"{name}.json").read_text())["rows"]
+        timed = [row for row in rows if row["mode"] == "training" and row["timing"]]
+        return {
+            (row["case"]["sets"], OLD_NAMES.get(row["path"], row["path"]), row["precision"]): row
+            for row in timed
+        }
+
+    @staticmethod
+    def milliseconds(row):
+        return f"{row['timing']['median']:.3g} ms"
+
+    def test_one_gpu(self):
+        found = self.training("h200-layer")
+        for sets in (8, 256, 2048):
+            theirs = [row for (n, path, _), row in found.items() if (n, path) == (sets, "pyg")]
+            cells = [
+                f"{self.milliseconds(row)}, {row['peak_bytes'] / 2**20:,.0f} MiB"
+                for row in (
+                    min(theirs, key=lambda row: row["timing"]["median"]),
+                    found[sets, "equipool-captured", "tf32"],
+                    found[sets, "equipool-captured", "bf16"],
+                )
+            ]
+            assert f"| {sets:,} | {' | '.join(cells)} |" in self.page
+
+    def test_two_cores(self):
+        found = self.training("cpu-quick")
+        for sets in (8, 64):
+            paths = ("pyg", "equipool", "attention", "sum")
+            cells = [self.milliseconds(found[sets, path, "float32"]) for path in paths]
+            assert f"| {sets} | {' | '.join(cells)} |" in self.page
 
 
 class TestIdea:

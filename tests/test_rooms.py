@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import equipool
 from python_blocks import ROOT
@@ -143,3 +144,27 @@ def test_the_page_names_every_room():
     table = set(re.findall(r"^\| `([a-z_]+)(?:\.py|/)` \|", page, re.MULTILINE))
     rooms = {room_of(path) for path in SOURCE.rglob("*.py")}
     assert table == rooms - {"__init__", "__main__"}
+
+
+@pytest.mark.parametrize(("walk", "most"), [("forward", 8), ("train", 20)])
+def test_the_walks_are_short_and_lead_through_files_that_exist(walk, most):
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    steps = re.search(rf"<!-- walk: {walk} -->(.*?)<!-- end -->", page, re.DOTALL)[1]
+    files = dict.fromkeys(re.findall(r"`([a-z_/]+/[a-z_]+\.py|[a-z_]+\.py)`", steps))
+    assert 5 <= len(files) <= most
+    assert [name for name in files if not list(SOURCE.rglob(name))] == []
+
+
+def test_the_walk_to_the_operation_is_the_one_that_is_taken():
+    """Every file of the walk runs code in a plain call of the layer."""
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    steps = re.search(r"<!-- walk: forward -->(.*?)<!-- end -->", page, re.DOTALL)[1]
+    told = re.findall(r"^\d+\. `([a-z_/]+\.py)`", steps, re.MULTILINE)
+    layer, x = equipool.EquilibriumAggregation(3, 8), torch.ones(2, 3)
+    seen = set()
+    sys.setprofile(lambda frame, event, argument: seen.add(frame.f_code.co_filename))
+    try:
+        layer(x)
+    finally:
+        sys.setprofile(None)
+    assert [name for name in told if str(SOURCE / name) not in seen] == []

@@ -1,4 +1,4 @@
-"""Brings the tables and the picture of choosing.md up to date with the records.
+"""Brings the tables and the picture of measurements/gradients.md up to date with the records.
 
     equipool bench gradients --device cpu --out benchmarks/records/cpu-gradients.json
     python docs/figures/choosing.py
@@ -15,7 +15,7 @@ from equipool.bench.gradients_record import read_gradient_record
 from equipool.bench.gradients_table import Records, newest, refresh
 
 FIGURES = Path(__file__).parent
-PAGE = FIGURES.parent / "choosing.md"
+PAGE = FIGURES.parent / "measurements" / "gradients.md"
 RECORDS = FIGURES.parents[1] / "benchmarks" / "records"
 
 

@@ -1,4 +1,4 @@
-// Formulas are typeset by MathJax from what pymdownx.arithmatex leaves in the page.
+// Settings of the MathJax in vendor/, which typesets the formulas that pymdownx.arithmatex marks.
 window.MathJax = {
   tex: {
     inlineMath: [["\\(", "\\)"]],
@@ -6,12 +6,6 @@ window.MathJax = {
     processEscapes: true,
     processEnvironments: true,
   },
-  options: { ignoreHtmlClass: ".*|", processHtmlClass: "arithmatex" },
+  // The menu would load further files, which are not here.
+  options: { enableMenu: false, ignoreHtmlClass: ".*|", processHtmlClass: "arithmatex" },
 };
-
-document$.subscribe(() => {
-  MathJax.startup.output.clearCache();
-  MathJax.typesetClear();
-  MathJax.texReset();
-  MathJax.typesetPromise();
-});

@@ -342,7 +342,7 @@ class TestPage:
     def test_shows_the_picture_of_the_record(self, choosing, tmp_path):
         choosing.draw_all(choosing.read_records(), tmp_path)
         for drawn in tmp_path.iterdir():
-            assert f"(figures/{drawn.name})" in choosing.PAGE.read_text(encoding="utf-8")
+            assert f"figures/{drawn.name})" in choosing.PAGE.read_text(encoding="utf-8")
             shown = (choosing.FIGURES / drawn.name).read_text()
             assert drawn.read_text() == shown, "run: python docs/figures/choosing.py"
 

@@ -25,7 +25,7 @@ def test_the_python_runs(tmp_path, monkeypatch):
 def test_the_page_says_what_may_change():
     from equipool.training.config import FREE
 
-    told = re.search(r"rounding alone, may change\s+\((.*?)\)", PAGE, re.DOTALL)
+    told = re.search(r"beyond\s+rounding may differ\s+\((.*?)\)", PAGE, re.DOTALL)
     assert told
     flags = set(re.findall(r"--([\w-]+)", told[1]))
     assert flags == {name.replace("_", "-") for name in FREE}

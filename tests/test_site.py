@@ -1,0 +1,122 @@
+"""The documentation as `make docs` builds it: it works from disk, without a network."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from urllib.parse import unquote, urldefrag
+
+import pytest
+
+from python_blocks import ROOT
+
+pytest.importorskip("mkdocs")
+pytest.importorskip("material")
+
+pytestmark = pytest.mark.processes
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+
+
+class Page(HTMLParser):
+    """Links, anchors and loaded files of a page."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.links, self.anchors, self.loaded = [], set(), []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        attributes = dict(attrs)
+        self.anchors |= {attributes.get("id"), attributes.get("name")}
+        if tag == "a" and "href" in attributes:
+            self.links.append(attributes["href"])
+        if tag == "link" and attributes.get("rel") not in ("canonical", "prev", "next"):
+            self.loaded.append(attributes["href"])
+        if tag in ("script", "img", "iframe") and "src" in attributes:
+            self.loaded.append(attributes["src"])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("docs") / "site"
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", str(folder)]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pages(site):
+    found = {file: Page(file.read_text(encoding="utf-8")) for file in site.rglob("*.html")}
+    found.pop(site / "404.html")  # a server shows it at any address, so its links are absolute
+    assert len(found) > 20
+    return found
+
+
+def test_every_link_leads_to_a_file_and_its_anchor(site, pages):
+    broken = []
+    for file, page in pages.items():
+        for link in page.links + page.loaded:
+            if re.match(r"[a-z]+:", link):
+                continue
+            path, anchor = urldefrag(link)
+            target = (file.parent / unquote(path)).resolve() if path else file
+            lost = not target.is_file() or (
+                anchor and target in pages and unquote(anchor) not in pages[target].anchors
+            )
+            if lost:
+                broken.append(f"{file.relative_to(site)}: {link}")
+    assert broken == []
+
+
+def test_nothing_is_loaded_from_the_network(site, pages):
+    assert [link for page in pages.values() for link in page.loaded if "//" in link] == []
+    for sheet in site.rglob("*.css"):
+        assert not re.search(r"(url\(|@import)\s*[\"']?(https?:)?//", sheet.read_text()), sheet
+
+
+def test_search_works_without_a_server(site):
+    """Browsers read no JSON from disk, and start no worker there."""
+    index = (site / "search" / "search_index.js").read_text(encoding="utf-8")
+    places = {
+        entry["location"] for entry in json.loads(index.removeprefix("var __index = "))["docs"]
+    }
+    assert "quickstart.html" in places
+    assert "iframe-worker.js" in (site / "index.html").read_text(encoding="utf-8")
+
+
+def test_the_front_page_shows_what_a_stranger_needs(site):
+    text = (site / "index.html").read_text(encoding="utf-8")
+    article = re.search(r"<article.*?</article>", text, re.DOTALL)[0]
+    assert "<img" in article
+    assert "pip" in article
+    assert "EquilibriumAggregation" in article
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
+class TestInABrowser:
+    """Opened from disk by a browser that has no network."""
+
+    @staticmethod
+    def shown(address, folder):
+        options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}"]
+        offline = ["--host-resolver-rules=MAP * ~NOTFOUND", "--virtual-time-budget=20000"]
+        command = [CHROMIUM, *options, *offline, "--dump-dom", address]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
+
+    def test_formulas_are_typeset_and_tables_scroll(self, site, tmp_path):
+        dom = self.shown((site / "derivation.html").as_uri(), tmp_path)
+        formulas = re.findall(r'class="arithmatex">(.*?)</(?:span|div)>', dom, re.DOTALL)
+        assert len(formulas) > 10
+        assert all("<mjx-container" in formula for formula in formulas)
+        assert "md-typeset__scrollwrap" in dom
+
+    def test_search_finds_pages(self, site, tmp_path):
+        dom = self.shown((site / "index.html").as_uri() + "?q=regularizer", tmp_path)
+        results = re.findall(r'href="([^"]+)"[^>]*class="md-search-result__link"', dom)
+        assert any(".html" in result for result in results)
