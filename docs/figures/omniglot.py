@@ -42,7 +42,7 @@ from equipool.report.changed import Changed, changed_groups
 from equipool.report.groups import Group, mean_of
 from equipool.report.pictures import plot_means
 from equipool.report.recorded import group_by, ran_on, recorded, span
-from equipool.training.examination import Examination, Picture, Table, read_examination
+from equipool.training.artifacts import Examination, Picture, Table, read_examination
 
 FIGURES = Path(__file__).parent
 PAGE = FIGURES.parent / "reproduction" / "omniglot.md"

@@ -17,8 +17,8 @@ from equipool.cli import make_app, sweep
 from equipool.report import read_runs
 from equipool.report.alone import untimed
 from equipool.report.recorded import recorded
+from equipool.training.artifacts import Examination
 from equipool.training.config import FREE, chosen_config
-from equipool.training.examination import Examination
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

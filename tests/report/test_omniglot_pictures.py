@@ -4,7 +4,7 @@ import pytest
 
 import tiny_omniglot as tiny
 from equipool.experiments.omniglot.character_pictures import png_of
-from equipool.training.examination import Examination, Gallery, Picture, Table
+from equipool.training.artifacts import Examination, Gallery, Picture, Table
 
 
 class TestPictures:

@@ -8,7 +8,7 @@ from page_script import rows
 from records import write_records
 
 from equipool.report import read_runs
-from equipool.training.examination import Examination, Table
+from equipool.training.artifacts import Examination, Table
 
 
 def test_the_results_are_those_of_the_records(script, groups):

@@ -10,7 +10,7 @@ from equipool.experiments.registry import OmniglotTask
 from equipool.report import read_runs, summaries, summarize, write_page
 from equipool.report.groups import group_runs
 from equipool.report.pictures import draw_curves, draw_reported
-from equipool.training.examination import (
+from equipool.training.artifacts import (
     Examination,
     Gallery,
     Picture,

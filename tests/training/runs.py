@@ -47,7 +47,7 @@ class Heard(Progress):
 
     def report(self, run, step, steps, numbers): ...
 
-    def say(self, text):
+    def message(self, text):
         self.texts.append(text)
 
     def close(self): ...

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from equipool.training.examination import (
+from equipool.training.artifacts import (
     Examination,
     Gallery,
     Picture,

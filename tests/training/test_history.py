@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-
 from equipool.training.history import History, Spikes
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from equipool.training.running import RunningStatistics, running_statistics
+from equipool.training.optimizer import RunningStatistics, running_statistics
 
 
 def make():

@@ -11,7 +11,7 @@ from toy import Toy, config
 
 import equipool
 from equipool.training import Loss, Shard, evaluate, read_log, read_record
-from equipool.training.average import average_weight
+from equipool.training.optimizer import average_weight
 from equipool.training.step import make_network
 
 

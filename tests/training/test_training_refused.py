@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
+from equipool.training.sinks import LogFile
 from runs import Heard, run
 from toy import Toy, config
 
@@ -18,7 +19,6 @@ from equipool.training import (
     read_record,
 )
 from equipool.training.devices import resolve_device
-from equipool.training.log import Log
 
 
 def test_one_process_at_a_time_trains_in_a_directory(tmp_path):
@@ -109,7 +109,7 @@ def test_a_full_disk_ends_the_run_with_the_files_name(tmp_path, monkeypatch):
     def fail(self):
         raise StorageError(28, "could not write log.jsonl: No space left on device", "log.jsonl")
 
-    monkeypatch.setattr(Log, "sync", fail)
+    monkeypatch.setattr(LogFile, "sync", fail)
     with pytest.raises(StorageError, match=r"log\.jsonl"):
         run(tmp_path)
 

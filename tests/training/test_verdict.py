@@ -5,11 +5,11 @@ from functools import partial
 
 import pytest
 import torch
+from equipool.training.history import History
+from equipool.training.verdict import Verdict
 
 from equipool.training import verdict
 from equipool.training.guard import Guard
-from equipool.training.history import History
-from equipool.training.verdict import Verdict
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 ODD = {3: math.nan, 7: math.inf, 60: 0.0, 150: 1e4, 160: math.nan, 170: 1e25, 180: 3e38, 190: 0.0}

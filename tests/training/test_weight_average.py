@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from equipool.training.average import WeightAverage, average_weight
+from equipool.training.optimizer import WeightAverage, average_weight
 
 DECAY = 0.9
 

@@ -11,7 +11,7 @@ from equipool.report.groups import Group, common_settings, group_runs, varying_s
 from equipool.report.runs import RunResult
 from equipool.report.summary import equal_seconds, number, order_in_words, summaries
 from equipool.report.varied import draw_varied, summarize_varied, varied_settings
-from equipool.training.examination import cell_text
+from equipool.training.artifacts import cell_text
 from equipool.training.files import write_atomically
 
 TEMPLATE = Path(__file__).with_name("page.html.j2")

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from equipool.training.examination import Examination
+from equipool.training.artifacts import Examination
 
 Batch = dict[str, Tensor]
 
