@@ -262,7 +262,7 @@ class Checkpoints:
             return self.read_step(self._step_of("best"))
         except BrokenCheckpointError as error:
             raise BrokenCheckpointError(
-                f"{error}. The last checkpoint may be intact: use which='last' (--which last)"
+                f"{error}. Use the newest intact one instead: which='last' (--which last)"
             ) from error
 
     def _step_of(self, which: str, default: int | None = None) -> int:
