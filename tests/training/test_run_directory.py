@@ -182,7 +182,7 @@ def test_a_signal_saves_and_says_how_to_go_on(tmp_path, number):
     folder = run(tmp_path, Interrupted(), progress=heard, how_to_resume="toy --resume")
     assert signal.getsignal(number) == handler
     assert "Stopping after this step. Press again to stop at once" in heard
-    assert "saved at step 9 of 20. To resume: toy --resume" in heard
+    assert "at step 9 of 20 and saved. To resume: toy --resume" in heard
     assert int(last_tensors(folder)["optimizer/step/layers.0.weight"]) == 9
     assert not (folder / "record.json").exists()
     run(tmp_path, Interrupted(), name="run", resume=True)

@@ -281,7 +281,7 @@ class Run:
                 self._save()
         self._event("stop", {"reason": reason})
         step, steps = self.state.step, self.config.steps
-        self._message(f"{reason}; saved at step {step} of {steps}. To resume: {how_to_resume}")
+        self._message(f"{reason} at step {step} of {steps} and saved. To resume: {how_to_resume}")
 
     def discard(self) -> None:
         """Remove the files of a run that this process started and that took no step."""
