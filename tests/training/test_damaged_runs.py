@@ -188,7 +188,7 @@ def test_a_wrong_type_in_the_config_is_named(tmp_path, part, name, value):
         del content["sha256"]
 
     edit_json(folder / "config.json", change)
-    with pytest.raises(ValueError, match=f"settings cannot be read: .*{name}"):
+    with pytest.raises(ValueError, match=f"config.json cannot be used: .*{name}"):
         load_network(folder, "last")
 
 

@@ -19,36 +19,13 @@ PRECISIONS = ("32-true", "tf32", "bf16-mixed", "bf16-true", "64-true")
 FREE = ("capture", "compile", "checkpoint_every", "checkpoint_seconds", "keep_last")
 
 
-Shape = Callable[[float], float]
-
-COOLDOWN = 0.2  # share of the steps over which `trapezoid` falls
-
-
-def constant(progress: float) -> float:
-    return 1.0
-
-
-def cosine(progress: float) -> float:
-    """Half a cosine, from 1 to 0."""
-    return 0.5 * (1 + math.cos(math.pi * progress))
-
-
-def linear(progress: float) -> float:
-    """A straight line from 1 to 0."""
-    return 1 - progress
-
-
-def trapezoid(progress: float) -> float:
-    """1, then a straight line to 0 over the last fifth."""
-    return min(1.0, (1 - progress) / COOLDOWN)
-
-
-#: Schedules after the warm-up, by name: functions of the progress from 0 to 1.
-SHAPES: dict[str, Shape] = {
-    "constant": constant,
-    "cosine": cosine,
-    "linear": linear,
-    "trapezoid": trapezoid,
+#: Learning rate schedules after the warm-up: functions of the progress from 0 to 1. `trapezoid`
+#: falls over the last fifth.
+SHAPES: dict[str, Callable[[float], float]] = {
+    "constant": lambda progress: 1.0,
+    "cosine": lambda progress: 0.5 * (1 + math.cos(math.pi * progress)),
+    "linear": lambda progress: 1 - progress,
+    "trapezoid": lambda progress: min(1.0, (1 - progress) / 0.2),
 }
 
 
@@ -222,7 +199,45 @@ def chosen_config(task: Task, config: TrainingConfig) -> dict[str, Any]:
     given: Any = task
     if not hasattr(given, "__dataclass_fields__"):
         raise TypeError(f"task is a {type(task).__name__}, expected a dataclass: see Task")
-    return _as_json({"task": task.name, "fields": asdict(given), "training": asdict(config)})
+    fields = flatten(asdict(given))
+    return _as_json({"task": task.name, "fields": fields, "training": asdict(config)})
+
+
+def flatten(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields whose value is a mapping with a `name` as a field for each entry.
+
+    Example:
+        >>> flatten({"solver": {"name": "newton", "damping": 0.1}, "seed": 0})
+        {'solver': 'newton', 'solver.damping': 0.1, 'seed': 0}
+    """
+    flat: dict[str, Any] = {}
+    for field, value in fields.items():
+        if isinstance(value, Mapping):
+            entries = flatten(value)
+            flat[field] = entries.pop("name")
+            flat |= {f"{field}.{entry}": inner for entry, inner in entries.items()}
+        else:
+            flat[field] = value
+    return flat
+
+
+def nest(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse of `flatten`.
+
+    Example:
+        >>> nest({"solver": "newton", "solver.damping": 0.1, "seed": 0})
+        {'solver': {'name': 'newton', 'damping': 0.1}, 'seed': 0}
+    """
+    nested = {field: value for field, value in fields.items() if "." not in field}
+    for field in nested:
+        entries = {
+            name.removeprefix(f"{field}."): value
+            for name, value in fields.items()
+            if name.startswith(f"{field}.")
+        }
+        if entries:
+            nested[field] = {"name": nested[field], **nest(entries)}
+    return nested
 
 
 def _as_json(content: dict[str, Any]) -> dict[str, Any]:
@@ -237,7 +252,7 @@ def differences(saved: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]
         >>> differences({"task": "a", "training": {"steps": 1}}, {"task": "a", "training": {}})
         ['training.steps: 1 in the run, missing here']
     """
-    before, now = _flat(saved), _flat(given)
+    before, now = _flat(_upgraded(saved)), _flat(given)
     defaults = _flat(_defaults(saved.get("task")))
     before = {name: defaults[name] for name in now.keys() & defaults.keys()} | before
     return [
@@ -270,8 +285,21 @@ def extended(saved: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
 
 def with_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
     """A run's config with the fields that are newer than the run, at their defaults."""
+    config = _upgraded(config)
     defaults = _defaults(config.get("task"))
     return {**config, **{part: values | config[part] for part, values in defaults.items()}}
+
+
+def _upgraded(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A run's config with its task's fields under today's names, complete."""
+    kind = known_tasks().get(config.get("task", ""))
+    if kind is None or not isinstance(config.get("fields"), Mapping):
+        return config
+    try:
+        fields = flatten(asdict(_make_task(kind, config["fields"])))  # type: ignore[call-overload]
+    except ValueError:
+        return config  # of another version of the task: compared as it is
+    return {**config, "fields": _as_json(fields)}
 
 
 def _defaults(task: str | None) -> dict[str, Any]:
@@ -321,9 +349,12 @@ def task_from_config(config: Mapping[str, Any]) -> Task:
             f"the run's task is {config['task']!r}, expected one of {sorted(tasks)}: "
             "import the module that defines it"
         )
-    kind = tasks[config["task"]]
-    given = {name: _tuples(value) for name, value in config["fields"].items()}
-    return _build(kind, given)
+    return _make_task(tasks[config["task"]], config["fields"])
+
+
+def _make_task(kind: type[Task], fields: Mapping[str, Any]) -> Task:
+    given = kind.upgrade(nest(fields))
+    return _build(kind, {name: _tuples(value) for name, value in given.items()})
 
 
 def training_from_config(config: Mapping[str, Any]) -> TrainingConfig:
@@ -336,8 +367,8 @@ def _build(kind: type[T], values: Mapping[str, Any]) -> T:
     try:
         check_types(kind, values)
         return kind(**values)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"the run's settings cannot be read: {error}") from error
+    except TypeError as error:  # a field that does not exist, for instance
+        raise ValueError(str(error)) from error
 
 
 def _tuples(value: Any) -> Any:

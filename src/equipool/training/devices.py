@@ -160,7 +160,7 @@ def clear_memory_errors(advice: str) -> Iterator[None]:
         raise
     except (MemoryError, RuntimeError) as error:
         text = str(error)
-        signs = ("out of memory", "can't allocate memory", "size calculation overflowed")
+        signs = ("out of memory", "not enough memory", "allocate memory", "overflow")
         if isinstance(error, RuntimeError) and not any(sign in text for sign in signs):
             raise
         reason = text.splitlines()[0] if text else "allocation failed"

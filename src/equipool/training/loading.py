@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from equipool.training.artifacts import Examination
 from equipool.training.checkpoint import Checkpoints
-from equipool.training.config import differences_of_data, task_from_config, training_from_config
+from equipool.training.config import (
+    TrainingConfig,
+    differences_of_data,
+    task_from_config,
+    training_from_config,
+)
 from equipool.training.devices import Accelerator, check_extras, dtype_of_weights, products_in
 from equipool.training.folder import ConfigMismatchError, RunFolder
 from equipool.training.progress import Progress, tracking
@@ -34,8 +40,7 @@ def load_network(
         device: where to put it.
     """
     check_extras()
-    config = RunFolder(run).read_config()
-    task = task_from_config(config)
+    config, task, _ = _settings(run)
     different = differences_of_data(config, task)
     if different:
         raise ConfigMismatchError(
@@ -92,14 +97,23 @@ def examine(
         return task.examine(network, accelerator.device)
 
 
+def _settings(run: str | Path) -> tuple[dict[str, Any], Task, TrainingConfig]:
+    """The config of a run, and the task and training settings in it."""
+    folder = RunFolder(run)
+    config = folder.read_config()
+    try:
+        return config, task_from_config(config), training_from_config(config)
+    except ValueError as error:
+        raise ValueError(f"{folder.config} cannot be used: {error}") from error
+
+
 @contextmanager
 def _prepared(
     run: str | Path, which: str, device: str | torch.device | None
 ) -> Iterator[tuple[Task, nn.Module, Accelerator]]:
     """The task and its network, on the device, in its precision and in evaluation mode."""
-    config = RunFolder(run).read_config()
-    task, precision = task_from_config(config), training_from_config(config).precision
-    accelerator = Accelerator(device, precision)
+    _, task, training = _settings(run)
+    accelerator = Accelerator(device, training.precision)
     network: nn.Module = accelerator.fabric.setup_module(load_network(run, which))
-    with products_in(precision), evaluation_mode(network):
+    with products_in(training.precision), evaluation_mode(network):
         yield task, network, accelerator

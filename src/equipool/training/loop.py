@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from equipool.training.config import TrainingConfig, run_config
 from equipool.training.devices import Accelerator, clear_memory_errors, isolated
 from equipool.training.folder import Record, RunFolder
-from equipool.training.progress import Progress, SilentProgress, progress_for_terminal
+from equipool.training.progress import Progress, progress_for_terminal
 from equipool.training.run import Run
 from equipool.training.sinks import Display, Entry, LogFile, Sink, TensorBoard
 from equipool.training.state import EvaluationClock
@@ -349,7 +349,7 @@ class _Loop:
 def _display(progress: Progress | bool | None) -> Progress:
     if isinstance(progress, Progress):
         return progress
-    return SilentProgress() if progress is False else progress_for_terminal()
+    return Progress() if progress is False else progress_for_terminal()
 
 
 def _memory_advice(task: Task, config: TrainingConfig) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -18,32 +17,27 @@ T = TypeVar("T")
 SECONDS = 10.0  # between two lines about an evaluation
 
 
-class Progress(ABC):
-    """Shows the progress of one or more runs, each with its name."""
+class Progress:
+    """Shows the progress of one or more runs, each with its name. This base class shows nothing."""
 
-    @abstractmethod
     def begin(self, run: str, step: int, steps: int) -> None:
         """A run starts or resumes at `step` of `steps`."""
 
-    @abstractmethod
     def advance(self, run: str, step: int) -> None:
         """A run has reached `step`. Called often."""
 
-    @abstractmethod
     def report(self, run: str, step: int, steps: int, numbers: Mapping[str, float | None]) -> None:
         """The latest numbers of a run."""
 
-    def evaluate(self, run: str, done: int, total: int | None) -> None:  # noqa: B027
+    def evaluate(self, run: str, done: int, total: int | None) -> None:
         """An evaluation has done `done` of `total` parts, if that is known. Called often."""
 
-    def end_evaluation(self, run: str) -> None:  # noqa: B027
+    def end_evaluation(self, run: str) -> None:
         """The evaluation is over."""
 
-    @abstractmethod
     def message(self, text: str) -> None:
         """A message to the user."""
 
-    @abstractmethod
     def close(self) -> None:
         """Nothing more is to be shown."""
 
@@ -105,22 +99,6 @@ def format_numbers(numbers: Mapping[str, float | None]) -> str:
     )
 
 
-class SilentProgress(Progress):
-    """Shows nothing."""
-
-    def begin(self, run: str, step: int, steps: int) -> None: ...
-
-    def advance(self, run: str, step: int) -> None: ...
-
-    def report(
-        self, run: str, step: int, steps: int, numbers: Mapping[str, float | None]
-    ) -> None: ...
-
-    def message(self, text: str) -> None: ...
-
-    def close(self) -> None: ...
-
-
 class PlainProgress(Progress):
     """Prints a line per entry of the log, and a line every ten seconds of an evaluation."""
 
@@ -129,8 +107,6 @@ class PlainProgress(Progress):
 
     def begin(self, run: str, step: int, steps: int) -> None:
         self.message(f"{run}: from step {step} to {steps}")
-
-    def advance(self, run: str, step: int) -> None: ...
 
     def report(self, run: str, step: int, steps: int, numbers: Mapping[str, float | None]) -> None:
         self.message(f"{run}: {step}/{steps}  {format_numbers(numbers)}")
@@ -146,8 +122,6 @@ class PlainProgress(Progress):
 
     def message(self, text: str) -> None:
         print(text, flush=True)
-
-    def close(self) -> None: ...
 
 
 class LiveProgress(Progress):

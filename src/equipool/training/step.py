@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -148,68 +147,59 @@ def _tensor(name: str, value: object) -> Tensor:
     return value
 
 
-class Runner(ABC):
-    """Runs the steps of a chunk of batches, whose tensors have the steps as first dimension."""
+class Runner:
+    """Runs the steps of a chunk of batches, whose tensors have the steps as first dimension.
 
-    chunk: Batch
+    If captured, the whole step is one CUDA graph. The chunk then has fixed memory, and the graph
+    reads the batch at `step % chunk length` from the step counter on the device: a step is one
+    launch without copies by the host.
 
-    @abstractmethod
-    def load(self, chunk: Batch) -> None:
-        """Use this chunk for the steps that follow."""
-
-    @abstractmethod
-    def run(self, position: int) -> None:
-        """Take the step on the batch at this position of the chunk."""
-
-    def batch(self, position: int) -> Batch:
-        """The batch at this position."""
-        return {name: values[position] for name, values in self.chunk.items()}
-
-
-class EagerRunner(Runner):
-    """Runs one operation after the other."""
-
-    def __init__(self, step: TrainStep) -> None:
-        self.step = step
-
-    def load(self, chunk: Batch) -> None:
-        self.chunk = chunk
-
-    def run(self, position: int) -> None:
-        self.step(self.batch(position))
-
-
-class CapturedRunner(Runner):
-    """Runs the whole step as one CUDA graph, which selects its batch itself.
-
-    The chunk has fixed memory. The graph reads the batch at `step % chunk length` from the step
-    counter on the device, so that a step is one launch without copies by the host.
+    Args:
+        step: the step to run.
+        chunk: the first chunk.
+        captured: whether to capture the step.
+        num_steps: number of steps taken before.
     """
 
-    def __init__(self, step: TrainStep, chunk: Batch, num_steps: int) -> None:
-        self.step = step
+    def __init__(self, step: TrainStep, chunk: Batch, captured: bool, num_steps: int) -> None:
+        self.step, self.chunk = step, chunk
+        self._graph: equipool.CapturedStep | None = None
+        if not captured:
+            return
         self.chunk = {name: values.clone() for name, values in chunk.items()}
-        self.num_batches = len(next(iter(chunk.values())))
         kept = {
             file: {name: value.clone() for name, value in tensors.items()}
             for file, tensors in step.tensors().items()
         }
         try:
             with _own_workspaces():
-                self._replay = equipool.capture_step(self._step)
+                self._graph = equipool.capture_step(self._captured_step)
         finally:
             step.load(kept, num_steps)  # undo the warm-up before the recording, which trains
 
-    def _step(self) -> None:
-        position = self.step.history.counter % self.num_batches
+    def _captured_step(self) -> None:
+        length = len(next(iter(self.chunk.values())))
+        position = self.step.history.counter % length
         self.step({name: v.index_select(0, position).squeeze(0) for name, v in self.chunk.items()})
 
     def load(self, chunk: Batch) -> None:
+        """Use this chunk for the steps that follow."""
+        if self._graph is None:
+            self.chunk = chunk
+            return
         for name, values in self.chunk.items():
             values.copy_(chunk[name])
 
     def run(self, position: int) -> None:
-        self._replay()
+        """Take the step on the batch at this position of the chunk."""
+        if self._graph is None:
+            self.step(self.batch(position))
+        else:
+            self._graph()
+
+    def batch(self, position: int) -> Batch:
+        """The batch at this position."""
+        return {name: values[position] for name, values in self.chunk.items()}
 
 
 @contextmanager
@@ -236,7 +226,7 @@ def make_runner(
     num_steps: int,
     not_captured: Callable[[str], None],
 ) -> Runner:
-    """A captured runner if `config.capture` allows and the device can; otherwise an eager one.
+    """A runner that captures the step if `config.capture` allows it and the device can.
 
     Args:
         step: the step to run.
@@ -251,14 +241,10 @@ def make_runner(
         raise ValueError(
             "capture is True, expected None or False: only a step on one CUDA device is captured"
         )
-    if capture is False or not possible:
-        return EagerRunner(step)
     try:
-        return CapturedRunner(step, chunk, num_steps)
-    except torch.OutOfMemoryError:
-        raise
+        return Runner(step, chunk, possible and capture is not False, num_steps)
     except RuntimeError as error:
-        if capture:
+        if capture or not possible:
             raise
         not_captured(str(error))
-        return EagerRunner(step)
+        return Runner(step, chunk, False, num_steps)

@@ -98,6 +98,11 @@ class Task(ABC):
     batch_size: int
     seed: int
 
+    @classmethod
+    def upgrade(cls, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields of an older run under today's names. Override it when a field is renamed."""
+        return dict(fields)
+
     @abstractmethod
     def network(self) -> nn.Module:
         """The network at its start, on the CPU. Called under the run's seed."""
