@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -155,15 +156,21 @@ class Checkpoints:
     Args:
         folder: the run's directory.
         keep_last: number of latest checkpoints to keep, beside the best.
-        run: the run's id: checkpoints of other runs are refused. None accepts any, as do
-            checkpoints without an id, which older versions wrote.
     """
 
-    def __init__(self, folder: Path, keep_last: int = 2, run: str | None = None) -> None:
+    def __init__(self, folder: Path, keep_last: int = 2) -> None:
         self.folder = folder
         self.root = folder / "checkpoints"
         self.keep_last = keep_last
-        self.run = run
+
+    @cached_property
+    def run(self) -> str | None:
+        """The id in config.json: checkpoints with another one are refused. Older versions wrote no
+        ids, neither there nor in checkpoints."""
+        try:
+            return json.loads((self.folder / "config.json").read_bytes())["run"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
 
     def path(self, step: int) -> Path:
         return self.root / f"step-{step:08d}"

@@ -98,9 +98,8 @@ class RunFolder:
                 "run are unknown: restore config.json or choose another directory"
             )
 
-    def claim(self, config: dict[str, Any]) -> str | None:
-        """Write config.json if this run is new or has more steps than before; returns the run's
-        id, which a run of an older version does not have."""
+    def claim(self, config: dict[str, Any]) -> None:
+        """Write config.json if this run is new or has more steps than before."""
         if not self.config.exists():
             self._write_config(config | {"versions": versions(), "run": uuid.uuid4().hex})
         saved = self.read_config()
@@ -108,7 +107,6 @@ class RunFolder:
         if longer["training"] != saved["training"]:
             self._write_config(longer)
             self.record.unlink(missing_ok=True)  # of the shorter run
-        return saved.get("run")
 
     def _write_config(self, content: dict[str, Any]) -> None:
         content = {name: value for name, value in content.items() if name != "sha256"}

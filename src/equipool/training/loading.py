@@ -54,11 +54,10 @@ def load_weights(network: nn.Module, run: str | Path, which: str = "best") -> nn
     """Load the weights of a run into a network, which gets their precision and evaluation mode.
     The arguments are those of `load_network`."""
     folder = RunFolder(run)
-    config = folder.read_config()
-    network.to(dtype_of_weights(training_from_config(config).precision))
+    network.to(dtype_of_weights(training_from_config(folder.read_config()).precision))
     if which == "best" and not (folder.path / "best.json").exists():
         print(f"{run} has no best checkpoint because no evaluation gave a number: using the last")
-    found = Checkpoints(folder.path, run=config.get("run")).read(which, print)
+    found = Checkpoints(folder.path).read(which, print)
     network.load_state_dict(found.tensors["model"])
     average = found.tensors.get("average", {})
     with torch.no_grad():

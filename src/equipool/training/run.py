@@ -84,9 +84,9 @@ class Run:
     def _restore(self, folder: RunFolder) -> None:
         """Load the newest intact checkpoint, if there is one."""
         leads = self.accelerator.leads
-        run = folder.claim(self.identity) if leads else None
-        self._checkpoints = Checkpoints(folder.path, self.config.keep_last, run)
+        self._checkpoints = Checkpoints(folder.path, self.config.keep_last)
         if leads:
+            folder.claim(self.identity)
             self._checkpoints.clean()
         found = self._checkpoints.newest(self._message) if leads else None
         step = self.accelerator.from_leader(None if found is None else found.step)
