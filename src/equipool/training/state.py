@@ -47,13 +47,15 @@ def count_spikes(losses: Tensor) -> Tensor:
 
 def _count_spikes(losses: Tensor, before: Tensor) -> int:
     """The spikes among losses `[n]`, given the finite ones `before` them."""
-    known = torch.cat([before, losses[torch.isfinite(losses)]])
-    known = torch.cat([known.new_full((WINDOW,), torch.nan), known])
-    first, count = WINDOW + max(len(before), FEWEST), 0
-    for start in range(first, len(known), WINDOW):  # in blocks, to bound the memory
+    known, count = torch.cat([before, losses[torch.isfinite(losses)]]), 0
+    for start in range(max(len(before), FEWEST), len(known), WINDOW):
         block = known[start : start + WINDOW]
-        windows = known[start - WINDOW : start + len(block) - 1].unfold(0, WINDOW, 1)
-        count += int((block > SPIKE * windows.nanmedian(1).values).sum())
+        around = known[max(start - WINDOW, 0) : start + WINDOW]
+        # Windows are subsets of `around`, so no median is below this; most losses need no more.
+        floor = around.kthvalue((min(start, WINDOW) + 1) // 2).values
+        for at in (block > SPIKE * floor).nonzero().flatten().tolist():
+            window = known[max(start + at - WINDOW, 0) : start + at]
+            count += bool(block[at] > SPIKE * window.median())
     return count
 
 
