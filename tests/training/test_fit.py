@@ -1,5 +1,6 @@
 """Training without files gives what `train` gives."""
 
+import signal
 from dataclasses import replace
 
 import pytest
@@ -45,6 +46,17 @@ def test_stopped_early_it_has_the_steps_it_took():
     fitted = fit(Toy(), config(log_every=7), "cpu", stop_after=0)
     assert not fitted.record.complete
     assert len(fitted.history["loss"]) == fitted.record.steps == 1
+
+
+def test_ctrl_c_interrupts_it():
+    """It cannot be resumed, so there is nothing to save."""
+
+    class Interrupted(Undecorated):
+        def batches(self, *given):
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(Interrupted(), config(), "cpu")
 
 
 def test_it_is_silent_unless_told(capsys):

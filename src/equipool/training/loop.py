@@ -189,7 +189,7 @@ def fit(
 ) -> Fitted:
     """Train a task's network without files: the same loop as `train`, for short trainings.
 
-    It shows nothing by default, and the task need not be a dataclass.
+    It shows nothing by default, Ctrl-C interrupts it, and the task need not be a dataclass.
 
     Args:
         task: network, data, loss and evaluation.
@@ -242,6 +242,7 @@ def _train(
     """See `train` and `train_together`."""
     with ExitStack() as stack:
         loop = _Loop(stack, [plan.config for plan in plans], device, stop, progress)
+        stack.enter_context(loop.stop.on_signals())
         leads = loop.accelerator.leads
         try:
             for task, config, out in plans:
@@ -302,7 +303,6 @@ class _Loop:
         self._evaluations = EvaluationClock()
         if self.progress is not progress:
             stack.callback(self.progress.close)
-        stack.enter_context(self.stop.on_signals())
         stack.enter_context(isolated(self.accelerator.device, precision))
 
     def add(
