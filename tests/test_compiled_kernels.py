@@ -13,13 +13,13 @@ from equipool.experiments.molecules.network import MaskedBatchNorm, RealRows, no
 from equipool.experiments.registry import MedianTask
 from equipool.ops import combination, momentum, ranges, restrained
 from equipool.ops.resnet_gradient import binding
-from equipool.training import TrainingConfig, verdict
-from equipool.training.devices import Place
-from equipool.training.step import NUMBERS, Step
+from equipool.training import TrainingConfig, guard
+from equipool.training.devices import Accelerator
+from equipool.training.step import NUMBERS, TrainStep
 from forced_kernels import force_kernels
 from kernel_launches import jitted, launches
 
-SERVED = (binding, combination, momentum, norm, ranges, restrained, verdict)
+SERVED = (binding, combination, momentum, norm, ranges, restrained, guard)
 CALLED = {("equipool.ops.momentum_kernels", "store_sum")}  # by kernels of two modules
 HERE = Path(__file__).parent
 
@@ -38,9 +38,9 @@ def step(**fields):
     """A step of the median's network, as the engine takes it."""
     task = MedianTask(embedding=4, batch_size=2, **fields)
     config = TrainingConfig(steps=10)
-    place = Place("cpu", config.precision)
+    place = Accelerator("cpu", config.precision)
     batch = {k: v[0] for k, v in task.batches(0, 1, place.device, place.shard).items()}
-    taken = Step(task, config, place, batch)
+    taken = TrainStep(task, config, place, batch)
     taken(batch | {NUMBERS: torch.tensor(taken.numbers(0))})
 
 

@@ -27,8 +27,8 @@ from equipool.experiments.registry import MedianTask
 from equipool.training.config import task_from_config
 from equipool.training.files import to_json, write_atomically
 from equipool.training.folder import RunFolder
-from equipool.training.history import SPIKE
 from equipool.training.loading import load_weights
+from equipool.training.state import SPIKE
 from equipool.training.step import make_network
 
 RECORDS = Path(__file__).parents[2] / "records" / "median-networks"

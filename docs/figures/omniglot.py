@@ -42,7 +42,7 @@ from equipool.experiments.registry import OmniglotTask
 from equipool.report import RunResult, Summary
 from equipool.report.groups import Group, mean_of
 from equipool.report.plotting import DASHES, styles
-from equipool.training.examination import Examination, Picture, Table, read_examination
+from equipool.training.artifacts import Examination, Picture, Table, read_examination
 
 FIGURES = Path(__file__).parent
 PAGE = FIGURES.parent / "reproduction" / "omniglot.md"

@@ -1,4 +1,4 @@
-"""What a progress bar shows."""
+"""Columns of a progress bar."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def columns() -> tuple[ProgressColumn, ...]:
-    """Name, bar, how many are done, and the time that has passed and is left. Needs rich."""
+    """Name, bar, count, elapsed and remaining time. Needs rich."""
     from rich import progress
 
     return (

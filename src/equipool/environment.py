@@ -1,4 +1,4 @@
-"""What something was computed with, on what, and when."""
+"""Versions, hardware and date, as every record has them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PACKAGES = ("torch", "torch_geometric", "triton", "numpy", "lightning", "safeten
 
 
 def versions() -> dict[str, str]:
-    """Of Python, this package and what it computes with."""
+    """Versions of Python, this package and the packages it computes with."""
     import equipool
 
     found = {"python": platform.python_version(), "equipool": equipool.__version__}
@@ -29,17 +29,17 @@ def versions() -> dict[str, str]:
 
 
 def now() -> str:
-    """The date and time, as every record names it."""
+    """Date and time in UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def leads() -> bool:
-    """Whether this process is the one that speaks, of those that torchrun started."""
+    """Whether this is the first of the processes that torchrun started, which prints and writes."""
     return int(os.environ.get("RANK", "0")) == 0
 
 
 def hardware(device: torch.device) -> dict[str, str | int]:
-    """What is computed on."""
+    """CPU, cores, threads, and the GPU if the device is one."""
     found: dict[str, str | int] = {
         "device": device.type,
         "cpu": _cpu_name(),

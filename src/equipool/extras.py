@@ -1,4 +1,4 @@
-"""Packages that parts need beyond the core, which extras install."""
+"""Packages that parts need beyond the core, and the extras that install them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from importlib.util import find_spec
 
 
 def advice(part: str, needed: Mapping[str, Sequence[str]]) -> str | None:
-    """What to install before a part can be used, or None where nothing is missing.
+    """What to install before a part can be used; None if nothing is missing.
 
     Args:
-        part: what needs it, the beginning of the sentence.
-        needed: modules by the extra that installs them.
+        part: what needs the packages, the start of the sentence.
+        needed: modules, by the extra that installs them.
 
     Example:
         >>> advice("counting", {"abacus": ["torch", "beads"]})
@@ -29,7 +29,7 @@ def advice(part: str, needed: Mapping[str, Sequence[str]]) -> str | None:
 
 
 def check_extras(part: str, needed: Mapping[str, Sequence[str]]) -> None:
-    """Raise an ImportError with the `advice` where something is missing."""
+    """Raise an ImportError with the `advice` if something is missing."""
     found = advice(part, needed)
     if found is not None:
         raise ImportError(found)

@@ -4,7 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 from equipool.cli import make_app
-from equipool.training.stop import Stop
+from equipool.training import Stop
 
 TINY = {
     "--embedding": "4",

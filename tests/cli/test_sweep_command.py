@@ -92,7 +92,7 @@ def test_a_limit_of_time_holds_for_all_runs(equipool, tiny, tmp_path):
     flags = tiny | AXES | {"--out": tmp_path, "--max-seconds": "1e-6"}
     done = equipool("sweep", "median", flags)
     assert done.exit_code == 3
-    assert "No further run is begun: time is up. To go on: equipool sweep" in done.output
+    assert "No further run is begun: time limit reached. To go on: equipool sweep" in done.output
     assert not list(tmp_path.iterdir())
 
 

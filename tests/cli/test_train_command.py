@@ -1,5 +1,4 @@
 import json
-import re
 import sys
 
 import pytest
@@ -45,7 +44,7 @@ def test_a_run_that_was_stopped_goes_on_with_the_command_that_is_told(
     assert stopped.exit_code == 3
     assert not (broken / "record.json").exists()
     how = f"equipool train median --out '{broken}' --resume --device cpu"
-    assert f"interrupted at step 7 of 20, which is saved. To go on: {how}" in stopped.output
+    assert f"interrupted at step 7 of 20 and saved. To resume: {how}" in stopped.output
 
     done = equipool("train", "median", "--out", broken, "--resume", "--device", "cpu")
     assert done.exit_code == 0, done.output
@@ -62,7 +61,7 @@ def test_a_limit_of_time_stops_and_saves(equipool, tiny, tmp_path):
     flags = tiny | {"--out": tmp_path / "run", "--max-seconds": "1e-9"}
     done = equipool("train", "median", flags)
     assert done.exit_code == 3
-    assert "time is up at step 1 of 20" in done.output
+    assert "time limit reached at step 1 of 20" in done.output
     assert (
         equipool("train", "median", tiny | {"--out": tmp_path / "run"}, "--resume").exit_code == 0
     )
@@ -74,11 +73,11 @@ def test_another_config_is_refused_with_the_difference(equipool, tiny, tmp_path)
     assert equipool("train", "median", tiny, "--out", out).exit_code == 0
     again = equipool("train", "median", tiny, "--out", out)
     assert again.exit_code == 1
-    assert "holds a run already" in again.stderr
-    other = equipool("train", "median", "--out", out, "--resume", "--width", 6, "--steps", 30)
+    assert "already holds a run" in again.stderr
+    other = equipool("train", "median", "--out", out, "--resume", "--width", 6, "--beta2", 0.5)
     assert other.exit_code == 1
     assert "task.width: 4 in the run, 6 here" in other.stderr
-    assert "training.steps: 20 in the run, 30 here" in other.stderr
+    assert "training.beta2: 0.999 in the run, 0.5 here" in other.stderr
     assert "Traceback" not in other.output
     preset = equipool("train", "median", "--out", out, "--resume", "--preset", "quick")
     assert preset.exit_code == 1
@@ -170,10 +169,9 @@ def test_odd_files_are_said_in_a_line(equipool, tiny, tmp_path):
     (out / "record.json").unlink()
     with (out / "log.jsonl").open("a") as log:
         log.write('{"loss": 1}\n')
-    done = equipool("report", out)
-    assert done.exit_code == 1
-    assert re.search(r"log.jsonl is not the log of a run: line \d+ has no step", done.stderr)
-    assert len(done.stderr.splitlines()) == 1
+    with pytest.warns(UserWarning, match=r"line \d+ of .*log.jsonl is damaged and is left out"):
+        done = equipool("report", out, "--out", tmp_path / "page.html")
+    assert done.exit_code == 0, done.output
 
 
 def test_a_missing_extra_says_what_to_install(equipool, tiny, tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ from figure_scripts import load_script
 import tiny_omniglot as tiny
 from equipool.experiments.omniglot.character_pictures import png_of
 from equipool.report import read_runs
-from equipool.training.examination import Examination, Gallery, Picture, Table
+from equipool.training.artifacts import Examination, Gallery, Picture, Table
 from run_records import changed, counting, rows, write_folder, written
 
 script = load_script("omniglot")

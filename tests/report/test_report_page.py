@@ -8,7 +8,7 @@ from equipool import extras
 from equipool.experiments.registry import TASKS
 from equipool.report import page, read_runs, summarize, write_page
 from equipool.report.curves import learning_curves, training_loss
-from equipool.training.examination import (
+from equipool.training.artifacts import (
     Examination,
     Gallery,
     Picture,

@@ -81,7 +81,7 @@ def test_damage_is_noticed_and_the_one_before_is_used(checkpoints, file, damage)
     assert checkpoints.newest(heard.append).step == 1
     assert len(heard) == 1
     assert str(path) in heard[0]
-    assert "The checkpoint before it is used" in heard[0]
+    assert "Using the checkpoint of step 1 instead" in heard[0]
 
 
 def test_nothing_whole_is_nothing(checkpoints):
@@ -98,7 +98,7 @@ def test_all_damaged_is_an_error(checkpoints):
         save(checkpoints, step)
         (checkpoints.path(step) / "model.safetensors").write_bytes(b"")
     for read in (checkpoints.newest, lambda say: checkpoints.read("last", say)):
-        with pytest.raises(BrokenCheckpointError, match=r"step-00000002.*no other checkpoint"):
+        with pytest.raises(BrokenCheckpointError, match=r"step-00000002.*no intact checkpoint"):
             read(pytest.fail)
 
 

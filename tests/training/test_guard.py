@@ -1,13 +1,35 @@
-"""The guard, against the same rule in plain numbers."""
+"""Which steps are skipped, against the same rule in plain numbers; the kernel against both."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
 
+from equipool.training import guard as guard_module
 from equipool.training.guard import Guard
+from equipool.training.state import History
 
 CPU = torch.device("cpu")
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+ODD = {3: math.nan, 7: math.inf, 60: 0.0, 150: 1e4, 160: math.nan, 170: 1e25, 180: 3e38, 190: 0.0}
+
+
+@pytest.fixture
+def fused(monkeypatch):
+    """The kernel on a GPU where there is one, in Triton's interpreter elsewhere."""
+    pytest.importorskip("triton")
+    monkeypatch.setattr(guard_module, "kernels_serve", lambda x: True)
+
+
+@pytest.fixture
+def plain(monkeypatch):
+    monkeypatch.setattr(guard_module, "kernels_serve", lambda x: False)
+
+
+def make(factor=10.0, clip_norm=1.0, num_metrics=0, length=5, device=DEVICE):
+    columns = ["loss", "aux_loss", "gradient_norm", "skipped", *map(str, range(num_metrics))]
+    return Guard(factor, clip_norm, History(columns, length, device))
 
 
 def judge(guard, norms):
@@ -43,7 +65,7 @@ def test_it_is_the_rule():
     norms = torch.exp(torch.randn(400, generator=generator)).tolist()
     for step, norm in ((3, math.nan), (150, math.inf), (200, 1e4), (201, math.nan), (300, 60.0)):
         norms[step] = norm
-    guard = Guard(10.0, CPU)
+    guard = make(10.0, device=CPU)
     found = judge(guard, norms)
     average, expected = naive(10.0, norms)
     assert found == expected
@@ -53,15 +75,15 @@ def test_it_is_the_rule():
 
 def test_without_a_factor_only_what_is_not_finite_is_skipped():
     norms = [1.0] * 200 + [1e30, math.inf, math.nan, 1.0]
-    assert judge(Guard(None, CPU), norms)[200:] == [0, 1, 1, 0]
+    assert judge(make(None, device=CPU), norms)[200:] == [0, 1, 1, 0]
 
 
 def test_nothing_is_too_long_before_the_average_has_settled():
-    assert judge(Guard(2.0, CPU), [1.0, 100.0, 1.0, 1e6]) == [0, 0, 0, 0]
+    assert judge(make(2.0, device=CPU), [1.0, 100.0, 1.0, 1e6]) == [0, 0, 0, 0]
 
 
 def test_it_follows_gradients_that_have_grown_for_good():
-    found = judge(Guard(10.0, CPU), [1.0] * 150 + [1000.0] * 150)
+    found = judge(make(10.0, device=CPU), [1.0] * 150 + [1000.0] * 150)
     assert found[150] == 1
     assert found[-50:] == [0] * 50
 
@@ -69,7 +91,7 @@ def test_it_follows_gradients_that_have_grown_for_good():
 @pytest.mark.parametrize("start", [math.nan, math.inf, 0.0])
 def test_it_does_not_lock_up_after_a_start_without_gradients(start):
     norms = [start] * 150 + [1.0] * 300 + [1e4, 1.0]
-    guard = Guard(10.0, CPU)
+    guard = make(10.0, device=CPU)
     found = judge(guard, norms)
     assert found == naive(10.0, norms)[1]
     assert found[150] == 0
@@ -79,19 +101,19 @@ def test_it_does_not_lock_up_after_a_start_without_gradients(start):
 
 def test_norms_that_are_not_finite_are_no_part_of_the_hundred():
     norms = [1.0] * 60 + [math.nan] * 60 + [1e3] + [1.0] * 39 + [1e3]
-    found = judge(Guard(10.0, CPU), norms)
+    found = judge(make(10.0, device=CPU), norms)
     assert found[120] == 0
     assert found[160] == 1
     assert found == naive(10.0, norms)[1]
 
 
 def test_an_infinite_norm_is_skipped_however_large_the_average():
-    assert judge(Guard(10.0, CPU), [1e38] * 120 + [math.inf])[-1] == 1
+    assert judge(make(10.0, device=CPU), [1e38] * 120 + [math.inf])[-1] == 1
 
 
 def test_its_state_goes_on_where_it_was():
     norms = [1.0] * 90 + [math.nan] * 5 + [2.0] * 15 + [5.0, 50.0]
-    whole, first, second = Guard(10.0, CPU), Guard(10.0, CPU), Guard(10.0, CPU)
+    whole, first, second = make(10.0, device=CPU), make(10.0, device=CPU), make(10.0, device=CPU)
     judge(whole, norms)
     judge(first, norms[:97])
     for name, value in second.tensors().items():
@@ -99,3 +121,113 @@ def test_its_state_goes_on_where_it_was():
     judge(second, norms[97:])
     for name, value in second.tensors().items():
         assert torch.equal(value, whole.tensors()[name]), name
+
+
+def random_norms(num_steps, num_parameters, dtype):
+    """Norms about one, which grow for good at step 200, and single ones that are odd."""
+    generator = torch.Generator().manual_seed(0)
+    norms = torch.randn(num_steps, num_parameters, generator=generator).exp()
+    norms[200:] *= 30
+    for step, norm in ODD.items():
+        norms[step] = 0.0
+        norms[step, -1] = norm
+    return norms.to(DEVICE, dtype)
+
+
+def follow(guard, norms, dtypes=(torch.float32, torch.float32)):
+    """All that it gives and all its state, step after step."""
+    seen = []
+    for step, row in enumerate(norms):
+        values = [
+            torch.tensor(step + k, device=DEVICE).to(dtype).requires_grad_(dtype.is_floating_point)
+            for k, dtype in enumerate(dtypes)
+        ]
+        skipped, divisor = guard(row, values[:2], values[2:])
+        assert skipped.dtype == torch.float32
+        assert skipped.shape == ()
+        if divisor is None:
+            divisor = torch.ones_like(skipped)
+        used = divisor.masked_fill(skipped > 0, 0)  # of a step that is skipped it may be anything
+        history = guard.history
+        state = (skipped, used, guard.average, guard.count, history.rows, history.counter)
+        seen.append([value.clone() for value in state])
+    return [torch.stack(column).cpu() for column in zip(*seen, strict=True)]
+
+
+def assert_agree(found, expected):
+    names = ("skipped", "divisor", "average", "count", "rows", "counter")
+    for name, one, other in zip(names, found, expected, strict=True):
+        assert one.dtype == other.dtype, name
+        exact = name in ("skipped", "count", "counter")
+        tolerance = {"rtol": 0, "atol": 0} if exact else {"rtol": 1e-5, "atol": 0}
+        torch.testing.assert_close(one, other, **tolerance, equal_nan=True, msg=name)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the interpreter, where it overflows
+@pytest.mark.parametrize(
+    ("factor", "clip_norm", "num_parameters", "dtypes"),
+    [
+        (10.0, 1.0, 1, ()),
+        (10.0, 3.0, 7, (torch.float64, torch.bfloat16, torch.int64, torch.bool)),
+        (10.0, None, 300, (torch.float32,)),
+        (None, 3.0, 7, ()),
+        (None, None, 7, ()),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_kernel_agrees(request, factor, clip_norm, num_parameters, dtypes, dtype):
+    norms = random_norms(300, num_parameters, dtype)
+    dtypes = (torch.float32, torch.float32, *dtypes)
+    given = {"factor": factor, "clip_norm": clip_norm, "num_metrics": len(dtypes) - 2}
+    request.getfixturevalue("plain")
+    expected = follow(make(**given), norms, dtypes)
+    request.getfixturevalue("fused")
+    assert_agree(follow(make(**given), norms, dtypes), expected)
+    num_skipped = expected[0].sum()
+    assert num_skipped == 3 if factor is None else 5 < num_skipped < 60
+
+
+@pytest.mark.parametrize(
+    ("numbers", "skipped"),
+    [([0.0] * 120 + [1.0], 0), ([1.0] * 99 + [1e3], 0), ([1.0] * 100 + [1e3], 1)],
+)
+def test_the_kernel_trusts_an_average_when_the_guard_does(fused, numbers, skipped):
+    assert follow(make(), torch.tensor(numbers, device=DEVICE)[:, None])[0].sum() == skipped
+
+
+@pytest.mark.parametrize("path", ["plain", "fused"])
+def test_what_it_gives_and_writes(request, path):
+    request.getfixturevalue(path)
+    guard = make(clip_norm=2.0, num_metrics=1, length=2)
+    values = [torch.tensor(value, device=DEVICE) for value in (5.0, 6.0, 7.0)]
+    for numbers in ([3.0, 4.0], [0.6, 0.8], [3.0, math.nan]):
+        norms = torch.tensor(numbers, device=DEVICE)
+        skipped, divisor = guard(norms, values[:2], values[2:])
+        norm = math.hypot(*numbers)
+        assert skipped.item() == math.isnan(norm)
+        if not skipped:
+            assert divisor.item() == pytest.approx(max(1, norm / 2), rel=1e-5)
+    assert guard.history.counter.tolist() == [3]
+    torch.testing.assert_close(
+        guard.history.rows.cpu(),
+        torch.tensor([[5.0, 6.0, math.nan, 1.0, 7.0], [5.0, 6.0, 1.0, 0.0, 7.0]]),
+        equal_nan=True,
+    )
+
+
+def test_the_default_dtype_is_not_read(fused, request):
+    guard = make(clip_norm=1.0)
+    values = [torch.ones((), device=DEVICE)] * 2
+    norms = torch.full((1,), 1000.3, device=DEVICE)
+    request.addfinalizer(partial(torch.set_default_dtype, torch.get_default_dtype()))
+    torch.set_default_dtype(torch.bfloat16)
+    skipped, divisor = guard(norms, values, [])
+    assert skipped.dtype == divisor.dtype == torch.float32
+    assert divisor.item() == pytest.approx(1000.3, rel=1e-6)
+
+
+def test_float64_is_divided_in_float64():
+    guard = make(device=torch.device("cpu"))
+    values = [torch.tensor(1.0, dtype=torch.float64)] * 2
+    _, divisor = guard(torch.tensor([1.0, math.pi], dtype=torch.float64), values, [])
+    assert divisor.item() == pytest.approx(math.hypot(1, math.pi) + 1e-6, rel=1e-14)

@@ -1,13 +1,24 @@
-"""Adam as the engine calls it, against Adam as it is."""
+"""Adam against torch's own, the average of the weights against its formula, and running
+statistics, which a skipped step leaves unchanged."""
+
+import copy
 
 import pytest
 import torch
+from torch import nn
 from toy import Toy, config
 
-from equipool.training.optimizer import Optimizer
+from equipool.training.optimizer import (
+    Optimizer,
+    RunningStatistics,
+    WeightAverage,
+    average_weight,
+    running_statistics,
+)
 from equipool.training.step import make_network
 
 CPU = torch.device("cpu")
+DECAY = 0.9
 
 
 def make(kind="plain", dtype=torch.float32, **changed):
@@ -69,3 +80,129 @@ def test_each_group_has_its_own_rate():
     optimizer.step(torch.tensor([0.0, 0.1]), torch.tensor(0.0), None)
     for name, value in network.named_parameters():
         assert torch.equal(value, before[name]) == ("solver" not in name), name
+
+
+def follow(network, average, num_steps):
+    """Random weights, step after step; all of them."""
+    seen = []
+    for step in range(num_steps):
+        with torch.no_grad():
+            for parameter in network.parameters():
+                parameter.normal_()
+        seen.append([parameter.detach().double().clone() for parameter in network.parameters()])
+        average.update(torch.tensor(average_weight(DECAY, step + 1)))
+    return seen
+
+
+@pytest.mark.parametrize("num_steps", [1, 2, 30])
+def test_it_is_the_weighted_mean_of_all_weights_after_the_start(num_steps):
+    torch.manual_seed(0)
+    network = nn.Linear(3, 2)
+    average = WeightAverage(network)
+    seen = follow(network, average, num_steps)
+    weights = [DECAY ** (num_steps - 1 - k) for k in range(num_steps)]
+    for place, value in enumerate(average.tensors().values()):
+        expected = sum(w * s[place] for w, s in zip(weights, seen, strict=True)) / sum(weights)
+        torch.testing.assert_close(value.double(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_it_is_in_the_network_inside_the_block_alone():
+    torch.manual_seed(0)
+    network = nn.Linear(3, 2)
+    average = WeightAverage(network)
+    follow(network, average, 4)
+    before, place = network.weight.detach().clone(), network.weight.data_ptr()
+
+    def fail():
+        with average.applied():
+            assert torch.equal(network.weight, average.values["weight"])
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert torch.equal(network.weight, before)
+    assert network.weight.data_ptr() == place
+    assert not torch.equal(before, average.values["weight"])
+
+
+def test_short_numbers_are_averaged_in_float32():
+    network = nn.Linear(3, 2).bfloat16()
+    average = WeightAverage(network)
+    average.update(torch.tensor(0.5))
+    assert average.values["weight"].dtype == torch.float32
+    with average.applied():
+        assert network.weight.dtype == torch.bfloat16
+
+
+def test_running_statistics_are_averaged_like_the_weights():
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    average = WeightAverage(network)
+    norm, seen = network[1], []
+    for step in range(5):
+        network(torch.randn(8, 3))
+        seen.append(norm.running_var.double().clone())
+        average.update(torch.tensor(average_weight(DECAY, step + 1)))
+    weights = [DECAY ** (4 - k) for k in range(5)]
+    expected = sum(w * s for w, s in zip(weights, seen, strict=True)) / sum(weights)
+    before = norm.running_var.clone()
+    with average.applied():
+        torch.testing.assert_close(norm.running_var.double(), expected, rtol=1e-5, atol=1e-6)
+    assert torch.equal(norm.running_var, before)
+    assert not any("num_batches" in name for name in average.tensors())
+
+
+def make_norms():
+    torch.manual_seed(0)
+    norms = [nn.BatchNorm1d(3), nn.BatchNorm1d(3).double(), nn.LayerNorm(3), nn.BatchNorm1d(3)]
+    return nn.Sequential(*norms)
+
+
+def move(network):
+    for number, buffer in enumerate(running_statistics(network).values()):
+        buffer.add_(number + 1)
+
+
+def test_the_buffers_keep_names_values_and_kinds():
+    network = make_norms()
+    move(network)
+    before = copy.deepcopy(network.state_dict())
+    RunningStatistics(network)
+    after = network.state_dict()
+    assert list(after) == list(before)
+    for name, value in before.items():
+        assert after[name].dtype == value.dtype
+        assert torch.equal(after[name], value), name
+
+
+def test_they_have_their_names_in_the_network():
+    names = [f"{place}.running_{which}" for place in (0, 1, 3) for which in ("mean", "var")]
+    assert list(running_statistics(make_norms())) == names
+
+
+def test_those_of_one_kind_lie_in_one_place():
+    network = make_norms()
+    RunningStatistics(network)
+    places = {
+        buffer.untyped_storage().data_ptr() for buffer in running_statistics(network).values()
+    }
+    assert len(places) == 2  # float32 and float64
+
+
+@pytest.mark.parametrize("skipped", [0.0, 1.0])
+def test_they_are_put_back_where_the_step_is_skipped(skipped):
+    network = make_norms()
+    move(network)
+    running = RunningStatistics(network)
+    before = [buffer.clone() for buffer in running_statistics(network).values()]
+    kept = running.copy()
+    for buffer in running_statistics(network).values():
+        buffer.fill_(torch.nan if skipped else 7.0)
+    running.restore(kept, torch.tensor(skipped))
+    for buffer, value in zip(running_statistics(network).values(), before, strict=True):
+        assert torch.equal(buffer, value if skipped else torch.full_like(value, 7.0))
+
+
+def test_a_network_may_have_none():
+    running = RunningStatistics(nn.Linear(2, 2))
+    running.restore(running.copy(), torch.tensor(1.0))

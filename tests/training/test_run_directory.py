@@ -88,7 +88,7 @@ def test_what_is_in_the_log(tmp_path):
 
 
 def test_without_tensorboard_it_is_said_once(tmp_path, monkeypatch):
-    monkeypatch.setattr("equipool.training.tensorboard.find_spec", lambda name: None)
+    monkeypatch.setattr("equipool.training.sinks.find_spec", lambda name: None)
     heard = Heard()
     folder = run(tmp_path, progress=heard)
     assert sum("TensorBoard is not installed" in text for text in heard.texts) == 1
@@ -181,8 +181,8 @@ def test_a_signal_saves_and_says_how_to_go_on(tmp_path, number):
     heard, handler = Heard(), signal.getsignal(number)
     folder = run(tmp_path, Interrupted(), progress=heard, how_to_resume="toy --resume")
     assert signal.getsignal(number) == handler
-    assert "Stopping after this step. Once more to stop at once" in heard
-    assert "at step 9 of 20, which is saved. To go on: toy --resume" in heard
+    assert "Stopping after this step. Press again to stop at once" in heard
+    assert "at step 9 of 20 and saved. To resume: toy --resume" in heard
     assert int(last_tensors(folder)["optimizer/step/layers.0.weight"]) == 9
     assert not (folder / "record.json").exists()
     run(tmp_path, Interrupted(), name="run", resume=True)

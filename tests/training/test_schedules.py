@@ -5,7 +5,7 @@ import math
 import pytest
 
 from equipool.training import TrainingConfig
-from equipool.training.schedules import SHAPES, Schedule
+from equipool.training.config import SHAPES, Schedule
 
 STEPS, WARMUP, FINAL = 50, 10, 0.1
 

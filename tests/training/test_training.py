@@ -11,7 +11,7 @@ from toy import Toy, config
 
 import equipool
 from equipool.training import Loss, Shard, evaluate, read_log, read_record
-from equipool.training.average import average_weight
+from equipool.training.optimizer import average_weight
 from equipool.training.step import make_network
 
 
@@ -82,7 +82,7 @@ def test_a_step_with_nan_is_skipped_counted_and_reported(tmp_path):
     folder = run(tmp_path, task, progress=heard)
     record = read_record(folder / "record.json")
     assert record.skipped == 2
-    assert "2 steps before step 10 were skipped" in heard
+    assert "skipped 2 steps before step 10" in heard
     events = [e for e in read_log(folder / "log.jsonl") if e.get("event") == "skip"]
     assert [(e["count"], e["steps"]) for e in events] == [(2, [6, 7])]
     found = last_tensors(folder)
@@ -111,8 +111,8 @@ def test_a_run_that_skipped_more_than_half_of_its_steps_says_so(tmp_path):
 def test_a_warm_up_that_is_longer_than_the_run_is_told(tmp_path, warmup, warned):
     heard = Heard()
     run(tmp_path, Toy(), config(warmup_steps=warmup, learning_rate=0.5), progress=heard)
-    said = f"WARNING: warmup_steps is {warmup} and steps is 20: the learning rate does not get "
-    assert (f"{said}beyond 25% of 0.5" in heard) is warned
+    said = f"WARNING: warmup_steps is {warmup} but steps is 20: the learning rate only reaches "
+    assert (f"{said}25% of 0.5" in heard) is warned
 
 
 @dataclass(frozen=True)

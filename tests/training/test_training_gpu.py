@@ -9,8 +9,8 @@ from toy import Toy, config
 
 from equipool.ops.availability import kernels
 from equipool.training import Shard, read_log, read_record, train, train_together
-from equipool.training.devices import Place
-from equipool.training.step import NUMBERS, Step
+from equipool.training.devices import Accelerator
+from equipool.training.step import NUMBERS, TrainStep
 
 pytestmark = [
     pytest.mark.gpu,
@@ -58,10 +58,10 @@ def test_without_kernels_it_trains_the_same(tmp_path):
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("kind", ["plain", "noisy"])
 def test_nothing_waits_for_the_device(kind):
-    place, task = Place("cuda", "32-true"), Toy(kind=kind)
+    place, task = Accelerator("cuda", "32-true"), Toy(kind=kind)
     chunk = task.batches(0, 1, place.device, Shard())
     batch = {name: values[0] for name, values in chunk.items()}
-    step = Step(task, config(), place, batch)
+    step = TrainStep(task, config(), place, batch)
     batch[NUMBERS] = place.send([step.numbers(0)])[0]
     step(batch)
     torch.cuda.synchronize()

@@ -16,9 +16,9 @@ from equipool.environment import now, versions
 from equipool.experiments.data_folder import using_data_folder
 from equipool.training import evaluate as evaluate_run
 from equipool.training import examine
+from equipool.training.artifacts import cell_text, examination_folder, write_examination
 from equipool.training.checkpoint import Checkpoints
-from equipool.training.examination import cell_text, examination_folder, write_examination
-from equipool.training.extras import check_extras
+from equipool.training.devices import check_extras
 from equipool.training.files import to_json, write_atomically
 from equipool.training.folder import RunFolder
 

@@ -11,8 +11,7 @@ from equipool.baselines import AGGREGATIONS
 from equipool.cli.documentation import documented_arguments
 from equipool.cli.values import NOTHING, Reader, reader_of, written
 from equipool.training import Task, TrainingConfig
-from equipool.training.config import PRECISIONS
-from equipool.training.schedules import SHAPES
+from equipool.training.config import PRECISIONS, SHAPES
 
 # Where a value goes, as in a run's config.json.
 TASK, TRAINING = "fields", "training"

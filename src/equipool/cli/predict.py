@@ -21,7 +21,7 @@ from equipool.cli.places import Device, device_from_name
 from equipool.cli.smiles import STANDARD_INPUT, Asked, given_smiles, read_smiles
 from equipool.experiments.molecules.predictor import MoleculePredictor, load_predictor
 from equipool.experiments.molecules.task import SMILES
-from equipool.training.extras import check_extras
+from equipool.training.devices import check_extras
 from equipool.training.folder import RunFolder
 
 AT_ONCE = 4096  # molecules that are in memory

@@ -26,10 +26,9 @@ from equipool.cli.settings import axes_of, base_values
 from equipool.cli.words import command_line, print_summary, say
 from equipool.experiments.data_folder import using_data_folder
 from equipool.report import best_groups, read_runs, summaries
-from equipool.training import StorageError, train_together
-from equipool.training.extras import check_extras
+from equipool.training import Stop, StorageError, train_together
+from equipool.training.devices import check_extras
 from equipool.training.folder import RunFolder
-from equipool.training.stop import Stop
 
 ABOUT = (
     "Train several networks: flags take several values with commas between them. "

@@ -10,7 +10,7 @@ from equipool.report.groups import CHANGED, METHOD, Group, group_runs, shorten, 
 from equipool.report.page import Section
 from equipool.report.runs import RunResult
 from equipool.report.tables import Summary, spread
-from equipool.training.examination import Picture
+from equipool.training.artifacts import Picture
 
 
 @dataclass(frozen=True)

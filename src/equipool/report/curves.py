@@ -35,7 +35,7 @@ from equipool.report.plotting import (
 )
 from equipool.report.runs import RunResult
 from equipool.report.tables import summarize_reported
-from equipool.training.examination import Picture
+from equipool.training.artifacts import Picture
 
 MOST_FACETS = 6
 MOST_POINTS = 150  # of a curve, of which a long log has many more

@@ -15,7 +15,7 @@ from equipool.extras import check_extras
 from equipool.report.groups import CHANGED, common_settings, group_runs, shorten, varying_settings
 from equipool.report.runs import RunResult
 from equipool.report.tables import Summary, best_groups, equal_seconds, number, summarize
-from equipool.training.examination import Picture, Table, cell_text
+from equipool.training.artifacts import Picture, Table, cell_text
 from equipool.training.files import write_atomically
 
 TEMPLATE = Path(__file__).with_name("page.html.j2")

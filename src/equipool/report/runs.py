@@ -9,8 +9,8 @@ from typing import Any
 
 import equipool.experiments.registry  # noqa: F401  registers our own tasks
 from equipool.training import Task, read_log, read_record
+from equipool.training.artifacts import Examination, examination_folder, read_examination
 from equipool.training.config import known_tasks, with_defaults
-from equipool.training.examination import Examination, examination_folder, read_examination
 from equipool.training.folder import PARTS, RunFolder
 
 Entry = dict[str, Any]

@@ -1,37 +1,39 @@
-"""The training engine: one loop for every task, from which a run can be gone on with at any time.
+"""The training engine: one loop for every task; interrupted runs resume.
 
-A task says what is trained (`Task`), a config how (`TrainingConfig`), and `train` does it.
+A task defines what is trained (`Task`), a config how (`TrainingConfig`). `train` trains it in a
+directory, `fit` without files.
 """
 
-from equipool.training.checkpoint import BrokenCheckpointError
-from equipool.training.config import TrainingConfig
-from equipool.training.examination import Examination
-from equipool.training.files import StorageError
-from equipool.training.folder import ConfigMismatchError
+from equipool.training.artifacts import (
+    Cell,
+    Examination,
+    Gallery,
+    Picture,
+    Table,
+    cell_text,
+    examination_folder,
+    read_examination,
+    write_examination,
+)
+from equipool.training.checkpoint import BrokenCheckpointError, Checkpoints
+from equipool.training.config import SHAPES, TrainingConfig
+from equipool.training.devices import OutOfMemoryError
+from equipool.training.files import StorageError, check_writable
+from equipool.training.folder import ConfigMismatchError, Record, RunFolder, read_record
 from equipool.training.loading import evaluate, examine, load_network
-from equipool.training.log import read_log
-from equipool.training.loop import Plan, train
-from equipool.training.record import Record, read_record
+from equipool.training.loop import Fitted, Plan, Stop, fit, train, train_together
+from equipool.training.progress import Progress, progress_for_terminal, track
+from equipool.training.sinks import read_log
+from equipool.training.state import SPIKE, count_spikes
+from equipool.training.step import make_network
 from equipool.training.task import Batch, Loss, Shard, Task
-from equipool.training.together import train_together
 
 __all__ = [
-    "Batch",
-    "BrokenCheckpointError",
-    "ConfigMismatchError",
-    "Examination",
-    "Loss",
-    "Plan",
-    "Record",
-    "Shard",
-    "StorageError",
-    "Task",
-    "TrainingConfig",
-    "evaluate",
-    "examine",
-    "load_network",
-    "read_log",
-    "read_record",
-    "train",
-    "train_together",
-]
+    "SHAPES", "SPIKE", "Batch", "BrokenCheckpointError", "Cell", "Checkpoints",
+    "ConfigMismatchError", "Examination", "Fitted", "Gallery", "Loss", "OutOfMemoryError",
+    "Picture", "Plan", "Progress", "Record", "RunFolder", "Shard", "Stop", "StorageError", "Table",
+    "Task", "TrainingConfig", "cell_text", "check_writable", "count_spikes", "evaluate",
+    "examination_folder", "examine", "fit", "load_network", "make_network", "progress_for_terminal",
+    "read_examination", "read_log", "read_record", "track", "train", "train_together",
+    "write_examination",
+]  # fmt: skip

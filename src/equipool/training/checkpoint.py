@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from equipool.training.files import (
+    checksum,
+    json_checksum,
     jsonable,
     naming,
     replace_durably,
@@ -30,53 +32,56 @@ Tensors = Mapping[str, Tensor]
 
 
 class BrokenCheckpointError(ValueError):
-    """A checkpoint is not what was written."""
+    """A checkpoint is damaged, missing, or of another run."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What was read from a checkpoint."""
+    """The content of a checkpoint."""
 
     path: Path
     state: dict[str, Any]
-    tensors: dict[str, dict[str, Tensor]]  # by file, without its ending
+    tensors: dict[str, dict[str, Tensor]]  # by file, without its suffix
+    run: str | None = None  # id of the run; older versions wrote none
 
     @property
     def step(self) -> int:
         return int(self.state["step"])
 
 
-def write_checkpoint(path: Path, tensors: Mapping[str, Tensors], state: dict[str, Any]) -> None:
-    """Write a directory `path` with a file for each group of tensors.
+def write_checkpoint(
+    path: Path, tensors: Mapping[str, Tensors], state: dict[str, Any], run: str | None = None
+) -> None:
+    """Write a directory `path` with a file per group of tensors.
 
-    Everything is written under another name, and the name is given when the disk has all of it. So
-    what is found at `path` is always whole.
+    Everything is written under another name and renamed when it is on the disk, so a checkpoint
+    at `path` is always complete.
     """
     partial = path.with_name(f".{path.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     try:
-        _write_parts(partial, tensors, state)
+        _write_parts(partial, tensors, {"run": run, "state": jsonable(state)})
         _put(partial, path)
     except OSError:
         shutil.rmtree(partial, ignore_errors=True)  # makes room
         raise
 
 
-def _write_parts(folder: Path, tensors: Mapping[str, Tensors], state: dict[str, Any]) -> None:
+def _write_parts(folder: Path, tensors: Mapping[str, Tensors], content: dict[str, Any]) -> None:
     with naming(folder):
         folder.mkdir(parents=True)
     sums = {}
     for name, group in tensors.items():
-        content = _to_bytes(group)
-        sums[f"{name}.safetensors"] = _checksum(content)
-        write_durably(folder / f"{name}.safetensors", content)
-    whole = {"format": FORMAT, "files": sums, "state": jsonable(state)}
-    write_durably(folder / STATE, to_json(whole | {"sha256": _state_checksum(whole)}))
+        data = _to_bytes(group)
+        sums[f"{name}.safetensors"] = checksum(data)
+        write_durably(folder / f"{name}.safetensors", data)
+    content = {"format": FORMAT, "files": sums} | content
+    write_durably(folder / STATE, to_json(content | {"sha256": json_checksum(content)}))
     sync_directory(folder)
 
 
 def _put(partial: Path, path: Path) -> None:
-    if path.exists():  # of a piece that could not be read, or was gone back behind
+    if path.exists():  # damaged, or of steps that are repeated
         old = path.with_name(f".{path.name}.old")
         shutil.rmtree(old, ignore_errors=True)
         replace_durably(path, old)
@@ -89,32 +94,28 @@ def _put(partial: Path, path: Path) -> None:
 def _to_bytes(tensors: Tensors) -> bytes:
     from safetensors.torch import save
 
-    # clones, as the format has no word for tensors that share memory
+    # clones, because the format refuses tensors that share memory
     return save(
         {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
     )
 
 
-def _checksum(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def _state_checksum(content: dict[str, Any]) -> str:
-    return _checksum(json.dumps(content, sort_keys=True).encode())
-
-
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Read and check every byte; nothing is unpickled."""
+    """Read a checkpoint and verify every byte; nothing is unpickled."""
+    from safetensors import SafetensorError
     from safetensors.torch import load
 
     content = _read_state(path)
     tensors = {}
     for name, expected in content["files"].items():
         data = _read(path / name)
-        if _checksum(data) != expected:
+        if checksum(data) != expected:
             raise BrokenCheckpointError(f"{path / name} is damaged: its checksum does not match")
-        tensors[Path(name).stem] = load(data)
-    return Checkpoint(path, content["state"], tensors)
+        try:
+            tensors[Path(name).stem] = load(data)
+        except SafetensorError as error:
+            raise BrokenCheckpointError(f"{path / name} is damaged: {error}") from error
+    return Checkpoint(path, content["state"], tensors, content.get("run"))
 
 
 def _read(path: Path) -> bytes:
@@ -133,7 +134,7 @@ def _read_state(path: Path) -> dict[str, Any]:
         if isinstance(error, BrokenCheckpointError):
             raise
         raise BrokenCheckpointError(f"{file} is damaged: {error}") from error
-    if _state_checksum(content) != expected:
+    if json_checksum(content) != expected:
         raise BrokenCheckpointError(f"{file} is damaged: its checksum does not match")
     if content["format"] != FORMAT:
         raise BrokenCheckpointError(f"{file} has format {content['format']}, expected {FORMAT}")
@@ -154,7 +155,7 @@ class Checkpoints:
 
     Args:
         folder: the run's directory.
-        keep_last: how many of the latest are kept; the best is kept beside them.
+        keep_last: number of latest checkpoints to keep, beside the best.
     """
 
     def __init__(self, folder: Path, keep_last: int = 2) -> None:
@@ -162,25 +163,34 @@ class Checkpoints:
         self.root = folder / "checkpoints"
         self.keep_last = keep_last
 
+    @cached_property
+    def run(self) -> str | None:
+        """The id in config.json: checkpoints with another one are refused. Older versions wrote no
+        ids, neither there nor in checkpoints."""
+        try:
+            return json.loads((self.folder / "config.json").read_bytes())["run"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
     def path(self, step: int) -> Path:
         return self.root / f"step-{step:08d}"
 
     def steps(self) -> list[int]:
-        """The steps of which there are checkpoints, whole or damaged, in order."""
+        """The steps that have checkpoints, intact or damaged, in order."""
         names = (path.name for path in self.root.glob("step-*"))
         return sorted(int(name[5:]) for name in names if name[5:].isdigit())
 
     def save(
         self, tensors: Mapping[str, Tensors], state: dict[str, Any], best: Best | None
     ) -> None:
-        """Write the checkpoint of `state["step"]`, then the pointers, then drop what is old."""
+        """Write the checkpoint of `state["step"]`, then the pointers, then remove old ones."""
         step = int(state["step"])
-        write_checkpoint(self.path(step), tensors, state)
+        write_checkpoint(self.path(step), tensors, state, self.run)
         self.point(step, best)
         self._prune(step, best)
 
     def point(self, step: int, best: Best | None) -> None:
-        """Let the pointers name the last checkpoint and the best."""
+        """Write the pointers to the last and the best checkpoint."""
         self._write_pointer("last", step, {})
         if best is not None and self.path(best.step).exists():
             self._write_pointer("best", best.step, {"value": best.value})
@@ -195,53 +205,81 @@ class Checkpoints:
         for other in self.steps():
             if other < step and other not in kept:
                 doomed = self.path(other).with_name(f".{self.path(other).name}.old")
-                with suppress(OSError):  # nothing is lost by keeping it
+                with suppress(OSError):  # keeping it does no harm
                     self.path(other).rename(doomed)
                     shutil.rmtree(doomed)
 
     def clean(self) -> None:
-        """Remove what a process that was killed left unfinished."""
+        """Remove what a killed process left unfinished."""
         for path in self.root.glob(".step-*"):
             shutil.rmtree(path, ignore_errors=True)
 
-    def newest(self, say: Callable[[str], None]) -> Checkpoint | None:
-        """The newest checkpoint that is whole; `say` hears of those that are not. None where there
-        are no checkpoints; an error where there are, and none is whole."""
-        broken: list[BrokenCheckpointError] = []
+    def read_step(self, step: int) -> Checkpoint:
+        """The checkpoint of a step; refused if it belongs to another run."""
+        found = read_checkpoint(self.path(step))
+        if None not in (self.run, found.run) and found.run != self.run:
+            raise BrokenCheckpointError(f"{found.path} belongs to another run")
+        if found.step != step:
+            raise BrokenCheckpointError(f"{found.path} is the checkpoint of step {found.step}")
+        return found
+
+    def newest(self, warn: Callable[[str], None]) -> Checkpoint | None:
+        """The newest intact checkpoint of this run; warns about those that are not.
+
+        None if nothing was ever saved. An error if there were checkpoints and none is left.
+        """
+        broken: list[str] = []
         for step in reversed(self.steps()):
             try:
-                found = read_checkpoint(self.path(step))
+                found = self.read_step(step)
             except BrokenCheckpointError as error:
-                broken.append(error)
+                broken.append(str(error))
                 continue
-            for damage in broken:
-                say(f"{damage}. The checkpoint before it is used")
+            if found.step < self._step_of("last", default=0) and not broken:
+                broken.append(f"the checkpoint that {self.folder / 'last.json'} names is missing")
+            for problem in broken:
+                warn(f"{problem}. Using the checkpoint of step {found.step} instead")
             return found
         if broken:
             raise BrokenCheckpointError(
-                f"{broken[0]}, and there is no other checkpoint that is whole. "
-                f"To start again from step 0, remove {self.root}"
+                f"{broken[0]}, and no intact checkpoint is left. "
+                f"To start again from step 0, remove {self.folder}"
+            )
+        if (self.folder / "last.json").exists():
+            raise BrokenCheckpointError(
+                f"the checkpoints of {self.folder} are missing: {self.root} is empty. Restore "
+                f"them; or, to start again from step 0, remove {self.folder}"
             )
         return None
 
-    def read(self, which: str, say: Callable[[str], None]) -> Checkpoint:
-        """The checkpoint that is the `"last"` or the `"best"`."""
+    def read(self, which: str, warn: Callable[[str], None]) -> Checkpoint:
+        """The `"last"` or the `"best"` checkpoint; the last one if there is no best."""
         if which not in ("last", "best"):
             raise ValueError(f"which is {which!r}, expected 'best' or 'last'")
         found = None if which == "last" else self._best()
-        found = found or self.newest(say)
+        found = found or self.newest(warn)
         if found is None:
             raise FileNotFoundError(f"{self.root} has no checkpoint")
         return found
 
     def _best(self) -> Checkpoint | None:
-        pointer = self.folder / "best.json"
-        if not pointer.exists():
+        if not (self.folder / "best.json").exists():
             return None
         try:
-            step = int(json.loads(pointer.read_text(encoding="utf-8"))["step"])
-        except (ValueError, KeyError, TypeError) as error:
+            return self.read_step(self._step_of("best"))
+        except BrokenCheckpointError as error:
+            raise BrokenCheckpointError(
+                f"{error}. Use the newest intact one instead: which='last' (--which last)"
+            ) from error
+
+    def _step_of(self, which: str, default: int | None = None) -> int:
+        """The step that a pointer names; the default if there is no pointer, or it is damaged."""
+        pointer = self.folder / f"{which}.json"
+        try:
+            return int(json.loads(pointer.read_bytes())["step"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            if default is not None:
+                return default
             raise BrokenCheckpointError(
                 f"{pointer} is damaged: it does not name the step of a checkpoint"
             ) from error
-        return read_checkpoint(self.path(step))

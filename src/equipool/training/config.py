@@ -1,55 +1,104 @@
-"""How a run is trained."""
+"""Training settings, and what identifies a run."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
-from typing import Any
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from equipool.training.schedules import SHAPES, Schedule
 from equipool.training.task import Task
+
+T = TypeVar("T")
 
 PRECISIONS = ("32-true", "tf32", "bf16-mixed", "bf16-true", "64-true")
 
-# Fields that change when something is written or how fast it goes, but none of the numbers, except
-# for their rounding.
+# Fields that may differ when a run resumes: they change no result beyond rounding.
 FREE = ("capture", "compile", "checkpoint_every", "checkpoint_seconds", "keep_last")
+
+
+#: Learning rate schedules after the warm-up: functions of the progress from 0 to 1. `trapezoid`
+#: falls over the last fifth.
+SHAPES: dict[str, Callable[[float], float]] = {
+    "constant": lambda progress: 1.0,
+    "cosine": lambda progress: 0.5 * (1 + math.cos(math.pi * progress)),
+    "linear": lambda progress: 1 - progress,
+    "trapezoid": lambda progress: min(1.0, (1 - progress) / 0.2),
+}
+
+
+@dataclass(frozen=True)
+class Schedule:
+    r"""The factor of the learning rate at step $s = 0, 1, \dots$ of $S$, with $W$ warm-up steps:
+
+    $$f(s) = \frac{s + 1}{W} \;\text{ for } s < W, \qquad
+      f(s) = m + (1 - m) \, \mathrm{shape}\left(\frac{s - W}{S - W}\right) \;\text{ else}.$$
+
+    A pure function of the step, without state.
+
+    Args:
+        shape: a name in `SHAPES`.
+        steps: $S$.
+        warmup_steps: $W$.
+        final: $m$, the factor at the end.
+
+    Example:
+        >>> schedule = Schedule("linear", steps=6, warmup_steps=2)
+        >>> [schedule(step) for step in range(6)]
+        [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]
+    """
+
+    shape: str
+    steps: int
+    warmup_steps: int = 0
+    final: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.shape not in SHAPES:
+            raise ValueError(f"schedule is {self.shape!r}, expected one of {sorted(SHAPES)}")
+
+    def __call__(self, step: int) -> float:
+        if step < self.warmup_steps:
+            return (step + 1) / self.warmup_steps
+        progress = (step - self.warmup_steps) / max(self.steps - self.warmup_steps, 1)
+        return self.final + (1 - self.final) * SHAPES[self.shape](min(progress, 1.0))
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """How a run is trained.
+    """Training settings.
 
     Args:
-        steps: optimisation steps.
-        learning_rate: of Adam, before the schedule.
-        schedule: what the learning rate does after the warm-up, a name in `SHAPES`.
-        warmup_steps: steps in which the learning rate rises linearly.
-        final_learning_rate: the share of the learning rate that is left at the end.
-        solver_rate_factor: learning rate of the inner optimisers' own step size and momentum, times
-            that of all other parameters.
+        steps: number of optimisation steps.
+        learning_rate: learning rate of Adam, before the schedule.
+        schedule: learning rate schedule after the warm-up, a name in `SHAPES`.
+        warmup_steps: steps over which the learning rate rises linearly.
+        final_learning_rate: learning rate at the end of the schedule, as a fraction of
+            `learning_rate`.
+        solver_rate_factor: factor on the learning rate of the inner solvers' step size and
+            momentum.
         beta1: decay of Adam's first moment.
         beta2: decay of Adam's second moment.
-        epsilon: Adam's.
-        weight_decay: decoupled, as in AdamW.
-        clip_norm: longer gradients are shortened to this norm; None for none.
-        guard_factor: a step whose gradient norm exceeds this many times its running average is
-            skipped; None to skip only steps whose loss or gradient is not finite.
-        ema_decay: decay of the average of the weights, and of normalisations' running statistics,
-            that evaluation uses; None for none.
+        epsilon: epsilon of Adam.
+        weight_decay: decoupled weight decay, as in AdamW.
+        clip_norm: clip gradients to this norm; None disables clipping.
+        guard_factor: skip a step whose gradient norm exceeds the running average this many times;
+            None skips only steps whose loss or gradient is not finite.
+        ema_decay: decay of the moving average of the weights that evaluation uses; None to
+            evaluate the weights themselves.
         aux_weight: weight of the equilibrium layers' auxiliary loss.
-        precision: of Fabric, or `"tf32"`: float32 whose products may round their operands.
-        capture: whether the step is captured in a CUDA graph; None where that is possible.
-        compile: whether the network is compiled for the steps: a minute or more before the first,
-            and fewer kernels in each.
-        chunk: steps whose data is made at once.
-        log_every: steps between two points of the log.
+        precision: precision of Fabric, or `"tf32"`: float32 with TF32 matrix products.
+        capture: capture the step in a CUDA graph; None where possible.
+        compile: compile the network for the steps: takes a minute or more at the start and needs
+            fewer kernels per step.
+        chunk: number of steps whose data is generated at once.
+        log_every: steps between two entries of the log.
         evaluate_every: steps between two evaluations.
-        checkpoint_every: steps between two checkpoints; None for none at an interval of steps.
-        checkpoint_seconds: seconds between two checkpoints; None for none at an interval of time.
-        keep_last: how many of the latest checkpoints are kept, beside the best.
+        checkpoint_every: steps between two checkpoints; None for no such interval.
+        checkpoint_seconds: seconds between two checkpoints; None for no such interval.
+        keep_last: number of latest checkpoints to keep, beside the best.
 
     Example:
         >>> TrainingConfig(steps=1000, schedule="cosine", warmup_steps=100).learning_rate
@@ -81,6 +130,7 @@ class TrainingConfig:
     keep_last: int = 2
 
     def __post_init__(self) -> None:
+        check_types(TrainingConfig, vars(self))
         for field in fields(self):
             value = getattr(self, field.name)
             finite = not isinstance(value, float) or math.isfinite(value)
@@ -110,9 +160,36 @@ class TrainingConfig:
         return Schedule(self.schedule, self.steps, self.warmup_steps, self.final_learning_rate)
 
 
+def check_types(kind: type, values: Mapping[str, Any]) -> None:
+    """Raise a ValueError if a value is not of its dataclass field's type, as far as the type is
+    made of numbers, strings, booleans, None and tuples of those."""
+    try:
+        hints = get_type_hints(kind)
+    except NameError:  # an annotation that only a type checker can see
+        return
+    for name, value in values.items():
+        if name in hints and not _fits(value, hints[name]):
+            expected = getattr(hints[name], "__name__", str(hints[name]))
+            raise ValueError(f"{name} is {value!r}, expected {expected}")
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return any(_fits(value, one) for one in inner)
+    if origin is Literal:
+        return value in inner
+    if origin is tuple:
+        each = inner[:1] * len(value) if isinstance(value, tuple) and inner[-1] is ... else inner
+        return isinstance(value, tuple) and len(value) == len(each) and all(map(_fits, value, each))
+    if hint in (int, float):
+        numbers = (int, float) if hint is float else int
+        return isinstance(value, numbers) and not isinstance(value, bool)
+    return isinstance(value, hint) if hint in (str, bool, type(None)) else True
+
+
 def run_config(task: Task, config: TrainingConfig) -> dict[str, Any]:
-    """What a run is identified by, as JSON holds it: what was chosen, and the task's `facts` under
-    `data`, where it has some."""
+    """What identifies a run, as JSON: the settings, and the task's `facts` as `data`, if any."""
     chosen, facts = chosen_config(task, config), task.facts()
     return chosen | {"data": _as_json(facts)} if facts else chosen
 
@@ -122,7 +199,45 @@ def chosen_config(task: Task, config: TrainingConfig) -> dict[str, Any]:
     given: Any = task
     if not hasattr(given, "__dataclass_fields__"):
         raise TypeError(f"task is a {type(task).__name__}, expected a dataclass: see Task")
-    return _as_json({"task": task.name, "fields": asdict(given), "training": asdict(config)})
+    fields = flatten(asdict(given))
+    return _as_json({"task": task.name, "fields": fields, "training": asdict(config)})
+
+
+def flatten(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields whose value is a mapping with a `name` as a field for each entry.
+
+    Example:
+        >>> flatten({"solver": {"name": "newton", "damping": 0.1}, "seed": 0})
+        {'solver': 'newton', 'solver.damping': 0.1, 'seed': 0}
+    """
+    flat: dict[str, Any] = {}
+    for field, value in fields.items():
+        if isinstance(value, Mapping):
+            entries = flatten(value)
+            flat[field] = entries.pop("name")
+            flat |= {f"{field}.{entry}": inner for entry, inner in entries.items()}
+        else:
+            flat[field] = value
+    return flat
+
+
+def nest(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse of `flatten`.
+
+    Example:
+        >>> nest({"solver": "newton", "solver.damping": 0.1, "seed": 0})
+        {'solver': {'name': 'newton', 'damping': 0.1}, 'seed': 0}
+    """
+    nested = {field: value for field, value in fields.items() if "." not in field}
+    for field in nested:
+        entries = {
+            name.removeprefix(f"{field}."): value
+            for name, value in fields.items()
+            if name.startswith(f"{field}.")
+        }
+        if entries:
+            nested[field] = {"name": nested[field], **nest(entries)}
+    return nested
 
 
 def _as_json(content: dict[str, Any]) -> dict[str, Any]:
@@ -130,14 +245,14 @@ def _as_json(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def differences(saved: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
-    """The fields in which two configs differ, a line each; fields in `FREE` may. A field that is
-    newer than the run counts as its default: what a field adds is off by default.
+    """The fields in which two configs differ, a line each, except those in `FREE`. A field that is
+    newer than the run counts as its default, which is always the old behaviour.
 
     Example:
         >>> differences({"task": "a", "training": {"steps": 1}}, {"task": "a", "training": {}})
         ['training.steps: 1 in the run, missing here']
     """
-    before, now = _flat(saved), _flat(given)
+    before, now = _flat(upgraded(saved)), _flat(given)
     defaults = _flat(_defaults(saved.get("task")))
     before = {name: defaults[name] for name in now.keys() & defaults.keys()} | before
     return [
@@ -148,23 +263,48 @@ def differences(saved: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]
 
 
 def differences_of_choice(saved: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
-    """As `differences`, but for what the data is like."""
+    """Like `differences`, without those of the data."""
     return differences(*({**config, "data": {}} for config in (saved, given)))
 
 
 def differences_of_data(saved: Mapping[str, Any], task: Task) -> list[str]:
-    """In what the task's data differs from that of a run, a line each."""
+    """How the task's data differs from the data of a run, a line per difference."""
     return differences({"data": saved.get("data", {})}, {"data": _as_json(task.facts())})
 
 
+def extended(saved: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The saved config with the given number of steps if a run may be extended to it: if it is
+    larger and the learning rate does not depend on it, as under the constant schedule. Otherwise
+    the saved config."""
+    before, steps = saved["training"], given["training"]["steps"]
+    depends = before.get("schedule", "constant") != "constant"
+    if depends or not isinstance(before.get("steps"), int) or steps <= before["steps"]:
+        return saved
+    return saved | {"training": before | {"steps": steps}}
+
+
 def with_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A run's config with the fields that are newer than the run, at their defaults."""
+    """A run's config under today's names, with the fields that are newer than the run at their
+    defaults."""
+    config = upgraded(config)
     defaults = _defaults(config.get("task"))
     return {**config, **{part: values | config[part] for part, values in defaults.items()}}
 
 
+def upgraded(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A run's config with its task's fields under today's names, complete."""
+    kind = known_tasks().get(config.get("task", ""))
+    if kind is None or not isinstance(config.get("fields"), Mapping):
+        return config
+    try:
+        fields = flatten(asdict(_make_task(kind, config["fields"])))  # type: ignore[call-overload]
+    except ValueError:
+        return config  # of another version of the task: compared as it is
+    return {**config, "fields": _as_json(fields)}
+
+
 def _defaults(task: str | None) -> dict[str, Any]:
-    """Where a task and its training settings stand unless they are chosen, as far as they do."""
+    """The defaults of a task's fields and of the training settings, where they have some."""
     kinds: dict[str, Any] = {"fields": known_tasks().get(task or ""), "training": TrainingConfig}
     found = {
         part: {f.name: f.default for f in fields(kind) if f.default is not MISSING}
@@ -191,7 +331,7 @@ def _shown(config: Mapping[str, Any], name: str) -> str:
 
 
 def known_tasks() -> dict[str, type[Task]]:
-    """Every task that has been imported, by its name."""
+    """Every task that has been imported, by name."""
     found: dict[str, type[Task]] = {}
     kinds = list(Task.__subclasses__())
     while kinds:
@@ -203,21 +343,33 @@ def known_tasks() -> dict[str, type[Task]]:
 
 
 def task_from_config(config: Mapping[str, Any]) -> Task:
-    """The task of a run, made again from its fields."""
+    """The task of a run, built from its saved fields."""
     tasks = known_tasks()
     if config["task"] not in tasks:
         raise ValueError(
             f"the run's task is {config['task']!r}, expected one of {sorted(tasks)}: "
             "import the module that defines it"
         )
-    given = {name: _tuples(value) for name, value in config["fields"].items()}
-    return tasks[config["task"]](**given)
+    return _make_task(tasks[config["task"]], config["fields"])
+
+
+def _make_task(kind: type[Task], fields: Mapping[str, Any]) -> Task:
+    given = kind.upgrade(nest(fields))
+    return _build(kind, {name: _tuples(value) for name, value in given.items()})
 
 
 def training_from_config(config: Mapping[str, Any]) -> TrainingConfig:
     """The training settings of a run."""
     known = {field.name for field in fields(TrainingConfig)}
-    return TrainingConfig(**{k: v for k, v in config["training"].items() if k in known})
+    return _build(TrainingConfig, {k: v for k, v in config["training"].items() if k in known})
+
+
+def _build(kind: type[T], values: Mapping[str, Any]) -> T:
+    try:
+        check_types(kind, values)
+        return kind(**values)
+    except TypeError as error:  # a field that does not exist, for instance
+        raise ValueError(str(error)) from error
 
 
 def _tuples(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Where a run is computed: devices, precision and further processes, by Lightning's Fabric."""
+"""Device, precision, processes and random numbers of a run, on top of Lightning's Fabric."""
 
 from __future__ import annotations
 
@@ -10,12 +10,23 @@ from typing import Any
 import torch
 from torch import distributed
 
-from equipool.training.extras import check_extras
+from equipool import extras
 from equipool.training.task import Shard
+
+_MASK = (1 << 64) - 1
+
+
+class OutOfMemoryError(MemoryError):
+    """Training needs more memory than there is."""
+
+
+def check_extras() -> None:
+    """Raise an ImportError with the command to run if a package is missing."""
+    extras.check_extras("training", {"train": ("lightning", "safetensors")})
 
 
 def resolve_device(device: str | torch.device | None) -> torch.device:
-    """The device asked for; None is a GPU where there is one."""
+    """The device with this name; None picks a GPU if there is one."""
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -29,10 +40,10 @@ def resolve_device(device: str | torch.device | None) -> torch.device:
     return device
 
 
-class Place:
+class Accelerator:
     """The device, the precision and the processes of a run.
 
-    Under `torchrun`, the processes that it started share every batch; else there is one.
+    Under `torchrun` its processes share every batch; otherwise there is one process.
     """
 
     def __init__(self, device: str | torch.device | None, precision: str) -> None:
@@ -59,59 +70,61 @@ class Place:
 
     @property
     def alone(self) -> bool:
+        """Whether there is one process."""
         return self.shard.world == 1
 
     @property
     def leads(self) -> bool:
-        """Whether this process writes files."""
+        """Whether this process writes the files."""
         return self.shard.rank == 0
 
     def new_stream(self) -> torch.cuda.Stream | None:
-        """A stream of its own for a run, where there are streams."""
+        """A new CUDA stream; None on a CPU."""
         return torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
 
     def send(self, rows: list[list[float]]) -> torch.Tensor:
-        """Numbers on the device, without waiting for it."""
+        """Copy numbers to the device without waiting for it."""
         numbers = torch.tensor(rows)
         if self.device.type == "cuda":
             numbers = numbers.pin_memory()
         return numbers.to(self.device, non_blocking=True)
 
     def synchronize(self) -> None:
-        """Wait until the device has done all that it was given."""
+        """Wait until the device is idle."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
     def barrier(self) -> None:
-        """Wait for the other processes. All of them must."""
+        """Wait for the other processes. Every process must call this."""
         if not self.alone:
             self.fabric.barrier()
 
     def any(self, flag: bool) -> bool:
-        """Whether the flag is set in one of the processes. All of them must ask."""
+        """Whether the flag is set in any process. Every process must call this."""
         if self.alone:
             return flag
         number = torch.tensor(float(flag), device=self.device)
         return bool(self.fabric.all_reduce(number, reduce_op="sum") > 0)
 
     def average_(self, tensor: torch.Tensor) -> None:
-        """Fill in the mean over the processes."""
+        """Replace the tensor with its mean over the processes."""
         if not self.alone:
             tensor.copy_(self.fabric.all_reduce(tensor.clone(), reduce_op="mean"))
 
     def from_leader(self, value: Any) -> Any:
-        """The leading process's value."""
+        """The value of the process that leads."""
         return value if self.alone else self.fabric.broadcast(value)
 
 
 def dtype_of_weights(precision: str) -> torch.dtype:
-    """What the weights are kept in."""
+    """The dtype of the weights under a precision."""
     return {"64-true": torch.float64, "bf16-true": torch.bfloat16}.get(precision, torch.float32)
 
 
 @contextmanager
 def products_in(precision: str) -> Iterator[None]:
-    """Whether float32 products and convolutions may round their operands: in `tf32` only."""
+    """Allow TF32 products and convolutions inside the block if the precision is `"tf32"`; forbid
+    them otherwise."""
     products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
     before = products.allow_tf32, convolutions.allow_tf32
     products.allow_tf32 = convolutions.allow_tf32 = precision == "tf32"
@@ -122,14 +135,68 @@ def products_in(precision: str) -> Iterator[None]:
 
 
 @contextmanager
-def tuned_convolutions() -> Iterator[None]:
-    """On a GPU, try the ways to compute a convolution when its shape is first met, and keep to the
-    fastest. All steps have the same shapes, and evaluations theirs; what is chosen untried for a
-    few channels can take twice as long."""
-    convolutions = torch.backends.cudnn
-    before = convolutions.benchmark
-    convolutions.benchmark = True
+def isolated(device: torch.device, precision: str) -> Iterator[None]:
+    """Restore the global state of torch that training changes: generators, TF32, cuDNN tuning.
+
+    cuDNN tries its algorithms when it meets a shape for the first time and keeps the fastest: all
+    steps have the same shapes, and its untried choice for few channels can take twice as long.
+    """
+    devices = [device] if device.type == "cuda" else []
+    tuned = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        with torch.random.fork_rng(devices=devices), products_in(precision):
+            yield
+    finally:
+        torch.backends.cudnn.benchmark = tuned
+
+
+@contextmanager
+def clear_memory_errors(advice: str) -> Iterator[None]:
+    """Turn the ways in which torch and numpy run out of memory into an `OutOfMemoryError`."""
     try:
         yield
-    finally:
-        convolutions.benchmark = before
+    except OutOfMemoryError:
+        raise
+    except (MemoryError, RuntimeError) as error:
+        text = str(error)
+        signs = ("out of memory", "not enough memory", "allocate memory", "overflow")
+        if isinstance(error, RuntimeError) and not any(sign in text for sign in signs):
+            raise
+        reason = text.splitlines()[0] if text else "allocation failed"
+        raise OutOfMemoryError(f"out of memory: {advice}. ({reason})") from error
+
+
+def mixed(seed: int, step: int, rank: int) -> int:
+    """A 63-bit hash of the three numbers (SplitMix64's finaliser, three times)."""
+    value = 0
+    for part in (seed, step, rank):
+        value = (value + part + 0x9E3779B97F4A7C15) & _MASK
+        value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+        value ^= value >> 31
+    return value >> 1
+
+
+class StepRandomness:
+    """Seeds torch's default generators before each step.
+
+    Dropout and the like become functions of seed, step and process. Checkpoints need no generator
+    state, and runs that take turns do not disturb each other. On a GPU each run has its own
+    generator state: a CUDA graph reads its seed from the state it was recorded with, and graphs
+    that run at the same time must not share one.
+    """
+
+    def __init__(self, seed: int, rank: int, device: torch.device) -> None:
+        self.seed, self.rank = seed, rank
+        self._generator: torch.Generator | None = None
+        if device.type == "cuda":
+            self._generator = torch.cuda.default_generators[device.index or 0]
+            self._state = self._generator.clone_state()
+
+    def __call__(self, step: int) -> None:
+        value = mixed(self.seed, step, self.rank)
+        torch.default_generator.manual_seed(value)
+        if self._generator is not None:
+            self._generator.graphsafe_set_state(self._state)
+            self._generator.manual_seed(value)

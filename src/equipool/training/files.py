@@ -1,19 +1,19 @@
-"""Files that are either whole or not there."""
+"""Files that are complete or absent, whenever the process is killed."""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import math
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-# errors that are over when there is room
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors that making room ends
 
 
 class StorageError(OSError):
@@ -22,7 +22,7 @@ class StorageError(OSError):
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """An error of the disk inside the block becomes one that names the file."""
+    """Turn an OSError inside the block into a `StorageError` that names the file."""
     try:
         yield
     except OSError as error:
@@ -35,24 +35,24 @@ def naming(path: Path) -> Iterator[None]:
         ) from error
 
 
-def lock_file(file: IO[bytes], refused: str) -> None:
-    """Lock an open file until it is closed; `BlockingIOError` with this message where another
-    process has."""
-    if find_spec("fcntl") is None:
-        return  # not on this system
-    import fcntl
-
+def check_writable(file: str | Path) -> None:
+    """Raise a `StorageError` if a file cannot be written here. Leaves nothing behind."""
+    file = Path(file)
+    if file.is_dir():
+        raise StorageError(errno.EISDIR, os.strerror(errno.EISDIR), str(file))
+    folder = file.absolute().parent
+    while not folder.exists():
+        folder = folder.parent
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise BlockingIOError(refused) from None
+        with tempfile.TemporaryFile(dir=folder):
+            pass
     except OSError as error:
-        if error.errno not in (errno.ENOLCK, errno.ENOTSUP):  # a file system without locks
-            raise
+        reason = error.strerror or str(error)
+        raise StorageError(error.errno, f"cannot write to {folder}: {reason}", str(file)) from error
 
 
 def write_durably(path: Path, content: bytes) -> None:
-    """Write and wait until the disk has it."""
+    """Write a file and wait until it is on the disk."""
     with naming(path), path.open("wb") as file:
         file.write(content)
         file.flush()
@@ -60,7 +60,7 @@ def write_durably(path: Path, content: bytes) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Wait until the disk has the directory's entries."""
+    """Wait until the directory's entries are on the disk."""
     with naming(path):
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -70,14 +70,14 @@ def sync_directory(path: Path) -> None:
 
 
 def replace_durably(source: Path, target: Path) -> None:
-    """Give a file or directory its name, in one instant."""
+    """Rename a file or directory atomically, and wait until that is on the disk."""
     with naming(target):
         os.replace(source, target)
     sync_directory(target.parent)
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """The file at `path` is the old one or the new one, at every moment."""
+    """Write a file that is the old or the new one at every moment."""
     partial = path.with_name(f".{path.name}.partial")
     try:
         write_durably(partial, content)
@@ -89,7 +89,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def jsonable(content: Any) -> Any:
-    """The same with None for numbers that are not finite: JSON has no word for them."""
+    """The same content with None for numbers that are not finite, which JSON cannot hold."""
     if isinstance(content, dict):
         return {key: jsonable(value) for key, value in content.items()}
     if isinstance(content, list | tuple):
@@ -98,5 +98,14 @@ def jsonable(content: Any) -> Any:
 
 
 def to_json(content: Any) -> bytes:
-    """JSON that is pleasant to compare line by line."""
+    """JSON with a line per value, easy to compare."""
     return (json.dumps(jsonable(content), indent=1, allow_nan=False) + "\n").encode()
+
+
+def checksum(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def json_checksum(content: dict[str, Any]) -> str:
+    """Of an object as JSON holds it, whatever its layout."""
+    return checksum(json.dumps(content, sort_keys=True).encode())

@@ -1,28 +1,36 @@
-"""The directory of a run."""
+"""The directory of a run: its settings, its lock and its record."""
 
 from __future__ import annotations
 
+import errno
 import json
+import shutil
+import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from equipool.environment import versions
-from equipool.training.config import differences
-from equipool.training.files import lock_file, naming, to_json, write_atomically
+from equipool.training.config import differences, extended
+from equipool.training.files import json_checksum, naming, to_json, write_atomically
 
 LEFT_BY_RUNS = ("checkpoints", "log.jsonl", "last.json", "best.json", "record.json")
 PARTS = {"task": str, "fields": dict, "training": dict}  # of config.json
+FORMAT = 1  # of record.json
 
 
 class ConfigMismatchError(ValueError):
-    """The directory holds a run of another config."""
+    """The directory holds a run with other settings."""
 
 
 class RunFolder:
-    """`config.json`, `log.jsonl`, `checkpoints/`, `last.json`, `best.json`, `record.json`, and
-    `lock`, which is empty."""
+    """`config.json`, `log.jsonl`, `checkpoints/`, `last.json`, `best.json`, `record.json`,
+    `tensorboard/`, and the empty `lock`.
+
+    `config.json` also has the run's id (`run`), which its checkpoints repeat, and a checksum.
+    """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -33,53 +41,89 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """No other process can train in this directory inside the block. The directory is made.
+        """Create the directory and keep other processes from training in it inside the block.
 
-        The system lets go of the lock when the process ends, however it does.
+        The system releases the lock when the process ends, however that happens. If no run was
+        started inside the block, what was created is removed.
         """
-        with naming(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
-            file = (self.path / "lock").open("ab")
-        with file:
-            lock_file(file, f"another process is training in {self.path}")
+        from filelock import FileLock, Timeout
+
+        created = [path for path in (self.path, *self.path.parents) if not path.exists()]
+        file = self.path / "lock"
+        lock = FileLock(file, blocking=False)
+        try:
+            with naming(self.path):
+                self.path.mkdir(parents=True, exist_ok=True)
+            try:
+                lock.acquire()
+            except Timeout:
+                raise BlockingIOError(f"another process is training in {self.path}") from None
+            except OSError as error:
+                if error.errno not in (errno.ENOLCK, errno.ENOTSUP):  # no locks on this file system
+                    with naming(file):
+                        raise
             yield
+        finally:
+            if lock.is_locked and not self.config.exists():
+                file.unlink(missing_ok=True)
+            lock.release()
+            for path in created:
+                with suppress(OSError):  # it is used
+                    path.rmdir()
 
     def check(self, config: dict[str, Any], resume: bool) -> None:
-        """Check that the run in the directory is this one, or that there is none."""
+        """Check that a run with these settings can start or resume here."""
         if not self.config.exists():
             self._check_empty()
             return
         if not resume:
             raise FileExistsError(
-                f"{self.path} holds a run already: resume it (resume=True, --resume) "
+                f"{self.path} already holds a run: resume it (resume=True, --resume) "
                 "or choose another directory"
             )
-        different = differences(self.read_config(), config)
+        saved = self.read_config()
+        different = differences(extended(saved, config), config)
         if different:
             raise ConfigMismatchError(
-                f"{self.path} holds a run of another config, which cannot be resumed as this one:\n"
-                + "\n".join(f"  {line}" for line in different)
+                f"{self.path} was started with other settings. Use the same settings "
+                "or choose another directory:\n"
+                + "\n".join(f"  {line}{_reason(line, saved)}" for line in different)
             )
 
     def _check_empty(self) -> None:
         found = [name for name in LEFT_BY_RUNS if (self.path / name).exists()]
         if found:
             raise FileExistsError(
-                f"{self.path} has {', '.join(found)} but no config.json, so it is not known of "
-                "what run: put config.json back, or choose another directory"
+                f"{self.path} has {', '.join(found)} but no config.json, so the settings of that "
+                "run are unknown: restore config.json or choose another directory"
             )
 
     def claim(self, config: dict[str, Any]) -> None:
-        """Write the config of the run that is started, where there is none yet."""
+        """Write config.json if this run is new or has more steps than before."""
         if not self.config.exists():
-            write_atomically(self.config, to_json(config | {"versions": versions()}))
+            self._write_config(config | {"versions": versions(), "run": uuid.uuid4().hex})
+        saved = self.read_config()
+        longer = extended(saved, config)
+        if longer["training"] != saved["training"]:
+            self._write_config(longer)
+            self.record.unlink(missing_ok=True)  # of the shorter run
+
+    def _write_config(self, content: dict[str, Any]) -> None:
+        content = {name: value for name, value in content.items() if name != "sha256"}
+        write_atomically(self.config, to_json(content | {"sha256": json_checksum(content)}))
+
+    def discard(self) -> None:
+        """Remove a run that was started here but has not taken a step."""
+        for file in (self.config, self.log):
+            file.unlink(missing_ok=True)
+        shutil.rmtree(self.tensorboard, ignore_errors=True)
 
     def read_config(self) -> dict[str, Any]:
-        """The config of the run in this directory."""
+        """The settings of the run in this directory."""
         if not self.config.exists():
             raise FileNotFoundError(f"{self.path} holds no run: it has no config.json")
         try:
-            content = json.loads(self.config.read_text(encoding="utf-8"))
+            content = json.loads(self.config.read_bytes())
         except ValueError as error:
             raise ValueError(f"{self.config} is not JSON: {error}") from error
         parts = content if isinstance(content, dict) else {}
@@ -87,4 +131,83 @@ class RunFolder:
             raise ValueError(
                 f"{self.config} is not the config of a run: expected {', '.join(PARTS)} in it"
             )
+        expected = parts.pop("sha256", None)  # runs of older versions have none
+        if expected is not None and json_checksum(parts) != expected:
+            raise ValueError(
+                f"{self.config} was changed after the run started: its checksum does not match. "
+                'Restore it; or, if you edited it on purpose, remove its "sha256" entry'
+            )
         return parts
+
+
+def _reason(line: str, saved: dict[str, Any]) -> str:
+    """Why a run cannot have another number of steps."""
+    if not line.startswith("training.steps:"):
+        return ""
+    schedule = saved["training"].get("schedule", "constant")
+    if schedule == "constant":
+        return ", and a run can be extended but not shortened"
+    return f", and its {schedule} schedule depends on the number of steps: start a new run"
+
+
+@dataclass(frozen=True)
+class Record:
+    """The summary of a run, written on completion as `record.json`.
+
+    `seconds` is wall-clock time, summed over all parts of a resumed run; `training_seconds`
+    excludes all evaluations, also those of runs trained together with it. `together` is the number
+    of runs that shared the device in this process; other processes are unknown. `versions`,
+    `hardware` and `together` are those of the last part, and `ran_on` has those of each part with
+    its number of `steps`.
+
+    `metrics` are those of the last evaluation, `best` is the best entry of `curve`, and each entry
+    of `curve` is an evaluation: `step`, `seconds`, `training_seconds`, `metrics`. `spikes` counts
+    steps whose loss was far above the usual (see `count_spikes`), `skipped` the steps that the
+    guard skipped. `warning` is a reason to doubt the result.
+    """
+
+    task: str
+    seed: int
+    config: dict[str, Any]
+    versions: dict[str, str]
+    hardware: dict[str, str | int]
+    date: str
+    steps: int
+    complete: bool
+    pieces: int
+    together: int
+    seconds: float
+    training_seconds: float
+    num_parameters: int
+    metrics: dict[str, float | None]
+    best: dict[str, Any] | None
+    curve: list[dict[str, Any]]
+    spikes: int
+    skipped: int
+    ran_on: list[dict[str, Any]] = field(default_factory=list)
+    warning: str | None = None
+    format: int = FORMAT
+
+    @property
+    def failed(self) -> bool:
+        """Whether nothing came of the run: every step was skipped, or no evaluation gave a finite
+        value of the monitored metric."""
+        all_skipped = self.steps > 0 and self.skipped >= self.steps
+        return all_skipped or (bool(self.curve) and self.best is None)
+
+    def write(self, file: str | Path) -> None:
+        """Write it atomically."""
+        file = Path(file)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, to_json(asdict(self)))
+
+
+def read_record(file: str | Path) -> Record:
+    """Read what `Record.write` wrote."""
+    try:
+        content: dict[str, Any] = json.loads(Path(file).read_text(encoding="utf-8"))
+        if content.get("format") != FORMAT:
+            raise ValueError(f"its format is {content.get('format')}, expected {FORMAT}")
+        return Record(**content)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"{file} is not the record of a run: {error}") from error

@@ -1,98 +1,88 @@
-"""The loop: runs take their steps in turn until they are done, or are to stop."""
+"""The training loop: runs take steps in turn until they are complete or told to stop."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor, nn
 
-from equipool.training.config import TrainingConfig
-from equipool.training.devices import Place, products_in, tuned_convolutions
-from equipool.training.folder import RunFolder
+from equipool.training.config import TrainingConfig, run_config
+from equipool.training.devices import Accelerator, clear_memory_errors, isolated
+from equipool.training.folder import Record, RunFolder
 from equipool.training.progress import Progress, progress_for_terminal
-from equipool.training.record import Record
 from equipool.training.run import Run
-from equipool.training.stop import Stop
-from equipool.training.stopwatch import EvaluationClock
+from equipool.training.sinks import Display, Entry, LogFile, Sink, TensorBoard
+from equipool.training.state import EvaluationClock
 from equipool.training.task import Task
 
-
-def drive(runs: Sequence[Run], stop: Stop, how_to_resume: str) -> list[Record]:
-    """Let the runs take their steps in turn. The records of all of them, finished or stopped."""
-    active = [run for run in runs if not run.finished]
-    stopped = False
-    while active and not stopped:
-        for run in active:
-            run.advance()
-        if any(run.finished for run in active):
-            active = [run for run in active if not run.finished]
-        stopped = bool(active) and _stops(active[0], stop)
-    for run in active:
-        run.stop(stop.reason or "stopped", how_to_resume)
-    records = [run.finish() for run in runs]
-    if runs[0].place.any(stop.due()):  # also where it came too late: the caller may go on else
-        stop.request(stop.reason or "stopped")
-    return records
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-def _stops(run: Run, stop: Stop) -> bool:
-    # several processes stop after the same step, or they would wait for each other forever
-    if run.place.alone:
-        return stop.due()
-    return run.at_boundary and run.place.any(stop.due())
+class Stop:
+    """Whether to stop early, and why: Ctrl-C, SIGTERM or a time limit.
 
+    Args:
+        after: seconds from now; None for no limit.
+        message: is called at once when a signal comes; stopping may take a while.
+    """
 
-@contextmanager
-def undisturbed(device: torch.device, precision: str) -> Iterator[None]:
-    """What training changes of torch's global state is put back after the block."""
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), products_in(precision), tuned_convolutions():
-        yield
+    def __init__(self, after: float | None, message: Callable[[str], None]) -> None:
+        self._message = message
+        self.reason: str | None = None
+        self._listening = False
+        self._deadline = None if after is None else time.monotonic() + after
+
+    def request(self, reason: str) -> None:
+        self.reason = reason
+
+    def due(self) -> bool:
+        """Whether it is time to stop."""
+        if self.reason is None and self._deadline is not None:
+            self.reason = "time limit reached" if time.monotonic() >= self._deadline else None
+        return self.reason is not None
+
+    @contextmanager
+    def on_signals(self) -> Iterator[None]:
+        """Inside the block, Ctrl-C and SIGTERM request a stop; a second one interrupts at once.
+
+        Nested blocks of the same object change nothing.
+        """
+        if self._listening or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.getsignal(number) for number in SIGNALS}
+
+        def handle(number: int, frame: object) -> None:
+            self.request("interrupted" if number == signal.SIGINT else "terminated")
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            self._message("Stopping after this step. Press again to stop at once without saving.")
+
+        for number in SIGNALS:
+            signal.signal(number, handle)
+        self._listening = True
+        try:
+            yield
+        finally:
+            self._listening = False
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 class Plan(NamedTuple):
-    """A run that is to be made."""
+    """A run to train."""
 
     task: Task
     config: TrainingConfig
     out: str | Path
-
-
-def carry_out(
-    plans: Sequence[Plan],
-    resume: bool,
-    device: str | torch.device | None,
-    stop: float | Stop | None,
-    progress: Progress | None,
-    how_to_resume: str,
-) -> list[Record]:
-    """Make the runs and drive them. See `train` and `train_together`."""
-    shown = progress if progress is not None else progress_for_terminal()
-    stop = stop if isinstance(stop, Stop) else Stop(stop, shown.say)
-    precision = plans[0].config.precision
-    place = Place(device, precision)
-    if len(plans) > 1 and not place.alone:
-        raise ValueError("several runs are trained together in one process, not under torchrun")
-    evaluations = EvaluationClock()
-    runs: list[Run] = []
-    with ExitStack() as stack:
-        if progress is None:
-            stack.callback(shown.close)
-        stack.enter_context(stop.on_signals())
-        stack.enter_context(undisturbed(place.device, precision))
-        for task, config, out in plans:
-            if place.leads:
-                stack.enter_context(RunFolder(out).locked())
-            stream = place.new_stream() if len(plans) > 1 else None
-            run = Run(task, config, out, resume, place, shown, stream, len(plans), evaluations)
-            stack.callback(run.journal.close)
-            runs.append(run)
-        for run in runs:
-            run.start_clock()
-        return drive(runs, stop, how_to_resume)
 
 
 def train(
@@ -103,29 +93,264 @@ def train(
     device: str | torch.device | None = None,
     *,
     stop_after: float | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     how_to_resume: str | None = None,
 ) -> Record:
-    """Train a task's network, in a directory from which it can be gone on with at any time.
+    """Train a task's network in a directory from which the run can be resumed.
 
-    Ctrl-C, SIGTERM and `stop_after` save and return; killed, it loses the steps since the last
-    checkpoint and nothing else. Resumed, it goes on as if it had never stopped: the weights and
-    the numbers in its log are the same, to the last bit on a CPU.
+    On Ctrl-C, SIGTERM or `stop_after` the run saves and returns. A killed run loses only the steps
+    since its last checkpoint. A resumed run gives the same weights and the same log as one that was
+    never interrupted, bit for bit on a CPU.
+
+    A run can be extended: resume it with more `steps`. This needs the constant schedule; the other
+    schedules depend on the number of steps, so that the longer run would be a different one.
 
     Args:
         task: network, data, loss and evaluation.
-        config: how to train it.
+        config: training settings.
         out: the run's directory.
-        resume: go on with the run that is there; where there is none, start it.
-        device: `"cpu"` or `"cuda"`; None for a GPU where there is one. Under `torchrun` every
-            process has its own.
-        stop_after: seconds after which to stop, for runs in pieces.
-        progress: what is shown; None for a bar in a terminal and lines elsewhere.
-        how_to_resume: what to tell whoever stops it; None for the call in Python.
+        resume: resume the run in that directory; start one if there is none.
+        device: `"cpu"` or `"cuda"`; None for a GPU if there is one. Under `torchrun` every process
+            has its own.
+        stop_after: stop after this many seconds.
+        progress: what to show; None for a bar in a terminal and lines elsewhere, False for nothing.
+        how_to_resume: how to resume, for the message on an early stop; by default the Python call.
 
     Returns:
-        The record, which is in `out/record.json` as well when the run is complete.
+        The record, also in `out/record.json` if the run is complete. Check `record.complete`, and
+        `record.failed` for a run whose steps or evaluations were not finite.
     """
     how = how_to_resume or f"train(task, config, {str(out)!r}, resume=True)"
     plan = Plan(task, config, out)
-    return carry_out([plan], resume, device, stop_after, progress, how)[0]
+    return _train([plan], resume, device, stop_after, progress, how)[0]
+
+
+def train_together(
+    runs: Sequence[Plan | tuple[Task, TrainingConfig, str | Path]],
+    resume: bool = False,
+    device: str | torch.device | None = None,
+    *,
+    stop_after: float | Stop | None = None,
+    progress: Progress | bool | None = None,
+    how_to_resume: str | None = None,
+) -> list[Record]:
+    """Train several runs at once on one device, each with the result that `train` gives (except
+    for the rounding of convolutions on a GPU).
+
+    The runs take steps in turn. On a GPU each has its own stream, so that steps too small to fill
+    the device overlap. Complete runs are left unchanged.
+
+    Args:
+        runs: task, config and directory of each; all must have the same precision.
+        resume: resume the runs whose directories hold one; start the others.
+        device: as in `train`.
+        stop_after: stop all of them after this many seconds; or a `Stop` that several calls share.
+            Its `reason` is set even if the runs were complete when it was due.
+        progress: as in `train`.
+        how_to_resume: as in `train`.
+
+    Returns:
+        The records, in the order of `runs`.
+    """
+    plans = [Plan(*run) for run in runs]
+    if not plans:
+        raise ValueError("runs is empty, expected one or more")
+    precisions = {plan.config.precision for plan in plans}
+    if len(precisions) > 1:
+        raise ValueError(f"the runs' precisions are {sorted(precisions)}, expected the same in all")
+    folders = [Path(plan.out).resolve() for plan in plans]
+    if len(set(folders)) < len(folders):
+        raise ValueError("two of the runs have the same directory, expected one for each")
+    how = how_to_resume or "train_together(the same runs, resume=True)"
+    return _train(plans, resume, device, stop_after, progress, how)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The result of `fit`.
+
+    `network` is in evaluation mode, with averaged weights if `ema_decay` is set. `history` has one
+    number per step `[steps]` by name: `loss`, `aux_loss`, `gradient_norm`, `skipped` and the task's
+    metrics. `record` has the evaluations and times.
+    """
+
+    network: nn.Module
+    history: dict[str, Tensor]
+    record: Record
+
+
+def fit(
+    task: Task,
+    config: TrainingConfig,
+    device: str | torch.device | None = None,
+    *,
+    stop_after: float | None = None,
+    progress: Progress | bool | None = False,
+) -> Fitted:
+    """Train a task's network without files: the same loop as `train`, for short trainings.
+
+    It shows nothing by default, Ctrl-C interrupts it, and the task need not be a dataclass.
+
+    Args:
+        task: network, data, loss and evaluation.
+        config: training settings; those of checkpoints have no effect.
+        device: as in `train`.
+        stop_after: stop after this many seconds, before all steps are taken.
+        progress: as in `train`.
+    """
+    collected = _StepNumbers()
+    fields: dict[str, Any] = asdict(task) if is_dataclass(task) else {}
+    identity = {"task": task.name, "fields": fields, "training": asdict(config)}
+    with ExitStack() as stack:
+        loop = _Loop(stack, [config], device, stop_after, progress)
+        display = Display(loop.progress, task.name, config.steps, task.monitor)
+        run = loop.add(task, config, identity, [collected, display], None)
+        loop.run()
+        record = run.finish()
+        if not run.finished:
+            collected.steps(run.unlogged_steps())
+    step = run.train_step
+    if step.average is not None:
+        step.average.apply()
+    return Fitted(step.module.eval(), collected.joined(), record)
+
+
+class _StepNumbers(Sink):
+    """Collects the numbers of each step."""
+
+    def __init__(self) -> None:
+        self._columns: list[Mapping[str, Tensor]] = []
+
+    def write(self, entry: Entry) -> None: ...
+
+    def steps(self, columns: Mapping[str, Tensor]) -> None:
+        self._columns.append(columns)
+
+    def joined(self) -> dict[str, Tensor]:
+        names = self._columns[0] if self._columns else ()
+        return {name: torch.cat([columns[name] for columns in self._columns]) for name in names}
+
+
+def _train(
+    plans: Sequence[Plan],
+    resume: bool,
+    device: str | torch.device | None,
+    stop: float | Stop | None,
+    progress: Progress | bool | None,
+    how_to_resume: str,
+) -> list[Record]:
+    """See `train` and `train_together`."""
+    with ExitStack() as stack:
+        loop = _Loop(stack, [plan.config for plan in plans], device, stop, progress)
+        stack.enter_context(loop.stop.on_signals())
+        leads = loop.accelerator.leads
+        try:
+            for task, config, out in plans:
+                folder, identity = RunFolder(out), run_config(task, config)
+                if leads:
+                    stack.enter_context(folder.locked())
+                    folder.check(identity, resume)
+                sinks = _sinks(loop.progress, folder, task, config) if leads else []
+                loop.add(task, config, identity, sinks, folder)
+            for run in loop.run():
+                run.stop(loop.stop.reason or "stopped", how_to_resume)
+        except BaseException:
+            for run in loop.runs:
+                run.discard()
+            raise
+        records = [run.finish() for run in loop.runs]
+        # set also if it came too late for these runs: the caller may have more
+        if loop.accelerator.any(loop.stop.due()):
+            loop.stop.request(loop.stop.reason or "stopped")
+        return records
+
+
+def _sinks(
+    progress: Progress, folder: RunFolder, task: Task, config: TrainingConfig
+) -> Sequence[Sink]:
+    display = Display(progress, folder.path.name, config.steps, task.monitor)
+    log = LogFile(folder.log, display.message)
+    return [log, TensorBoard(folder.tensorboard, display.message), display]
+
+
+class _Loop:
+    """Lets runs on one device take steps in turn.
+
+    Args:
+        stack: receives what has to be closed or restored at the end.
+        configs: the settings of the runs that will be added.
+        device: as in `train`.
+        stop: as in `train_together`.
+        progress: as in `train`.
+    """
+
+    def __init__(
+        self,
+        stack: ExitStack,
+        configs: Sequence[TrainingConfig],
+        device: str | torch.device | None,
+        stop: float | Stop | None,
+        progress: Progress | bool | None,
+    ) -> None:
+        self._stack, self._num_runs = stack, len(configs)
+        self.progress = _display(progress)
+        self.stop = stop if isinstance(stop, Stop) else Stop(stop, self.progress.message)
+        precision = configs[0].precision
+        self.accelerator = Accelerator(device, precision)
+        if len(configs) > 1 and not self.accelerator.alone:
+            raise ValueError("several runs are trained together in one process, not under torchrun")
+        self.runs: list[Run] = []
+        self._evaluations = EvaluationClock()
+        if self.progress is not progress:
+            stack.callback(self.progress.close)
+        stack.enter_context(isolated(self.accelerator.device, precision))
+
+    def add(
+        self,
+        task: Task,
+        config: TrainingConfig,
+        identity: dict[str, Any],
+        sinks: Sequence[Sink],
+        folder: RunFolder | None,
+    ) -> Run:
+        """Build a run. The arguments are those of `Run`."""
+        stream = self.accelerator.new_stream() if self._num_runs > 1 else None
+        self._stack.enter_context(clear_memory_errors(_memory_advice(task, config)))
+        run = Run(
+            task, config, identity, self.accelerator, sinks,
+            progress=self.progress if sinks else None, folder=folder, stream=stream,
+            together=self._num_runs, evaluations=self._evaluations,
+        )  # fmt: skip
+        self._stack.callback(run.close)
+        self.runs.append(run)
+        return run
+
+    def run(self) -> list[Run]:
+        """Train the runs; returns those that were stopped early."""
+        for run in self.runs:
+            run.start()
+        active = [run for run in self.runs if not run.finished]
+        stopped = False
+        while active and not stopped:
+            for run in active:
+                run.advance()
+            if any(run.finished for run in active):
+                active = [run for run in active if not run.finished]
+            stopped = bool(active) and self._stops(active[0])
+        return active
+
+    def _stops(self, run: Run) -> bool:
+        # several processes must stop after the same step, or they wait for each other forever
+        if self.accelerator.alone:
+            return self.stop.due()
+        return run.at_boundary and self.accelerator.any(self.stop.due())
+
+
+def _display(progress: Progress | bool | None) -> Progress:
+    if isinstance(progress, Progress):
+        return progress
+    return Progress() if progress is False else progress_for_terminal()
+
+
+def _memory_advice(task: Task, config: TrainingConfig) -> str:
+    return f"reduce the batch size (now {task.batch_size}) or the chunk (now {config.chunk})"

@@ -1,118 +1,131 @@
-"""A run: its steps, and what is due after each of them."""
+"""A run: its steps, and what happens between them."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from equipool.environment import hardware, now, versions
-from equipool.training.checkpoint import Best
-from equipool.training.config import TrainingConfig, run_config
-from equipool.training.devices import Place
-from equipool.training.folder import RunFolder
-from equipool.training.history import Spikes
-from equipool.training.journal import FullJournal, Journal, SilentJournal
-from equipool.training.keeping import Keeper
-from equipool.training.point import point_of, skipped_steps
-from equipool.training.progress import Progress
-from equipool.training.randomness import StepRandomness
-from equipool.training.record import Record, read_record
+from equipool.training.checkpoint import Checkpoints
+from equipool.training.config import TrainingConfig
+from equipool.training.devices import Accelerator, StepRandomness
+from equipool.training.folder import Record, RunFolder, read_record
+from equipool.training.progress import Progress, tracking
+from equipool.training.sinks import Entry, Sink
+from equipool.training.state import RECENT, Clock, EvaluationClock, RunState, summarize
 from equipool.training.statistics import Statistics, evaluation_mode, inner_statistics
-from equipool.training.step import NUMBERS, Step
-from equipool.training.stepping import Stepping, make_stepping
-from equipool.training.stopwatch import EvaluationClock, Stopwatch
+from equipool.training.step import NUMBERS, Runner, TrainStep, make_runner
 from equipool.training.task import Batch, Task
 
 
 class Run:
-    """A run that takes its steps one by one, when it is told to.
+    """A run that takes one step per call of `advance`.
 
     Args:
         task: what is trained.
-        config: how.
-        out: the run's directory.
-        resume: whether a run that is there is gone on with; where there is none, one is started.
-        place: where it is computed.
-        progress: hears how it goes.
-        stream: the CUDA stream of its own, if it has one.
-        together: how many runs share the device.
-        evaluations: the clock of their evaluations, shared by those runs.
+        config: training settings.
+        identity: both as JSON, with what the task knows of its data.
+        accelerator: where it is computed.
+        sinks: receive everything it reports. Empty except in the process that leads.
+        progress: shows evaluations; None for none.
+        folder: the run's directory; None for a run without files.
+        stream: its own CUDA stream, if it has one.
+        together: number of runs that share the device.
+        evaluations: the evaluation time of all of them.
     """
 
     def __init__(
         self,
         task: Task,
         config: TrainingConfig,
-        out: str | Path,
-        resume: bool,
-        place: Place,
-        progress: Progress,
+        identity: dict[str, Any],
+        accelerator: Accelerator,
+        sinks: Sequence[Sink] = (),
+        progress: Progress | None = None,
+        folder: RunFolder | None = None,
         stream: torch.cuda.Stream | None = None,
         together: int = 1,
         evaluations: EvaluationClock | None = None,
     ) -> None:
-        self.task, self.config, self.place, self.together = task, config, place, together
-        self.identity = run_config(task, config)
-        self.folder = RunFolder(out)
-        if place.leads:
-            self.folder.check(self.identity, resume)
-        self.journal: Journal = (
-            FullJournal(self.folder, config.steps, task.monitor, progress)
-            if place.leads
-            else SilentJournal()
-        )
-        self._stream = stream
-        self._randomness = StepRandomness(task.seed, place.shard.rank, place.device)
-        self._spikes = Spikes()
-        self._stepping: Stepping | None = None
+        self.task, self.config, self.identity = task, config, identity
+        self.accelerator, self.sinks, self.folder = accelerator, sinks, folder
+        self.together = together
+        self._progress, self._stream = progress, stream
+        self._randomness = StepRandomness(task.seed, accelerator.shard.rank, accelerator.device)
+        self._runner: Runner | None = None
+        self.state = RunState()
+        self._checkpoints: Checkpoints | None = None
+        self._new = accelerator.leads and folder is not None and not folder.config.exists()
         with self.on_stream():
-            self._step = self._make_step()
-            if place.leads:
-                self.folder.claim(self.identity)  # now that it is known that it can be trained
-            self._keeper = Keeper(
-                self.folder.path, config.keep_last, place, self._step, self.journal
-            )
-            self.counts = self._keeper.restore(self._spikes)
-        place.synchronize()  # tasks may share what they keep on the device, streams do not wait
-        self._watch = Stopwatch(self.counts, place.device, evaluations or EvaluationClock())
-        self._next_due = self._after(self.counts.step)
-        if not self.finished:
-            self._open(new=self.counts.step == 0)
+            self.train_step = self._make_step()
+            if folder is not None:  # claimed only now, when it is known that it can be trained
+                self._restore(folder)
+        accelerator.synchronize()  # tasks may share data on the device, and streams do not wait
+        self._saved_step = self.state.step
+        self._clock = Clock(self.state, accelerator.device, evaluations or EvaluationClock())
+        self._next_due = self._after(self.state.step)
 
-    def _make_step(self) -> Step:
-        chunk = self.task.batches(0, self.config.chunk, self.place.device, self.place.shard)
+    def _make_step(self) -> TrainStep:
+        accelerator, length = self.accelerator, self.config.chunk
+        chunk = self.task.batches(0, length, accelerator.device, accelerator.shard)
         for name, values in chunk.items():
-            if values.shape[:1] != (self.config.chunk,):
+            if values.shape[:1] != (length,):
                 raise ValueError(
                     f"{type(self.task).__name__}.batches gave {name!r} of shape "
-                    f"{tuple(values.shape)}, expected {self.config.chunk} first: one of each step"
+                    f"{tuple(values.shape)}, expected {length} first: one per step"
                 )
-        return Step(self.task, self.config, self.place, {name: v[0] for name, v in chunk.items()})
+        batch = {name: values[0] for name, values in chunk.items()}
+        return TrainStep(self.task, self.config, accelerator, batch)
 
-    def _open(self, new: bool) -> None:
-        self.journal.open(self.counts.step)
-        about = {
-            "hardware": self._hardware(),
-            "together": self.together,
-            "versions": versions(),
-        }
-        self.counts.pieces.append({"first_step": self.counts.step} | about)
-        event = "start" if new else "resume"
-        self.journal.event(event, self.counts.step, {"date": now()} | about)
+    def _restore(self, folder: RunFolder) -> None:
+        """Load the newest intact checkpoint, if there is one."""
+        leads = self.accelerator.leads
+        self._checkpoints = Checkpoints(folder.path, self.config.keep_last)
+        if leads:
+            folder.claim(self.identity)
+            self._checkpoints.clean()
+        found = self._checkpoints.newest(self._message) if leads else None
+        step = self.accelerator.from_leader(None if found is None else found.step)
+        if step is None:
+            return
+        found = found or self._checkpoints.read_step(step)
+        self.state = RunState.from_checkpoint(found, self.config.log_every)
+        self.train_step.load(found.tensors, step)
+        if leads:
+            self._checkpoints.point(step, self.state.best)
+
+    def start(self) -> None:
+        """Open the sinks and start the clock, unless the run is complete."""
+        if self.finished:
+            return
+        step = self.state.step
+        for sink in self.sinks:
+            sink.open(step)
+        about = {"hardware": self._hardware(), "together": self.together, "versions": versions()}
+        self.state.pieces.append({"first_step": step} | about)
+        self._event("start" if step == 0 else "resume", {"date": now()} | about)
         warmup, steps = self.config.warmup_steps, self.config.steps
         if warmup > steps:
-            self.journal.say(
-                f"WARNING: warmup_steps is {warmup} and steps is {steps}: the learning rate does "
-                f"not get beyond {steps / warmup:.0%} of {self.config.learning_rate:g}"
+            self._message(
+                f"WARNING: warmup_steps is {warmup} but steps is {steps}: the learning rate only "
+                f"reaches {steps / warmup:.0%} of {self.config.learning_rate:g}"
             )
+        self._clock.start()
 
-    def start_clock(self) -> None:
-        """The run's seconds are counted from now on."""
-        self._watch.start()
+    def _write(self, entry: Entry) -> None:
+        for sink in self.sinks:
+            sink.write(entry)
+
+    def _event(self, event: str, content: Entry) -> None:
+        self._write({"event": event, "step": self.state.step} | content)
+
+    def _message(self, text: str) -> None:
+        for sink in self.sinks:
+            sink.message(text)
 
     def on_stream(self) -> AbstractContextManager[Any]:
         """Work inside the block goes to the run's own stream."""
@@ -120,40 +133,44 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        return self.counts.step >= self.config.steps
+        return self.state.step >= self.config.steps
 
     @property
     def at_boundary(self) -> bool:
-        """Whether all processes are sure to be here at the same time."""
-        return self.counts.step % self.config.chunk == 0
+        """Whether all processes get here at the same time."""
+        return self.state.step % self.config.chunk == 0
 
     def advance(self) -> None:
-        """Take a step, and do what is due after it."""
+        """Take a step, then log, evaluate and save if that is due."""
         with self.on_stream():
-            step = self.counts.step
+            step = self.state.step
             position = step % self.config.chunk
-            stepping = self._stepping
-            if position == 0 or stepping is None:
-                stepping = self._load(step - position)
+            runner = self._runner
+            if position == 0 or runner is None:
+                runner = self._load(step - position)
             self._randomness(step)
-            stepping.take(position)
-            self.counts.step = step + 1
+            runner.run(position)
+            self.state.step = step + 1
             if step + 1 == self._next_due:
-                self._do_what_is_due(stepping)
+                self._do_what_is_due(runner)
                 self._next_due = self._after(step + 1)
 
-    def _load(self, first: int) -> Stepping:
-        length, device = self.config.chunk, self.place.device
-        chunk = self.task.batches(first, length, device, self.place.shard)
-        numbers = [self._step.numbers(step) for step in range(first, first + length)]
-        chunk = chunk | {NUMBERS: self.place.send(numbers)}
-        if self._stepping is None:
-            self._randomness(self.counts.step)  # a graph is recorded with the run's generator
-            self._stepping = make_stepping(
-                self._step, chunk, self.config.capture, self.place, self.counts.step, self.journal
+    def _load(self, first: int) -> Runner:
+        length, accelerator = self.config.chunk, self.accelerator
+        chunk = self.task.batches(first, length, accelerator.device, accelerator.shard)
+        numbers = [self.train_step.numbers(step) for step in range(first, first + length)]
+        chunk = chunk | {NUMBERS: accelerator.send(numbers)}
+        if self._runner is None:
+            self._randomness(self.state.step)  # a graph is recorded with the run's generator
+            self._runner = make_runner(
+                self.train_step, chunk, accelerator, self.state.step, self._not_captured
             )
-        self._stepping.load(chunk)
-        return self._stepping
+        self._runner.load(chunk)
+        return self._runner
+
+    def _not_captured(self, reason: str) -> None:
+        self._event("not captured", {"reason": reason})
+        self._message(f"the step could not be captured and runs eagerly: {reason}")
 
     def _after(self, step: int) -> int:
         """The next step after which something may be due."""
@@ -161,81 +178,77 @@ class Run:
         intervals = (config.chunk, config.log_every, config.evaluate_every, config.checkpoint_every)
         return min(config.steps, *(step - step % n + n for n in intervals if n is not None))
 
-    def _do_what_is_due(self, stepping: Stepping) -> None:
-        step, config = self.counts.step, self.config
+    def _do_what_is_due(self, runner: Runner) -> None:
+        step, config = self.state.step, self.config
         last = step == config.steps
-        self.journal.reached(step)
+        for sink in self.sinks:
+            sink.advance(step)
         if last or step % config.log_every == 0:
-            self._write_point(stepping.batch((step - 1) % config.chunk))
+            self._log(runner.batch((step - 1) % config.chunk))
         better = (last or step % config.evaluate_every == 0) and self._evaluate()
         regular = config.checkpoint_every is not None and step % config.checkpoint_every == 0
         if last or better or regular or self._checkpoint_is_overdue():
-            self.save()
+            self._save()
 
     def _checkpoint_is_overdue(self) -> bool:
         limit = self.config.checkpoint_seconds
         if limit is None or not self.at_boundary:
             return False
-        return self.place.any(self._watch.since_saved() >= limit)
+        return self.accelerator.any(self._clock.since_saved() >= limit)
 
-    def _write_point(self, batch: Batch) -> None:
-        counts, history = self.counts, self._step.history
-        self.place.average_(history.rows)
-        columns = history.read(counts.step)
-        speed = self._watch.lap()
-        self._spikes.take(columns["loss"])
-        counts.spikes = self._spikes.count
-        self._note(skipped_steps(columns, counts.step))
-        entry = self._times() | point_of(columns, self._step.metrics)
+    def _log(self, batch: Batch) -> None:
+        state = self.state
+        self.accelerator.average_(self.train_step.history.rows)
+        columns = self.unlogged_steps()
+        speed = self._clock.lap()
+        for sink in self.sinks:
+            sink.steps(columns)
+        self._report_skipped(state.add_steps(columns))
+        entry = state.times() | summarize(columns, self.train_step.metrics)
         entry |= {
-            "learning_rate": self._step.numbers(counts.step - 1)[0],
+            "learning_rate": self.train_step.numbers(state.step - 1)[0],
             "steps_per_second": speed,
-            "skipped": counts.skipped,
-            "spikes": counts.spikes,
+            "skipped": state.skipped,
+            "spikes": state.spikes,
         }
         inner = self._inner_statistics(batch)
-        self.journal.point(entry | ({"inner": inner} if inner else {}))
+        self._write(entry | ({"inner": inner} if inner else {}))
 
-    def _note(self, skipped: list[int]) -> None:
+    def unlogged_steps(self) -> dict[str, Tensor]:
+        """The numbers of each step since the last entry of the log. Waits for the device."""
+        return self.train_step.history.read(self.state.logged_step, self.state.step)
+
+    def _report_skipped(self, skipped: list[int]) -> None:
         if skipped:
-            self.counts.skipped += len(skipped)
-            content = {"count": len(skipped), "steps": skipped[:20]}
-            self.journal.event("skip", self.counts.step, content)
-            self.journal.say(
-                f"{len(skipped)} steps before step {self.counts.step} were skipped: their "
-                "gradients were not finite, or far too long"
+            self._event("skip", {"count": len(skipped), "steps": skipped[:20]})
+            self._message(
+                f"skipped {len(skipped)} steps before step {self.state.step}: their gradients "
+                "were not finite or far too large"
             )
 
     def _inner_statistics(self, batch: Batch) -> Statistics:
         data = {name: value for name, value in batch.items() if name != NUMBERS}
-        network = self._step.network
-        return inner_statistics(self._step.module, lambda: self.task.loss(network, data))
-
-    def _times(self) -> dict[str, Any]:
-        return {
-            "step": self.counts.step,
-            "seconds": self.counts.seconds,
-            "training_seconds": self._watch.training_seconds,
-        }
+        network = self.train_step.network
+        return inner_statistics(self.train_step.module, lambda: self.task.loss(network, data))
 
     def _evaluate(self) -> bool:
-        """Evaluate; whether it is the best so far."""
-        with self._watch.evaluating():
+        """Evaluate; returns whether it is the best so far."""
+        with self._clock.evaluating(), tracking(self._progress, self._name):
             metrics = self._metrics()
-        entry = self._times() | {"metrics": metrics}
-        self.counts.curve.append(entry)
+        entry = self.state.times() | {"metrics": metrics}
         value = metrics[self.task.monitor]
-        better = self._is_better(value)
-        if better:
-            self.counts.best = Best(self.counts.step, value)
-        self.journal.evaluation(entry, better)
+        better = self.state.add_evaluation(entry, value, self.task.lower_is_better)
+        self._event("evaluation", entry | {"best": better})
         return better
 
+    @property
+    def _name(self) -> str:
+        return self.task.name if self.folder is None else self.folder.path.name
+
     def _metrics(self) -> dict[str, float]:
-        average, network = self._step.average, self._step.network
-        averaged = nullcontext() if average is None else average.applied()
-        with evaluation_mode(network), averaged:
-            found = self.task.evaluate(network, self.place.device)
+        network = self.train_step.network
+        with evaluation_mode(network), self.averaged():
+            found = self.task.evaluate(network, self.accelerator.device)
         if self.task.monitor not in found:
             raise ValueError(
                 f"{type(self.task).__name__}.evaluate gave {sorted(found)}, expected "
@@ -243,52 +256,68 @@ class Run:
             )
         return {name: float(value) for name, value in found.items()}
 
-    def _is_better(self, value: float) -> bool:
-        best = self.counts.best
-        if not math.isfinite(value) or best is None:
-            return math.isfinite(value)
-        return value < best.value if self.task.lower_is_better else value > best.value
+    def averaged(self) -> AbstractContextManager[None]:
+        """Inside the block the network has its averaged weights, if it has some."""
+        average = self.train_step.average
+        return nullcontext() if average is None else average.applied()
 
-    def save(self) -> None:
-        """Write a checkpoint."""
-        self._watch.read()
-        self._keeper.save(self.counts, self._spikes)
-        self._watch.saved()
+    def _save(self) -> None:
+        """Write a checkpoint. Every process must call this; the one that leads writes."""
+        self._clock.read()
+        self._saved_step = self.state.step
+        self.accelerator.average_(self.train_step.history.rows)
+        if self._checkpoints is not None and self.accelerator.leads:
+            files = self.train_step.tensors()
+            files["optimizer"] = files["optimizer"] | {RECENT: self.state.recent_losses}
+            for sink in self.sinks:
+                sink.sync()
+            self._checkpoints.save(files, self.state.to_json(), self.state.best)
+        self._clock.saved()
 
     def stop(self, reason: str, how_to_resume: str) -> None:
-        """Save, and say how to go on."""
+        """Save, and print how to resume."""
         with self.on_stream():
-            if self._keeper.saved_step != self.counts.step:
-                self.save()
-        step, steps = self.counts.step, self.config.steps
-        self.journal.event("stop", step, {"reason": reason})
-        self.journal.say(
-            f"{reason} at step {step} of {steps}, which is saved. To go on: {how_to_resume}"
-        )
+            if self._saved_step != self.state.step:
+                self._save()
+        self._event("stop", {"reason": reason})
+        step, steps = self.state.step, self.config.steps
+        self._message(f"{reason} at step {step} of {steps} and saved. To resume: {how_to_resume}")
+
+    def discard(self) -> None:
+        """Remove the files of a run that this process started and that took no step."""
+        if self.folder is not None and self._new and self.state.step == 0:
+            self.close()
+            self.folder.discard()
+
+    def close(self) -> None:
+        for sink in self.sinks:
+            sink.close()
 
     def finish(self) -> Record:
-        """The run's record, which is written where the run is done."""
-        if self.finished and self.folder.record.exists():
-            record = read_record(self.folder.record)
-        else:
-            record = self.record()
-            if self.finished and self.place.leads:
+        """The run's record, which is written if the run is complete."""
+        file = None if self.folder is None else self.folder.record
+        record = self.record()
+        if self.finished and file is not None:
+            if file.exists():
+                record = read_record(file)
+            elif self.accelerator.leads:
                 self._write_record(record)
-        self.place.barrier()  # where one process returns, the others find the record
+        self.accelerator.barrier()  # when one process returns, the others find the record
         return record
 
     def _write_record(self, record: Record) -> None:
+        assert self.folder is not None
         record.write(self.folder.record)
         content = {"date": record.date}
         if record.warning is not None:
             content["warning"] = record.warning
-            self.journal.say(f"WARNING: {record.warning}")
-        self.journal.event("finish", self.counts.step, content)
+            self._message(f"WARNING: {record.warning}")
+        self._event("finish", content)
 
     def record(self) -> Record:
-        """What there is to say of the run by now."""
-        counts = self.counts
-        at_best = [e for e in counts.curve if counts.best and e["step"] == counts.best.step]
+        """A summary of the run so far."""
+        state = self.state
+        at_best = [e for e in state.curve if state.best and e["step"] == state.best.step]
         return Record(
             task=self.task.name,
             seed=self.task.seed,
@@ -296,39 +325,32 @@ class Run:
             versions=versions(),
             hardware=self._hardware(),
             date=now(),
-            steps=counts.step,
+            steps=state.step,
             complete=self.finished,
-            pieces=len(counts.pieces),
+            pieces=len(state.pieces),
             together=self.together,
-            seconds=counts.seconds,
-            training_seconds=self._watch.training_seconds,
-            num_parameters=sum(p.numel() for p in self._step.module.parameters()),
-            metrics=dict(counts.curve[-1]["metrics"]) if counts.curve else {},
+            seconds=state.seconds,
+            training_seconds=state.training_seconds,
+            num_parameters=sum(p.numel() for p in self.train_step.module.parameters()),
+            metrics=dict(state.curve[-1]["metrics"]) if state.curve else {},
             best=at_best[-1] if at_best else None,
-            curve=counts.curve,
-            spikes=counts.spikes,
-            skipped=counts.skipped,
-            ran_on=self._ran_on(),
+            curve=state.curve,
+            spikes=state.spikes,
+            skipped=state.skipped,
+            ran_on=state.parts(),
             warning=self._warning(),
         )
 
-    def _ran_on(self) -> list[dict[str, Any]]:
-        pieces = self.counts.pieces
-        ends = [*(piece["first_step"] for piece in pieces[1:]), self.counts.step]
-        return [
-            {"steps": end - piece["first_step"]}
-            | {name: piece[name] for name in ("hardware", "together", "versions")}
-            for piece, end in zip(pieces, ends, strict=True)
-        ]
-
     def _warning(self) -> str | None:
-        skipped, steps = self.counts.skipped, self.counts.step
-        if 2 * skipped <= steps:
-            return None
-        return (
-            f"{skipped} of {steps} steps were skipped, more than half: their gradients were not "
-            "finite, or far too long. The network is hardly trained"
-        )
+        skipped, steps = self.state.skipped, self.state.step
+        if 2 * skipped > steps:
+            return (
+                f"{skipped} of {steps} steps were skipped, more than half: their gradients were "
+                "not finite or far too large. The network is hardly trained"
+            )
+        if self.state.curve and self.state.best is None:
+            return f"no evaluation gave a finite {self.task.monitor}"
+        return None
 
     def _hardware(self) -> dict[str, str | int]:
-        return hardware(self.place.device) | {"processes": self.place.shard.world}
+        return hardware(self.accelerator.device) | {"processes": self.accelerator.shard.world}

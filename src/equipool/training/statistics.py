@@ -1,4 +1,4 @@
-"""What the equilibrium layers of a network are doing, as in the paper's figures."""
+"""Statistics of the equilibrium layers of a network, as in the paper's figures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Statistics = dict[str, dict[str, float]]
 
 
 def equilibrium_layers(network: nn.Module) -> dict[str, EquilibriumAggregation]:
-    """The equilibrium layers of a network by name; one that is the network itself is `"layer"`."""
+    """The equilibrium layers of a network by name; `"layer"` if the network is one itself."""
     return {
         name or "layer": module
         for name, module in network.named_modules()
@@ -26,7 +26,7 @@ def equilibrium_layers(network: nn.Module) -> dict[str, EquilibriumAggregation]:
 
 @contextmanager
 def evaluation_mode(network: nn.Module) -> Iterator[None]:
-    """No gradients, no dropout, running statistics as they are; the modes are put back after."""
+    """Evaluation mode without gradients inside the block; restores the modes of all modules."""
     modes = [(module, module.training) for module in network.modules()]
     network.eval()
     try:
@@ -40,11 +40,10 @@ def evaluation_mode(network: nn.Module) -> Iterator[None]:
 def inner_statistics(network: nn.Module, forward: Callable[[], object]) -> Statistics:
     """Statistics of every equilibrium layer that runs in `forward`, by the layer's name.
 
-    `residual` is the largest component of the final gradient, averaged over the sets of
-    a batch, `residual_max` its maximum, `converged` the share of sets whose residual is
-    within the layer's tolerance; `aux_loss` is Eq. 5; `learning_rate`, `momentum` and
-    `regularizer_weight` are the learned scalars, where the layer has them. Sets without
-    elements, as a batch that is not full has, do not count.
+    `residual` is the largest component of the final gradient, averaged over the sets of the batch,
+    `residual_max` its maximum, `converged` the fraction of sets whose residual is within the
+    layer's tolerance; `aux_loss` is Eq. 5; `learning_rate`, `momentum` and `regularizer_weight` are
+    the learned scalars, if the layer has them. Empty sets, which fill up a batch, do not count.
 
     Example:
         >>> layer = equipool.EquilibriumAggregation(3, 8)
@@ -90,5 +89,5 @@ def _of_layer(layer: EquilibriumAggregation, solutions: list[Solution]) -> dict[
 
 
 def _occupied(solution: Solution, of_sets: Tensor | None) -> Tensor:
-    assert of_sets is not None  # diagnostics were asked for
+    assert of_sets is not None  # diagnostics are on
     return of_sets[solution.occupied]

@@ -1,58 +1,60 @@
-"""One optimisation step. Nothing in it waits for the device."""
+"""One training step, run eagerly or as a CUDA graph. Nothing in it waits for the device."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import equipool
-from equipool.training.average import WeightAverage, average_weight
 from equipool.training.config import TrainingConfig
-from equipool.training.devices import Place
+from equipool.training.devices import Accelerator
 from equipool.training.guard import Guard
-from equipool.training.history import History
-from equipool.training.optimizer import Optimizer
-from equipool.training.running import RunningStatistics
+from equipool.training.optimizer import Optimizer, RunningStatistics, WeightAverage, average_weight
+from equipool.training.state import History
 from equipool.training.statistics import evaluation_mode
 from equipool.training.task import Batch, Loss, Task
-from equipool.training.verdict import Verdict
 
 COLUMNS = ("loss", "aux_loss", "gradient_norm", "skipped")
 NUMBERS = "training/numbers"  # the engine's own part of a batch
 
+Tensors = dict[str, dict[str, Tensor]]  # by the file of a checkpoint that holds them
 
-class Step:
+
+class TrainStep:
     """Loss, backward, guard, clipping, a row in the history, Adam, average.
 
-    All its state is in tensors that stay where they are, so that it can be captured in a CUDA
-    graph, written to a checkpoint and put back.
+    Its state is in tensors that stay where they are, so that it can be captured in a CUDA graph,
+    saved and loaded.
 
     Args:
-        task: gives network and loss.
-        config: how it is trained.
-        place: where.
-        batch: any batch of one step, from which the names of the metrics are learned.
+        task: provides network and loss.
+        config: training settings.
+        accelerator: device and precision.
+        batch: the batch of any step, to find the names of the metrics.
     """
 
-    def __init__(self, task: Task, config: TrainingConfig, place: Place, batch: Batch) -> None:
-        self.task, self.config, self.fabric = task, config, place.fabric
+    def __init__(
+        self, task: Task, config: TrainingConfig, accelerator: Accelerator, batch: Batch
+    ) -> None:
+        self.task, self.config, self.fabric = task, config, accelerator.fabric
         self.module = make_network(task)
-        self.network: nn.Module = place.fabric.setup_module(self.module)
+        self.network: nn.Module = accelerator.fabric.setup_module(self.module)
         self.network.train()
-        # Steps alone: evaluations have other shapes, and would be compiled for each of them.
-        self._stepped: Any = torch.compile(self.network) if config.compile else self.network
-        self.optimizer = Optimizer(self.module, config, place.device)
-        self.guard = Guard(config.guard_factor, place.device)
+        # Compiled for steps only: evaluations have other shapes and would compile for each.
+        self._trained: Any = torch.compile(self.network) if config.compile else self.network
+        self.optimizer = Optimizer(self.module, config, accelerator.device)
         self.average = None if config.ema_decay is None else WeightAverage(self.module)
-        self.counter = torch.zeros(1, dtype=torch.int64, device=place.device)
         self.metrics = self._metric_names(batch)
-        self.history = History([*COLUMNS, *self.metrics], config.log_every, place.device)
-        self.verdict = Verdict(self.guard, self.history, self.counter, config.clip_norm)
+        columns = [*COLUMNS, *self.metrics]
+        self.history = History(columns, config.log_every, accelerator.device)
+        self.guard = Guard(config.guard_factor, config.clip_norm, self.history)
         self._schedule = config.learning_rate_schedule()
         self._running = RunningStatistics(self.module)
-        constants = torch.tensor([0.0, 1.0, torch.nan], device=place.device)
+        constants = torch.tensor([0.0, 1.0, torch.nan], device=accelerator.device)
         self._zero, self._one, self._unknown = constants.unbind()
 
     def _metric_names(self, batch: Batch) -> list[str]:
@@ -66,11 +68,11 @@ class Step:
         names = list(loss.metrics)
         clash = set(names) & set(COLUMNS)
         if clash:
-            raise ValueError(f"a metric is called {clash.pop()!r}, which the engine uses itself")
+            raise ValueError(f"a metric is called {clash.pop()!r}, a name the engine uses itself")
         return names
 
     def numbers(self, step: int) -> list[float]:
-        """What the step needs of the host: learning rates, the average's weight."""
+        """The step's numbers from the host: learning rates and the weight of the average."""
         rate = self.config.learning_rate * self._schedule(step)
         decay = self.config.ema_decay
         weight = [] if decay is None else [average_weight(decay, step + 1)]
@@ -88,31 +90,31 @@ class Step:
 
         norms = torch.stack(torch._foreach_norm(self.optimizer.gradients()))
         metrics = [loss.metrics[name] for name in self.metrics]
-        skipped, divisor = self.verdict(norms, [loss.value, aux_loss], metrics)
+        skipped, divisor = self.guard(norms, [loss.value, aux_loss], metrics)
         self.optimizer.step(numbers[: len(self.optimizer.factors)], skipped, divisor)
         self._running.restore(before, skipped)
         if self.average is not None:
             self.average.update(numbers[-1])
 
     def _losses(self, data: Batch) -> tuple[Loss, Tensor]:
-        """The task's loss and the layers' auxiliary loss. That one takes some kernels a step: where
-        it has no weight it is not computed, and NaN."""
+        """The task's loss and the layers' auxiliary loss, which is NaN if its weight is zero:
+        computing it takes several kernels."""
         if not self.config.aux_weight:
-            loss = self.task.loss(self._stepped, data)
+            loss = self.task.loss(self._trained, data)
             return loss, self._unknown
         with equipool.record(diagnostics=False) as solutions:
-            loss = self.task.loss(self._stepped, data)
+            loss = self.task.loss(self._trained, data)
         return loss, solutions.aux_loss if solutions else self._zero
 
     def _backward(self, loss: Tensor, aux_loss: Tensor) -> None:
         weight = self.config.aux_weight
         total = loss + weight * aux_loss if weight and aux_loss.requires_grad else loss
-        # A loss that is not finite makes every gradient NaN, in all processes: so all skip.
-        # The factor is 1 + 0 * loss.
+        # The factor is 1 + 0 * loss: if the loss of one process is not finite, the gradients of
+        # all processes are NaN, and all of them skip the step.
         self.fabric.backward(total, gradient=torch.add(self._one, total.detach(), alpha=0))
 
-    def tensors(self) -> dict[str, dict[str, Tensor]]:
-        """All state by the file it is kept in, to be written and filled in place."""
+    def tensors(self) -> Tensors:
+        """All state, to be saved and loaded in place."""
         state = {name: _tensor(name, value) for name, value in self.module.state_dict().items()}
         more = {f"guard/{name}": value for name, value in self.guard.tensors().items()}
         files = {
@@ -124,16 +126,16 @@ class Step:
         return files
 
     @torch.no_grad()
-    def fill(self, files: dict[str, dict[str, Tensor]], step: int) -> None:
-        """Put state back that `tensors` gave, before `step`."""
+    def load(self, files: Tensors, step: int) -> None:
+        """Load the state after `step` steps."""
         for file, own in self.tensors().items():
             for name, value in own.items():
                 value.copy_(files[file][name])
-        self.counter.fill_(step)
+        self.history.counter.fill_(step)
 
 
 def make_network(task: Task) -> nn.Module:
-    """The task's network at its start, drawn with the run's seed."""
+    """The task's network with its initial weights, drawn with the run's seed."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(task.seed)
         return task.network()
@@ -143,3 +145,106 @@ def _tensor(name: str, value: object) -> Tensor:
     if not isinstance(value, Tensor):
         raise TypeError(f"the network's state {name!r} is a {type(value).__name__}, not a tensor")
     return value
+
+
+class Runner:
+    """Runs the steps of a chunk of batches, whose tensors have the steps as first dimension.
+
+    If captured, the whole step is one CUDA graph. The chunk then has fixed memory, and the graph
+    reads the batch at `step % chunk length` from the step counter on the device: a step is one
+    launch without copies by the host.
+
+    Args:
+        step: the step to run.
+        chunk: the first chunk.
+        captured: whether to capture the step.
+        num_steps: number of steps taken before.
+    """
+
+    def __init__(self, step: TrainStep, chunk: Batch, captured: bool, num_steps: int) -> None:
+        self.step, self.chunk = step, chunk
+        self._graph: equipool.CapturedStep | None = None
+        if not captured:
+            return
+        self.chunk = {name: values.clone() for name, values in chunk.items()}
+        kept = {
+            file: {name: value.clone() for name, value in tensors.items()}
+            for file, tensors in step.tensors().items()
+        }
+        try:
+            with _own_workspaces():
+                self._graph = equipool.capture_step(self._captured_step)
+        finally:
+            step.load(kept, num_steps)  # undo the warm-up before the recording, which trains
+
+    def _captured_step(self) -> None:
+        length = len(next(iter(self.chunk.values())))
+        position = self.step.history.counter % length
+        self.step({name: v.index_select(0, position).squeeze(0) for name, v in self.chunk.items()})
+
+    def load(self, chunk: Batch) -> None:
+        """Use this chunk for the steps that follow."""
+        if self._graph is None:
+            self.chunk = chunk
+            return
+        for name, values in self.chunk.items():
+            values.copy_(chunk[name])
+
+    def run(self, position: int) -> None:
+        """Take the step on the batch at this position of the chunk."""
+        if self._graph is None:
+            self.step(self.batch(position))
+        else:
+            self._graph()
+
+    def batch(self, position: int) -> Batch:
+        """The batch at this position."""
+        return {name: values[position] for name, values in self.chunk.items()}
+
+
+@contextmanager
+def _own_workspaces() -> Iterator[None]:
+    """Give a graph recorded inside the block its own scratch memory for matrix products.
+
+    torch keeps that memory per stream and records all graphs on one stream: graphs that run at the
+    same time would overwrite each other's.
+    """
+    clear: Callable[[], None] | None = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+    if clear is not None:
+        clear()
+    try:
+        yield
+    finally:
+        if clear is not None:
+            clear()
+
+
+def make_runner(
+    step: TrainStep,
+    chunk: Batch,
+    accelerator: Accelerator,
+    num_steps: int,
+    not_captured: Callable[[str], None],
+) -> Runner:
+    """A runner that captures the step if `config.capture` allows it and the device can.
+
+    Args:
+        step: the step to run.
+        chunk: a chunk of batches.
+        accelerator: where it runs.
+        num_steps: number of steps taken before.
+        not_captured: is called with the reason if capturing fails.
+    """
+    capture = step.config.capture
+    possible = accelerator.device.type == "cuda" and accelerator.alone
+    if capture and not possible:
+        raise ValueError(
+            "capture is True, expected None or False: only a step on one CUDA device is captured"
+        )
+    try:
+        return Runner(step, chunk, possible and capture is not False, num_steps)
+    except RuntimeError as error:
+        if capture or not possible:
+            raise
+        not_captured(str(error))
+        return Runner(step, chunk, False, num_steps)

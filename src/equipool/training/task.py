@@ -1,4 +1,4 @@
-"""What an experiment hands to the engine: its network, its data, its loss, its evaluation."""
+"""What the engine needs of an experiment: network, data, loss and evaluation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from equipool.training.examination import Examination
+from equipool.training.artifacts import Examination
 
 Batch = dict[str, Tensor]
 
@@ -20,9 +20,9 @@ Batch = dict[str, Tensor]
 class Shard:
     """The part of every batch that one of `world` processes trains on.
 
-    The joined batch is the same for every `world`: generate it (or its indices) whole and keep
-    `part(rows)`, rows `rank * n / world` to `(rank + 1) * n / world`. Equal parts, so that the mean
-    of the processes' mean losses is the mean over the joined batch.
+    The whole batch must not depend on `world`: generate all of it (or its indices) and keep
+    `part(rows)`, the rows `rank * n / world` to `(rank + 1) * n / world`. The parts are equal, so
+    that the mean of the processes' mean losses is the mean over the whole batch.
 
     >>> Shard(rank=1, world=2).part(torch.arange(6))
     tensor([3, 4, 5])
@@ -36,7 +36,7 @@ class Shard:
             raise ValueError(f"rank must be in 0..world - 1, got {self.rank} of {self.world}")
 
     def part(self, rows: Tensor, dim: int = 0) -> Tensor:
-        """The rows of this process, a view."""
+        """A view of the rows of this process."""
         count = rows.shape[dim]
         if count % self.world:
             raise ValueError(f"{count} rows do not divide into {self.world} equal parts")
@@ -46,17 +46,17 @@ class Shard:
 
 @dataclass(frozen=True)
 class Loss:
-    """A step's loss and what else is worth knowing of it: scalar tensors, left on the device."""
+    """The loss of a step and further metrics: scalar tensors on the device."""
 
     value: Tensor
     metrics: dict[str, Tensor] = field(default_factory=dict)
 
 
 class Task(ABC):
-    """An experiment. A subclass is a frozen dataclass of fields that JSON can hold.
+    """An experiment. A subclass is a frozen dataclass whose fields JSON can hold.
 
-    The fields are the config that a run is identified by: two runs with equal fields and equal
-    training settings are the same run. `batch_size` and `seed` are among them.
+    The fields identify a run: two runs with equal fields and equal training settings are the same
+    run. `batch_size` and `seed` are among them.
 
     >>> from dataclasses import dataclass
     >>> from equipool.training.task import Loss, Shard, Task
@@ -87,60 +87,64 @@ class Task(ABC):
 
     #: The task's name, as in the command and in the records.
     name: ClassVar[str]
-    #: The key of `evaluate`'s result by which the best checkpoint is chosen.
+    #: The metric of `evaluate` that chooses the best checkpoint.
     monitor: ClassVar[str]
     lower_is_better: ClassVar[bool] = True
-    #: Further keys that a report tells of.
+    #: Further metrics for reports.
     reported: ClassVar[tuple[str, ...]] = ()
-    #: Training settings that the command starts from where neither a preset nor a flag says more.
+    #: Training settings of the command, which presets and flags override.
     training_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
     batch_size: int
     seed: int
 
+    @classmethod
+    def upgrade(cls, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields of an older run under today's names. Override it when a field is renamed."""
+        return dict(fields)
+
     @abstractmethod
     def network(self) -> nn.Module:
-        """The network at its start, on the CPU. Called under the run's seed."""
+        """The network with its initial weights, on the CPU. Called under the run's seed."""
 
     @abstractmethod
     def batches(self, first_step: int, num_steps: int, device: torch.device, shard: Shard) -> Batch:
         """The training data of steps `first_step` to `first_step + num_steps - 1`, on `device`.
 
-        Every tensor has the leading dimension `num_steps`. A pure function of the task's fields
-        and the arguments: no generator is kept from call to call, so that resuming is exact.
-        The engine always asks for the same chunks, those that start at multiples of
-        `TrainingConfig.chunk`: a generator seeded by `(seed, first_step)` will do, and may draw
-        a whole chunk at once. The last chunk is whole as well, whatever the number of steps.
+        Every tensor has the leading dimension `num_steps`. Must be a pure function of the task's
+        fields and the arguments, without a generator kept between calls, so that resuming is exact.
+        The engine always requests the chunks that start at multiples of `TrainingConfig.chunk`, the
+        last one in full: a generator seeded by `(seed, first_step)` can draw a whole chunk.
         """
 
     @abstractmethod
     def loss(self, network: nn.Module, batch: Batch) -> Loss:
         """The loss of one step's batch (without the leading dimension).
 
-        Does not wait for the device and has static shapes, so that the step can be captured.
-        Everything that is random in it comes from torch's default generator of the device.
+        Must not wait for the device and must have static shapes, so that the step can be captured.
+        Random numbers must come from torch's default generator of the device.
         """
 
     @abstractmethod
     def evaluate(self, network: nn.Module, device: torch.device) -> dict[str, float]:
-        """Metrics on a fixed held-out stream, which does not depend on `seed`.
+        """Metrics on fixed held-out data, which does not depend on `seed`.
 
-        Called without gradients and with the network in evaluation mode; every process of
-        several calls it, and all must get the same numbers.
+        Called without gradients, with the network in evaluation mode. All processes call it and
+        must get the same numbers. Wrap the loop over batches in `track` to show its progress.
         """
 
     def expect(self, name: str, met: bool, expected: str) -> None:
-        """Refuse the value of a field that is not as expected."""
+        """Raise a ValueError about a field whose value is not as expected."""
         if not met:
             raise ValueError(f"{name} is {getattr(self, name)!r}, expected {expected}")
 
     def facts(self) -> dict[str, Any]:
-        """What a run must remember of its data, as JSON holds it: a run is not gone on with, nor
-        evaluated, where it has changed. Called by every process at the start of a run. By default
-        there is nothing, as in a task whose fields say all."""
+        """What identifies the data, as JSON: if it has changed, a run is neither resumed nor
+        evaluated. Called by every process at the start of a run. Empty by default, for tasks whose
+        fields determine the data."""
         return {}
 
     def examine(self, network: nn.Module, device: torch.device) -> Examination:
-        """Tables and pictures of what a trained network does, for people to look at. Called as
-        `evaluate` is, but by one process and once. By default there are none."""
+        """Tables and pictures of a trained network for reports. Called like `evaluate`, but once
+        and by one process. None by default."""
         return Examination()

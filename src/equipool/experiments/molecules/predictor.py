@@ -17,7 +17,7 @@ from equipool.experiments.molecules.network import Units
 from equipool.experiments.molecules.predicting import predict_molecules
 from equipool.experiments.molecules.task import MoleculeTask
 from equipool.training.config import task_from_config, training_from_config
-from equipool.training.devices import Place, products_in
+from equipool.training.devices import Accelerator, products_in
 from equipool.training.folder import RunFolder
 from equipool.training.loading import load_weights
 from equipool.training.statistics import evaluation_mode
@@ -108,7 +108,7 @@ def load_predictor(
     labels, kind = tuple(config["data"]["labels"]), config["data"]["kind"]
     task, precision = task_from_config(config), training_from_config(config).precision
     assert isinstance(task, MoleculeTask)
-    place = Place(device, precision)
+    place = Accelerator(device, precision)
     # the weights have the units' values
     units = None if kind == "classification" else Units(*torch.ones(2, len(labels)))
     with redirect_stdout(sys.stderr):  # what is said of broken checkpoints is no prediction

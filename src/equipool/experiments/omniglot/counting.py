@@ -12,7 +12,7 @@ from torch.nn import functional
 from equipool.experiments.omniglot.character_images import TEST, CharacterImages
 from equipool.experiments.omniglot.character_pictures import draw_set, png_of
 from equipool.experiments.omniglot.character_sets import CharacterSets
-from equipool.training.examination import Cell, Examination, Gallery, Picture, Table
+from equipool.training.artifacts import Cell, Examination, Gallery, Picture, Table
 
 
 class Counted(NamedTuple):

@@ -23,7 +23,7 @@ from equipool.experiments.omniglot.character_sets import CharacterSets, Pool, sa
 from equipool.experiments.omniglot.counting import Counted, examination_of, metrics_of
 from equipool.experiments.omniglot.network import ImageEncoder, OmniglotNetwork
 from equipool.experiments.streams import generator_for
-from equipool.training.examination import Examination
+from equipool.training.artifacts import Examination
 from equipool.training.task import Batch, Loss, Shard, Task
 
 SETS_AT_ONCE = 500  # in an evaluation

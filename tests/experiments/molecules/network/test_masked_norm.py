@@ -8,7 +8,7 @@ from random_norm import random_norm
 from torch import nn
 
 from equipool.experiments.molecules.network import RealRows
-from equipool.training.running import running_statistics
+from equipool.training.optimizer import running_statistics
 
 MASK = torch.tensor([True, True, False, True, False, True])
 

@@ -1,4 +1,4 @@
-"""The Triton kernel of `verdict.py`: small networks are bound by the number of kernels launched."""
+"""The Triton kernel of `guard.py`: launches dominate the step of a small network."""
 
 # ruff: noqa: N803
 from __future__ import annotations
@@ -15,7 +15,7 @@ def judge(
     FACTOR: tl.constexpr, CLIP_NORM: tl.constexpr, DECAY: tl.constexpr, SETTLED: tl.constexpr,
     LARGEST: tl.constexpr, NUM_VALUES: tl.constexpr, NUM_LOSSES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One program. `values` is a tuple of pointers, the losses before the metrics."""
+    """Runs as one program. `values` is a tuple of pointers: the losses, then the metrics."""
     squares = tl.zeros([BLOCK], tl.float64)
     for start in range(0, num_norms, BLOCK):
         at = start + tl.arange(0, BLOCK)
@@ -29,7 +29,7 @@ def judge(
     if FACTOR is not None:
         trusted = (num_finite >= SETTLED) & (before > 0)
         limit = tl.where(trusted, tl.minimum(FACTOR * before, LARGEST), LARGEST)
-    skipped = tl.where(norm <= limit, 0.0, 1.0)  # NaN is not at most anything
+    skipped = tl.where(norm <= limit, 0.0, 1.0)  # false for NaN
 
     num_finite += finite.to(tl.int64)
     weight = tl.maximum(1.0 / tl.maximum(num_finite, 1).to(tl.float32), 1 - DECAY)

@@ -1,4 +1,4 @@
-"""What a task shows of a trained network, beside its metrics: tables and pictures."""
+"""Tables and pictures of a trained network, which a task adds to its metrics."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from equipool.training.files import naming, to_json, write_atomically
 
 INDEX = "examination.json"
 
-# A float is a share of one, shown in percent; a whole number is a count.
+# A float is a fraction, shown in percent; an int is a count.
 Cell = str | int | float
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table; the first cell of a row says what it is."""
+    """A table; the first cell of each row names it."""
 
     title: str
     headings: tuple[str, ...]
@@ -27,7 +27,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture as PNG, and what is to be seen in it."""
+    """A PNG picture and its caption."""
 
     caption: str
     png: bytes
@@ -43,7 +43,7 @@ class Gallery:
 
 @dataclass(frozen=True)
 class Examination:
-    """Tables and pictures. False where there are none."""
+    """Tables and pictures; false if there are none."""
 
     tables: tuple[Table, ...] = ()
     galleries: tuple[Gallery, ...] = ()
@@ -53,7 +53,7 @@ class Examination:
 
 
 def cell_text(cell: Cell) -> str:
-    """A cell as it is shown.
+    """A cell as text.
 
     Example:
         >>> cell_text(0.256), cell_text(1200), cell_text("all")
@@ -65,12 +65,12 @@ def cell_text(cell: Cell) -> str:
 
 
 def examination_folder(run: str | Path, which: str) -> Path:
-    """Where a run keeps the examination of its `"best"` or `"last"` checkpoint."""
+    """The folder in a run for the examination of its `"best"` or `"last"` checkpoint."""
     return Path(run) / f"examination-{which}"
 
 
 def write_examination(examination: Examination, folder: Path) -> None:
-    """Write it to a folder of its own, pictures as files; what was there before is replaced."""
+    """Write it to a folder, pictures as files, and replace what was there."""
     shutil.rmtree(folder, ignore_errors=True)
     with naming(folder):
         folder.mkdir(parents=True)
@@ -87,7 +87,7 @@ def write_examination(examination: Examination, folder: Path) -> None:
 
 
 def read_examination(folder: Path) -> Examination:
-    """Read what `write_examination` wrote; an empty one where there is none."""
+    """Read what `write_examination` wrote; empty if there is none."""
     file = folder / INDEX
     if not file.exists():
         return Examination()
@@ -98,7 +98,7 @@ def read_examination(folder: Path) -> Examination:
             tuple(_gallery(entry, folder) for entry in content["galleries"]),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{file} is not that of an examination: {error}") from error
+        raise ValueError(f"{file} is not an examination: {error}") from error
 
 
 def _table(entry: dict[str, Any]) -> Table:

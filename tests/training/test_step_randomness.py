@@ -4,7 +4,7 @@ from itertools import product
 
 import torch
 
-from equipool.training.randomness import StepRandomness, mixed
+from equipool.training.devices import StepRandomness, mixed
 
 CPU = torch.device("cpu")
 

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from equipool.training.examination import (
+from equipool.training.artifacts import (
     Examination,
     Gallery,
     Picture,
@@ -52,7 +52,7 @@ def test_none_is_empty(tmp_path):
 def test_a_damaged_one_is_named(tmp_path, damage):
     write_examination(FULL, tmp_path / "e")
     (tmp_path / "e" / "examination.json").write_text(damage)
-    with pytest.raises(ValueError, match=r"examination.json is not that of an examination"):
+    with pytest.raises(ValueError, match=r"examination.json is not an examination"):
         read_examination(tmp_path / "e")
 
 

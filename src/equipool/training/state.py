@@ -1,0 +1,245 @@
+"""The state of a run: what happened in each step, how far it is, and how long it took."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from equipool.training.checkpoint import Best, Checkpoint
+
+SPIKE = 10.0  # a loss this many times the running median is a spike
+WINDOW = 1000  # finite losses that the median is taken over
+FEWEST = 100  # finite losses before the first possible spike
+
+RECENT = "spikes/recent"  # the tensor of recent losses in a checkpoint
+
+
+def count_spikes(losses: Tensor) -> Tensor:
+    """The number of spikes in a training, the only definition in this package.
+
+    A loss is a spike if it is finite and more than 10 times the median of the last 1,000 finite
+    losses before it. The first 100 finite losses are never spikes.
+
+    Args:
+        losses: one per step `[steps]`, or of several trainings `[steps, S]`.
+
+    Returns:
+        A count, or `[S]` of them, int64.
+
+    Example:
+        >>> losses = torch.ones(300)
+        >>> losses[50], losses[200], losses[250] = 99.0, 99.0, torch.inf
+        >>> int(count_spikes(losses))
+        1
+    """
+    nothing = losses.new_zeros(0)
+    if losses.dim() == 1:
+        return torch.tensor(_count_spikes(losses, nothing))
+    return torch.tensor([_count_spikes(column, nothing) for column in losses.unbind(1)])
+
+
+def _count_spikes(losses: Tensor, before: Tensor) -> int:
+    """The spikes among losses `[n]`, given the finite ones `before` them."""
+    known, count = torch.cat([before, losses[torch.isfinite(losses)]]), 0
+    for start in range(max(len(before), FEWEST), len(known), WINDOW):
+        block = known[start : start + WINDOW]
+        around = known[max(start - WINDOW, 0) : start + WINDOW]
+        # Windows are subsets of `around`, so no median is below this; most losses need no more.
+        floor = around.kthvalue((min(start, WINDOW) + 1) // 2).values
+        for at in (block > SPIKE * floor).nonzero().flatten().tolist():
+            window = known[max(start + at - WINDOW, 0) : start + at]
+            count += bool(block[at] > SPIKE * window.median())
+    return count
+
+
+class History:
+    """A row of numbers for each recent step, kept on the device until the host reads it.
+
+    `rows [length, columns]`, float32; step s has row `s % length`. `counter [1]` is the number of
+    steps taken.
+    """
+
+    def __init__(self, columns: Sequence[str], length: int, device: torch.device) -> None:
+        self.columns = tuple(columns)
+        self.rows = torch.zeros(length, len(self.columns), device=device)
+        self.counter = torch.zeros(1, dtype=torch.int64, device=device)
+
+    @torch.no_grad()
+    def write(self, values: Sequence[Tensor]) -> None:
+        """Write the row of the next step; the values are scalars."""
+        row = torch.stack([value.float() for value in values])
+        self.rows.index_copy_(0, self.counter % self.rows.shape[0], row[None])
+        self.counter += 1
+
+    def read(self, first: int, last: int) -> dict[str, Tensor]:
+        """The columns of steps `first` to `last - 1`, at most `length` of them. Waits for the
+        device."""
+        length = self.rows.shape[0]
+        at = torch.arange(first, last) % length
+        return dict(zip(self.columns, self.rows.cpu()[at].unbind(1), strict=True))
+
+
+@dataclass
+class RunState:
+    """How far a run is. Checkpoints hold this, and the tensors of the training step."""
+
+    step: int = 0
+    seconds: float = 0.0  # over all parts of a resumed run
+    evaluation_seconds: float = 0.0
+    skipped: int = 0
+    spikes: int = 0
+    logged_step: int = 0  # steps before this one are in the log
+    best: Best | None = None
+    curve: list[dict[str, Any]] = field(default_factory=list)  # an entry per evaluation
+    pieces: list[dict[str, Any]] = field(default_factory=list)  # first step and hardware per part
+    recent_losses: Tensor = field(default_factory=lambda: torch.zeros(0))
+
+    @classmethod
+    def from_checkpoint(cls, found: Checkpoint, log_every: int) -> RunState:
+        """The state in a checkpoint; also in one that is older than `logged_step`."""
+        step, best = found.step, found.state["best"]
+        content = {"logged_step": step - step % log_every} | found.state
+        content["best"] = None if best is None else Best(**best)
+        return cls(**content, recent_losses=found.tensors["optimizer"][RECENT])
+
+    def to_json(self) -> dict[str, Any]:
+        """All but the tensor."""
+        content = asdict(self)
+        del content["recent_losses"]
+        return content
+
+    @property
+    def training_seconds(self) -> float:
+        """Seconds without evaluations."""
+        return self.seconds - self.evaluation_seconds
+
+    def times(self) -> dict[str, Any]:
+        """Step and seconds, as each entry of the log has them."""
+        return {
+            "step": self.step,
+            "seconds": self.seconds,
+            "training_seconds": self.training_seconds,
+        }
+
+    def add_steps(self, columns: dict[str, Tensor]) -> list[int]:
+        """Count the spikes and skipped steps since `logged_step`; returns the skipped steps."""
+        losses = columns["loss"]
+        self.spikes += _count_spikes(losses, self.recent_losses)
+        finite = losses[torch.isfinite(losses)]
+        self.recent_losses = torch.cat([self.recent_losses, finite])[-WINDOW:]
+        rows = columns["skipped"].nonzero().flatten().tolist()
+        skipped = [self.logged_step + row for row in rows]
+        self.skipped += len(skipped)
+        self.logged_step = self.step
+        return skipped
+
+    def add_evaluation(self, entry: dict[str, Any], value: float, lower_is_better: bool) -> bool:
+        """Add an evaluation to the curve; returns whether its `value` is the best so far."""
+        self.curve.append(entry)
+        better = math.isfinite(value)
+        if better and self.best is not None:
+            before = self.best.value
+            better = value < before if lower_is_better else value > before
+        if better:
+            self.best = Best(self.step, value)
+        return better
+
+    def parts(self) -> list[dict[str, Any]]:
+        """Steps, hardware and versions of each part of a resumed run."""
+        ends = [*(piece["first_step"] for piece in self.pieces[1:]), self.step]
+        return [
+            {"steps": end - piece["first_step"]}
+            | {name: piece[name] for name in ("hardware", "together", "versions")}
+            for piece, end in zip(self.pieces, ends, strict=True)
+        ]
+
+
+def summarize(columns: dict[str, Tensor], metrics: Sequence[str]) -> dict[str, Any]:
+    """A point of the log: means over the steps that were taken, and the largest loss of all.
+
+    Args:
+        columns: one number per step `[n]`, by name.
+        metrics: which of the names are the task's metrics.
+    """
+    taken = columns["skipped"] == 0
+    means = {name: _mean(values[taken]) for name, values in columns.items() if name != "skipped"}
+    of_task = {name: means.pop(name) for name in metrics}
+    return {**means, "loss_max": float(columns["loss"].max()), "metrics": of_task}
+
+
+def _mean(values: Tensor) -> float | None:
+    return float(values.double().mean()) if len(values) else None
+
+
+@dataclass
+class EvaluationClock:
+    """Total evaluation time of all runs that are trained together."""
+
+    seconds: float = 0.0
+
+
+class Clock:
+    """Measures `state.seconds` and `state.evaluation_seconds`, from `start` on.
+
+    While one of several runs is evaluated, none of them trains: the time counts as evaluation for
+    all of them.
+
+    Args:
+        state: receives the seconds.
+        device: is waited for before the time is taken.
+        evaluations: shared by the runs that are trained together.
+    """
+
+    def __init__(self, state: RunState, device: torch.device, evaluations: EvaluationClock) -> None:
+        self.state, self.device, self.evaluations = state, device, evaluations
+        self.start()
+
+    def start(self) -> None:
+        """Count from now on."""
+        self._last = self._saved = time.perf_counter()
+        self._evaluated = self.evaluations.seconds
+        self._lap = (self.state.step, self.state.training_seconds)
+
+    def read(self) -> None:
+        """Wait for the device and take the time."""
+        self._add(self._now())
+
+    def _now(self) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()
+        return time.perf_counter()
+
+    def _add(self, now: float) -> None:
+        self.state.seconds += now - self._last
+        self.state.evaluation_seconds += self.evaluations.seconds - self._evaluated
+        self._last, self._evaluated = now, self.evaluations.seconds
+
+    def lap(self) -> float:
+        """Steps per second of training since the last lap."""
+        self.read()
+        step, seconds = self._lap
+        self._lap = (self.state.step, self.state.training_seconds)
+        return (self._lap[0] - step) / max(self._lap[1] - seconds, 1e-9)
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Time inside the block counts as evaluation."""
+        self.read()
+        yield
+        now = self._now()
+        self.evaluations.seconds += now - self._last
+        self._add(now)
+
+    def saved(self) -> None:
+        """A checkpoint was written now."""
+        self._saved = time.perf_counter()
+
+    def since_saved(self) -> float:
+        return time.perf_counter() - self._saved
