@@ -32,8 +32,7 @@ from matplotlib import pyplot as plt
 from matplotlib.ticker import PercentFormatter
 
 from equipool.experiments.data_folder import using_data_folder
-from equipool.experiments.omniglot.character_pictures import draw_set
-from equipool.experiments.omniglot.counting import confusion_title, mistakes_title
+from equipool.experiments.omniglot.evaluation import confusion_title, draw_set, mistakes_title
 from equipool.experiments.registry import OmniglotTask
 from equipool.report import RunResult, Summary, markdown
 from equipool.report.alone import check_timed, seconds_alone, timed

@@ -3,7 +3,7 @@
 import pytest
 
 import tiny_omniglot as tiny
-from equipool.experiments.omniglot.character_pictures import png_of
+from equipool.experiments.omniglot.evaluation import png_of
 from equipool.training.examination import Examination, Gallery, Picture, Table
 
 
