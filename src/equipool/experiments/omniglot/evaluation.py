@@ -13,7 +13,7 @@ from torch.nn import functional
 from equipool.experiments.omniglot.images import TEST, CharacterImages
 from equipool.experiments.omniglot.sets import CharacterSets
 from equipool.extras import check_extras
-from equipool.training.examination import Cell, Examination, Gallery, Picture, Table
+from equipool.training import Cell, Examination, Gallery, Picture, Table
 
 # One colour per character of a set; first Okabe and Ito's, distinct for colour-blind readers.
 COLORS = (
