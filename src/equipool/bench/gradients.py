@@ -1,5 +1,5 @@
-"""`equipool bench gradients`: how true and how dear each way to differentiate is, and how fast each
-solver."""
+"""`equipool bench gradients`: accuracy and cost of each differentiation method, and the speed of
+each solver."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from equipool.bench.gradients_measures import (
     measure_backward,
@@ -21,12 +20,12 @@ from equipool.bench.gradients_measures import (
 )
 from equipool.bench.gradients_record import PARTS, GradientRecord, Part
 from equipool.bench.gradients_subjects import STATES, State, Subjects, make_settling_layer
-from equipool.bench.run import now
+from equipool.bench.terminal import progress_bar
 from equipool.bench.timing import Budget, release_memory
-from equipool.environment import hardware, versions
+from equipool.environment import hardware, now, versions
 
 FAR = 400
-TIMED: tuple[State, ...] = ("trained", "convex")  # an untrained layer costs what a trained one does
+TIMED: tuple[State, ...] = ("trained", "convex")  # untrained layers cost as much as trained ones
 
 
 class CostCase(NamedTuple):
@@ -38,12 +37,12 @@ class CostCase(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is measured."""
+    """What to measure."""
 
     sizes: tuple[int, ...]
     num_steps: tuple[int, ...]
     far_sizes: tuple[int, ...]
-    """Sizes whose gradients are compared after `FAR` steps, too, where most sets converge."""
+    """Sizes whose gradients are also compared after `FAR` steps, where most sets converge."""
 
     sets: int
     training_steps: int
@@ -94,7 +93,7 @@ QUICK = Plan(
 
 
 class Job(NamedTuple):
-    """A piece of the run."""
+    """One measurement."""
 
     part: Part
     description: str
@@ -102,7 +101,7 @@ class Job(NamedTuple):
 
 
 def plan_for(device: torch.device, quick: bool) -> Plan:
-    """What is affordable on a device."""
+    """The plan for a device."""
     return QUICK if quick else (CUDA if device.type == "cuda" else CPU)
 
 
@@ -115,28 +114,25 @@ def run_plan(
     out: Path | None = None,
     parts: Collection[Part] = PARTS,
 ) -> GradientRecord:
-    """Go through some parts of a plan with a progress bar. What has been measured is written to
-    `out` at once, so that a run which is cut off leaves a record, too."""
+    """Measure some parts of a plan with a progress bar. The record is written to `out` after every
+    measurement, so that an interrupted run leaves one, too."""
     record = GradientRecord(command, now(), commit, versions(), hardware(device))
     subjects = Subjects(device, plan.training_steps)
     jobs = [job for job in make_jobs(plan, subjects) if job.part in parts]
-    columns = (TextColumn("{task.description:<40}"), BarColumn(), MofNCompleteColumn(),
-               TimeElapsedColumn())  # fmt: skip
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("", total=len(jobs))
+    with progress_bar(console, len(jobs)) as advance:
         for job in jobs:
-            progress.update(task, description=job.description)
+            advance(job.description)
             release_memory(device)
             job.run(record)
             record.training[:] = subjects.trainings
             if out is not None:
                 record.write(out)
-            progress.advance(task)
+            advance(steps=1)
     return record
 
 
 def make_jobs(plan: Plan, subjects: Subjects) -> Iterator[Job]:
-    """All parts of a plan. The solvers come last, as they take the longest of what is shown."""
+    """All measurements of a plan. The solvers come last because they take longest."""
     for size in plan.sizes:
         for state in STATES:
             run = _quality(plan, subjects, state, size)

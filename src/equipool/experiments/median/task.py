@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from equipool.aggregation import EquilibriumAggregation
 from equipool.baselines import AGGREGATIONS, aggregation_from_name
 from equipool.experiments.inner_loop import InnerLoop
 from equipool.experiments.median.data import DISTRIBUTIONS, held_out_sets, medians, sample_sets
-from equipool.experiments.median.network import equilibrium_network, pooling_network
+from equipool.experiments.median.network import (
+    MedianNetwork,
+    equilibrium_network,
+    pooling_network,
+)
 from equipool.experiments.streams import generator_for
 from equipool.training import Batch, Loss, Shard, Task, track
 
@@ -143,3 +149,32 @@ class MedianTask(InnerLoop, Task):
         for position, distribution in enumerate(DISTRIBUTIONS):
             metrics[f"mse_{distribution}"] = squares[kind == position].mean()
         return {name: value.item() for name, value in metrics.items()}
+
+
+class LayerTask(Task):
+    """The median experiment with an equilibrium layer of your own, for `equipool.training.fit`.
+
+    Args:
+        build: makes the layer, which maps 1 channel to the pooled vector. Called under the seed.
+        median: the other settings; those of the layer are ignored.
+    """
+
+    name = "median layer"
+    monitor = MedianTask.monitor
+
+    def __init__(self, build: Callable[[], EquilibriumAggregation], median: MedianTask) -> None:
+        self.build = build
+        self.median = median
+        self.batch_size, self.seed = median.batch_size, median.seed
+
+    def network(self) -> MedianNetwork:
+        return equilibrium_network(self.build(), self.median.head_width)
+
+    def batches(self, first_step: int, num_steps: int, device: torch.device, shard: Shard) -> Batch:
+        return self.median.batches(first_step, num_steps, device, shard)
+
+    def loss(self, network: nn.Module, batch: Batch) -> Loss:
+        return self.median.loss(network, batch)
+
+    def evaluate(self, network: nn.Module, device: torch.device) -> dict[str, float]:
+        return self.median.evaluate(network, device)
