@@ -65,8 +65,9 @@ def make_settling_layer(size: int, learning_rate: float = 0.05) -> EquilibriumAg
     converges to 1e-3 in about 2 / learning_rate steps."""
     torch.manual_seed(0)
     potential = ResNetPotential(1, size)
-    for linear in potential.linears:  # biases of zero would make the energy steep at small numbers
-        nn.init.normal_(linear.bias, std=0.3)
+    for name, parameter in potential.linears.named_parameters():
+        if name.endswith("bias"):  # with zeros the energy is steep at small numbers
+            nn.init.normal_(parameter, std=0.3)
     return EquilibriumAggregation(
         1,
         size,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor, nn
+from torch import nn
 
 from equipool import EquilibriumAggregation, LearnedStart, Nesterov, ResNetPotential, ZeroStart
 from equipool.bench.terminal import progress_bar
@@ -89,8 +89,9 @@ class Option:
     def layer(self, setting: Setting) -> EquilibriumAggregation:
         """The layer before training."""
         potential = ResNetPotential(1, CHANNELS, (WIDTH, WIDTH, setting.potential_outputs))
-        for linear in potential.linears:
-            nn.init.normal_(linear.bias, std=self.bias_std)
+        for name, parameter in potential.linears.named_parameters():
+            if name.endswith("bias"):
+                nn.init.normal_(parameter, std=self.bias_std)
         return EquilibriumAggregation(
             1,
             CHANNELS,
@@ -273,7 +274,7 @@ def measure(
         fitted = fit(task, option.config(setting, plan.steps), device)
         if not fitted.record.complete:  # the user stopped it
             raise KeyboardInterrupt
-        solver = fitted.network.aggregation.solver
+        solver: Any = fitted.network.get_submodule("aggregation.solver")
         losses.append(fitted.history["loss"].cpu())
         errors.append(fitted.record.metrics[MedianTask.monitor])
         rates.append(solver.learning_rate.item())
@@ -285,7 +286,7 @@ def measure(
         option.name,
         count_spikes(by_step).tolist(),
         (~torch.isfinite(by_step)).sum(0).tolist(),
-        _finite(by_step[len(by_step) // 2 :].amax(0)),
+        _finite(by_step[len(by_step) // 2 :].amax(0).tolist()),
         _finite(errors),
         _finite(rates),
         _finite(momenta),
@@ -339,6 +340,7 @@ def _row_text(row: Outcome) -> str:
     return "  {\n" + ",\n".join(parts) + "\n  }"
 
 
-def _finite(values: Tensor | Sequence[float]) -> list[float | None]:
-    numbers = values.tolist() if isinstance(values, Tensor) else values
+def _finite(values: Iterable[float | None]) -> list[float | None]:
+    """Four digits; None for values that are not finite."""
+    numbers = (math.nan if value is None else value for value in values)
     return [float(f"{value:.4g}") if math.isfinite(value) else None for value in numbers]

@@ -5,6 +5,7 @@ Networks and data are the median experiment's, and the training is `equipool.tra
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -206,13 +207,14 @@ def train(
         raise KeyboardInterrupt
     assert isinstance(fitted.network, MedianNetwork)
     record = fitted.record
+    error = record.metrics[MedianTask.monitor]
     return fitted.network, Result(
         method,
         condition,
         record.num_parameters,
         fitted.history["loss"],
         record.training_seconds,
-        record.metrics[MedianTask.monitor],
+        math.nan if error is None else error,
     )
 
 
