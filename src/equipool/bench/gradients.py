@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
@@ -18,13 +20,23 @@ from equipool.bench.gradients_measures import (
     measure_solvers,
     measure_stopping,
 )
-from equipool.bench.gradients_record import PARTS, GradientRecord, Part
+from equipool.bench.gradients_record import (
+    PARTS,
+    Backward,
+    Cost,
+    GradientRecord,
+    Part,
+    Quality,
+    Solve,
+    Stopping,
+)
 from equipool.bench.gradients_subjects import STATES, State, Subjects, make_settling_layer
 from equipool.bench.terminal import progress_bar
 from equipool.bench.timing import Budget, release_memory
 from equipool.environment import hardware, now, versions
 
 FAR = 400
+SETTLING = "residual network, strong regulariser"
 TIMED: tuple[State, ...] = ("trained", "convex")  # untrained layers cost as much as trained ones
 
 
@@ -97,7 +109,8 @@ class Job(NamedTuple):
 
     part: Part
     description: str
-    run: Callable[[GradientRecord], None]
+    measured: Callable[[], Iterator[Any]]
+    """The rows of the part."""
 
 
 def plan_for(device: torch.device, quick: bool) -> Plan:
@@ -123,7 +136,7 @@ def run_plan(
         for job in jobs:
             advance(job.description)
             release_memory(device)
-            job.run(record)
+            getattr(record, job.part).extend(job.measured())
             record.training[:] = subjects.trainings
             if out is not None:
                 record.write(out)
@@ -133,79 +146,51 @@ def run_plan(
 
 def make_jobs(plan: Plan, subjects: Subjects) -> Iterator[Job]:
     """All measurements of a plan. The solvers come last because they take longest."""
-    for size in plan.sizes:
-        for state in STATES:
-            run = _quality(plan, subjects, state, size)
-            yield Job("quality", f"quality: {state}, {size}", run)
-    yield Job("stopping", "early stopping", _stopping(plan, subjects.device))
+    for size, state in product(plan.sizes, STATES):
+        measured = partial(_quality, plan, subjects, state, size)
+        yield Job("quality", f"quality: {state}, {size}", measured)
+    yield Job("stopping", "early stopping", partial(_stopping, plan, subjects.device))
     for case in plan.cost_cases:
-        yield from _backward_jobs(plan, subjects, case)
-    for case in plan.cost_cases:
-        for state in TIMED:
-            yield Job("cost", f"cost: {state}, {case.size}", _cost(plan, subjects, state, case))
-    for size in plan.solver_sizes:
-        for state in STATES:
-            run = _solvers(plan, subjects, state, size)
-            yield Job("solvers", f"solvers: {state}, {size}", run)
+        for convex, name in ((True, "convex, trained"), (False, SETTLING)):
+            measured = partial(_backward, plan, subjects, case, name, convex)
+            yield Job("backward", f"implicit: {name}, {case.size}", measured)
+    for case, state in product(plan.cost_cases, TIMED):
+        yield Job(
+            "cost", f"cost: {state}, {case.size}", partial(_cost, plan, subjects, state, case)
+        )
+    for size, state in product(plan.solver_sizes, STATES):
+        measured = partial(_solvers, plan, subjects, state, size)
+        yield Job("solvers", f"solvers: {state}, {size}", measured)
 
 
-def _quality(
-    plan: Plan, subjects: Subjects, state: State, size: int
-) -> Callable[[GradientRecord], None]:
-    def run(record: GradientRecord) -> None:
-        layer = subjects(state, size)
-        for layer.num_steps in (*plan.num_steps, *[FAR] * (size in plan.far_sizes)):
-            record.quality.extend(measure_quality(layer, state, plan.sets, subjects.device))
-
-    return run
+def _quality(plan: Plan, subjects: Subjects, state: State, size: int) -> Iterator[Quality]:
+    layer = subjects(state, size)
+    for layer.num_steps in (*plan.num_steps, *[FAR] * (size in plan.far_sizes)):
+        yield from measure_quality(layer, state, plan.sets, subjects.device)
 
 
-def _solvers(
-    plan: Plan, subjects: Subjects, state: State, size: int
-) -> Callable[[GradientRecord], None]:
-    def run(record: GradientRecord) -> None:
-        found = measure_solvers(
-            subjects(state, size), state, plan.sets, plan.max_steps, subjects.device,
-            plan.solver_repeats,
-        )  # fmt: skip
-        record.solvers.extend(found)
-
-    return run
-
-
-def _stopping(plan: Plan, device: torch.device) -> Callable[[GradientRecord], None]:
+def _stopping(plan: Plan, device: torch.device) -> Iterator[Stopping]:
     sets, size = plan.stopping
-
-    def run(record: GradientRecord) -> None:
-        layer = make_settling_layer(size, learning_rate=0.025).to(device)
-        record.stopping.append(measure_stopping(layer, sets, device, plan.budget))
-
-    return run
+    layer = make_settling_layer(size, learning_rate=0.025).to(device)
+    yield measure_stopping(layer, sets, device, plan.budget)
 
 
-def _backward_jobs(plan: Plan, subjects: Subjects, case: CostCase) -> Iterator[Job]:
-    def convex(record: GradientRecord) -> None:
-        layer = subjects("convex", size)
-        record.backward.append(measure_backward("convex, trained", layer, sets, device, budget))
-
-    def settling(record: GradientRecord) -> None:
-        layer = make_settling_layer(size).to(device)
-        name = "residual network, strong regulariser"
-        record.backward.append(measure_backward(name, layer, sets, device, budget))
-
-    sets, size = case
-    device, budget = subjects.device, plan.budget
-    yield Job("backward", f"implicit: convex, {size}", convex)
-    yield Job("backward", f"implicit: residual network, {size}", settling)
+def _backward(
+    plan: Plan, subjects: Subjects, case: CostCase, name: str, convex: bool
+) -> Iterator[Backward]:
+    layer = subjects("convex", case.size) if convex else make_settling_layer(case.size)
+    device = subjects.device
+    yield measure_backward(name, layer.to(device), case.sets, device, plan.budget)
 
 
-def _cost(
-    plan: Plan, subjects: Subjects, state: State, case: CostCase
-) -> Callable[[GradientRecord], None]:
-    def run(record: GradientRecord) -> None:
-        layer = subjects(state, case.size)
-        for layer.num_steps in plan.cost_steps:
-            found = measure_cost(layer, state, case.sets, subjects.device, plan.budget)
-            record.cost.extend(found)
+def _cost(plan: Plan, subjects: Subjects, state: State, case: CostCase) -> Iterator[Cost]:
+    layer = subjects(state, case.size)
+    for layer.num_steps in plan.cost_steps:
+        yield from measure_cost(layer, state, case.sets, subjects.device, plan.budget)
 
-    return run
+
+def _solvers(plan: Plan, subjects: Subjects, state: State, size: int) -> Iterator[Solve]:
+    return measure_solvers(
+        subjects(state, size), state, plan.sets, plan.max_steps, subjects.device,
+        plan.solver_repeats,
+    )  # fmt: skip
