@@ -7,11 +7,11 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import choosing_tables as tables
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from equipool.bench import gradients_table as tables
 from equipool.bench.gradients_record import GradientRecord, Part, Quality
 from equipool.bench.gradients_subjects import STATES
 

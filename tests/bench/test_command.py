@@ -122,7 +122,7 @@ def test_a_record_of_timings_is_needed(bench):
 
 @pytest.mark.parametrize(
     "arguments",
-    [("--preset", "slow"), ("--path", "max"), ("--precision", "int8"), ("--mode", "sideways"),
+    [("--preset", "slow"), ("--path", "magic"), ("--precision", "int8"), ("--mode", "sideways"),
      ("--device", "abacus")],
 )  # fmt: skip
 def test_an_unknown_name_is_refused_with_those_that_exist(bench, arguments):

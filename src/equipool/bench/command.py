@@ -159,9 +159,8 @@ def gradients(
     commit: Commit = None,
 ) -> None:
     """Measure accuracy and cost of each differentiation method, and the speed of each solver."""
-    from equipool.bench.gradients import plan_for, run_plan
+    from equipool.bench.gradients import plan_for, run_plan, tables
     from equipool.bench.gradients_record import PARTS
-    from equipool.bench.gradients_table import all_tables
     from equipool.bench.record import git_commit
     from equipool.bench.terminal import make_console
 
@@ -175,8 +174,8 @@ def gradients(
     )  # fmt: skip
     record = run_plan(plan_for(where, quick), where, command, commit or git_commit(), console, out,
                       cast(Any, parts))  # fmt: skip
-    for table in all_tables(record):
-        console.print(table, markup=False, highlight=False, soft_wrap=True)
+    for table in tables(record):
+        console.print(table)
 
 
 @app.command()

@@ -4,7 +4,7 @@ each solver."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
+from rich.table import Table
 
 from equipool.bench.gradients_measures import (
     measure_backward,
@@ -31,11 +32,13 @@ from equipool.bench.gradients_record import (
     Stopping,
 )
 from equipool.bench.gradients_subjects import STATES, State, Subjects, make_settling_layer
-from equipool.bench.terminal import progress_bar
+from equipool.bench.record import Timing
+from equipool.bench.terminal import MEBIBYTE, number, progress_bar
 from equipool.bench.timing import Budget, release_memory
 from equipool.environment import hardware, now, versions
 
 FAR = 400
+HIDDEN = ("task", "recipe")  # of the trainings, the same in all rows
 SETTLING = "residual network, strong regulariser"
 TIMED: tuple[State, ...] = ("trained", "convex")  # untrained layers cost as much as trained ones
 
@@ -194,3 +197,29 @@ def _solvers(plan: Plan, subjects: Subjects, state: State, size: int) -> Iterato
         subjects(state, size), state, plan.sets, plan.max_steps, subjects.device,
         plan.solver_repeats,
     )  # fmt: skip
+
+
+def tables(record: GradientRecord) -> Iterator[Table]:
+    """A table for each part that the record has rows of, with a column for each number."""
+    for part in ("training", *PARTS):
+        rows: list[Any] = getattr(record, part)
+        if rows:
+            names = [field.name for field in fields(rows[0]) if field.name not in HIDDEN]
+            table = Table(*map(_heading, names), title=part, title_justify="left")
+            for row in rows:
+                table.add_row(*(_cell(name, getattr(row, name)) for name in names))
+            yield table
+
+
+def _heading(name: str) -> str:
+    return name.replace("_bytes", " MiB").replace("way", "method").replace("_", " ")
+
+
+def _cell(name: str, value: object) -> str:
+    if isinstance(value, Timing):
+        return f"{number(value.median)} ms"
+    if name.endswith("_bytes") and isinstance(value, int):
+        return number(value / MEBIBYTE)
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    return "-" if value is None else str(value)

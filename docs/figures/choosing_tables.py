@@ -1,4 +1,4 @@
-"""Records of `equipool bench gradients` as Markdown tables."""
+"""Records of `equipool bench gradients` as the tables of choosing.md."""
 
 from __future__ import annotations
 
@@ -16,16 +16,6 @@ STATE_NAMES = {
     "trained": "Trained, the paper's defaults",
     "convex": "Trained, `ConvexPotential`, `SquaredNorm(1.0)`, `Nesterov(0.5, momentum=0.5)`",
 }
-
-
-def all_tables(record: GradientRecord) -> Iterable[str]:
-    """Every table that the record has rows for."""
-    makers = {
-        "quality": quality, "training": training, "cost": cost, "solvers": solvers,
-        "stopping": lambda record: stopping([record]),
-        "backward": lambda record: backward([record]),
-    }  # fmt: skip
-    return (make(record) for name, make in makers.items() if getattr(record, name))
 
 
 def quality(record: GradientRecord) -> str:
