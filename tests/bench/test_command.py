@@ -19,7 +19,6 @@ from python_blocks import ROOT
 
 TINY = Preset(
     "tiny",
-    "for tests",
     "sets",
     tuple(Case(sets, 5, 4, 4, (6, 5, 3), 2) for sets in (2, 3)),
     (Series("pyg", ("float32",)), Series("equipool", PRECISIONS), Series("sum", ("float32",))),
@@ -66,6 +65,11 @@ def test_a_run_that_is_cut_off_leaves_what_it_measured(bench, tmp_path, monkeypa
     done = bench("--preset", "tiny", "--device", "cpu", "--path", "sum", "--out", file)
     assert done.exit_code != 0
     assert [row.path for row in read_record(file).rows] == ["sum", "sum"]
+
+
+def test_paths_are_listed(bench):
+    listed = [line.split()[0] for line in bench("paths").output.splitlines()]
+    assert listed == list(PATHS)
 
 
 def test_what_could_not_be_timed_is_printed(bench):

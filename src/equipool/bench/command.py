@@ -96,6 +96,15 @@ def bench(
 
 
 @app.command()
+def paths() -> None:
+    """List what can be timed, for --path."""
+    from equipool.bench.paths import PATHS
+
+    for path in PATHS.values():
+        typer.echo(f"{path.name:20} {path.description}")
+
+
+@app.command()
 def plot(
     records: Records,
     out: Annotated[Path, typer.Option(help="output directory", metavar="PATH")] = Path("figures"),

@@ -36,7 +36,6 @@ class Preset:
     """A named benchmark."""
 
     name: str
-    description: str
     axis: str
     """The size that its cases differ in."""
 
@@ -87,7 +86,6 @@ RIVALS = ("sum", "mean", "max", "attention", "set-transformer", "pna")
 
 QUICK = Preset(
     "quick",
-    "the layer on a CPU, in two minutes",
     "sets",
     tuple(Case(sets, 26, num_steps=5) for sets in (8, 64)),
     _series(("equipool", "pyg", "reference", "equipool-autograd", *RIVALS), FLOAT32),
@@ -96,7 +94,6 @@ QUICK = Preset(
 
 LAYER = Preset(
     "layer",
-    "one step of the layer at molecule sizes, over the number of sets",
     "sets",
     tuple(Case(sets, 26) for sets in (8, 256, 2048)),
     (
@@ -107,7 +104,6 @@ LAYER = Preset(
 
 STEPS = Preset(
     "steps",
-    "time and memory over the number of inner steps",
     "num_steps",
     tuple(Case(256, 26, num_steps=num_steps) for num_steps in (5, 10, 20, 50)),
     _series((*OURS, "pyg", "equipool-autograd"), FLOAT32),
@@ -115,7 +111,6 @@ STEPS = Preset(
 
 ELEMENTS = Preset(
     "elements",
-    "one set of ten to a million elements",
     "elements",
     tuple(
         Case(1, 10**power, 32, 32, hidden=(64, 32, 16), num_steps=5, varied=False)
@@ -126,7 +121,6 @@ ELEMENTS = Preset(
 
 WIDTH = Preset(
     "width",
-    "time and memory over the width of elements and outputs",
     "in_channels",
     tuple(
         Case(256, 26, width, width, hidden=(2 * width, width, 32), num_steps=10)
@@ -143,7 +137,6 @@ NETWORK_PATHS = (*OURS, "sum", "sum-captured", "pyg")
 
 GIN = Preset(
     "gin",
-    "a training step of a graph network, 5 layers of width 300, 256 molecules",
     "sets",
     (Case(256, 26, num_steps=10, workload="gin"),),
     _series(NETWORK_PATHS, PRECISIONS),
@@ -152,7 +145,6 @@ GIN = Preset(
 
 MEDIAN = Preset(
     "median",
-    "a training step of the network that learns the median of 100 numbers",
     "sets",
     (Case(256, 100, 1, 16, hidden=(256, 256, 1), num_steps=5, varied=False, workload="median"),),
     _series(NETWORK_PATHS, PRECISIONS),

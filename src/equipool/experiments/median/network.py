@@ -74,9 +74,8 @@ def equilibrium_network(layer: EquilibriumAggregation, head_width: int = 128) ->
         head_width: hidden width of the network after the layer.
 
     Example:
-        >>> from equipool.experiments.equilibrium import equilibrium_layer
-        >>> layer = equilibrium_layer(1, 8, (256, 256, 1), num_steps=5)
-        >>> equilibrium_network(layer)(torch.rand(5, 100)).shape
+        >>> network = equilibrium_network(EquilibriumAggregation(1, 8))
+        >>> network(torch.rand(5, 100)).shape
         torch.Size([5])
     """
     return MedianNetwork(nn.Identity(), layer, layer.out_channels, head_width)
