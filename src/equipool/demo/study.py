@@ -149,8 +149,8 @@ class Study:
     landscape: Landscape
 
 
-MakeProgress = Callable[[str], Progress]
-"""A display for the training of a network with this name."""
+MakeProgress = Callable[[str], Progress | bool]
+"""A display for the training of a network with this name; False for none."""
 
 
 def run_study(plan: Plan, make_progress: MakeProgress) -> Study:
@@ -177,24 +177,21 @@ def run_study(plan: Plan, make_progress: MakeProgress) -> Study:
 def compare_networks(plan: Plan, make_progress: MakeProgress) -> tuple[MedianNetwork, list[Result]]:
     """Train equilibrium first; then sum pooling for as many steps and, if the budget is in seconds,
     for as long."""
+    steps = plan.steps or affordable_steps(plan)
+    network, first = train(plan, EQUILIBRIUM, "", steps, make_progress)
     if plan.steps is not None:
-        network, first = train(plan, EQUILIBRIUM, "", plan.steps, make_progress)
-        return network, [first, train(plan, SUM, "", plan.steps, make_progress)[1]]
-    network, first = train(plan, EQUILIBRIUM, "", affordable_steps(plan, EQUILIBRIUM),
-                           make_progress)  # fmt: skip
-    _, second = train(plan, SUM, "same steps", first.steps, make_progress)
-    steps = affordable_steps(plan, SUM, second.seconds / second.steps)
-    _, third = train(plan, SUM, "same time", steps, make_progress)
+        return network, [first, train(plan, SUM, "", steps, make_progress)[1]]
+    _, second = train(plan, SUM, "same steps", steps, make_progress)
+    longer = max(1, round(first.seconds / second.seconds * steps))
+    _, third = train(plan, SUM, "same time", longer, make_progress)
     return network, [first, second, third]
 
 
-def affordable_steps(plan: Plan, method: str, seconds_per_step: float | None = None) -> int:
-    """How many steps fit into the plan's seconds, by the time of a short training."""
-    if seconds_per_step is None:
-        short = replace(plan, test_sets=1)
-        record = fit(short.task(method), short.config(TRIAL_STEPS), "cpu").record
-        seconds_per_step = record.training_seconds / TRIAL_STEPS
-    return max(1, round(plan.seconds / max(seconds_per_step, 1e-6)))
+def affordable_steps(plan: Plan) -> int:
+    """How many steps of equilibrium fit into the plan's seconds, by a short training."""
+    short = replace(plan, test_sets=1)
+    record = fit(short.task(EQUILIBRIUM), short.config(TRIAL_STEPS), "cpu").record
+    return max(1, round(plan.seconds / record.training_seconds * TRIAL_STEPS))
 
 
 def train(
