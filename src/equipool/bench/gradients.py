@@ -149,6 +149,7 @@ def run_plan(
 
 def make_jobs(plan: Plan, subjects: Subjects) -> Iterator[Job]:
     """All measurements of a plan. The solvers come last because they take longest."""
+    measured: Callable[[], Iterator[Any]]
     for size, state in product(plan.sizes, STATES):
         measured = partial(_quality, plan, subjects, state, size)
         yield Job("quality", f"quality: {state}, {size}", measured)
