@@ -80,18 +80,6 @@ def test_with_seconds_sum_pooling_gets_as_many_steps_and_then_as_many_seconds(mo
     ]
 
 
-def test_a_training_that_is_stopped_stops_the_demonstration(monkeypatch):
-    fit = study.fit
-
-    def stopped(task, config, device, progress=False):
-        fitted = fit(task, config, device, progress=progress)
-        return replace(fitted, record=replace(fitted.record, complete=False))
-
-    monkeypatch.setattr(study, "fit", stopped)
-    with pytest.raises(KeyboardInterrupt):
-        run_study(PLAN, silent)
-
-
 def test_paths_pass_through_the_layers_output_and_continue(network, sets):
     layer, x = network.aggregation, sets[0]
     paths = follow(layer, x, num_steps=7)

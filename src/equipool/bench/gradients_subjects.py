@@ -102,10 +102,7 @@ class Subjects:
         config = TrainingConfig(
             self.training_steps, guard_factor=None, aux_weight=0.0, chunk=50, capture=False
         )
-        fitted = fit(LayerTask(lambda: layer, MEDIAN), config, self.device)
-        if not fitted.record.complete:  # the user stopped it
-            raise KeyboardInterrupt
-        losses = fitted.history["loss"]
+        losses = fit(LayerTask(lambda: layer, MEDIAN), config, self.device).history["loss"]
         recipe = (
             f"{config.steps} steps of Adam at {config.learning_rate:g}, {MEDIAN.batch_size} sets "
             f"each, gradient norm clipped at {config.clip_norm:g}, unrolled, T = {TRAINED_STEPS}"

@@ -272,8 +272,6 @@ def measure(
     for seed in range(plan.seeds):
         task = LayerTask(lambda: option.layer(setting), replace(median, seed=seed))
         fitted = fit(task, option.config(setting, plan.steps), device)
-        if not fitted.record.complete:  # the user stopped it
-            raise KeyboardInterrupt
         solver: Any = fitted.network.get_submodule("aggregation.solver")
         losses.append(fitted.history["loss"].cpu())
         errors.append(fitted.record.metrics[MedianTask.monitor])
