@@ -66,8 +66,8 @@ def make_settling_layer(size: int, learning_rate: float = 0.05) -> EquilibriumAg
     torch.manual_seed(0)
     potential = ResNetPotential(1, size)
     for name, parameter in potential.linears.named_parameters():
-        if name.endswith("bias"):  # with zeros the energy is steep at small numbers
-            nn.init.normal_(parameter, std=0.3)
+        if name.endswith("bias"):  # with small biases the energy is steep at small numbers
+            nn.init.normal_(parameter, std=1.0)
     return EquilibriumAggregation(
         1,
         size,
