@@ -10,9 +10,9 @@ newest of each machine that has it, the CPU's first.
 
 from pathlib import Path
 
-from equipool.bench.gradients_plots import draw_quality
+from choosing_page import Records, draw_quality, newest, refresh
+
 from equipool.bench.gradients_record import read_gradient_record
-from equipool.bench.gradients_table import Records, newest, refresh
 
 FIGURES = Path(__file__).parent
 PAGE = FIGURES.parent / "measurements" / "gradients.md"

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from equipool import EquilibriumAggregation
 from equipool.environment import hardware, now, versions
+from equipool.experiments.median.data import held_out_sets
 from equipool.experiments.median.network import MedianNetwork
-from equipool.experiments.median.task import held_out_sets
 from equipool.experiments.registry import MedianTask
 from equipool.training.config import task_from_config
 from equipool.training.files import to_json, write_atomically

@@ -3,18 +3,17 @@ from dataclasses import replace
 import pytest
 import torch
 
-from equipool.bench.agreement import Judge, check_within, relative_error
+from equipool.bench.agreement import DisagreementError, Judge, check_within, relative_error
 from equipool.bench.cases import Case
-from equipool.bench.outcome import Agreement, DisagreementError
-from equipool.bench.paths import PATHS
-from equipool.bench.readouts import Readout, make_layer
+from equipool.bench.paths import PATHS, Readout, by_ptr, make_layer
+from equipool.bench.record import Agreement
 
 CPU = torch.device("cpu")
 CASE = Case(sets=4, elements=5, in_channels=3, out_channels=4, hidden=(7, 5, 3), num_steps=4)
 EXACT = Agreement(0.0, 0.0, 0.0, "layer.weight", 0.0, sets=4, elements=20)
 
 
-@pytest.mark.parametrize("name", ["reference", "faithful", "torch"])
+@pytest.mark.parametrize("name", ["reference", "equipool-autograd", "equipool"])
 def test_our_paths_agree(name):
     errors = Judge(CASE, CPU).judge(PATHS[name], "float32")
     assert 0 < errors.output < 1e-5
@@ -24,24 +23,18 @@ def test_our_paths_agree(name):
 
 def test_bf16_is_measured_and_coarser():
     wide = replace(CASE, in_channels=32, out_channels=32, hidden=(64, 32, 32))
-    assert 1e-4 < Judge(wide, CPU).judge(PATHS["torch"], "bf16").output < 5e-2
+    assert 1e-4 < Judge(wide, CPU).judge(PATHS["equipool"], "bf16").output < 5e-2
 
 
-class Wrong(Readout):
-    """The layer, changed a little: in its output, or in the gradient of one thing."""
+def wrong(what):
+    """The layer, changed a little: in its output, or in the gradient of the elements."""
 
-    def __init__(self, what: str) -> None:
-        super().__init__()
-        self.layer = make_layer(CASE)
-        self.what = what
+    def call(layer, x, batch):
+        y = by_ptr(layer, Scaled.apply(x) if what == "x" else x, batch)
+        changed = what == "output" or (what == "inference" and not torch.is_grad_enabled())
+        return 1.001 * y if changed else y
 
-    def forward(self, x, batch):
-        if self.what == "x":
-            x = Scaled.apply(x)
-        y = self.layer(x, ptr=batch.ptr)
-        if self.what == "inference" and not torch.is_grad_enabled():
-            return 1.001 * y
-        return 1.001 * y if self.what == "output" else y
+    return Readout(make_layer(CASE), call)
 
 
 class Scaled(torch.autograd.Function):
@@ -58,26 +51,22 @@ class Scaled(torch.autograd.Function):
     ("what", "named"), [("output", "output"), ("inference", "output"), ("x", "gradient by x")]
 )
 def test_a_wrong_path_is_refused_by_name(what, named):
-    wrong = replace(PATHS["torch"], name="broken", build=lambda case, batch: Wrong(what))
+    path = replace(PATHS["equipool"], name="broken", build=lambda case: wrong(what))
     with pytest.raises(DisagreementError, match=f"broken in float32 is not timed: its {named}"):
-        Judge(CASE, CPU).judge(wrong, "float32")
+        Judge(CASE, CPU).judge(path, "float32")
 
 
-class FrozenMomentum(Readout):
+def frozen_momentum(layer, x, batch):
     """The layer with the right output, and no gradient by its momentum."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = make_layer(CASE)
-
-    def forward(self, x, batch):
-        (name,) = [name for name, _ in self.layer.named_parameters() if "momentum" in name]
-        detached = {name: self.layer.get_parameter(name).detach()}
-        return torch.func.functional_call(self.layer, detached, (x,), {"ptr": batch.ptr})
+    (name,) = [name for name, _ in layer.named_parameters() if "momentum" in name]
+    detached = {name: layer.get_parameter(name).detach()}
+    return torch.func.functional_call(layer, detached, (x,), {"ptr": batch.ptr})
 
 
 def test_a_missing_gradient_of_one_number_is_noticed():
-    frozen = replace(PATHS["torch"], build=lambda case, batch: FrozenMomentum())
+    frozen = replace(
+        PATHS["equipool"], build=lambda case: Readout(make_layer(CASE), frozen_momentum)
+    )
     with pytest.raises(DisagreementError, match="gradient by the parameters"):
         Judge(CASE, CPU).judge(frozen, "float32")
 
@@ -94,12 +83,12 @@ def test_a_missing_gradient_of_one_number_is_noticed():
 )
 def test_what_is_beyond_its_tolerance_is_named(errors, named):
     with pytest.raises(DisagreementError, match=named):
-        check_within("torch", "float32", replace(EXACT, **errors))
+        check_within("equipool", "float32", replace(EXACT, **errors))
 
 
 def test_what_is_within_passes():
-    check_within("torch", "float32", replace(EXACT, output=9e-6, x_gradient=9e-5))
-    check_within("torch", "bf16", replace(EXACT, output=4e-2))
+    check_within("equipool", "float32", replace(EXACT, output=9e-6, x_gradient=9e-5))
+    check_within("equipool", "bf16", replace(EXACT, output=4e-2))
 
 
 def test_errors_are_relative_to_all_that_is_expected():
@@ -109,7 +98,7 @@ def test_errors_are_relative_to_all_that_is_expected():
 
 def test_networks_are_judged_by_the_layer_inside_them():
     judge = Judge(replace(CASE, workload="median"), CPU)
-    assert judge.judge(PATHS["torch"], "float32").output < 1e-5
+    assert judge.judge(PATHS["equipool"], "float32").output < 1e-5
 
 
 def test_the_same_weights_in_every_form():

@@ -1,35 +1,31 @@
-"""The numbers on the page about performance are those of the records."""
+"""The numbers on the pages about performance and stability are those of the records."""
 
+import importlib
 import json
-from pathlib import Path
+import sys
 
 import pytest
 
-from equipool.bench.record import read_record
-from equipool.bench.table import markdown
-
-ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
-RECORDS = ROOT / "benchmarks" / "records"
+from python_blocks import ROOT
 
 
-@pytest.mark.parametrize(
-    ("name", "mode"),
-    [
-        ("cpu-quick", "training"),
-        ("cpu-quick", "inference"),
-        ("cpu-elements", "training"),
-        ("h200-layer", "training"),
-        ("h200-steps", "training"),
-        ("h200-gin", "training"),
-        ("h200-median", "training"),
-    ],
-)
-def test_tables_are_those_of_the_records(name, mode):
-    assert markdown(read_record(RECORDS / f"{name}.json"), mode) in PAGE
+@pytest.fixture(scope="module")
+def script():
+    sys.path.insert(0, str(ROOT / "docs" / "figures"))
+    yield importlib.import_module("performance")
+    sys.path.remove(str(ROOT / "docs" / "figures"))
+    sys.modules.pop("performance")
+
+
+@pytest.mark.parametrize("page", ["performance.md", "stability.md"])
+def test_tables_are_those_of_the_records(script, page):
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    assert script.BLOCK.search(text)
+    assert script.refresh(text) == text, "run: python docs/figures/performance.py"
 
 
 def test_profile_is_that_of_the_record():
+    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
     profile = json.loads(
         (ROOT / "benchmarks" / "profiles" / "h200.json").read_text(encoding="utf-8")
     )
@@ -39,4 +35,4 @@ def test_profile_is_that_of_the_record():
         cells = [f"{spent[name] / 1000:.2f}" for name in names]
         rest = sum(spent.values()) - sum(spent[name] for name in names)
         line = f"| {row['sets']:,} | {row['precision']} | {' | '.join(cells)} | {rest / 1000:.2f} |"
-        assert line in PAGE
+        assert line in page

@@ -1,3 +1,5 @@
+"""The demonstration as a user meets it."""
+
 import base64
 import re
 import struct
@@ -5,139 +7,155 @@ import struct
 import pytest
 import torch
 
-from equipool.demo.__main__ import main
-from equipool.demo.models import Sizes
+from equipool import extras
+from equipool.demo.__main__ import NEEDED, main
+from equipool.demo.page import about_curves, about_energy, about_landscape, rows, show
 from equipool.demo.pictures import bin_means
-from equipool.demo.show import show
-from equipool.demo.study import PURPOSES, Plan, run_study, seed_for
-from equipool.demo.task import sample_sets
-from equipool.demo.train import Recipe
+from equipool.demo.study import Landscape, Paths, Plan, Result
 
-PLAN = Plan(
-    steps=3,
-    sizes=Sizes(width=8, channels=3, potential_outputs=2, inner_steps=2, head_width=8),
-    recipe=Recipe(batch_size=4),
-    num_test_sets=20,
-    num_path_sets=10,
-    inner_steps_shown=6,
-    grid=7,
-)
+SMALL = {
+    "width": 8, "channels": 4, "inner_steps": 2, "batch_size": 4, "set_size": 10, "test_sets": 20,
+    "path_sets": 10, "inner_steps_shown": 6, "grid": 7,
+}  # fmt: skip
 PICTURES = ("learning-curves.png", "energy.png", "landscape.png")
 
 
-def plan(**changes):
-    return Plan(**{**PLAN.__dict__, **changes})
-
-
-def ignore(name, done, history):
-    pass
-
-
-def errors(plan):
-    return [result.error for result in run_study(plan, ignore).results]
-
-
 @pytest.fixture(scope="module")
-def shown(tmp_path_factory):
-    """The page and the pictures of a short run."""
-    page = show(PLAN, tmp_path_factory.mktemp("demo") / "new" / "folder")
-    return page, page.read_text(encoding="utf-8")
+def page(tmp_path_factory):
+    """The page of a short run, in a new folder."""
+    return show(Plan(steps=3, **SMALL), tmp_path_factory.mktemp("demo") / "new" / "folder")
 
 
-def test_the_command_writes_pictures_and_page(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("equipool.demo.study.Plan", lambda **given: plan(**given))
-    assert main(["--steps", "2", "--seed", "1", "--out", str(tmp_path)]) == 0
-    printed = capsys.readouterr().out
-    assert str(tmp_path / "index.html") in printed
-    for expected in ("equilibrium", "sum pooling", "test MSE"):
-        assert expected in printed
-    assert sorted(file.name for file in tmp_path.iterdir()) == sorted((*PICTURES, "index.html"))
+def text_of(page):
+    return " ".join(re.sub(r"<[^>]*>", " ", page.read_text(encoding="utf-8")).split())
 
 
-def test_a_seed_gives_the_same_errors_and_another_seed_others():
-    first, again, other = errors(PLAN), errors(PLAN), errors(plan(seed=1))
-    assert first == again
-    assert all(a != b for a, b in zip(first, other, strict=True))
+class TestCommand:
+    def test_writes_pictures_and_page(self, tmp_path, capsys, monkeypatch):
+        monkeypatch.setattr("equipool.demo.study.Plan", lambda **given: Plan(**given, **SMALL))
+        assert main(["--steps", "2", "--seed", "1", "--out", str(tmp_path)]) == 0
+        printed = capsys.readouterr().out
+        assert str(tmp_path / "index.html") in printed.replace("\n", "")
+        assert "equilibrium" in printed
+        assert "sum pooling" in printed
+        assert sorted(file.name for file in tmp_path.iterdir()) == sorted((*PICTURES, "index.html"))
+
+    def test_can_be_stopped(self, tmp_path, capsys, monkeypatch):
+        def stopped(plan, out):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("equipool.demo.page.show", stopped)
+        assert main(["--out", str(tmp_path)]) == 130
+        assert "stopped" in capsys.readouterr().err
+
+    @pytest.mark.parametrize(
+        ("absent", "expected"),
+        [
+            ({"rich"}, 'needs rich. Run: pip install "equipool[cli]"'),
+            ({"matplotlib"}, 'needs matplotlib. Run: pip install "equipool[report]"'),
+            ({"jinja2", "rich"}, 'needs jinja2 and rich. Run: pip install "equipool[report,cli]"'),
+        ],
+    )
+    def test_names_missing_extras(self, absent, expected, monkeypatch, capsys, tmp_path):
+        monkeypatch.setattr(extras, "find_spec", lambda name: None if name in absent else object())
+        assert main(["--out", str(tmp_path / "out")]) == 1
+        assert expected in capsys.readouterr().err
+        assert not (tmp_path / "out").exists()
+
+    def test_nothing_is_missing_here(self):
+        assert extras.advice("The demonstration", NEEDED) is None
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [["--steps", "0"], ["--seconds", "0"], ["--seconds", "nan"],
+         ["--steps", "2", "--seconds", "2"]],
+    )  # fmt: skip
+    def test_bad_budgets_are_refused(self, arguments, capsys):
+        with pytest.raises(SystemExit):
+            main(arguments)
+        assert arguments[0] in capsys.readouterr().err
 
 
-def test_every_purpose_of_every_seed_draws_its_own_numbers():
-    drawn = {seed_for(seed, purpose) for seed in range(5) for purpose in PURPOSES}
-    assert len(drawn) == 5 * len(PURPOSES)
+class TestPage:
+    def test_stands_alone(self, page):
+        html = page.read_text(encoding="utf-8")
+        sources = re.findall(r'(?:src|href)="([^"]*)"', html)
+        assert len(sources) == 3
+        assert all(source.startswith("data:image/png;base64,") for source in sources)
+        assert not re.search(r"https?://|url\(|@import", html)
+
+    def test_holds_the_pictures_that_were_written(self, page):
+        html = page.read_text(encoding="utf-8")
+        embedded = [base64.b64decode(data) for data in re.findall(r"base64,([^\"]*)", html)]
+        assert embedded == [(page.parent / name).read_bytes() for name in PICTURES]
+        for picture in embedded:
+            assert picture[:8] == b"\x89PNG\r\n\x1a\n"
+            assert min(struct.unpack(">II", picture[16:24])) > 400
+
+    def test_has_the_results_and_the_settings(self, page):
+        text = text_of(page)
+        assert "trained for 3 steps" in text
+        assert "seed 0" in text
+        assert f"torch {torch.__version__}" in text
+        assert len(re.findall(r"\d\.\d\de-\d\d", text)) == 2  # the two test errors
 
 
-def test_test_sets_are_not_those_trained_on(monkeypatch):
-    states = []
-
-    def watched(num_sets, generator):
-        states.append((num_sets, generator.initial_seed()))
-        return sample_sets(num_sets, generator)
-
-    monkeypatch.setattr("equipool.demo.study.sample_sets", watched)
-    monkeypatch.setattr("equipool.demo.train.sample_sets", watched)
-    run_study(PLAN, ignore)
-    trained = {seed for num_sets, seed in states if num_sets == PLAN.recipe.batch_size}
-    tested = {seed for num_sets, seed in states if num_sets == PLAN.num_test_sets}
-    assert len(trained) == len(tested) == 1  # both networks see the same sets
-    assert trained != tested
+def result(method, error, steps=100, seconds=10.0, condition=""):
+    return Result(method, condition, 1234, torch.ones(steps), seconds, error)
 
 
-def test_steps_are_the_same_for_both_networks():
-    results = run_study(PLAN, ignore).results
-    assert [result.steps for result in results] == [3, 3]
+class TestSentences:
+    def test_name_the_lower_error_whichever_it_is(self):
+        ours = about_curves([result("equilibrium", 1e-4), result("sum pooling", 3e-4)])
+        theirs = about_curves([result("equilibrium", 3e-4), result("sum pooling", 1e-4)])
+        assert "error of equilibrium is 3.0 times lower than that of sum pooling" in ours
+        assert "error of sum pooling is 3.0 times lower than that of equilibrium" in theirs
 
+    @pytest.mark.parametrize("error", [1.05e-4, 0.96e-4])
+    def test_call_nearly_equal_errors_the_same(self, error):
+        text = about_curves([result("equilibrium", 1e-4), result("sum pooling", error)])
+        assert "about the same" in text
+        assert "lower" not in text
 
-def test_with_seconds_sum_pooling_gets_as_many_steps_and_then_as_many_seconds():
-    results = run_study(plan(steps=None, seconds=0.2), ignore).results
-    equilibrium, same_steps, same_seconds = results
-    assert same_steps.steps == equilibrium.steps
-    assert equilibrium.seconds >= 0.2
-    assert same_seconds.seconds >= 0.2
+    def test_an_error_that_is_not_finite_wins_nothing(self):
+        text = about_curves([result("equilibrium", float("nan")), result("sum pooling", 1e-4)])
+        assert "not finite" in text
+        assert "lower" not in text
 
+    def test_tell_steps_from_seconds(self):
+        same_steps = result("sum", 2e-4, 100, 4.0, "same steps")
+        same_time = result("sum", 5e-5, 500, 10.0, "same time")
+        text = about_curves([result("equilibrium", 1e-4), same_steps, same_time])
+        assert "After 100 steps each" in text
+        assert "100 and 500 steps" in text
+        assert "5.0 times as long" in text
 
-def test_progress_is_reported_for_each_network():
-    heard = []
-    run_study(PLAN, lambda name, done, history: heard.append((name, round(done, 2))))
-    thirds = (0.33, 0.67, 1.0)
-    assert heard == [(name, done) for name in ("equilibrium", "sum pooling") for done in thirds]
+    def test_ratios_are_to_the_first_network(self):
+        found = rows([result("equilibrium", 2e-4), result("sum", 3e-4, condition="same steps")])
+        assert [row[-1] for row in found] == ["1.00", "1.50"]
+        assert found[1][0] == "sum (same steps)"
 
-
-def test_the_page_stands_alone(shown):
-    _, html = shown
-    sources = re.findall(r'(?:src|href)="([^"]*)"', html)
-    assert len(sources) == 3
-    assert all(source.startswith("data:image/png;base64,") for source in sources)
-    assert not re.search(r"https?://|url\(|@import", html)
-
-
-def test_the_page_holds_the_pictures_that_were_written(shown):
-    page, html = shown
-    embedded = [base64.b64decode(data) for data in re.findall(r"base64,([^\"]*)", html)]
-    assert embedded == [(page.parent / name).read_bytes() for name in PICTURES]
-    for picture in embedded:
-        assert picture[:8] == b"\x89PNG\r\n\x1a\n"
-        assert min(struct.unpack(">II", picture[16:24])) > 400
-
-
-def test_the_page_tells_what_was_measured(shown):
-    _, html = shown
-    text = " ".join(re.sub(r"<[^>]*>", " ", html).split())
-    for result in run_study(PLAN, ignore).results:
-        assert f"{result.parameters:,} 3" in text
-        assert f"{result.error:.2e}" in text
-    for expected in ("Both were trained for 3 steps", "seed 0", f"torch {torch.__version__}"):
+    @pytest.mark.parametrize(
+        ("last", "expected"),
+        [(4.0, "worse"), (0.25, "better"), (1.05, "as good"), (float("nan"), "not finite"),
+         (float("inf"), "not finite")],
+    )  # fmt: skip
+    def test_tell_what_a_longer_search_does(self, last, expected):
+        energy = torch.tensor([[3.0, 3, 3], [2, 2, 4], [1, 5, 5]])
+        text = about_energy(Paths(1, torch.zeros(3, 3, 2), energy), torch.tensor([9.0, 1, last]))
         assert expected in text
+        assert "in 2 of 3 sets, and from there to step 2 in 1 of them" in text
 
-
-def test_the_page_says_how_seconds_were_shared(tmp_path):
-    html = show(plan(steps=None, seconds=0.1), tmp_path).read_text(encoding="utf-8")
-    assert "Both were given 0.1 seconds of training" in " ".join(html.split())
+    def test_tell_the_share_of_the_path_in_the_plane(self):
+        none = torch.zeros(1)
+        assert "97.6%" in about_landscape(Landscape(none, none, none, none, 5, 0.976))
 
 
 @pytest.mark.parametrize(("count", "bins"), [(1, 1), (3, 3), (40, 5), (103, 5)])
 def test_bins_cover_the_whole_series(count, bins):
-    values = torch.rand(count).tolist()
+    values = torch.rand(count)
     ends, means = bin_means(values, 5)
     assert len(ends) == bins
     assert ends[-1] == count
     sizes = torch.diff(ends, prepend=torch.zeros(1))
-    assert (means * sizes).sum().item() == pytest.approx(sum(values))
+    assert (means * sizes).sum().item() == pytest.approx(values.double().sum().item())

@@ -8,50 +8,51 @@ import torch
 from torch import Tensor
 
 from equipool.bench.cases import Batch, Case, Mode, Precision, first_sets, make_batch
-from equipool.bench.outcome import Agreement, DisagreementError
-from equipool.bench.paths import Path
-from equipool.bench.readouts import Layer, make_layer
+from equipool.bench.paths import Path, Readout, by_ptr, make_layer
+from equipool.bench.record import Agreement
 from equipool.bench.steps import LayerStep
 
 MAX_SETS = 16
 MAX_ELEMENTS = 4096
 
-# Relative errors allowed of the output and of the gradients.
+# Largest relative errors of the output and of the gradients.
 TOLERANCES: dict[Precision, tuple[float, float]] = {
     "float32": (1e-5, 1e-4),
     "tf32": (5e-3, 5e-3),
     "bf16": (5e-2, 5e-2),
 }
 
-
-# A number such as the step size is lost among a million weights, so each parameter is looked at by
-# itself as well; sums that cancel make the error of a single one larger.
+# A single number such as the step size is lost among a million weights, so each parameter is also
+# checked by itself. Cancellation makes the error of a single one larger.
 SINGLE_PARAMETER = 10
 
 
-class Judge:
-    """Compares the paths of a case with the layer in float64 by automatic differentiation.
+class DisagreementError(Exception):
+    """A path computes wrong numbers, so its time would be meaningless."""
 
-    It does so on the first sets of the batch: the output of a set does not depend on those beside
-    it, and the reference in full would not fit.
+
+class Judge:
+    """Compares the paths of a case with the layer in float64, differentiated automatically.
+
+    It uses the first sets of the batch: the output of a set does not depend on the others, and the
+    reference for the whole batch would not fit in memory.
     """
 
     def __init__(self, case: Case, device: torch.device) -> None:
-        # Of a network the layer inside it is judged, on elements of its own.
+        # For a network, the layer inside it is judged, on elements of its own.
         self.case = dataclasses.replace(case, workload="layer")
         self.device = device
         self.batch = first_sets(make_batch(self.case, device), MAX_SETS, MAX_ELEMENTS)
         self._reference: LayerStep | None = None
-        self._verdicts: dict[tuple[str, Precision], Agreement] = {}
+        self._found: dict[tuple[str, Precision], Agreement] = {}
 
     def judge(self, path: Path, precision: Precision) -> Agreement:
-        """The path's errors; raises `DisagreementError` where they are too large."""
+        """The path's errors; raises `DisagreementError` if they are too large."""
         key = (path.name, precision)
-        if key not in self._verdicts:
-            self._verdicts[key] = self._compare(path, precision)
-        verdict = self._verdicts[key]
-        check_within(path.name, precision, verdict)
-        return verdict
+        if key not in self._found:
+            self._found[key] = self._compare(path, precision)
+        check_within(path.name, precision, self._found[key])
+        return self._found[key]
 
     def _compare(self, path: Path, precision: Precision) -> Agreement:
         expected = self.reference()
@@ -75,20 +76,24 @@ class Judge:
         )
 
     def _run(self, path: Path, mode: Mode, precision: Precision) -> LayerStep:
-        readout = path.build(self.case, self.batch).to(self.device)
+        readout = path.build(self.case).to(self.device)
         step = LayerStep(readout, self.batch, mode, precision, path.kernels)
         prepared = path.prepare(step)
         prepared()
         if self.device.type == "cuda":
-            torch.cuda.synchronize()  # before a captured step goes, and its graph with it
+            torch.cuda.synchronize()  # before a captured step and its graph are freed
         return step
 
     def reference(self) -> LayerStep:
         """The right answer."""
         if self._reference is None:
-            readout = Layer(make_layer(self.case, factored=False)).to(self.device, torch.float64)
+            readout = Readout(make_layer(self.case, factored=False), by_ptr)
             self._reference = LayerStep(
-                readout, _in_float64(self.batch), "training", "float32", use_kernels=False
+                readout.to(self.device, torch.float64),
+                _in_float64(self.batch),
+                "training",
+                "float32",
+                use_kernels=False,
             )
             self._reference()
         return self._reference
@@ -107,15 +112,15 @@ def check_within(path: str, precision: Precision, errors: Agreement) -> None:
             SINGLE_PARAMETER * gradient,
         ),
     ):
-        if not error <= tolerance:  # NaN is too large as well
+        if not error <= tolerance:  # also refuses NaN
             raise DisagreementError(
                 f"{path} in {precision} is not timed: its {name} differs from the float64 "
-                f"reference by {error:.1e} relative, {tolerance:.0e} is allowed"
+                f"reference by {error:.1e} relative, at most {tolerance:.0e} is allowed"
             )
 
 
 def relative_error(found: list[Tensor | None], expected: list[Tensor | None]) -> float:
-    """Frobenius norm of the difference over that of what is expected.
+    """Frobenius norm of the difference over that of the expected tensors.
 
     Example:
         >>> relative_error([torch.tensor([3.0, 4.5])], [torch.tensor([3.0, 4.0])])

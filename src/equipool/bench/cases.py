@@ -1,4 +1,4 @@
-"""What is pooled: sizes, and the batch of random sets that goes with them."""
+"""The sizes of a measurement, and a batch of random sets of these sizes."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class Case:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Sets side by side, in every form that one of the paths asks for. What is known of their
-    sizes is known on the host, so that no path has to wait for the device to learn it."""
+    """Sets side by side, in every form that a path may need. Their sizes are known on the host, so
+    no path has to wait for the device."""
 
     x: Tensor  # [N, C]
-    index: Tensor  # [N], ascending
+    index: Tensor  # [N], sorted
     ptr: Tensor  # [B + 1]
-    upstream: Tensor  # [B, K] the loss's derivative by the output
+    upstream: Tensor  # [B, K] derivative of the loss by the output
     sizes: tuple[int, ...]
 
     @property
@@ -80,8 +80,8 @@ def make_batch(case: Case, device: torch.device, seed: int = 0) -> Batch:
 
 
 def first_sets(batch: Batch, max_sets: int, max_elements: int) -> Batch:
-    """The first sets of a batch, as a batch of their own. If even the first one has too many
-    elements, it is cut."""
+    """The first sets of a batch, as a batch of their own. A first set with too many elements is
+    cut."""
     sizes: list[int] = []
     for size in batch.sizes[:max_sets]:
         if sizes and sum(sizes) + size > max_elements:

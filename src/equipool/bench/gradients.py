@@ -1,16 +1,18 @@
-"""`equipool bench gradients`: how true and how dear each way to differentiate is, and how fast each
-solver."""
+"""`equipool bench gradients`: accuracy and cost of each differentiation method, and the speed of
+each solver."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
 from equipool.bench.gradients_measures import (
     measure_backward,
@@ -19,14 +21,26 @@ from equipool.bench.gradients_measures import (
     measure_solvers,
     measure_stopping,
 )
-from equipool.bench.gradients_record import PARTS, GradientRecord, Part
+from equipool.bench.gradients_record import (
+    PARTS,
+    Backward,
+    Cost,
+    GradientRecord,
+    Part,
+    Quality,
+    Solve,
+    Stopping,
+)
 from equipool.bench.gradients_subjects import STATES, State, Subjects, make_settling_layer
-from equipool.bench.run import now
+from equipool.bench.record import Timing
+from equipool.bench.terminal import MEBIBYTE, number, progress_bar
 from equipool.bench.timing import Budget, release_memory
-from equipool.environment import hardware, versions
+from equipool.environment import hardware, now, versions
 
 FAR = 400
-TIMED: tuple[State, ...] = ("trained", "convex")  # an untrained layer costs what a trained one does
+HIDDEN = ("task", "recipe")  # of the trainings, the same in all rows
+SETTLING = "residual network, strong regulariser"
+TIMED: tuple[State, ...] = ("trained", "convex")  # untrained layers cost as much as trained ones
 
 
 class CostCase(NamedTuple):
@@ -38,12 +52,12 @@ class CostCase(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is measured."""
+    """What to measure."""
 
     sizes: tuple[int, ...]
     num_steps: tuple[int, ...]
     far_sizes: tuple[int, ...]
-    """Sizes whose gradients are compared after `FAR` steps, too, where most sets converge."""
+    """Sizes whose gradients are also compared after `FAR` steps, where most sets converge."""
 
     sets: int
     training_steps: int
@@ -94,15 +108,16 @@ QUICK = Plan(
 
 
 class Job(NamedTuple):
-    """A piece of the run."""
+    """One measurement."""
 
     part: Part
     description: str
-    run: Callable[[GradientRecord], None]
+    measured: Callable[[], Iterator[Any]]
+    """The rows of the part."""
 
 
 def plan_for(device: torch.device, quick: bool) -> Plan:
-    """What is affordable on a device."""
+    """The plan for a device."""
     return QUICK if quick else (CUDA if device.type == "cuda" else CPU)
 
 
@@ -115,101 +130,97 @@ def run_plan(
     out: Path | None = None,
     parts: Collection[Part] = PARTS,
 ) -> GradientRecord:
-    """Go through some parts of a plan with a progress bar. What has been measured is written to
-    `out` at once, so that a run which is cut off leaves a record, too."""
+    """Measure some parts of a plan with a progress bar. The record is written to `out` after every
+    measurement, so that an interrupted run leaves one, too."""
     record = GradientRecord(command, now(), commit, versions(), hardware(device))
     subjects = Subjects(device, plan.training_steps)
     jobs = [job for job in make_jobs(plan, subjects) if job.part in parts]
-    columns = (TextColumn("{task.description:<40}"), BarColumn(), MofNCompleteColumn(),
-               TimeElapsedColumn())  # fmt: skip
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("", total=len(jobs))
+    with progress_bar(console, len(jobs)) as advance:
         for job in jobs:
-            progress.update(task, description=job.description)
+            advance(job.description)
             release_memory(device)
-            job.run(record)
+            getattr(record, job.part).extend(job.measured())
             record.training[:] = subjects.trainings
             if out is not None:
                 record.write(out)
-            progress.advance(task)
+            advance(steps=1)
     return record
 
 
 def make_jobs(plan: Plan, subjects: Subjects) -> Iterator[Job]:
-    """All parts of a plan. The solvers come last, as they take the longest of what is shown."""
-    for size in plan.sizes:
-        for state in STATES:
-            run = _quality(plan, subjects, state, size)
-            yield Job("quality", f"quality: {state}, {size}", run)
-    yield Job("stopping", "early stopping", _stopping(plan, subjects.device))
+    """All measurements of a plan. The solvers come last because they take longest."""
+    measured: Callable[[], Iterator[Any]]
+    for size, state in product(plan.sizes, STATES):
+        measured = partial(_quality, plan, subjects, state, size)
+        yield Job("quality", f"quality: {state}, {size}", measured)
+    yield Job("stopping", "early stopping", partial(_stopping, plan, subjects.device))
     for case in plan.cost_cases:
-        yield from _backward_jobs(plan, subjects, case)
-    for case in plan.cost_cases:
-        for state in TIMED:
-            yield Job("cost", f"cost: {state}, {case.size}", _cost(plan, subjects, state, case))
-    for size in plan.solver_sizes:
-        for state in STATES:
-            run = _solvers(plan, subjects, state, size)
-            yield Job("solvers", f"solvers: {state}, {size}", run)
+        for convex, name in ((True, "convex, trained"), (False, SETTLING)):
+            measured = partial(_backward, plan, subjects, case, name, convex)
+            yield Job("backward", f"implicit: {name}, {case.size}", measured)
+    for case, state in product(plan.cost_cases, TIMED):
+        yield Job(
+            "cost", f"cost: {state}, {case.size}", partial(_cost, plan, subjects, state, case)
+        )
+    for size, state in product(plan.solver_sizes, STATES):
+        measured = partial(_solvers, plan, subjects, state, size)
+        yield Job("solvers", f"solvers: {state}, {size}", measured)
 
 
-def _quality(
-    plan: Plan, subjects: Subjects, state: State, size: int
-) -> Callable[[GradientRecord], None]:
-    def run(record: GradientRecord) -> None:
-        layer = subjects(state, size)
-        for layer.num_steps in (*plan.num_steps, *[FAR] * (size in plan.far_sizes)):
-            record.quality.extend(measure_quality(layer, state, plan.sets, subjects.device))
-
-    return run
+def _quality(plan: Plan, subjects: Subjects, state: State, size: int) -> Iterator[Quality]:
+    layer = subjects(state, size)
+    for layer.num_steps in (*plan.num_steps, *[FAR] * (size in plan.far_sizes)):
+        yield from measure_quality(layer, state, plan.sets, subjects.device)
 
 
-def _solvers(
-    plan: Plan, subjects: Subjects, state: State, size: int
-) -> Callable[[GradientRecord], None]:
-    def run(record: GradientRecord) -> None:
-        found = measure_solvers(
-            subjects(state, size), state, plan.sets, plan.max_steps, subjects.device,
-            plan.solver_repeats,
-        )  # fmt: skip
-        record.solvers.extend(found)
-
-    return run
-
-
-def _stopping(plan: Plan, device: torch.device) -> Callable[[GradientRecord], None]:
+def _stopping(plan: Plan, device: torch.device) -> Iterator[Stopping]:
     sets, size = plan.stopping
-
-    def run(record: GradientRecord) -> None:
-        layer = make_settling_layer(size, learning_rate=0.025).to(device)
-        record.stopping.append(measure_stopping(layer, sets, device, plan.budget))
-
-    return run
+    layer = make_settling_layer(size, learning_rate=0.025).to(device)
+    yield measure_stopping(layer, sets, device, plan.budget)
 
 
-def _backward_jobs(plan: Plan, subjects: Subjects, case: CostCase) -> Iterator[Job]:
-    def convex(record: GradientRecord) -> None:
-        layer = subjects("convex", size)
-        record.backward.append(measure_backward("convex, trained", layer, sets, device, budget))
-
-    def settling(record: GradientRecord) -> None:
-        layer = make_settling_layer(size).to(device)
-        name = "residual network, strong regulariser"
-        record.backward.append(measure_backward(name, layer, sets, device, budget))
-
-    sets, size = case
-    device, budget = subjects.device, plan.budget
-    yield Job("backward", f"implicit: convex, {size}", convex)
-    yield Job("backward", f"implicit: residual network, {size}", settling)
+def _backward(
+    plan: Plan, subjects: Subjects, case: CostCase, name: str, convex: bool
+) -> Iterator[Backward]:
+    layer = subjects("convex", case.size) if convex else make_settling_layer(case.size)
+    device = subjects.device
+    yield measure_backward(name, layer.to(device), case.sets, device, plan.budget)
 
 
-def _cost(
-    plan: Plan, subjects: Subjects, state: State, case: CostCase
-) -> Callable[[GradientRecord], None]:
-    def run(record: GradientRecord) -> None:
-        layer = subjects(state, case.size)
-        for layer.num_steps in plan.cost_steps:
-            found = measure_cost(layer, state, case.sets, subjects.device, plan.budget)
-            record.cost.extend(found)
+def _cost(plan: Plan, subjects: Subjects, state: State, case: CostCase) -> Iterator[Cost]:
+    layer = subjects(state, case.size)
+    for layer.num_steps in plan.cost_steps:
+        yield from measure_cost(layer, state, case.sets, subjects.device, plan.budget)
 
-    return run
+
+def _solvers(plan: Plan, subjects: Subjects, state: State, size: int) -> Iterator[Solve]:
+    return measure_solvers(
+        subjects(state, size), state, plan.sets, plan.max_steps, subjects.device,
+        plan.solver_repeats,
+    )  # fmt: skip
+
+
+def tables(record: GradientRecord) -> Iterator[Table]:
+    """A table for each part that the record has rows of, with a column for each number."""
+    for part in ("training", *PARTS):
+        rows: list[Any] = getattr(record, part)
+        if rows:
+            names = [field.name for field in fields(rows[0]) if field.name not in HIDDEN]
+            table = Table(*map(_heading, names), title=part, title_justify="left")
+            for row in rows:
+                table.add_row(*(_cell(name, getattr(row, name)) for name in names))
+            yield table
+
+
+def _heading(name: str) -> str:
+    return name.replace("_bytes", " MiB").replace("way", "method").replace("_", " ")
+
+
+def _cell(name: str, value: object) -> str:
+    if isinstance(value, Timing):
+        return f"{number(value.median)} ms"
+    if name.endswith("_bytes") and isinstance(value, int):
+        return number(value / MEBIBYTE)
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    return "-" if value is None else str(value)

@@ -1,4 +1,4 @@
-"""The measurements of `equipool bench gradients`, one function each."""
+"""The measurements of `equipool bench gradients`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from equipool import EquilibriumAggregation
 from equipool.bench.gradients_record import Backward, Cost, Quality, Solve, Stopping, finite
 from equipool.bench.gradients_subjects import State, make_examples
-from equipool.bench.outcome import Timing
+from equipool.bench.record import Timing
 from equipool.bench.timing import Budget, release_memory, summarize
 from equipool.comparison.agreement import agreement
 from equipool.comparison.compare import exact_gradient, usual_ways, with_way
@@ -42,7 +42,7 @@ EVALUATION_SEED = 5
 def measure_quality(
     layer: EquilibriumAggregation, state: State, sets: int, device: torch.device
 ) -> Iterator[Quality]:
-    """Each way against the exact gradient, at the layer's number of steps."""
+    """Each method compared with the exact gradient, at the layer's number of steps."""
     batch = make_examples(sets, EVALUATION_SEED, device).batch
     upstream = _upstream(batch, layer)
     exact = exact_gradient(layer, batch, upstream)
@@ -60,7 +60,7 @@ def measure_quality(
 def measure_cost(
     layer: EquilibriumAggregation, state: State, sets: int, device: torch.device, budget: Budget
 ) -> Iterator[Cost]:
-    """Time and memory of a training step in each way, at the layer's number of steps."""
+    """Time and memory of a training step with each method, at the layer's number of steps."""
     batch = make_examples(sets, EVALUATION_SEED, device).batch
     upstream = _upstream(batch, layer)
     ways = usual_ways(layer).items()
@@ -88,7 +88,7 @@ def measure_backward(
     budget: Budget,
     steps: tuple[int, int] = (5, 50),
 ) -> Backward:
-    """Memory of the implicit way over the number of steps, and time of its backward pass."""
+    """Memory of an implicit gradient over the number of steps, and time of its backward pass."""
     batch = make_examples(sets, EVALUATION_SEED, device).batch
     upstream = _upstream(batch, layer)
     short, long = steps
@@ -118,7 +118,7 @@ def measure_backward(
 
 
 class Counted(LinearSolver):
-    """Another linear solver, and how many products it took at most."""
+    """Wraps a linear solver and counts the largest number of products it took."""
 
     def __init__(self, solver: LinearSolver) -> None:
         super().__init__(solver.ridge)
@@ -132,7 +132,7 @@ class Counted(LinearSolver):
 
 
 Clocked = Callable[[], float]
-"""Runs once and says how many milliseconds that took."""
+"""Runs once and returns the milliseconds that took."""
 
 
 def clocked(step: Callable[[], object], device: torch.device) -> Clocked:
@@ -152,8 +152,8 @@ def clocked_backward(step: TrainingPass, device: torch.device) -> Clocked:
 
 
 def time_in_turn(steps: dict[str, Clocked], budget: Budget) -> dict[str, Timing]:
-    """All of them, one after the other, again and again: what else the machine does meanwhile
-    befalls them alike."""
+    """Time all of them in turn, repeatedly, so that other load on the machine affects them
+    equally."""
     for _, step in product(range(budget.warmup), steps.values()):
         step()
     rounds = [{name: step() for name, step in steps.items()} for _ in range(budget.repeats)]
@@ -161,7 +161,7 @@ def time_in_turn(steps: dict[str, Clocked], budget: Budget) -> dict[str, Timing]
 
 
 def solvers_for(layer: EquilibriumAggregation) -> dict[str, Solver]:  # type: ignore[type-arg]
-    """Each solver, with the step size that the layer has learned where it takes one."""
+    """The solvers, with the layer's learned step size where they take one."""
     own = layer.solver
     assert isinstance(own, Nesterov)
     rate, momentum = own.learning_rate.item(), own.momentum.item()
@@ -193,7 +193,7 @@ def measure_solvers(
     layer.tolerance = 1e-3
     for name, solver in solvers.items():
         layer.solver = solver.to(device)
-        # A Newton step is dear; and those of `Polished` come last, when the budget is nearly spent.
+        # Newton steps are expensive, and those of `Polished` come at the end of the budget.
         few = isinstance(solver, Newton | Polished)
         layer.max_steps = min(max_steps, FEW_STEPS) if few else max_steps
         with torch.no_grad():
@@ -209,7 +209,7 @@ def measure_solvers(
 
 
 class GivenStart(Start):
-    """The start of each set, as it was found before."""
+    """A given start for each set."""
 
     y: Tensor
 
@@ -225,8 +225,8 @@ class GivenStart(Start):
 def measure_stopping(
     layer: EquilibriumAggregation, sets: int, device: torch.device, budget: Budget
 ) -> Stopping:
-    """Inference with and without stopping the sets that have converged. Every second set starts
-    five steps before the end of its search."""
+    """Inference with and without stopping converged sets. Every second set starts five steps before
+    the end of its search."""
     batch = make_examples(sets, EVALUATION_SEED, device).batch
     layer.max_steps, layer.tolerance = 200, 1e-3
     layer.start = GivenStart(_half_done(layer, batch, ahead=5))
@@ -250,7 +250,7 @@ def measure_stopping(
 
 
 def _half_done(layer: EquilibriumAggregation, batch: Batch, ahead: int) -> Tensor:
-    """Starts `[B, K]`: those of every second set are on its way, some steps before the end."""
+    """Starts `[B, K]`; every second set starts some steps before the end of its search."""
     solution = layer.solve(batch.x, batch.index, dim_size=batch.dim_size, trajectory=True)
     assert solution.trajectory is not None
     at = (solution.steps - ahead).clamp(min=0)

@@ -1,4 +1,4 @@
-"""What `equipool bench gradients` found, as a JSON file."""
+"""Results of `equipool bench gradients`, as a JSON file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from equipool.bench.outcome import Timing
+from equipool.bench.record import Timing
 
 FORMAT = 1
 
@@ -30,7 +30,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Quality:
-    """How near a way's gradient is to the exact one. None where one of them is not finite."""
+    """How close a method's gradient is to the exact one. None if one of them is not finite."""
 
     state: str
     size: int
@@ -79,7 +79,7 @@ class Solve:
 
 @dataclass(frozen=True)
 class Stopping:
-    """A batch of which half the sets converge early, with and without stopping them."""
+    """A batch of which half the sets converge early, with and without early stopping."""
 
     size: int
     sets: int
@@ -98,13 +98,13 @@ class Stopping:
 
     @property
     def reached(self) -> bool:
-        """Whether it is as much faster as it is held to be."""
+        """Whether it is fast enough."""
         return self.speedup >= 1.5
 
 
 @dataclass(frozen=True)
 class Backward:
-    """What an implicit gradient costs, beside unrolling."""
+    """Cost of an implicit gradient, compared with unrolling."""
 
     layer: str
     size: int
@@ -119,7 +119,7 @@ class Backward:
     """Of the backward pass at `long_steps`."""
 
     unrolled: Timing
-    """Of the backward pass at `long_steps`, of as many steps."""
+    """Of the backward pass at `long_steps`."""
 
     @property
     def memory_ratio(self) -> float:
@@ -127,17 +127,17 @@ class Backward:
 
     @property
     def step_ms(self) -> float:
-        """Of one unrolled step's backward pass."""
+        """Backward pass of one unrolled step."""
         return self.unrolled.median / self.long_steps
 
     @property
     def time_ratio(self) -> float:
-        """To three times an unrolled step's backward pass for each step of conjugate gradients."""
+        """Compared with three backward passes of an unrolled step per conjugate gradient step."""
         return self.implicit.median / (3 * self.step_ms * self.cg_steps)
 
     @property
     def missed(self) -> list[str]:
-        """What is above what it is held to."""
+        """The limits that are exceeded."""
         found = {"memory": self.memory_ratio <= 1.2, "time": self.time_ratio <= 1}
         return [name for name, reached in found.items() if not reached]
 
@@ -150,7 +150,7 @@ ROWS: dict[str, type] = {
 
 @dataclass(frozen=True)
 class GradientRecord:
-    """A run, of all parts or of some: those that were not asked for have no rows."""
+    """A run. Parts that were not measured have no rows."""
 
     command: str
     date: str
@@ -167,7 +167,7 @@ class GradientRecord:
     format: int = FORMAT
 
     def write(self, file: Path) -> None:
-        """As JSON that is pleasant to compare line by line."""
+        """Write it as JSON that can be compared line by line."""
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(asdict(self), indent=1, allow_nan=False) + "\n")
 
@@ -177,14 +177,14 @@ def read_gradient_record(file: Path) -> GradientRecord:
     content: dict[str, Any] = json.loads(file.read_text())
     found = content.get("kind"), content.get("format")
     if found != ("gradients", FORMAT):
-        raise ValueError(f"{file} is of kind and format {found}, expected ('gradients', {FORMAT})")
+        raise ValueError(f"{file} has kind and format {found}, expected ('gradients', {FORMAT})")
     for name, kind in ROWS.items():
         content[name] = [_row(kind, row) for row in content[name]]
     return GradientRecord(**content)
 
 
 def finite(value: float) -> float | None:
-    """What JSON has no word for is None."""
+    """None for values that JSON cannot hold."""
     return value if math.isfinite(value) else None
 
 

@@ -1,21 +1,60 @@
-"""What is timed: a readout, and how its step is run."""
+"""What is timed: a list of named ways to pool, each with the module and how it is run.
+
+To time something else, add a `Path` to `PATHS` and its name to a preset.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
+from torch import Tensor, nn
 
+from equipool.aggregation import EquilibriumAggregation
+from equipool.baselines import AGGREGATIONS, aggregation_from_name
 from equipool.bench.cases import Batch, Case
-from equipool.bench.outcome import UnavailableError
-from equipool.bench.readouts import CompiledLayer, Layer, OneByOne, Readout, make_layer
-from equipool.bench.rivals import RIVALS, make_pyg_layer, make_rival
 from equipool.bench.timing import Step
 from equipool.capture import capture_step
+from equipool.extras import check_extras
+from equipool.potentials.resnet import ResNetPotential
+from equipool.reference import aggregate, read_layer
 
-SLOWEST_REFERENCE = 32  # sets, which the reference takes one at a time
+LARGEST_REFERENCE = 32  # sets; the reference takes one at a time
+
+Call = Callable[[nn.Module, Tensor, Batch], Tensor]
+
+
+class UnavailableError(Exception):
+    """A path cannot run here; the message gives the reason."""
+
+
+class Readout(nn.Module):
+    """A pooling module and how it is called: elements `x [N, C]` of a batch -> `[B, K]`."""
+
+    def __init__(self, module: nn.Module, call: Call) -> None:
+        super().__init__()
+        self.module = module
+        self.call = call
+
+    def forward(self, x: Tensor, batch: Batch) -> Tensor:
+        return self.call(self.module, x, batch)
+
+
+def by_ptr(module: nn.Module, x: Tensor, batch: Batch) -> Tensor:
+    """The call of the layer and of its baselines."""
+    return module(x, ptr=batch.ptr)
+
+
+def by_index(module: nn.Module, x: Tensor, batch: Batch) -> Tensor:
+    """The call of PyTorch Geometric's aggregations."""
+    return module(x, batch.index, dim_size=batch.num_sets)
+
+
+def one_by_one(module: nn.Module, x: Tensor, batch: Batch) -> Tensor:
+    """The reference: one set at a time."""
+    assert isinstance(module, EquilibriumAggregation)
+    return aggregate(x.split(list(batch.sizes)), read_layer(module))[0]
 
 
 @dataclass(frozen=True)
@@ -23,51 +62,48 @@ class Path:
     """One way to pool.
 
     Example:
-        >>> PATHS["triton"].equilibrium, PATHS["sum"].equilibrium
+        >>> PATHS["equipool"].equilibrium, PATHS["sum"].equilibrium
         (True, False)
     """
 
     name: str
     description: str
-    build: Callable[[Case, Batch], Readout]
-    equilibrium: bool
-    """Whether it computes the paper's function, and has to agree with the reference."""
+    build: Callable[[Case], Readout]
+    equilibrium: bool = False
+    """Whether it computes the paper's function and so must agree with the reference."""
 
-    execution: Literal["eager", "captured"] = "eager"
-    kernels: bool = False
-    """Whether the Triton kernels are used."""
+    captured: bool = False
+    """Whether the whole step runs as one CUDA graph."""
+
+    kernels: bool = True
+    """Whether the Triton kernels may be used; False requires a GPU, where they would be."""
+
+    needed_bytes: Callable[[Case], int] = lambda case: 0
+    """Roughly the memory it takes, checked on a CPU: the system would kill the whole run."""
+
+    max_sets: int | None = None
 
     def check(self, case: Case, device: torch.device) -> None:
-        """Say why the path cannot run, if it cannot."""
-        if device.type != "cuda" and (self.kernels or self.execution == "captured"):
+        """Raise an `UnavailableError` if the path cannot run."""
+        if device.type != "cuda" and self.captured:
             raise UnavailableError("needs a CUDA device")
-        if self.name == "reference" and case.sets > SLOWEST_REFERENCE:
+        if device.type != "cuda" and not self.kernels:
+            raise UnavailableError("is the same as equipool where there is no CUDA device")
+        if self.max_sets is not None and case.sets > self.max_sets:
+            raise UnavailableError(f"is timed for at most {self.max_sets} sets")
+        if device.type == "cpu" and (needed := self.needed_bytes(case)) > available_bytes():
             raise UnavailableError(
-                f"takes one set at a time, and is timed up to {SLOWEST_REFERENCE} sets only"
-            )
-        if device.type == "cpu":
-            self._check_memory(case)
-
-    def _check_memory(self, case: Case) -> None:
-        """On the CPU a process that takes too much is ended, and its record with it."""
-        needed = 0
-        if self.name in ("pyg", "faithful", "reference"):
-            needed = unrolled_bytes(case)
-        elif self.name in ("gmt", "set-transformer"):
-            needed = attention_bytes(case)
-        if needed > (available := available_bytes()):
-            raise UnavailableError(
-                f"needs about {needed / 2**30:,.0f} GiB, of {available / 2**30:,.0f} GiB free"
+                f"needs about {needed / 2**30:,.0f} GiB, of {available_bytes() / 2**30:,.0f} free"
             )
 
     def prepare(self, step: Step) -> Step:
         """The step as this path runs it."""
-        return capture_step(step) if self.execution == "captured" else step
+        return capture_step(step) if self.captured else step
 
 
 def unrolled_bytes(case: Case) -> int:
-    """Roughly what automatic differentiation of the unrolled solve keeps: PyTorch Geometric's layer
-    was seen to hold about seven numbers for each activation and step."""
+    """Roughly what automatic differentiation of the unrolled solve keeps: about seven numbers per
+    activation and step, measured with PyTorch Geometric's layer."""
     columns = sum(case.hidden) + case.in_channels + case.out_channels
     return 4 * 7 * case.sets * case.elements * columns * case.num_steps
 
@@ -78,7 +114,7 @@ def attention_bytes(case: Case) -> int:
 
 
 def available_bytes() -> int:
-    """Memory that the CPU has free, as far as it says so."""
+    """Free memory of the machine, as far as it is known."""
     try:
         with open("/proc/meminfo") as file:
             lines = dict(line.split(":") for line in file)
@@ -87,61 +123,107 @@ def available_bytes() -> int:
         return 2**63
 
 
-def _ours(case: Case, batch: Batch) -> Readout:
-    return Layer(make_layer(case))
+def make_layer(case: Case, *, factored: bool = True, seed: int = 0) -> EquilibriumAggregation:
+    """The layer of a case on the CPU; the same weights for the same seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        potential = ResNetPotential(
+            case.in_channels, case.out_channels, case.hidden, factored=factored
+        )
+    return EquilibriumAggregation(
+        case.in_channels, case.out_channels, potential=potential, num_steps=case.num_steps
+    )
 
 
-def _paths() -> dict[str, Path]:
-    paths = [
+def _layer(case: Case) -> Readout:
+    return Readout(make_layer(case), by_ptr)
+
+
+def _compiled(case: Case) -> Readout:
+    """Compiled for the batch's own sizes."""
+    layer = make_layer(case)
+    compiled = torch.compile(layer, fullgraph=True, dynamic=False)
+    return Readout(layer, lambda _, x, batch: compiled(x, ptr=batch.ptr))
+
+
+def _pyg_layer(case: Case) -> Readout:
+    """PyTorch Geometric's layer computes another function, so it is timed but not compared."""
+    check_extras("timing its layer", {"pyg": ["torch_geometric"]})
+    from torch_geometric.nn.aggr import EquilibriumAggregation as PyGLayer
+
+    layer = PyGLayer(
+        case.in_channels,
+        case.out_channels,
+        num_layers=list(case.hidden),
+        grad_iter=case.num_steps,
+    )
+    return Readout(layer, by_index)
+
+
+def _rival(name: str) -> Callable[[Case], Readout]:
+    def build(case: Case) -> Readout:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            module = aggregation_from_name(
+                name, case.in_channels, case.out_channels, set_size=case.elements
+            )
+        return Readout(module, by_ptr)
+
+    return build
+
+
+RIVALS = tuple(name for name in AGGREGATIONS if name != "equilibrium")
+DENSE_RIVALS = ("set-transformer", "janossy")
+
+PATHS = {
+    path.name: path
+    for path in (
         Path(
             "pyg",
-            "PyTorch Geometric's layer",
-            lambda case, batch: make_pyg_layer(case),
-            equilibrium=False,
+            "PyTorch Geometric's EquilibriumAggregation",
+            _pyg_layer,
+            needed_bytes=unrolled_bytes,
         ),
         Path(
             "reference",
             "equipool.reference, one set at a time",
-            lambda case, batch: OneByOne(make_layer(case)),
+            lambda case: Readout(make_layer(case), one_by_one),
             equilibrium=True,
+            needed_bytes=unrolled_bytes,
+            max_sets=LARGEST_REFERENCE,
+        ),
+        Path("equipool", "the layer as typed", _layer, equilibrium=True),
+        Path(
+            "equipool-autograd",
+            "the layer with ResNetPotential(factored=False)",
+            lambda case: Readout(make_layer(case, factored=False), by_ptr),
+            equilibrium=True,
+            needed_bytes=unrolled_bytes,
         ),
         Path(
-            "faithful",
-            "the layer by automatic differentiation, twice",
-            lambda case, batch: Layer(make_layer(case, factored=False)),
+            "equipool-torch",
+            "the layer on a GPU without its Triton kernels",
+            _layer,
             equilibrium=True,
+            kernels=False,
         ),
-        Path("torch", "the layer in torch operations", _ours, equilibrium=True),
+        Path("equipool-compiled", "the layer under torch.compile", _compiled, equilibrium=True),
         Path(
-            "compiled",
-            "the layer under torch.compile",
-            lambda case, batch: CompiledLayer(make_layer(case)),
+            "equipool-captured",
+            "the layer, with the whole step in one CUDA graph (equipool.capture_step)",
+            _layer,
             equilibrium=True,
+            captured=True,
         ),
-        Path("triton", "the layer with its kernels", _ours, equilibrium=True, kernels=True),
-        Path(
-            "captured",
-            "the same, its whole step in a CUDA graph",
-            _ours,
-            equilibrium=True,
-            execution="captured",
-            kernels=True,
+        *(
+            Path(
+                name,
+                f"equipool.baselines: {AGGREGATIONS[name]}",
+                _rival(name),
+                needed_bytes=attention_bytes if name in DENSE_RIVALS else lambda case: 0,
+            )
+            for name in RIVALS
         ),
-    ]
-    for name, description in RIVALS.items():
-        paths.append(_rival(name, description, "eager"))
-    paths.append(_rival("sum", "sum, its whole step in a CUDA graph", "captured"))
-    return {path.name: path for path in paths}
-
-
-def _rival(name: str, description: str, execution: Literal["eager", "captured"]) -> Path:
-    return Path(
-        name if execution == "eager" else f"{name}-captured",
-        description,
-        lambda case, batch: make_rival(name, case, batch.sizes),
-        equilibrium=False,
-        execution=execution,
+        Path("sum-captured", "sum, with the step in one CUDA graph", _rival("sum"), captured=True),
     )
-
-
-PATHS = _paths()
+}

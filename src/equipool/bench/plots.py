@@ -1,4 +1,4 @@
-"""A record as pictures."""
+"""A record as plots."""
 
 from __future__ import annotations
 
@@ -11,23 +11,22 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from equipool.bench.cases import Mode
-from equipool.bench.outcome import Row
-from equipool.bench.record import Record
+from equipool.bench.record import Record, Row
 
-# Okabe and Ito's colours, which the colour-blind tell apart.
+# Okabe and Ito's colours, distinct for colour-blind readers.
 COLORS = {
     "pyg": "#D55E00",
     "reference": "#999999",
-    "faithful": "#E69F00",
-    "torch": "#56B4E9",
-    "compiled": "#009E73",
-    "triton": "#0072B2",
-    "captured": "#000000",
+    "equipool": "#0072B2",
+    "equipool-autograd": "#E69F00",
+    "equipool-torch": "#56B4E9",
+    "equipool-compiled": "#009E73",
+    "equipool-captured": "#000000",
 }
 RIVAL = "#CC79A7"
 MARKERS = {
-    "sum": "v", "mean": "^", "attention": "<", "gmt": ">", "set-transformer": "s", "pna": "D",
-    "sum-captured": "P",
+    "sum": "v", "mean": "^", "max": "X", "attention": "<", "gmt": ">", "set-transformer": "s",
+    "pna": "D", "sum-captured": "P",
 }  # fmt: skip
 LINES = {"float32": "-", "tf32": "--", "bf16": ":"}
 AXES = {
@@ -41,8 +40,8 @@ Quantity = Callable[[Row], float]
 
 
 def draw_record(record: Record, folder: Path) -> list[Path]:
-    """Draw `performance-PRESET.svg`, and `performance-PRESET-inference.svg` where that was timed;
-    return the files."""
+    """Draw `performance-PRESET.svg`, and `performance-PRESET-inference.svg` if inference was timed.
+    Returns the files."""
     folder.mkdir(parents=True, exist_ok=True)
     modes: list[Mode] = ["training", "inference"]
     files = []
@@ -111,8 +110,8 @@ def _draw_sweep(ax: Axes, rows: list[Row], axis: str, quantity: Quantity) -> Non
 
 
 def _draw_proportional(ax: Axes, rows: list[Row], quantity: Quantity) -> None:
-    """A line that grows as the number of elements does, through the largest of our points."""
-    ours = [row for row in rows if row.path in ("triton", "torch")]
+    """A line proportional to the number of elements, through the layer's last point."""
+    ours = [row for row in rows if row.path == "equipool"]
     if not ours:
         return
     last = max(ours, key=lambda row: row.case.elements)
@@ -135,6 +134,6 @@ def _draw_bars(ax: Axes, rows: list[Row], axis: str, quantity: Quantity) -> None
 
 
 def _save(figure: Figure, file: Path) -> None:
-    """The same bytes for the same record."""
+    """Write the same bytes for the same record."""
     with matplotlib.rc_context({"svg.hashsalt": "equipool", "svg.fonttype": "none"}):
         figure.savefig(file, metadata={"Date": None})

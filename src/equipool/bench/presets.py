@@ -1,4 +1,4 @@
-"""Which cases, paths, precisions and modes a run goes through."""
+"""Which cases, paths, precisions and modes a run measures."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from equipool.bench.cases import Case, Mode, Precision
-from equipool.bench.precision import PRECISIONS
-from equipool.bench.rivals import RIVALS
+from equipool.bench.steps import PRECISIONS
 from equipool.bench.timing import Budget
 
 BOTH: tuple[Mode, ...] = ("inference", "training")
@@ -17,14 +16,14 @@ BUDGET = Budget()
 
 
 class Series(NamedTuple):
-    """A path in the precisions it is timed in."""
+    """A path and the precisions it is timed in."""
 
     path: str
     precisions: tuple[Precision, ...]
 
 
 class Item(NamedTuple):
-    """One measurement to be made."""
+    """One measurement."""
 
     case: Case
     path: str
@@ -34,10 +33,9 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True)
 class Preset:
-    """A benchmark by its name."""
+    """A named benchmark."""
 
     name: str
-    description: str
     axis: str
     """The size that its cases differ in."""
 
@@ -47,7 +45,7 @@ class Preset:
     budget: Budget = BUDGET
 
     def items(self) -> list[Item]:
-        """All measurements, case by case, so that what is compared runs side by side."""
+        """All measurements, case by case, so that what is compared runs at about the same time."""
         return [
             Item(case, path, precision, mode)
             for case in self.cases
@@ -62,7 +60,7 @@ class Preset:
         precisions: Iterable[Precision] = (),
         modes: Iterable[Mode] = (),
     ) -> Preset:
-        """The same with fewer paths, precisions or modes; nothing given keeps all of them."""
+        """The same with fewer paths, precisions or modes; an empty selection keeps all."""
         paths, precisions, modes = tuple(paths), tuple(precisions), tuple(modes)
         series = (
             Series(path, tuple(p for p in wanted if not precisions or p in precisions))
@@ -73,8 +71,8 @@ class Preset:
         return replace(self, series=tuple(s for s in series if s.precisions), modes=kept)
 
     def with_compiled(self) -> Preset:
-        """The same with the compiled layer, which takes minutes to compile."""
-        series = Series("compiled", ("float32", "tf32", "bf16"))
+        """The same plus the compiled layer, which takes minutes to compile."""
+        series = Series("equipool-compiled", PRECISIONS)
         return replace(self, series=(*self.series, series))
 
 
@@ -83,67 +81,62 @@ def _series(paths: Iterable[str], precisions: tuple[Precision, ...]) -> tuple[Se
 
 
 FLOAT32: tuple[Precision, ...] = ("float32",)
-OURS = ("torch", "triton", "captured")
+OURS = ("equipool", "equipool-torch", "equipool-captured")
+RIVALS = ("sum", "mean", "max", "attention", "set-transformer", "pna")
 
 QUICK = Preset(
     "quick",
-    "the layer on a CPU, two minutes",
     "sets",
     tuple(Case(sets, 26, num_steps=5) for sets in (8, 64)),
-    _series(("pyg", "reference", "faithful", "torch", *RIVALS), FLOAT32),
+    _series(("equipool", "pyg", "reference", "equipool-autograd", *RIVALS), FLOAT32),
     budget=Budget(seconds=1.0, repeats=5, warmup=1),
 )
 
 LAYER = Preset(
     "layer",
-    "one step of the layer at molecule sizes, over the number of sets",
     "sets",
     tuple(Case(sets, 26) for sets in (8, 256, 2048)),
     (
-        *_series(("pyg", "faithful", *OURS), PRECISIONS),
+        *_series((*OURS, "pyg", "equipool-autograd"), PRECISIONS),
         *_series(("reference", *RIVALS), FLOAT32),
     ),
 )
 
 STEPS = Preset(
     "steps",
-    "time and memory over the number of inner steps",
     "num_steps",
     tuple(Case(256, 26, num_steps=num_steps) for num_steps in (5, 10, 20, 50)),
-    _series(("pyg", "faithful", *OURS), FLOAT32),
+    _series((*OURS, "pyg", "equipool-autograd"), FLOAT32),
 )
 
 ELEMENTS = Preset(
     "elements",
-    "one set of ten to a million elements",
     "elements",
     tuple(
         Case(1, 10**power, 32, 32, hidden=(64, 32, 16), num_steps=5, varied=False)
         for power in range(1, 7)
     ),
-    _series(("pyg", "faithful", *OURS, *RIVALS), FLOAT32),
+    _series((*OURS, "pyg", "equipool-autograd", *RIVALS), FLOAT32),
 )
 
 WIDTH = Preset(
     "width",
-    "time and memory over the width of elements and outputs",
     "in_channels",
     tuple(
         Case(256, 26, width, width, hidden=(2 * width, width, 32), num_steps=10)
         for width in (32, 64, 128, 256, 512, 1024)
     ),
     (
-        *_series(("pyg", "faithful"), FLOAT32),
         *_series(OURS, ("float32", "tf32")),
+        *_series(("pyg", "equipool-autograd"), FLOAT32),
         *_series(("sum", "set-transformer"), FLOAT32),
     ),
 )
 
-NETWORK_PATHS = ("sum", "sum-captured", "pyg", *OURS)
+NETWORK_PATHS = (*OURS, "sum", "sum-captured", "pyg")
 
 GIN = Preset(
     "gin",
-    "a training step of a graph network, 5 layers of width 300, 256 molecules",
     "sets",
     (Case(256, 26, num_steps=10, workload="gin"),),
     _series(NETWORK_PATHS, PRECISIONS),
@@ -152,7 +145,6 @@ GIN = Preset(
 
 MEDIAN = Preset(
     "median",
-    "a training step of the network that learns the median of 100 numbers",
     "sets",
     (Case(256, 100, 1, 16, hidden=(256, 256, 1), num_steps=5, varied=False, workload="median"),),
     _series(NETWORK_PATHS, PRECISIONS),

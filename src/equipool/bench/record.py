@@ -1,4 +1,4 @@
-"""A run as a JSON file: what was measured, with what, and where."""
+"""A benchmark as a JSON file: what was measured, with what, and where."""
 
 from __future__ import annotations
 
@@ -6,18 +6,100 @@ import json
 import subprocess
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from equipool.bench.cases import Case
-from equipool.bench.outcome import Agreement, Floor, Row, Timing
-from equipool.bench.roofline import Rates
+from equipool.bench.cases import Case, Mode, Precision
 
 FORMAT = 1
+
+Status = Literal["timed", "unavailable", "disagrees", "out of memory", "failed"]
+
+# Names of paths in older records, by the kind of device.
+OLD_NAMES = {
+    "cpu": {"torch": "equipool", "triton": "equipool-torch"},
+    "cuda": {"torch": "equipool-torch", "triton": "equipool"},
+}
+for _names in OLD_NAMES.values():
+    _names |= {
+        "faithful": "equipool-autograd",
+        "compiled": "equipool-compiled",
+        "captured": "equipool-captured",
+    }
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Milliseconds of one step."""
+
+    median: float
+    lower_quartile: float
+    upper_quartile: float
+    fastest: float
+    slowest: float
+    repeats: int
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Relative errors against the float64 reference, in the Frobenius norm."""
+
+    output: float
+    x_gradient: float
+    parameter_gradient: float
+    """Of all parameters together."""
+
+    worst_parameter: str
+    worst_parameter_error: float
+    sets: int
+    elements: int
+
+
+@dataclass(frozen=True)
+class Floor:
+    """The shortest possible time of the operation, at the rates measured in the same run."""
+
+    multiply_adds: float
+    bytes: float
+    arithmetic_ms: float
+    traffic_ms: float
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What the machine reaches in this run."""
+
+    precision: Precision
+    square_tflops: float
+    """Of a large square product."""
+
+    shaped_tflops: float
+    """Of the first hidden layer's product, `[N, 600] @ [600, 332]`, at many elements."""
+
+    copy_gb_per_s: float
+    """Bytes read and written by a large copy."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a record: a timing, or the reason why there is none."""
+
+    case: Case
+    path: str
+    precision: Precision
+    mode: Mode
+    status: Status
+    reason: str = ""
+    timing: Timing | None = None
+    peak_bytes: int | None = None
+    """Peak memory of tensors: inputs, parameters, their gradients and the rest."""
+
+    agreement: Agreement | None = None
+    floor: Floor | None = None
 
 
 @dataclass(frozen=True)
 class Record:
-    """A run."""
+    """A run of `equipool bench`."""
 
     preset: str
     axis: str
@@ -31,7 +113,7 @@ class Record:
     format: int = FORMAT
 
     def write(self, file: Path) -> None:
-        """As JSON that is pleasant to compare line by line."""
+        """Write it as JSON that can be compared line by line."""
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(asdict(self), indent=1) + "\n")
 
@@ -41,30 +123,32 @@ class OtherRecordError(ValueError):
 
 
 def read_record(file: Path) -> Record:
-    """Read what `Record.write` wrote."""
+    """Read what `Record.write` wrote. Paths of older records get their current names."""
     content: dict[str, Any] = json.loads(file.read_text())
     if content.get("format") != FORMAT:
         raise ValueError(f"{file} has format {content.get('format')}, expected {FORMAT}")
     if "rates" not in content:
         by = content.get("command", "another command")
-        raise OtherRecordError(f"{file} is the record of `{by}`, which has no timings of paths")
+        raise OtherRecordError(f"{file} is a record of `{by}`, which does not time paths")
+    names = OLD_NAMES[content["hardware"]["device"]]
     content["rates"] = [Rates(**rates) for rates in content["rates"]]
-    content["rows"] = [_row(row) for row in content["rows"]]
+    content["rows"] = [_row(row, names) for row in content["rows"]]
     return Record(**content)
 
 
-def _row(content: dict[str, Any]) -> Row:
+def _row(content: dict[str, Any], names: dict[str, str]) -> Row:
     case = content["case"] | {"hidden": tuple(content["case"]["hidden"])}
     parts = {"timing": Timing, "agreement": Agreement, "floor": Floor}
-    made = {
+    made: dict[str, Any] = {
         name: None if content[name] is None else part(**content[name])
         for name, part in parts.items()
     }
-    return Row(**(content | made | {"case": Case(**case)}))
+    path = names.get(content["path"], content["path"])
+    return Row(**(content | made | {"case": Case(**case), "path": path}))
 
 
 def git_commit() -> str:
-    """The commit of the code that runs, with a plus where it was changed since."""
+    """The commit of the running code, with a plus if it was modified since."""
     folder = Path(__file__).parent
     commit = _git(folder, "rev-parse", "--short=12", "HEAD")
     if not commit:

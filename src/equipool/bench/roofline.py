@@ -1,51 +1,34 @@
-r"""Operations and bytes of the layer, counted, and the rates of the machine, measured.
+r"""Operations and bytes of the layer, counted; rates of the machine, measured.
 
-With layers of sizes $n_1 \dots n_L$, $H = \sum n_l$, the factored gradient multiplies every element
-by what each hidden layer gives to the layers after it, $P = \sum_j n_j \sum_{l > j} n_l$
-multiply-adds:
+With layers of sizes $n_1 \dots n_L$, $H = \sum n_l$, each hidden layer feeds all layers after it,
+which takes $P = \sum_j n_j \sum_{l > j} n_l$ multiply-adds per element. The factored gradient takes
 
 | for each | gradient | its vector-Jacobian product |
 |---|---|---|
 | element | $2P$: forward, adjoint | $6P$: forward, tangent, two adjoints, two for the weights |
 | set | $2HK$: into the network and back | $5HK$: two in, one back, two for the weights |
 
-and once for a solve $HC$ an element, with $2HC$ more in training. Of memory, what x gives to the
-pre-activations, $H$ numbers an element, has to be read by each of the two, and in training its
-derivative is read, added to and written. All else could stay in a chip's caches.
+and once per solve $HC$ per element, with $2HC$ more in training. Both must read x's contribution to
+the pre-activations, $H$ numbers per element; in training its derivative is read, added to and
+written. Everything else could stay in the chip's caches.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
-from equipool.bench.cases import Batch, Case, Mode, Precision
-from equipool.bench.outcome import Floor
-from equipool.bench.precision import products_in
+from equipool.bench.cases import Case, Mode, Precision
+from equipool.bench.record import Floor, Rates
+from equipool.bench.steps import products_in
 from equipool.bench.timing import Budget, Step, time_step
 
-FLOAT = 4  # bytes: sums, and what is kept between steps, are float32 in every precision
-
-
-@dataclass(frozen=True)
-class Rates:
-    """What the machine reaches in this run."""
-
-    precision: Precision
-    square_tflops: float
-    """Of a large square product."""
-
-    shaped_tflops: float
-    """Of the first hidden layer's product, `[N, 600] @ [600, 332]`, at many elements."""
-
-    copy_gb_per_s: float
-    """Bytes read and written by a large copy."""
+FLOAT = 4  # bytes: sums and what is kept between steps are float32 in every precision
 
 
 def hidden_products(hidden: Sequence[int]) -> int:
-    """Multiply-adds of one element through all hidden layers' matrices, $P$.
+    """Multiply-adds per element in the hidden layers' matrices, $P$.
 
     Example:
         >>> hidden_products((600, 300, 32))
@@ -55,7 +38,7 @@ def hidden_products(hidden: Sequence[int]) -> int:
 
 
 def multiply_adds(case: Case, num_elements: int, mode: Mode) -> float:
-    """Of the whole solve in the factored form."""
+    """Multiply-adds of the whole solve in the factored form."""
     products, columns = hidden_products(case.hidden), sum(case.hidden)
     by_element, by_set, once = 2 * products, 2 * columns * case.out_channels, 1
     if mode == "training":
@@ -65,7 +48,7 @@ def multiply_adds(case: Case, num_elements: int, mode: Mode) -> float:
 
 
 def least_bytes(case: Case, num_elements: int, mode: Mode) -> float:
-    """Read and written by the whole solve, if nothing that can stay on the chip leaves it."""
+    """Bytes that the whole solve must read and write."""
     columns = sum(case.hidden)
     passes = 4 if mode == "training" else 1
     steps = case.num_steps * passes * num_elements * columns
@@ -73,11 +56,11 @@ def least_bytes(case: Case, num_elements: int, mode: Mode) -> float:
     return float(FLOAT * (steps + ends))
 
 
-def floor(case: Case, batch: Batch, mode: Mode, rates: Rates) -> Floor:
-    """The least time: of arithmetic at the best rate that a product reached, and of traffic at the
-    rate of a copy. Where both overlap perfectly, the larger of the two."""
-    operations = multiply_adds(case, batch.num_elements, mode)
-    traffic = least_bytes(case, batch.num_elements, mode)
+def floor(case: Case, num_elements: int, mode: Mode, rates: Rates) -> Floor:
+    """The shortest times of arithmetic, at the best rate that a product reached, and of traffic, at
+    the rate of a copy. If they overlap perfectly, the larger one is the floor."""
+    operations = multiply_adds(case, num_elements, mode)
+    traffic = least_bytes(case, num_elements, mode)
     fastest = max(rates.square_tflops, rates.shaped_tflops)
     return Floor(
         multiply_adds=operations,

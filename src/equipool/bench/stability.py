@@ -1,50 +1,48 @@
-"""`equipool bench stability`: which options keep the training of the layer from spiking."""
+"""`equipool bench stability`: which options keep the training of the layer from spiking.
+
+Every option trains the median experiment's network with several seeds, by `equipool.training.fit`.
+"""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, NamedTuple
 
-import typer
+import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
-from torch import Tensor
+from torch import nn
 
-from equipool.bench.record import git_commit
-from equipool.bench.run import now
-from equipool.bench.stability_networks import (
-    Gradient,
-    StackedRegressors,
-    compiled_gradient,
-    summed_gradient,
-)
-from equipool.bench.stability_options import (
-    TRIALS,
-    Option,
-    Setting,
-    Trial,
-    build_network,
-)
-from equipool.bench.stability_training import (
-    CPU,
-    Report,
-    Sizes,
-    count_not_finite,
-    count_spikes,
-    evaluate,
-    train,
-)
-from equipool.environment import hardware, versions
+from equipool import EquilibriumAggregation, LearnedStart, Nesterov, ResNetPotential, ZeroStart
+from equipool.bench.terminal import progress_bar
+from equipool.environment import hardware, now, versions
+from equipool.experiments.median import LayerTask, MedianTask
+from equipool.solvers import RestrainedNesterov, Solver
+from equipool.starts import Start
+from equipool.training import TrainingConfig, count_spikes, fit
 
 FORMAT = 1
 COLUMNS = (
     "option", "spikes", "seeds", "not finite", "largest loss", "error", "its quartiles", "step size"
 )  # fmt: skip
+
+CHANNELS = 4
+WIDTH = 16
+INNER_STEPS = 5
+HEAD_WIDTH = 32
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of the task."""
+
+    set_size: int = 16
+    batch_size: int = 16
+    evaluation_sets: int = 4000
 
 
 SIZES = Sizes()
@@ -52,26 +50,144 @@ SIZES = Sizes()
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is run."""
+    """How much to run."""
 
     seeds: int = 20
     steps: int = 1000
     sizes: Sizes = SIZES
-    gradient: Gradient = summed_gradient
 
 
 QUICK = Plan(seeds=2, steps=12, sizes=Sizes(set_size=5, batch_size=4, evaluation_sets=8))
 
 
 @dataclass(frozen=True)
+class Setting:
+    """The conditions of a training."""
+
+    name: str
+    description: str
+    learning_rate: float
+    potential_outputs: int
+
+
+@dataclass(frozen=True)
+class Option:
+    """One way to train; everything else is as in the plain recipe."""
+
+    name: str
+    solver: Callable[[], Solver[Any]] = Nesterov
+    start: Callable[[int], Start] = ZeroStart
+    bias_std: float = 0.0
+    """Deviation of the potential's first biases."""
+
+    clip_norm: float | None = None
+    warm_up: float = 0.0
+    """Share of the steps."""
+
+    solver_rate_factor: float = 1.0
+
+    def layer(self, setting: Setting) -> EquilibriumAggregation:
+        """The layer before training."""
+        potential = ResNetPotential(1, CHANNELS, (WIDTH, WIDTH, setting.potential_outputs))
+        for name, parameter in potential.linears.named_parameters():
+            if name.endswith("bias"):
+                nn.init.normal_(parameter, std=self.bias_std)
+        return EquilibriumAggregation(
+            1,
+            CHANNELS,
+            potential=potential,
+            solver=self.solver(),
+            start=self.start(CHANNELS),
+            num_steps=INNER_STEPS,
+        )
+
+    def config(self, setting: Setting, steps: int) -> TrainingConfig:
+        """Adam at a constant rate, with no protection but the option's own."""
+        return TrainingConfig(
+            steps,
+            setting.learning_rate,
+            warmup_steps=round(self.warm_up * steps),
+            solver_rate_factor=self.solver_rate_factor,
+            clip_norm=self.clip_norm,
+            guard_factor=None,
+            aux_weight=0.0,
+        )
+
+
+class Trial(NamedTuple):
+    """An option in a setting."""
+
+    option: Option
+    setting: Setting
+
+    def names(self) -> tuple[str, str]:
+        return self.option.name, self.setting.name
+
+    def is_among(self, options: Collection[str] | None, settings: Collection[str] | None) -> bool:
+        """Whether both are selected; None selects all."""
+        chosen = not options or self.option.name in options
+        return chosen and (not settings or self.setting.name in settings)
+
+
+HARD = Setting("hard", "Adam at 1e-2, potential [16, 16, 8]", 1e-2, 8)
+USUAL = Setting("usual", "Adam at 1e-3, potential [16, 16, 8]", 1e-3, 8)
+ONE_OUTPUT = Setting("one output", "Adam at 1e-2, potential [16, 16, 1]", 1e-2, 1)
+
+
+def _restrained() -> RestrainedNesterov:
+    return RestrainedNesterov(momentum=0.5, max_step=0.5)
+
+
+def _curvature_safe() -> RestrainedNesterov:
+    return RestrainedNesterov(momentum=0.5, max_step=0.5, curvature_safe=True)
+
+
+def _start_at_one(channels: int) -> Start:
+    return LearnedStart(channels, value=1.0)
+
+
+OPTIONS = (
+    Option("plain recipe"),
+    Option("random biases", bias_std=0.3),
+    Option("step size from 0.02", lambda: Nesterov(learning_rate=0.02)),
+    Option("momentum from 0.5", lambda: Nesterov(momentum=0.5)),
+    Option("steps no longer than 0.5", lambda: RestrainedNesterov(max_step=0.5)),
+    Option("inner gradient no longer than 1", lambda: RestrainedNesterov(max_gradient=1.0)),
+    Option("step size below 1 / curvature", lambda: RestrainedNesterov(curvature_safe=True)),
+    Option("step size and momentum 10 times slower", solver_rate_factor=0.1),
+    Option("gradient clipped at 1", clip_norm=1.0),
+    Option("warm-up", warm_up=0.2),
+    Option("start at 1, learned", start=_start_at_one),
+    Option("steps + curvature", lambda: RestrainedNesterov(max_step=0.5, curvature_safe=True)),
+    Option("steps + momentum", _restrained),
+    Option("steps + momentum + curvature", _curvature_safe),
+    Option("steps + momentum + clipping", _restrained, clip_norm=1.0),
+    Option("steps + momentum + start", _restrained, start=_start_at_one),
+    Option("steps + momentum + curvature + biases", _curvature_safe, bias_std=0.3),
+)
+
+# Tried in every setting; the others in the hard one only.
+SHORT_LIST = (
+    "plain recipe", "random biases", "steps + momentum + curvature",
+    "steps + momentum + curvature + biases",
+)  # fmt: skip
+
+TRIALS = (
+    *(Trial(option, HARD) for option in OPTIONS),
+    *(Trial(option, USUAL) for option in OPTIONS if option.name in SHORT_LIST),
+    *(Trial(option, ONE_OUTPUT) for option in OPTIONS if option.name in SHORT_LIST),
+)
+
+
+@dataclass(frozen=True)
 class Outcome:
-    """What became of an option's seeds, a number for each; None where it is not finite."""
+    """Results of an option, one number for each seed; None for values that are not finite."""
 
     setting: str
     option: str
     spikes: list[int]
-    not_finite: list[int]  # steps whose loss is not
-    largest: list[float | None]  # loss of the second half of the steps
+    not_finite: list[int]  # steps whose loss is not finite
+    largest: list[float | None]  # loss in the second half of the steps
     errors: list[float | None]
     learning_rates: list[float | None]  # of the inner steps, as learned
     momenta: list[float | None]
@@ -79,7 +195,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class StabilityRecord:
-    """A run."""
+    """A run of `equipool bench stability`."""
 
     command: str
     date: str
@@ -93,7 +209,7 @@ class StabilityRecord:
     format: int = FORMAT
 
     def write(self, file: Path) -> None:
-        """As JSON with an outcome's list on each line."""
+        """Write it as JSON, with one list per line."""
         file.parent.mkdir(parents=True, exist_ok=True)
         content = asdict(self) | {"rows": []}
         rows = ",\n".join(_row_text(row) for row in self.rows)
@@ -111,115 +227,92 @@ def read_stability(file: Path) -> StabilityRecord:
     return StabilityRecord(**content)
 
 
-def measure(
-    option: Option, setting: Setting, plan: Plan, report: Report = lambda step: None
-) -> Outcome:
-    """Train all seeds of an option."""
-    networks = StackedRegressors(
-        [build_network(option, setting, seed) for seed in range(plan.seeds)],
-        plan.sizes.batch_size,
-        plan.gradient,
-        option.max_y_weight,
-    )
-    losses = train(networks, plan.sizes, option.recipe, setting.learning_rate, plan.steps, report)
-    learned = networks.learned_scalars()
-    return Outcome(
-        setting.name,
-        option.name,
-        count_spikes(losses).tolist(),
-        count_not_finite(losses).tolist(),
-        _finite(losses[len(losses) // 2 :].amax(0)),
-        _finite(evaluate(networks, plan.sizes)),
-        _finite(learned["raw_learning_rate"]),
-        _finite(learned["raw_momentum"]),
-    )
-
-
-def stability(
-    seeds: Annotated[int, typer.Option(min=1, help="networks trained for each option")] = 20,
-    steps: Annotated[int, typer.Option(min=1, help="training steps of each")] = 1000,
-    option: Annotated[list[str] | None, typer.Option(help="only this one; repeatable")] = None,
-    setting: Annotated[list[str] | None, typer.Option(help="only this one; repeatable")] = None,
-    quick: Annotated[bool, typer.Option(help="a few steps, to see that it runs")] = False,
-    out: Annotated[Path | None, typer.Option(help="write the record to this JSON file")] = None,
-    commit: Annotated[str | None, typer.Option(help="where the code is no git checkout")] = None,
-) -> None:
-    """Count spikes in the training of the layer, with and without what should prevent them."""
-    _check("option", option, [trial.option.name for trial in TRIALS])
-    _check("setting", setting, [trial.setting.name for trial in TRIALS])
-    trials = [trial for trial in TRIALS if trial.is_among(option, setting)]
-    plan = QUICK if quick else Plan(seeds, steps, gradient=compiled_gradient())
-    command = _command(plan, quick, option, setting)
-    console = Console(width=140)
-    record = run(trials, plan, command, commit or git_commit(), console, out)
-    for chosen in dict.fromkeys(trial.setting for trial in trials):
-        console.print(f"{chosen.name}: {chosen.description}")
-        console.print(table(record, chosen.name))
-
-
-def run(
+def run_trials(
     trials: Sequence[Trial],
     plan: Plan,
+    device: torch.device,
     command: str,
     commit: str,
     console: Console,
     out: Path | None = None,
 ) -> StabilityRecord:
-    """Go through the trials with a progress bar. What has been measured is written at once, and
-    what the file has of the same run already is not measured again."""
+    """Train every trial with a progress bar. The record is written to `out` after each trial, and
+    trials that an earlier, interrupted run wrote there are not repeated."""
     record = StabilityRecord(
-        command, now(), commit, versions(), hardware(CPU), plan.seeds, plan.steps, plan.sizes
+        command, now(), commit, versions(), hardware(device), plan.seeds, plan.steps, plan.sizes
     )
     if out is not None and out.exists():
-        record.rows.extend(_measured(read_stability(out), record))
+        record.rows.extend(_same_run(read_stability(out), record).rows)
         found = {(row.option, row.setting) for row in record.rows}
         trials = [trial for trial in trials if trial.names() not in found]
-    columns = (TextColumn("{task.description:<70}"), BarColumn(), MofNCompleteColumn(),
-               TimeElapsedColumn())  # fmt: skip
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("", total=len(trials) * plan.steps)
+    with progress_bar(console, len(trials) * plan.seeds) as advance:
         for option, setting in trials:
-            progress.update(task, description=f"{setting.name}: {option.name}")
-            row = measure(option, setting, plan, lambda step: progress.advance(task))
-            record.rows.append(row)
+            advance(f"{setting.name}: {option.name}")
+            record.rows.append(measure(option, setting, plan, device, lambda: advance(steps=1)))
             if out is not None:
                 record.write(out)
     return record
 
 
-def _measured(old: StabilityRecord, new: StabilityRecord) -> list[Outcome]:
-    """The old record's rows, where it is of the same run."""
+def measure(
+    option: Option,
+    setting: Setting,
+    plan: Plan,
+    device: torch.device,
+    on_seed: Callable[[], None] = lambda: None,
+) -> Outcome:
+    """Train all seeds of an option."""
+    median = MedianTask(
+        batch_size=plan.sizes.batch_size,
+        set_size=plan.sizes.set_size,
+        head_width=HEAD_WIDTH,
+        evaluation_sets=plan.sizes.evaluation_sets,
+    )
+    losses, errors, rates, momenta = [], [], [], []
+    for seed in range(plan.seeds):
+        task = LayerTask(lambda: option.layer(setting), replace(median, seed=seed))
+        fitted = fit(task, option.config(setting, plan.steps), device)
+        solver: Any = fitted.network.get_submodule("aggregation.solver")
+        losses.append(fitted.history["loss"].cpu())
+        errors.append(fitted.record.metrics[MedianTask.monitor])
+        rates.append(solver.learning_rate.item())
+        momenta.append(solver.momentum.item())
+        on_seed()
+    by_step = torch.stack(losses, dim=1)
+    return Outcome(
+        setting.name,
+        option.name,
+        count_spikes(by_step).tolist(),
+        (~torch.isfinite(by_step)).sum(0).tolist(),
+        _finite(by_step[len(by_step) // 2 :].amax(0).tolist()),
+        _finite(errors),
+        _finite(rates),
+        _finite(momenta),
+    )
+
+
+def _same_run(old: StabilityRecord, new: StabilityRecord) -> StabilityRecord:
+    """The old record; raises if it is of another run."""
     for name in ("commit", "versions", "hardware", "seeds", "steps", "sizes"):
-        before, now = getattr(old, name), getattr(new, name)
-        if before != now:
-            raise ValueError(f"the record that is there has {name} {before}, expected {now}")
-    return old.rows
+        before, current = getattr(old, name), getattr(new, name)
+        if before != current:
+            raise ValueError(
+                f"the existing record has {name} {before}, expected {current}: choose another --out"
+            )
+    return old
 
 
 def table(record: StabilityRecord, setting: str) -> Table:
-    """For the console."""
+    """The rows of a setting, for the console."""
     made = Table(*COLUMNS)
     for row in record.rows:
         if row.setting == setting:
-            made.add_row(*_cells(row))
+            made.add_row(*cells(row))
     return made
 
 
-def markdown(record: StabilityRecord, setting: str) -> str:
-    """For the documentation."""
-    lines = [f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
-    lines += [f"| {' | '.join(_cells(row))} |" for row in record.rows if row.setting == setting]
-    return "\n".join(lines)
-
-
-def quartiles(values: Sequence[float | None]) -> tuple[float, float, float]:
-    """The first, the median and the third; a value that is not finite is larger than any."""
-    ordered = sorted(math.inf if value is None else value for value in values)
-    first, middle, third = (ordered[round(q * (len(ordered) - 1))] for q in (0.25, 0.5, 0.75))
-    return first, middle, third
-
-
-def _cells(row: Outcome) -> tuple[str, ...]:
+def cells(row: Outcome) -> tuple[str, ...]:
+    """A row as text, in the order of `COLUMNS`."""
     first, middle, third = quartiles(row.errors)
     return (
         row.option,
@@ -233,26 +326,19 @@ def _cells(row: Outcome) -> tuple[str, ...]:
     )
 
 
+def quartiles(values: Sequence[float | None]) -> tuple[float, float, float]:
+    """First quartile, median and third quartile; values that are not finite count as infinite."""
+    ordered = sorted(math.inf if value is None else value for value in values)
+    first, middle, third = (ordered[round(q * (len(ordered) - 1))] for q in (0.25, 0.5, 0.75))
+    return first, middle, third
+
+
 def _row_text(row: Outcome) -> str:
     parts = (f"   {json.dumps(name)}: {json.dumps(value)}" for name, value in asdict(row).items())
     return "  {\n" + ",\n".join(parts) + "\n  }"
 
 
-def _finite(values: Tensor) -> list[float | None]:
-    return [float(f"{value:.4g}") if math.isfinite(value) else None for value in values.tolist()]
-
-
-def _check(kind: str, names: list[str] | None, known: Sequence[str]) -> None:
-    for name in names or ():
-        if name not in known:
-            expected = ", ".join(dict.fromkeys(known))
-            raise typer.BadParameter(f"--{kind} is {name}, expected one of {expected}")
-
-
-def _command(plan: Plan, quick: bool, options: list[str] | None, settings: list[str] | None) -> str:
-    """The command that repeats the run."""
-    size = "--quick" if quick else f"--seeds {plan.seeds} --steps {plan.steps}"
-    parts = [f"equipool bench stability {size}"]
-    parts += [f'--option "{name}"' for name in options or ()]
-    parts += [f'--setting "{name}"' for name in settings or ()]
-    return " ".join(parts)
+def _finite(values: Iterable[float | None]) -> list[float | None]:
+    """Four digits; None for values that are not finite."""
+    numbers = (math.nan if value is None else value for value in values)
+    return [float(f"{value:.4g}") if math.isfinite(value) else None for value in numbers]

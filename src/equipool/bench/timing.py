@@ -1,4 +1,4 @@
-"""How long a step takes and how much memory it holds."""
+"""Time and memory of a step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from statistics import quantiles
 
 import torch
 
-from equipool.bench.outcome import Timing
+from equipool.bench.record import Timing
 from equipool.comparison.cost import peak_bytes_of
 
 Step = Callable[[], object]
@@ -21,7 +21,7 @@ MAX_REPEATS = 200
 
 @dataclass(frozen=True)
 class Budget:
-    """How long to measure: for some time, but at least a few repeats."""
+    """How long to measure: so many seconds, but at least a few repeats."""
 
     seconds: float = 1.0
     repeats: int = 7
@@ -43,7 +43,7 @@ def summarize(milliseconds: list[float]) -> Timing:
 
 
 def time_step(step: Step, device: torch.device, budget: Budget) -> Timing:
-    """Run a step again and again."""
+    """Run a step repeatedly."""
     for _ in range(budget.warmup):
         step()
     measure = _on_cuda if device.type == "cuda" else _on_host
@@ -62,8 +62,8 @@ def _on_host(step: Step, repeats: int) -> list[float]:
 
 
 def _on_cuda(step: Step, repeats: int) -> list[float]:
-    """Between events on the device, with no wait in between: as in a training loop, launching
-    counts where it is what the device waits for."""
+    """Times between events on the device, without synchronising in between: as in a training loop,
+    launching counts only where the device waits for it."""
     marks = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
     torch.cuda.synchronize()
     marks[0].record()
@@ -75,11 +75,11 @@ def _on_cuda(step: Step, repeats: int) -> list[float]:
 
 
 def with_peak_memory(build: Callable[[], Step], device: torch.device) -> tuple[Step, int]:
-    """Build a step and run it once; the step, and the most bytes that tensors held meanwhile
-    beyond what was held before.
+    """Build a step and run it once. Returns the step and the peak memory of tensors in bytes,
+    beyond what was allocated before.
 
-    What the step was built of counts, such as inputs and parameters, and for a captured step the
-    runs that precede the recording, which hold what the recorded one holds.
+    Inputs and parameters count, and for a captured step the runs before the recording, which need
+    the same memory.
     """
     release_memory(device)
     built: list[Step] = []
@@ -93,7 +93,7 @@ def with_peak_memory(build: Callable[[], Step], device: torch.device) -> tuple[S
 
 
 def release_memory(device: torch.device) -> None:
-    """Let go of what earlier measurements left behind."""
+    """Free what earlier measurements left behind."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.synchronize()

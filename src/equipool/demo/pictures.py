@@ -14,20 +14,19 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from equipool.demo.paths import Landscape, Paths
-from equipool.demo.results import Result
-from equipool.demo.task import DISTRIBUTIONS
+from equipool.demo.study import Landscape, Paths, Result
+from equipool.experiments.median.data import DISTRIBUTIONS
 
-# Okabe and Ito's colours, which the colour-blind tell apart; dashes say the same once more.
+# Okabe and Ito's colours, distinct for colour-blind readers; dashes say the same once more.
 STYLES = (("#0072B2", "-"), ("#D55E00", "-"), ("#D55E00", ":"))  # of the networks, in order
 SET_COLORS = ("#0072B2", "#009E73", "#CC79A7")
 GREY = "#666666"
-GUESSING = 0.05  # error of one guess for all sets; the first steps, which are worse, are cut off
+GUESSING = 0.05  # error of one guess for all sets; worse first steps are cut off
 
 
 @contextmanager
 def _figure(file: Path, columns: int, width: float, height: float) -> Iterator[list[Axes]]:
-    """Panels to draw on, saved at the end. Without pyplot, nothing global is touched."""
+    """Panels to draw on, saved at the end. Does not use pyplot, whose state is global."""
     figure = Figure(figsize=(width, height), dpi=144, layout="constrained")
     FigureCanvasAgg(figure)
     axes = list(figure.subplots(1, columns, squeeze=False)[0])
@@ -44,25 +43,25 @@ def _label(ax: Axes, title: str, x: str, y: str) -> None:
     ax.set_ylabel(y, fontsize=12)
 
 
-def bin_means(values: list[float], num_bins: int) -> tuple[Tensor, Tensor]:
-    """Cut a series into equal bins and average each: positions of the bins' last entries, counted
-    from 1, and means.
+def bin_means(values: Tensor, num_bins: int) -> tuple[Tensor, Tensor]:
+    """Average a series over equal bins: positions of the bins' last entries, counted from 1, and
+    means.
 
     Example:
-        >>> bin_means([1.0, 3.0, 5.0, 7.0], 2)
+        >>> bin_means(torch.tensor([1.0, 3.0, 5.0, 7.0]), 2)
         (tensor([2, 4]), tensor([2., 6.], dtype=torch.float64))
     """
-    parts = torch.tensor(values, dtype=torch.float64).tensor_split(min(num_bins, len(values)))
+    parts = values.double().tensor_split(min(num_bins, len(values)))
     ends = torch.tensor([len(part) for part in parts]).cumsum(0)
     return ends, torch.stack([part.mean() for part in parts])
 
 
-def draw_learning_curves(results: list[Result], file: Path, num_bins: int = 40) -> None:
+def draw_learning_curves(results: list[Result], file: Path) -> None:
     """Error during training, against steps and against seconds."""
     with _figure(file, 2, 10, 4.2) as (by_step, by_second):
         for result, (color, line) in zip(results, STYLES, strict=False):
-            ends, errors = bin_means(result.history.errors, num_bins)
-            seconds = torch.tensor(result.history.seconds)[ends - 1]
+            ends, errors = bin_means(result.losses, max(2, min(40, result.steps // 10)))
+            seconds = ends * (result.seconds / result.steps)
             for ax, position in ((by_step, ends), (by_second, seconds)):
                 ax.plot(position, errors, line, color=color, label=result.name, linewidth=2)
                 ax.plot(position[-1], errors[-1], "o", color=color, markersize=6)
@@ -81,8 +80,8 @@ def draw_learning_curves(results: list[Result], file: Path, num_bins: int = 40) 
 
 
 def draw_energy(paths: Paths, kinds: Tensor, errors: Tensor, file: Path) -> None:
-    """Energy along the inner steps of a few sets, `kinds [B]` their distributions, and the error
-    of what is read off after each step, `errors [S + 1]`."""
+    """Energy of a few sets along the inner steps, `kinds [B]` their distributions, and the error of
+    the prediction after each step, `errors [S + 1]`."""
     with _figure(file, 2, 10, 4.2) as (energy, error):
         for set_, kind in enumerate(kinds.tolist()):
             first = set_ == kinds.tolist().index(kind)
@@ -94,8 +93,8 @@ def draw_energy(paths: Paths, kinds: Tensor, errors: Tensor, file: Path) -> None
             )
         error.plot(errors, color="black", linewidth=1.8)
         error.plot(paths.trained_steps, errors[paths.trained_steps], "o", color="black")
-        _label(energy, "energy of single sets", "inner step", "energy")
-        _label(error, "error of the prediction read off there", "inner step", "mean squared error")
+        _label(energy, "energy of six sets", "inner step", "energy")
+        _label(error, "error of the prediction", "inner step", "mean squared error")
         for ax in (energy, error):
             ax.set_yscale("log")
             ax.grid(which="major", alpha=0.3)
@@ -112,7 +111,7 @@ def draw_energy(paths: Paths, kinds: Tensor, errors: Tensor, file: Path) -> None
 
 
 def draw_landscape(landscape: Landscape, file: Path) -> None:
-    """Level lines of the energy, and the path of y on them."""
+    """Contour lines of the energy, with the path of y."""
     trained = landscape.trained_steps
     with _figure(file, 1, 7.4, 6) as (ax,):
         energy = landscape.energy.clamp(min=torch.finfo(torch.float32).tiny)

@@ -1,123 +1,265 @@
-"""The whole demonstration, from the seed to the pictures' data."""
+"""The demonstration's numbers: train the networks, then look inside the layer.
+
+Networks and data are the median experiment's, and the training is `equipool.training.fit`.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from equipool import EquilibriumAggregation
-from equipool.demo.models import (
-    SetRegressor,
-    Sizes,
-    equilibrium_network,
-    num_parameters,
-    sum_network,
-)
-from equipool.demo.paths import Landscape, Paths, error_along, follow, landscape
-from equipool.demo.results import Result, full_name
-from equipool.demo.task import DISTRIBUTIONS, sample_kinds, sample_sets
-from equipool.demo.train import (
-    Budget,
-    History,
-    Recipe,
-    Seconds,
-    Steps,
-    mean_squared_error,
-    train,
-)
+from equipool import EquilibriumAggregation, LearnedStart, Nesterov, ResNetPotential
+from equipool.experiments.median import LayerTask, MedianTask
+from equipool.experiments.median.data import DISTRIBUTIONS, medians, sample_kinds, sample_sets
+from equipool.experiments.median.network import MedianNetwork
+from equipool.training import Task, TrainingConfig, fit
+from equipool.training.progress import Progress
 
 EQUILIBRIUM, SUM = "equilibrium", "sum pooling"
-PURPOSES = ("weights", "training", "test", "pictures")
+TRIAL_STEPS = 40  # timed to choose the number of steps
 
 
 @dataclass(frozen=True)
 class Plan:
     """What to run. With `steps` every run of a seed gives the same numbers; with `seconds` the
-    number of steps, and so the result, depends on the machine."""
+    number of steps depends on the machine's speed."""
 
     seed: int = 0
-    seconds: float = 28.0
+    seconds: float = 20.0
     steps: int | None = None
-    sizes: Sizes = field(default_factory=Sizes)
-    recipe: Recipe = field(default_factory=Recipe)
-    num_test_sets: int = 4000
-    num_path_sets: int = 200
+    width: int = 64
+    channels: int = 8
+    inner_steps: int = 3
+    batch_size: int = 16
+    set_size: int = 100
+    test_sets: int = 4000
+    path_sets: int = 200
     sets_per_kind: int = 2
     inner_steps_shown: int = 50
     grid: int = 45
 
+    def median(self, aggregation: str = "scaled-sum") -> MedianTask:
+        """The experiment, smaller than the paper's so that a minute is enough."""
+        return MedianTask(
+            aggregation,
+            embedding=self.channels,
+            batch_size=self.batch_size,
+            seed=self.seed,
+            set_size=self.set_size,
+            width=self.width,
+            evaluation_sets=self.test_sets,
+        )
+
+    def layer(self) -> EquilibriumAggregation:
+        """The layer before training. Where x and y are both near zero, the potential's first
+        normalisation magnifies them and the energy is steep. Gamma numbers are near zero, so the
+        search starts elsewhere, and with small steps."""
+        return EquilibriumAggregation(
+            1,
+            self.channels,
+            potential=ResNetPotential(1, self.channels, hidden=(self.width, self.width, 8)),
+            solver=Nesterov(learning_rate=0.02, momentum=0.5),
+            start=LearnedStart(self.channels, value=1.0),
+            num_steps=self.inner_steps,
+        )
+
+    def task(self, method: str) -> Task:
+        """The task of a method: the networks differ in how they pool, and in nothing else."""
+        if method == EQUILIBRIUM:
+            return LayerTask(self.layer, self.median())
+        return self.median()
+
+    def config(self, steps: int) -> TrainingConfig:
+        """How both networks are trained."""
+        return TrainingConfig(
+            steps,
+            learning_rate=1e-2,
+            schedule="cosine",
+            warmup_steps=steps // 20,
+            clip_norm=1.0,
+            guard_factor=None,
+            aux_weight=0.0,
+            chunk=20,
+            log_every=20,
+        )
+
+
+@dataclass(frozen=True)
+class Result:
+    """One trained network."""
+
+    method: str
+    condition: str  # what it has in common with the first network
+    parameters: int
+    losses: Tensor  # [steps]; no set is seen twice, so a batch's loss estimates the error
+    seconds: float
+    error: float  # mean squared, on the test sets
+
+    @property
+    def name(self) -> str:
+        return full_name(self.method, self.condition)
+
+    @property
+    def steps(self) -> int:
+        return len(self.losses)
+
+
+def full_name(method: str, condition: str) -> str:
+    return f"{method} ({condition})" if condition else method
+
+
+@dataclass(frozen=True)
+class Paths:
+    """The search for the outputs of a few sets, continued beyond the trained number of steps."""
+
+    trained_steps: int
+    y: Tensor  # [S + 1, B, K] from the start to the end
+    energy: Tensor  # [S + 1, B]
+
+    @property
+    def num_steps(self) -> int:
+        return self.y.shape[0] - 1
+
+
+@dataclass(frozen=True)
+class Landscape:
+    """The energy of one set on a plane through the end of its path."""
+
+    horizontal: Tensor  # [G] coordinates
+    vertical: Tensor  # [G]
+    energy: Tensor  # [G, G], a row for each vertical coordinate
+    path: Tensor  # [S + 1, 2] projected onto the plane
+    trained_steps: int
+    share: float  # of the path's squared distance from its end that lies in the plane
+
 
 @dataclass(frozen=True)
 class Study:
-    """What came out."""
+    """All results."""
 
     results: list[Result]
     layer: EquilibriumAggregation
-    paths: Paths  # of the sets in the picture
+    paths: Paths  # of the sets in the pictures
     kinds: Tensor  # [B] their distributions
     error_by_step: Tensor  # [S + 1]
     landscape: Landscape
 
 
-Report = Callable[[str, float, History], None]
+MakeProgress = Callable[[str], Progress | bool]
+"""A display for the training of a network with this name; False for none."""
 
 
-def run_study(plan: Plan, report: Report) -> Study:
-    """Train the networks, test them, and look inside the layer."""
-    network, results = _compare_networks(plan, report)
-    layer = network.pooling
+def run_study(plan: Plan, make_progress: MakeProgress) -> Study:
+    """Train and test the networks, then look inside the layer."""
+    network, results = compare_networks(plan, make_progress)
+    layer = network.aggregation
     assert isinstance(layer, EquilibriumAggregation)
-    shown = torch.Generator().manual_seed(seed_for(plan.seed, "pictures"))
+    generator = torch.Generator().manual_seed(plan.seed)
     kinds = torch.arange(len(DISTRIBUTIONS)).repeat_interleave(plan.sets_per_kind)
-    x, _ = sample_kinds(kinds, shown)
+    x = sample_kinds(kinds, plan.set_size, generator).unsqueeze(-1)
     paths = follow(layer, x, plan.inner_steps_shown)
-    many, medians = sample_sets(plan.num_path_sets, shown)
-    errors = error_along(network, follow(layer, many, plan.inner_steps_shown), medians)
+    many, _ = sample_sets((plan.path_sets,), plan.set_size, generator)
+    long = follow(layer, many.unsqueeze(-1), plan.inner_steps_shown)
     return Study(
-        results, layer, paths, kinds, errors, landscape(layer, x[0], paths.y[:, 0], plan.grid)
+        results,
+        layer,
+        paths,
+        kinds,
+        error_along(network, long, medians(many)),
+        landscape(layer, x[0], paths.y[:, 0], plan.grid),
     )
 
 
-def _compare_networks(plan: Plan, report: Report) -> tuple[SetRegressor, list[Result]]:
-    """Equilibrium first. Sum pooling then gets as many steps, and where the budget is in seconds,
-    as many seconds too."""
-    run = partial(_run, plan, report)
+def compare_networks(plan: Plan, make_progress: MakeProgress) -> tuple[MedianNetwork, list[Result]]:
+    """Train equilibrium first; then sum pooling for as many steps and, if the budget is in seconds,
+    for as long."""
+    steps = plan.steps or affordable_steps(plan)
+    network, first = train(plan, EQUILIBRIUM, "", steps, make_progress)
     if plan.steps is not None:
-        network, first = run(EQUILIBRIUM, "", equilibrium_network, Steps(plan.steps))
-        _, second = run(SUM, "", sum_network, Steps(plan.steps))
-        return network, [first, second]
-    network, first = run(EQUILIBRIUM, "", equilibrium_network, Seconds(plan.seconds))
-    _, second = run(SUM, "same steps", sum_network, Steps(first.steps))
-    _, third = run(SUM, "same time", sum_network, Seconds(plan.seconds))
+        return network, [first, train(plan, SUM, "", steps, make_progress)[1]]
+    _, second = train(plan, SUM, "same steps", steps, make_progress)
+    longer = max(1, round(first.seconds / second.seconds * steps))
+    _, third = train(plan, SUM, "same time", longer, make_progress)
     return network, [first, second, third]
 
 
-def _run(
-    plan: Plan,
-    report: Report,
-    method: str,
-    allowance: str,
-    build: Callable[[Sizes], SetRegressor],
-    budget: Budget,
-) -> tuple[SetRegressor, Result]:
+def affordable_steps(plan: Plan) -> int:
+    """How many steps of equilibrium fit into the plan's seconds, by a short training."""
+    short = replace(plan, test_sets=1)
+    record = fit(short.task(EQUILIBRIUM), short.config(TRIAL_STEPS), "cpu").record
+    return max(1, round(plan.seconds / record.training_seconds * TRIAL_STEPS))
+
+
+def train(
+    plan: Plan, method: str, condition: str, steps: int, make_progress: MakeProgress
+) -> tuple[MedianNetwork, Result]:
     """Train one network and test it."""
-    torch.manual_seed(seed_for(plan.seed, "weights"))
-    network = build(plan.sizes)
-    generator = torch.Generator().manual_seed(seed_for(plan.seed, "training"))
-    history = train(
-        network, budget, plan.recipe, generator, partial(report, full_name(method, allowance))
+    progress = make_progress(full_name(method, condition))
+    fitted = fit(plan.task(method), plan.config(steps), "cpu", progress=progress)
+    assert isinstance(fitted.network, MedianNetwork)
+    record = fitted.record
+    error = record.metrics[MedianTask.monitor]
+    return fitted.network, Result(
+        method,
+        condition,
+        record.num_parameters,
+        fitted.history["loss"],
+        record.training_seconds,
+        math.nan if error is None else error,
     )
-    test = sample_sets(
-        plan.num_test_sets, torch.Generator().manual_seed(seed_for(plan.seed, "test"))
-    )
-    error = mean_squared_error(network, *test, batch_size=250)
-    return network, Result(method, allowance, num_parameters(network), history, error)
 
 
-def seed_for(seed: int, purpose: str) -> int:
-    """A seed of its own for each purpose, so that test sets are not training sets."""
-    return len(PURPOSES) * seed + PURPOSES.index(purpose)
+@torch.no_grad()
+def follow(layer: EquilibriumAggregation, x: Tensor, num_steps: int) -> Paths:
+    """Search the outputs of `x [B, N, C]` for `num_steps` steps and keep the path."""
+    trained_steps = layer.num_steps
+    layer.num_steps = num_steps
+    try:
+        trajectory = layer.solve(x, trajectory=True).trajectory
+    finally:
+        layer.num_steps = trained_steps
+    assert trajectory is not None
+    energy = torch.stack([layer.energy(x, y) for y in trajectory])
+    return Paths(trained_steps, trajectory, energy)
+
+
+@torch.no_grad()
+def error_along(network: MedianNetwork, paths: Paths, target: Tensor) -> Tensor:
+    """Mean squared error of the prediction after each inner step, `[S + 1]`."""
+    return (network.predict(paths.y) - target).square().mean(-1)
+
+
+@torch.no_grad()
+def landscape(
+    layer: EquilibriumAggregation, x: Tensor, path: Tensor, grid: int = 61, margin: float = 0.35
+) -> Landscape:
+    """Evaluate the energy of the set `x [N, C]` around its path `[S + 1, K]`.
+
+    The plane goes through the end of the path and is spanned by the two directions in which the
+    path is furthest from it (the right singular vectors of `y_t - y_S`).
+    """
+    end = path[-1]
+    away = path - end
+    directions = torch.linalg.svd(away, full_matrices=False).Vh[:2]
+    projected = away @ directions.T
+    low, high = _square(projected, margin)
+    horizontal, vertical = (torch.linspace(float(low[i]), float(high[i]), grid) for i in (0, 1))
+    across, up = torch.meshgrid(horizontal, vertical, indexing="xy")
+    y = end + torch.stack([across, up], -1).flatten(0, 1) @ directions
+    energy = torch.cat([layer.energy(x.expand(len(part), -1, -1), part) for part in y.split(256)])
+    share = projected.square().sum() / away.square().sum().clamp(min=torch.finfo(away.dtype).tiny)
+    return Landscape(
+        horizontal, vertical, energy.view(grid, grid), projected, layer.num_steps, float(share)
+    )
+
+
+def _square(points: Tensor, margin: float) -> tuple[Tensor, Tensor]:
+    """Corners of the square around points `[S, 2]`, so that both axes have the same scale."""
+    low, high = points.amin(0), points.amax(0)
+    half = (0.5 + margin) * (high - low).max().clamp(min=1e-6)
+    middle = (low + high) / 2
+    return middle - half, middle + half

@@ -9,7 +9,7 @@ import torch
 from cases import assert_near
 from equipool import capture_step
 from equipool.baselines import AGGREGATIONS, aggregation_from_name
-from equipool.experiments.median.task import held_out_sets
+from equipool.experiments.median.data import held_out_sets
 from equipool.experiments.registry import MedianTask
 from equipool.training.task import Shard
 

@@ -8,8 +8,8 @@ from torch import nn
 
 from equipool import EquilibriumAggregation, LearnedStart
 from equipool.baselines import AGGREGATIONS
-from equipool.experiments.median.data import DISTRIBUTIONS
-from equipool.experiments.median.task import STEPS_AT_ONCE, held_out_sets
+from equipool.experiments.median.data import DISTRIBUTIONS, held_out_sets
+from equipool.experiments.median.task import STEPS_AT_ONCE
 from equipool.experiments.registry import TASKS, MedianTask
 from equipool.training.task import Shard
 
@@ -205,6 +205,22 @@ def test_the_papers_values():
     task = MedianTask.paper("sum", embedding=8, seed=2)
     assert (task.aggregation, task.embedding, task.seed) == ("sum", 8, 2)
     assert (task.set_size, task.evaluation_sets) == (100, 80_000)
+
+
+def test_a_short_run_is_not_evaluated_for_minutes():
+    """A set takes some 4 ms on a core; the paper's 80,000 are for long runs."""
+    assert MedianTask().evaluation_sets <= 4000
+
+
+def test_an_evaluation_shows_its_progress(monkeypatch):
+    shown = []
+    monkeypatch.setattr(
+        "equipool.experiments.median.task.track",
+        lambda parts: (shown.append(p) or p for p in parts),
+    )
+    SMALL.evaluate(Constant(), CPU)
+    assert sum(len(part) for part in shown) == SMALL.evaluation_sets
+    assert len(shown) > 1
 
 
 def test_fields_reach_the_layer():

@@ -10,9 +10,13 @@ import tiny_omniglot as tiny
 from equipool import extras
 from equipool.experiments import download
 from equipool.experiments.download import MissingDataError
-from equipool.experiments.omniglot.images import Characters, Omniglot, load_omniglot
-from equipool.experiments.omniglot.images.archive import read_archive
-from equipool.experiments.omniglot.images.pictures import read_pictures
+from equipool.experiments.omniglot.files import (
+    Characters,
+    Omniglot,
+    load_omniglot,
+    read_archive,
+    read_pictures,
+)
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "omniglot.npz"
 PARTS = ("background", "evaluation")
@@ -144,15 +148,13 @@ def test_damaged_files_are_named(tmp_path, damage):
     damage(archive)
     with pytest.raises(ValueError, match=r"images_evaluation.zip is not a part of Omniglot: "):
         read_pictures(zipped)
-    told = (
-        r"omniglot.npz is not an archive of Omniglot: .*\. Where a copy of it was cut off, copy it"
-    )
+    told = r"omniglot.npz is not an Omniglot archive: .*\. If the file is truncated, copy it"
     with pytest.raises(ValueError, match=told):
         load_omniglot(tmp_path)
 
 
 def test_the_folder_is_wanted_and_not_the_file(tmp_path):
-    with pytest.raises(NotADirectoryError, match=r"omniglot.npz is a file, expected the folder"):
+    with pytest.raises(NotADirectoryError, match=r"omniglot.npz is a file, expected a directory"):
         load_omniglot(tiny.write_archive(tmp_path))
 
 
@@ -178,7 +180,7 @@ WRONG = {
     "few names": ({"alphabet": ALPHABET[1:]}, r"alphabet is <U8 of shape \(41,\), expected 42"),
     "numbers": ({"character": np.arange(42)}, "character is int64 of shape"),
     "other split": ({"split": np.where(SPLIT == "evaluation", "test", SPLIT)}, "split has 'test'"),
-    "twice": ({"alphabet": np.full(42, "Aa")}, "out of order or has a name twice"),
+    "twice": ({"alphabet": np.full(42, "Aa")}, "not sorted or has duplicates"),
     "pickled": ({"alphabet": ALPHABET.astype(object)}, "allow_pickle=False"),
 }
 
@@ -186,15 +188,13 @@ WRONG = {
 @pytest.mark.parametrize(("changed", "message"), WRONG.values(), ids=WRONG)
 def test_archives_that_are_not_as_expected_are_refused(tmp_path, changed, message):
     file = tiny.write_archive(tmp_path, **changed)
-    with pytest.raises(
-        ValueError, match=rf"omniglot.npz is not an archive of Omniglot: .*{message}"
-    ):
+    with pytest.raises(ValueError, match=rf"omniglot.npz is not an Omniglot archive: .*{message}"):
         read_archive(file)
 
 
 def test_a_single_array_is_no_archive(tmp_path):
     np.save(tmp_path / "a.npy", IMAGES)
-    with pytest.raises(ValueError, match=r"a.npy is not an archive of Omniglot: it holds a single"):
+    with pytest.raises(ValueError, match=r"a.npy is not an Omniglot archive: it holds a single"):
         read_archive(tmp_path / "a.npy")
 
 

@@ -266,3 +266,13 @@ def test_fields_reach_the_network():
 def test_scaled_sum_divides_by_the_size_of_the_sets():
     network = dataclasses.replace(SMALL, aggregation="scaled-sum").network()
     assert network.aggregation.scale == pytest.approx(1 / 5)
+
+
+def test_an_evaluation_shows_its_progress(monkeypatch):
+    shown = []
+    monkeypatch.setattr(
+        "equipool.experiments.omniglot.task.track",
+        lambda parts: (shown.append(part) or part for part in parts),
+    )
+    SMALL.evaluate(SMALL.network(), CPU)
+    assert sum(len(part) for part in shown) == 3 * SMALL.evaluation_sets

@@ -1,11 +1,33 @@
-"""Sets of numbers and their medians, as the paper's appendix draws them."""
+"""Random sets of numbers and their medians, distributed as in the paper's appendix."""
 
 from __future__ import annotations
+
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
+from equipool.experiments.streams import generator_for
+
 DISTRIBUTIONS = ("uniform", "gamma", "normal")
+
+
+def sample_sets(
+    shape: tuple[int, ...], set_size: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Draw sets of numbers, each from a distribution chosen at random.
+
+    Returns:
+        The numbers, `[*shape, set_size]`, and the positions of the sets' distributions in
+        `DISTRIBUTIONS`, `[*shape]`, on the generator's device.
+
+    Example:
+        >>> x, kind = sample_sets((4,), 100, torch.Generator().manual_seed(0))
+        >>> x.shape, kind.shape
+        (torch.Size([4, 100]), torch.Size([4]))
+    """
+    kind = torch.randint(len(DISTRIBUTIONS), shape, generator=generator, device=generator.device)
+    return sample_kinds(kind, set_size, generator), kind
 
 
 def sample_kinds(kind: Tensor, set_size: int, generator: torch.Generator) -> Tensor:
@@ -13,7 +35,7 @@ def sample_kinds(kind: Tensor, set_size: int, generator: torch.Generator) -> Ten
     uniform on [0, 1], gamma of shape 0.5 and scale 0.2, or normal of mean 0.5 and deviation 0.4.
 
     Returns:
-        `[..., set_size]`, on the device of `kind` and of the generator.
+        `[..., set_size]`, on the device of `kind` and the generator.
     """
     shape = (*kind.shape, set_size)
     uniform = torch.rand(shape, generator=generator, device=kind.device)
@@ -25,8 +47,8 @@ def sample_kinds(kind: Tensor, set_size: int, generator: torch.Generator) -> Ten
 
 
 def medians(x: Tensor) -> Tensor:
-    """Median of the last dimension, `[..., N] -> [...]`; for an even N the mean of the two numbers
-    in the middle.
+    """Median of the last dimension, `[..., N] -> [...]`; for an even N the mean of the two middle
+    numbers.
 
     Example:
         >>> medians(torch.tensor([[4.0, 1.0, 2.0, 3.0]]))
@@ -35,3 +57,14 @@ def medians(x: Tensor) -> Tensor:
     ordered = x.sort(-1).values
     size = x.shape[-1]
     return ordered[..., (size - 1) // 2 : size // 2 + 1].mean(-1)
+
+
+@lru_cache(maxsize=1)
+def held_out_sets(
+    num_sets: int, set_size: int, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The sets for evaluation, `[num_sets, set_size]`, their medians and their distributions,
+    `[num_sets]`: the same on every device and for every seed."""
+    generator = generator_for(torch.device("cpu"), "median", "held out")
+    x, kind = sample_sets((num_sets,), set_size, generator)
+    return x.to(device), medians(x).to(device), kind.to(device)

@@ -9,17 +9,17 @@ from equipool.experiments.residual import ResidualNetwork
 
 
 class MedianNetwork(nn.Module):
-    """One number for each set of numbers: each is embedded, the set is pooled into `channels`
-    values, and a network of sizes `[channels, head_width, 1]` reads them.
+    """Predict one number for each set of numbers: embed each number, pool the set into `channels`
+    values, and read them with a network of sizes `[channels, head_width, 1]`.
 
-    Where the paper writes `[D, 128, 1]` for this network, `D` is taken to be its input. As one more
-    layer of its own, with four or eight rectified units, it dies in some runs of every method.
+    The paper writes `[D, 128, 1]` for the last network; here `D` is its input. As an additional
+    layer of four or eight rectified units it would die in some runs of every method.
 
     Args:
         embedding: `[B, N, 1] -> [B, N, C]`.
         aggregation: pools padded sets, `[B, N, C] -> [B, channels]`.
         channels: size of the pooled vector.
-        head_width: as above.
+        head_width: hidden width of the last network.
 
     Shapes:
         `[B, N] -> [B]`.
@@ -36,21 +36,24 @@ class MedianNetwork(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        pooled = self.aggregation(self.embedding(x.unsqueeze(-1)))
-        return self.head(pooled).squeeze(-1)
+        return self.predict(self.aggregation(self.embedding(x.unsqueeze(-1))))
+
+    def predict(self, y: Tensor) -> Tensor:
+        """The prediction for a pooled vector, `[..., channels] -> [...]`."""
+        return self.head(y).squeeze(-1)
 
 
 def pooling_network(
     aggregation: nn.Module, channels: int, *, width: int = 256, head_width: int = 128
 ) -> MedianNetwork:
-    """The network of a rival: a residual network with layers of size `[width, width, channels]`
-    embeds each number, then they are pooled.
+    """The network for the other pooling methods: a residual network with layers of size
+    `[width, width, channels]` embeds each number before the pooling.
 
     Args:
         aggregation: maps `channels` to `channels`.
         channels: size of the embedding and of the pooled vector.
-        width: of the embedding network.
-        head_width: of the network behind.
+        width: width of the embedding network.
+        head_width: hidden width of the network after the pooling.
 
     Example:
         >>> from equipool.baselines import SumPooling
@@ -63,17 +66,16 @@ def pooling_network(
 
 
 def equilibrium_network(layer: EquilibriumAggregation, head_width: int = 128) -> MedianNetwork:
-    """The network of Equilibrium Aggregation, which embeds and pools at once: the layer takes the
-    numbers as they are.
+    """The network for Equilibrium Aggregation: the layer embeds and pools, so it takes the numbers
+    directly.
 
     Args:
         layer: maps 1 channel to the pooled vector.
-        head_width: of the network behind.
+        head_width: hidden width of the network after the layer.
 
     Example:
-        >>> from equipool.experiments.equilibrium import equilibrium_layer
-        >>> layer = equilibrium_layer(1, 8, (256, 256, 1), num_steps=5)
-        >>> equilibrium_network(layer)(torch.rand(5, 100)).shape
+        >>> network = equilibrium_network(EquilibriumAggregation(1, 8))
+        >>> network(torch.rand(5, 100)).shape
         torch.Size([5])
     """
     return MedianNetwork(nn.Identity(), layer, layer.out_channels, head_width)

@@ -1,19 +1,26 @@
-"""Records of `equipool bench gradients` as pictures."""
+"""The tables and the picture of choosing.md, made from records of `equipool bench gradients`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import choosing_tables as tables
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from equipool.bench.gradients_record import GradientRecord, Quality
+from equipool.bench.gradients_record import GradientRecord, Part, Quality
 from equipool.bench.gradients_subjects import STATES
 
-# Okabe and Ito's colours, which the colour-blind tell apart.
+Records = dict[str, GradientRecord]
+"""By name, the CPU's first."""
+
+BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+# Okabe and Ito's colours, distinct for colour-blind readers.
 STYLES = {
     "Unrolled": ("#000000", "o"),
     "Truncated(5)": ("#56B4E9", "s"),
@@ -21,6 +28,54 @@ STYLES = {
     "Implicit, CG": ("#D55E00", "D"),
     "Implicit, Neumann": ("#009E73", "v"),
     "Implicit, Cholesky": ("#CC79A7", "P"),
+}
+
+
+def refresh(page: str, records: Records) -> str:
+    """The page with new content in every block between `<!-- generated: NAME -->` and
+    `<!-- end -->`."""
+    return BLOCK.sub(lambda m: f"{m[1]}\n{SECTIONS[m[2]](records)}\n\n{m[3]}", page)
+
+
+def newest(records: Records, part: Part) -> Records:
+    """For each machine the newest record that has a part."""
+    found: dict[str, str] = {}
+    for name, record in records.items():
+        machine = tables.machine(record)
+        latest = records[found[machine]].date if machine in found else ""
+        if getattr(record, part) and record.date > latest:
+            found[machine] = name
+    return {name: records[name] for name in found.values()}
+
+
+def _of_first(records: Records) -> str:
+    name, record = next(iter(newest(records, "quality").items()))
+    return f"{_where(name, record)}\n\n{tables.quality(record)}"
+
+
+def _training(records: Records) -> str:
+    return tables.training(next(iter((newest(records, "quality") or records).values())))
+
+
+def _each(part: Part, content: Callable[[GradientRecord], str]) -> Callable[[Records], str]:
+    def section(records: Records) -> str:
+        shown = newest(records, part).items()
+        return "\n\n".join(f"{_where(name, record)}\n\n{content(record)}" for name, record in shown)
+
+    return section
+
+
+def _where(name: str, record: GradientRecord) -> str:
+    return f"On {tables.machine(record)}. Record: `{name}.json`."
+
+
+SECTIONS: dict[str, Callable[[Records], str]] = {
+    "quality": _of_first,
+    "training": _training,
+    "cost": _each("cost", tables.cost),
+    "solvers": _each("solvers", tables.solvers),
+    "stopping": lambda records: tables.stopping(newest(records, "stopping").values()),
+    "backward": lambda records: tables.backward(newest(records, "backward").values()),
 }
 
 

@@ -1,29 +1,69 @@
-"""A run as a table, for the terminal or for a page."""
+"""What the terminal shows: a progress bar, and a record as tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 
 from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from equipool.bench.cases import Mode
-from equipool.bench.outcome import Row
-from equipool.bench.record import Record
+from equipool.bench.record import Record, Row
 
 MEBIBYTE = 2**20
 
+Advance = Callable[..., None]
+"""`advance("next description")` changes the text, `advance(steps=1)` moves the bar."""
+
+
+def make_console() -> Console:
+    """A console wide enough for the tables if its width is unknown."""
+    console = Console()
+    return console if console.is_terminal else Console(width=120)
+
+
+@contextmanager
+def progress_bar(console: Console, total: int) -> Iterator[Advance]:
+    """A bar that disappears at the end of the block."""
+    columns = (TextColumn("{task.description:<60}"), BarColumn(), MofNCompleteColumn(),
+               TimeElapsedColumn())  # fmt: skip
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=total)
+
+        def advance(description: str | None = None, *, steps: int = 0) -> None:
+            progress.update(task, description=description, advance=steps)
+
+        yield advance
+
+
+def show(record: Record, console: Console) -> None:
+    """Print a record: the machine, its rates, the tables, and what was not timed."""
+    machine = record.hardware.get("gpu", record.hardware["cpu"])
+    console.print(f"{machine}, torch {record.versions['torch']}, commit {record.commit}")
+    for rates in record.rates:
+        console.print(
+            f"{rates.precision}: {rates.square_tflops:.3g} TFLOP/s in large products, "
+            f"{rates.shaped_tflops:.3g} in [N, 600] @ [600, 332]; "
+            f"copies at {rates.copy_gb_per_s:,.0f} GB/s"
+        )
+    for table in tables(record):
+        console.print(table)
+    for note in notes(record.rows):
+        console.print(f"not timed: {note}", markup=False, highlight=False)
+
 
 def tables(record: Record) -> list[Table]:
-    """One for each case and mode, in the order of the rows."""
+    """One table for each case and mode, in the order of the rows."""
     rows = sorted(record.rows, key=lambda row: (_first_seen(record.rows, row), row.mode))
     grouped = groupby(rows, key=lambda row: (row.case, row.mode))
     return [_table(f"{case}, {mode}", list(group)) for (case, mode), group in grouped]
 
 
 def notes(rows: Iterable[Row]) -> list[str]:
-    """What was not timed, and why; cases with the same reason together."""
+    """What was not timed, and why; cases with the same reason are listed together."""
     reasons: dict[tuple[str, str, str, str], list[str]] = {}
     for row in rows:
         if row.status != "timed":
@@ -54,8 +94,8 @@ def cells(row: Row, pyg: float | None) -> list[str]:
     """The numbers of a row; its status where there are none.
 
     Args:
-        row: what was found.
-        pyg: milliseconds that PyTorch Geometric's layer took, in the precision it is fastest in.
+        row: a measurement.
+        pyg: milliseconds of PyTorch Geometric's layer in its fastest precision.
     """
     if row.timing is None:
         return ["-", row.status, "", "", "", "", ""]
@@ -92,23 +132,3 @@ def number(value: float) -> str:
         ('0.0123', '1.23', '123', '12,346')
     """
     return f"{value:,.0f}" if value >= 99.95 else f"{value:.3g}"
-
-
-def markdown(record: Record, mode: Mode) -> str:
-    """The timed rows of a mode as a Markdown table, for a page that shows a record.
-
-    Columns are the terminal's, except that the case is a column, too.
-    """
-    lines = [
-        "| sets x elements, T | path | ms, quartiles | MiB | x PyG | x floor | error y | error g |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for case, group in groupby((r for r in record.rows if r.mode == mode), key=lambda r: r.case):
-        rows = [row for row in group if row.timing is not None]
-        pyg = [row.timing.median for row in rows if row.path == "pyg" and row.timing is not None]
-        for row in rows:
-            ms, quartiles, *rest = cells(row, min(pyg, default=None))
-            first = [f"{case.sets:,} x {case.elements:,}, {case.num_steps}"]
-            path = f"{row.path}, {row.precision}"
-            lines.append("| " + " | ".join([*first, path, f"{ms} ({quartiles})", *rest]) + " |")
-    return "\n".join(lines)

@@ -5,10 +5,15 @@ import pytest
 import torch
 from PIL import Image
 
-from equipool.experiments.omniglot.character_images import CharacterImages
-from equipool.experiments.omniglot.character_pictures import COLORS, draw_set
-from equipool.experiments.omniglot.character_sets import CharacterSets, Pool
-from equipool.experiments.omniglot.counting import Counted, examination_of, metrics_of
+from equipool.experiments.omniglot.evaluation import (
+    COLORS,
+    Counted,
+    draw_set,
+    examination_of,
+    metrics_of,
+)
+from equipool.experiments.omniglot.images import CharacterImages
+from equipool.experiments.omniglot.sets import CharacterSets, Pool
 
 # True numbers, and what is said; of 3 there is no set.
 TRUE, SAID = [1, 1, 1, 2, 2, 4], [1, 2, 2, 2, 4, 4]

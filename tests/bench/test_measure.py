@@ -3,27 +3,27 @@ from dataclasses import replace
 import pytest
 import torch
 
-from equipool.bench import run
+from equipool.baselines import AGGREGATIONS
+from equipool.bench import measure
 from equipool.bench.agreement import Judge
 from equipool.bench.cases import Case, make_batch
-from equipool.bench.models import NetworkStep, make_network, random_bonds
-from equipool.bench.outcome import UnavailableError
-from equipool.bench.paths import PATHS
+from equipool.bench.paths import PATHS, RIVALS, Readout, UnavailableError
 from equipool.bench.presets import PRESETS, Item
-from equipool.bench.readouts import Readout
-from equipool.bench.rivals import RIVALS, make_rival
-from equipool.bench.roofline import Rates
+from equipool.bench.record import Rates
+from equipool.bench.steps import NetworkStep, make_network, random_bonds
 from equipool.bench.timing import Budget
+from equipool.experiments.median.network import MedianNetwork
 
 CPU = torch.device("cpu")
 CASE = Case(sets=3, elements=5, in_channels=4, out_channels=4, hidden=(6, 5, 3), num_steps=2)
+MEDIAN = replace(CASE, workload="median", in_channels=1, varied=False)
 BUDGET = Budget(seconds=0.0, repeats=2, warmup=0)
 RATES = {"float32": Rates("float32", 1.0, 1.0, 1.0)}
-EAGER = ("pyg", "reference", "faithful", "torch", *RIVALS)
+EAGER = ("pyg", "reference", "equipool-autograd", "equipool", *RIVALS)
 
 
 def rows(*items: Item):
-    return list(run.measure_items(list(items), CPU, BUDGET, RATES))
+    return list(measure.measure_items(list(items), CPU, BUDGET, RATES))
 
 
 @pytest.mark.parametrize("mode", ["inference", "training"])
@@ -39,9 +39,9 @@ def test_every_path_is_timed(path, mode):
 
 
 @pytest.mark.parametrize("workload", ["gin", "median"])
-@pytest.mark.parametrize("path", ["sum", "pyg", "torch"])
+@pytest.mark.parametrize("path", ["sum", "pyg", "equipool"])
 def test_networks_are_timed_as_a_whole(workload, path):
-    case = replace(CASE, workload=workload, in_channels=1 if workload == "median" else 4)
+    case = MEDIAN if workload == "median" else replace(CASE, workload=workload)
     (row,) = rows(Item(case, path, "float32", "training"))
     assert (row.status, row.reason) == ("timed", "")
 
@@ -49,8 +49,10 @@ def test_networks_are_timed_as_a_whole(workload, path):
 @pytest.mark.parametrize("workload", ["gin", "median"])
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 def test_a_network_step_trains(workload, precision):
-    case = replace(CASE, workload=workload, in_channels=1 if workload == "median" else 4)
-    step = NetworkStep(make_network(case, make_batch(case, CPU), PATHS["torch"]), precision, False)
+    case = MEDIAN if workload == "median" else replace(CASE, workload=workload)
+    step = NetworkStep(
+        make_network(case, make_batch(case, CPU), PATHS["equipool"]), precision, False
+    )
     for group in step.optimizer.param_groups:
         group["lr"] = 1e-2
     losses = [float(step()) for _ in range(10)]
@@ -59,10 +61,19 @@ def test_a_network_step_trains(workload, precision):
 
 
 def test_pooling_without_a_network_gets_one():
-    case = replace(CASE, workload="median", in_channels=1, hidden=(6, 6, 1))
-    network = make_network(case, make_batch(case, CPU), PATHS["sum"])
+    case = replace(MEDIAN, hidden=(6, 6, 1))
+    network = make_network(case, make_batch(case, CPU), PATHS["sum"]).network
     widths = [linear.out_features for linear in network.embedding.linears]
     assert widths == [6, 6, case.out_channels]
+
+
+def test_the_median_network_is_the_experiments():
+    workload = make_network(MEDIAN, make_batch(MEDIAN, CPU), PATHS["equipool"])
+    assert isinstance(workload.network, MedianNetwork)
+    torch.testing.assert_close(workload.target, workload.numbers.quantile(0.5, dim=-1))
+    layer = PATHS["equipool"].build(MEDIAN).module
+    found = workload.network.aggregation(workload.numbers.unsqueeze(-1))
+    torch.testing.assert_close(found, layer(workload.numbers.unsqueeze(-1)))
 
 
 def test_bonds_stay_within_a_molecule():
@@ -75,7 +86,11 @@ def test_bonds_stay_within_a_molecule():
 
 @pytest.mark.parametrize(
     ("path", "precision", "reason"),
-    [("triton", "float32", "CUDA"), ("captured", "float32", "CUDA"), ("torch", "tf32", "CUDA")],
+    [
+        ("equipool-torch", "float32", "CUDA"),
+        ("equipool-captured", "float32", "CUDA"),
+        ("equipool", "tf32", "CUDA"),
+    ],
 )
 def test_what_is_not_here_gets_a_row_with_the_reason(path, precision, reason):
     (row,) = rows(Item(CASE, path, precision, "training"))
@@ -85,25 +100,16 @@ def test_what_is_not_here_gets_a_row_with_the_reason(path, precision, reason):
 
 
 def test_the_reference_is_spared_large_batches():
-    with pytest.raises(UnavailableError, match="one set at a time"):
+    with pytest.raises(UnavailableError, match="at most 32 sets"):
         PATHS["reference"].check(replace(CASE, sets=1000), CPU)
 
 
 def test_unrolling_is_spared_what_does_not_fit():
     with pytest.raises(UnavailableError, match="GiB"):
-        PATHS["faithful"].check(replace(CASE, elements=10**12), CPU)
+        PATHS["equipool-autograd"].check(replace(CASE, elements=10**12), CPU)
     with pytest.raises(UnavailableError, match="GiB"):
         PATHS["set-transformer"].check(replace(CASE, elements=10**6), CPU)
-    PATHS["torch"].check(replace(CASE, elements=10**12), CPU)
-
-
-class Raises(Readout):
-    def __init__(self, error: Exception) -> None:
-        super().__init__()
-        self.error = error
-
-    def forward(self, x, batch):
-        raise self.error
+    PATHS["equipool"].check(replace(CASE, elements=10**12), CPU)
 
 
 @pytest.mark.parametrize(
@@ -112,10 +118,14 @@ class Raises(Readout):
         (torch.OutOfMemoryError("too much\nand more"), "out of memory", "too much"),
         (RuntimeError("[enforce fail] can't allocate memory: 8"), "out of memory", "allocate"),
         (KeyError("gone"), "failed", "KeyError: 'gone'"),
+        (ImportError("needs a package"), "unavailable", "needs a package"),
     ],
 )
 def test_a_failure_is_a_row_and_the_run_goes_on(error, status, reason, monkeypatch):
-    broken = replace(PATHS["sum"], build=lambda case, batch: Raises(error))
+    def call(module, x, batch):
+        raise error
+
+    broken = replace(PATHS["sum"], build=lambda case: Readout(torch.nn.Linear(1, 1), call))
     monkeypatch.setitem(PATHS, "sum", broken)
     found, after = rows(*(Item(CASE, path, "float32", "training") for path in ("sum", "mean")))
     assert found.status == status
@@ -125,13 +135,13 @@ def test_a_failure_is_a_row_and_the_run_goes_on(error, status, reason, monkeypat
 
 
 def test_a_path_with_wrong_numbers_is_not_timed(monkeypatch):
-    longer, faithful = replace(CASE, num_steps=3), PATHS["faithful"].build
-    wrong = replace(PATHS["torch"], build=lambda case, batch: faithful(longer, batch))
-    monkeypatch.setitem(PATHS, "torch", wrong)
-    (row,) = rows(Item(CASE, "torch", "float32", "training"))
+    longer, build = replace(CASE, num_steps=3), PATHS["equipool-autograd"].build
+    wrong = replace(PATHS["equipool"], build=lambda case: build(longer))
+    monkeypatch.setitem(PATHS, "equipool", wrong)
+    (row,) = rows(Item(CASE, "equipool", "float32", "training"))
     assert row.status == "disagrees"
     assert row.timing is None
-    assert "torch in float32" in row.reason
+    assert "equipool in float32" in row.reason
 
 
 def test_each_case_has_a_judge_of_its_own(monkeypatch):
@@ -149,11 +159,15 @@ def test_each_case_has_a_judge_of_its_own(monkeypatch):
     assert judged == [CASE, other]
 
 
+def test_rivals_are_the_baselines():
+    assert set(RIVALS) == set(AGGREGATIONS) - {"equilibrium"}
+
+
 @pytest.mark.parametrize("name", RIVALS)
 def test_rivals_pool_each_set_by_itself(name):
     """What a rival gives the first set does not depend on the values in the others."""
     batch = make_batch(CASE, CPU)
-    rival = make_rival(name, replace(CASE, out_channels=7), batch.sizes)
+    rival = PATHS[name].build(replace(CASE, out_channels=7))
     first, rest = batch.x.split([batch.sizes[0], batch.num_elements - batch.sizes[0]])
     y, changed = rival(batch.x, batch), rival(torch.cat([first, rest + 1]), batch)
     assert y.shape == (3, 7)
@@ -166,12 +180,7 @@ def test_sum_and_mean():
     parts = batch.x.split(list(batch.sizes))
     for name, pool in (("sum", torch.sum), ("mean", torch.mean)):
         expected = torch.stack([pool(part, 0) for part in parts])
-        torch.testing.assert_close(make_rival(name, CASE, batch.sizes)(batch.x, batch), expected)
-
-
-def test_an_unknown_rival_is_refused():
-    with pytest.raises(ValueError, match="'max', expected one of"):
-        make_rival("max", CASE, (1, 2))
+        torch.testing.assert_close(PATHS[name].build(CASE)(batch.x, batch), expected)
 
 
 @pytest.mark.parametrize("preset", PRESETS.values(), ids=PRESETS)
@@ -182,26 +191,31 @@ def test_presets_name_what_exists(preset):
 
 
 def test_a_part_of_a_preset():
-    part = PRESETS["layer"].only(["torch", "sum"], ["tf32"], ["training"])
-    assert {(i.path, i.precision, i.mode) for i in part.items()} == {("torch", "tf32", "training")}
-    assert "compiled" in {item.path for item in PRESETS["quick"].with_compiled().items()}
+    part = PRESETS["layer"].only(["equipool", "sum"], ["tf32"], ["training"])
+    assert {(i.path, i.precision, i.mode) for i in part.items()} == {
+        ("equipool", "tf32", "training")
+    }
+    assert "equipool-compiled" in {item.path for item in PRESETS["quick"].with_compiled().items()}
 
 
 @pytest.mark.compile
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")  # torch's own
 def test_the_compiled_layer_agrees_and_is_timed():
-    (row,) = rows(Item(CASE, "compiled", "float32", "training"))
+    (row,) = rows(Item(CASE, "equipool-compiled", "float32", "training"))
     assert (row.status, row.reason) == ("timed", "")
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["float32", "tf32", "bf16"])
-@pytest.mark.parametrize("path", ["torch", "triton", "captured", "sum-captured"])
+@pytest.mark.parametrize(
+    "path", ["equipool", "equipool-torch", "equipool-captured", "sum-captured"]
+)
 @pytest.mark.parametrize("workload", ["layer", "gin", "median"])
 def test_paths_of_the_device(workload, path, precision):
     # wide, so that rounding averages out
-    case = Case(8, 12, 1 if workload == "median" else 32, 32, (64, 32, 32), 4, workload=workload)
+    width = 1 if workload == "median" else 32
+    case = Case(8, 12, width, 32, (64, 32, 32), 4, varied=width > 1, workload=workload)
     device = torch.device("cuda")
     items = [Item(case, path, precision, "training")]
-    (row,) = run.measure_items(items, device, BUDGET, {})
+    (row,) = measure.measure_items(items, device, BUDGET, {})
     assert (row.status, row.reason) == ("timed", "")

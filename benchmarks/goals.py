@@ -1,21 +1,28 @@
-"""What the layer is held to, read off records."""
+"""Compare benchmark records with the project's own targets; exits with 1 if one is missed.
+
+    python benchmarks/goals.py benchmarks/records/*.json
+
+Records of commands other than `equipool bench` are skipped.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from equipool.bench.cases import Mode
-from equipool.bench.outcome import Row
-from equipool.bench.record import Record
+from equipool.bench.record import OtherRecordError, Record, Row, read_record
 
-OURS = ("torch", "triton", "captured", "compiled")
+OURS = ("equipool", "equipool-torch", "equipool-captured", "equipool-compiled")
 MEBIBYTE = 2**20
 
 
 @dataclass(frozen=True)
 class Goal:
-    """A number that has to be reached."""
+    """A target."""
 
     name: str
     target: str
@@ -24,7 +31,7 @@ class Goal:
 
 
 def find_goals(records: Iterable[Record]) -> list[Goal]:
-    """The goals that the records have something to say about."""
+    """The goals that the records decide."""
     goals: list[Goal] = []
     for record in records:
         goals += [goal for make in BY_PRESET.get(record.preset, ()) for goal in make(record)]
@@ -89,7 +96,7 @@ def _layer(record: Record) -> list[Goal]:
 
 
 def _steps(record: Record) -> list[Goal]:
-    """Memory from the fewest to the most steps, less one `[sets, channels]` tensor a step."""
+    """Memory from the fewest to the most steps, without one `[sets, channels]` tensor per step."""
     goals = []
     for path in OURS:
         rows = sorted(rows_of(record, (path,)), key=lambda row: row.case.num_steps)
@@ -115,7 +122,7 @@ def _gin(record: Record) -> list[Goal]:
 
 
 def _median(record: Record) -> list[Goal]:
-    ours = fastest(rows_of(record, ("captured",)))
+    ours = fastest(rows_of(record, ("equipool-captured",)))
     return (
         [] if ours is None else [_at_most(f"median, {_named(ours)}: ms", _milliseconds(ours), 1.5)]
     )
@@ -124,7 +131,7 @@ def _median(record: Record) -> list[Goal]:
 def _quick(record: Record) -> list[Goal]:
     goals = []
     for sets in (8, 64):
-        ours = fastest(rows_of(record, ("torch",), sets=sets))
+        ours = fastest(rows_of(record, ("equipool",), sets=sets))
         pyg = fastest(rows_of(record, ("pyg",), sets=sets))
         if ours is not None and pyg is not None:
             ratio = _milliseconds(pyg) / _milliseconds(ours)
@@ -133,7 +140,7 @@ def _quick(record: Record) -> list[Goal]:
 
 
 def _elements(record: Record) -> list[Goal]:
-    """Ten times the elements, at the upper end, where nothing else counts."""
+    """Time per element from the second largest to the largest set."""
     goals = []
     for path in OURS:
         rows = sorted(rows_of(record, (path,)), key=lambda row: row.case.elements)
@@ -142,7 +149,7 @@ def _elements(record: Record) -> list[Goal]:
         before, last = rows[-2:]
         growth = _milliseconds(last) / _milliseconds(before)
         growth *= before.case.elements / last.case.elements
-        name = f"{path}: time an element at {last.case.elements:,}, of that at a tenth of them"
+        name = f"{path}: time per element at {last.case.elements:,}, relative to a tenth of them"
         goals.append(_at_most(name, growth, 1.2))
     return goals
 
@@ -178,3 +185,20 @@ BY_PRESET: dict[str, tuple[Callable[[Record], list[Goal]], ...]] = {
     "gin": (_gin,),
     "median": (_median,),
 }
+
+
+def main(files: Iterable[Path]) -> int:
+    """Print the goals; the exit status."""
+    records = []
+    for file in files:
+        with suppress(OtherRecordError):
+            records.append(read_record(file))
+    goals = find_goals(records)
+    for goal in goals:
+        result = "reached" if goal.reached else "MISSED"
+        print(f"{result:8} {goal.name}: {goal.found}, {goal.target}")
+    return int(not all(goal.reached for goal in goals))
+
+
+if __name__ == "__main__":
+    sys.exit(main(map(Path, sys.argv[1:])))

@@ -1,4 +1,4 @@
-"""Sets of drawings of a few characters, of which the number of characters is asked."""
+"""Random sets of drawings of a few characters."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from torch import Tensor
 
 
 class Pool(NamedTuple):
-    """What sets are drawn from: characters `first` to `first + characters - 1`, each with so many
-    `drawings`. Drawing `d` of character `c` is image `c * drawings + d`."""
+    """The characters that sets are drawn from: `first` to `first + characters - 1`, each with the
+    same number of `drawings`. Drawing `d` of character `c` is image `c * drawings + d`."""
 
     first: int
     characters: int
@@ -18,9 +18,9 @@ class Pool(NamedTuple):
 
 
 class CharacterSets(NamedTuple):
-    """Sets of images and how many characters are in each."""
+    """Sets of images and the number of characters in each."""
 
-    images: Tensor  # [..., set_size], which image
+    images: Tensor  # [..., set_size], positions of images
     num_classes: Tensor  # [...], 1 to max_classes
 
 
@@ -32,20 +32,20 @@ def sample_sets(
     set_size: int = 16,
     max_classes: int = 10,
 ) -> CharacterSets:
-    """Draw sets of characters, on the generator's device and without waiting for it:
+    """Draw sets of characters on the generator's device, without synchronising:
 
     1. the number of characters $k$, uniform in 1 to `max_classes`;
     2. $k$ different characters of the pool, all choices equally likely;
-    3. the character of each place: each of the $k$ has one place, and each of the others one of
+    3. the character of each place: each of the $k$ gets one place, every other place gets one of
        the $k$ at random; the places are then shuffled;
-    4. the drawing of each place: those of one character are different ones, all choices equally
-       likely, unless it has more places than drawings; then they begin again.
+    4. the drawing of each place: drawings of one character are distinct, all choices equally
+       likely; a character with more places than drawings starts over.
 
     Args:
-        shape: of the batch.
-        pool: what is drawn from.
-        generator: gives the randomness.
-        set_size: places in a set, at least `max_classes`.
+        shape: batch shape.
+        pool: the characters to draw from.
+        generator: source of randomness.
+        set_size: images per set, at least `max_classes`.
         max_classes: the largest number of characters.
 
     Example:
@@ -73,18 +73,18 @@ def sample_sets(
 
 
 def _slots(count: Tensor, set_size: int, generator: torch.Generator) -> Tensor:
-    """Which of its `count [...]` characters is in each place of a set, `[..., set_size]`."""
+    """Which of its `count [...]` characters each place of a set has, `[..., set_size]`."""
     shape = (*count.shape, set_size)
     place = torch.arange(set_size, device=count.device)
     count = count.unsqueeze(-1)
     share = torch.rand(shape, generator=generator, device=count.device)
-    chosen = torch.minimum((share * count).long(), count - 1)  # a product may be rounded up
+    chosen = torch.minimum((share * count).long(), count - 1)  # the product may round up
     order = torch.rand(shape, generator=generator, device=count.device).argsort(-1)
     return torch.where(place < count, place, chosen).gather(-1, order)
 
 
 def _repetition(slot: Tensor) -> Tensor:
-    """How many places before have the same value, `[..., n] -> [..., n]`."""
+    """How many earlier places have the same value, `[..., n] -> [..., n]`."""
     same = slot.unsqueeze(-1) == slot.unsqueeze(-2)
     return same.tril(-1).sum(-1)
 
@@ -92,10 +92,10 @@ def _repetition(slot: Tensor) -> Tensor:
 def sample_distinct(
     shape: tuple[int, ...], number: int, population: int, generator: torch.Generator
 ) -> Tensor:
-    """Different whole numbers below `population`, `[*shape, number]`; all orders of all choices are
+    """Distinct integers below `population`, `[*shape, number]`; all orders of all choices are
     equally likely.
 
-    The next one is drawn among as many as are left, and raised past those taken before it.
+    Each is drawn from the number of integers left, then shifted past those taken before it.
     """
     taken = torch.empty((*shape, 0), dtype=torch.long, device=generator.device)
     drawn = []
