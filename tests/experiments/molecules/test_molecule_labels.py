@@ -2,10 +2,16 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
-from equipool.experiments.molecules.labels import BinaryLabels, NumericLabels, usual_measure
+from equipool.experiments.molecules.labels import (
+    BinaryLabels,
+    NumericLabels,
+    label_moments,
+    usual_measure,
+)
 
 NAN = math.nan
 BINARY = torch.tensor([[0.0, 1.0], [1.0, NAN], [NAN, NAN], [1.0, 0.0]])
@@ -85,3 +91,16 @@ def test_where_there_is_nothing_to_measure_it_is_not_a_number(values):
 def test_data_sets_are_judged_as_is_usual():
     assert usual_measure("molhiv") == usual_measure("tox21") == usual_measure(None) == "roc_auc"
     assert usual_measure("molpcba") == usual_measure("toxcast") == "average_precision"
+
+
+def test_moments_leave_out_what_is_missing():
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randn(50, 3, generator=generator) * 2 + 500
+    labels[torch.rand(50, 3, generator=generator) < 0.4] = torch.nan
+    labels[:, 2] = torch.nan
+    mean, deviation = label_moments(labels)
+    expected = labels.double().numpy()[:, :2]
+    np.testing.assert_allclose(mean[:2], np.nanmean(expected, 0), rtol=1e-6)
+    np.testing.assert_allclose(deviation[:2], np.nanstd(expected, 0), rtol=1e-6)
+    assert (mean[2], deviation[2]) == (0, 1)
+    assert label_moments(torch.full((4, 1), 3.0))[1].item() == 1.0

@@ -9,7 +9,7 @@ import torch
 
 from equipool.baselines import aggregation_from_name
 from equipool.experiments.equilibrium import equilibrium_layer
-from equipool.experiments.molecules.arrays import MoleculeArrays, assemble
+from equipool.experiments.molecules.batching import Capacity
 from equipool.experiments.molecules.network import (
     CONVOLUTIONS,
     EquilibriumOfMessages,
@@ -19,7 +19,7 @@ from equipool.experiments.molecules.network import (
     VirtualNode,
     make_readout,
 )
-from equipool.experiments.molecules.packing import Capacity
+from equipool.experiments.molecules.storage import MoleculeArrays, assemble
 from generated_molecules import generated, permuted
 
 WIDTH, DEPTH = 6, 3

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from molecule_files import ogb
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from equipool.experiments.molecules.data.metrics import (
+from equipool.experiments.molecules.metrics import (
     absolute_error,
     average_precision,
     mean_average_precision,

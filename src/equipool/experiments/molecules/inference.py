@@ -1,0 +1,50 @@
+"""Predictions of a network for many molecules."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from equipool.experiments.molecules.batching import choose_capacity, pack
+from equipool.experiments.molecules.data.molecule_set import MoleculeSet
+from equipool.experiments.molecules.storage import MoleculeArrays, Resident, Storage
+
+MAX_MOLECULES = 512  # per batch
+MAX_ATOMS = 2**17  # per batch, if every molecule were padded to the longest
+BATCHES_SENT = 16  # at a time
+
+
+@torch.no_grad()
+def predict(
+    network: nn.Module, storage: Storage, molecules: MoleculeSet, positions: Tensor
+) -> Tensor:
+    """The network's outputs for some molecules of a data set, in batches of one shape.
+
+    Args:
+        network: in evaluation mode, on the storage's device.
+        storage: of the data set.
+        molecules: the same data set, on the CPU.
+        positions: of the molecules, `[n]` on the CPU.
+
+    Returns:
+        `[n, L]`, float32, on the CPU: logits, or numbers in the labels' units.
+    """
+    if not len(positions):
+        return torch.zeros(0, molecules.num_labels)
+    atoms, bonds = molecules.num_atoms, molecules.num_bonds
+    fitting = max(MAX_ATOMS // max(int(atoms.max()), 1), 1)
+    capacity = choose_capacity(min(MAX_MOLECULES, fitting, len(positions)), atoms, bonds)
+    places = pack(atoms[positions], bonds[positions], capacity)
+    found = []
+    for some in places.split(BATCHES_SENT):
+        sent = storage.send(torch.where(some < 0, -1, positions[some]), capacity)
+        steps = [{name: values[i] for name, values in sent.items()} for i in range(len(some))]
+        outputs = [network(storage.batch(step, capacity).molecules).labels for step in steps]
+        found.append(torch.cat(outputs).float().cpu()[some.flatten() >= 0])
+    return torch.cat(found)
+
+
+def predict_molecules(network: nn.Module, molecules: MoleculeSet, device: torch.device) -> Tensor:
+    """The network's outputs for all molecules of a set, `[n, L]`. See `predict`."""
+    storage = Resident(MoleculeArrays.of(molecules), device)
+    return predict(network, storage, molecules, torch.arange(len(molecules)))
