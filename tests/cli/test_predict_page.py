@@ -48,6 +48,7 @@ def test_every_data_set_and_ablation_is_told():
 
 def test_the_first_commands_and_the_python_do_what_they_say(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("EQUIPOOL_DATA", str(tmp_path / "data"))
     molecule_table.write_table(tmp_path / "mine.csv", smiles="smiles")
     text = (tmp_path / "mine.csv").read_text().replace("oxygen,weight", "active,toxic")

@@ -61,10 +61,10 @@ def network(task):
         ("local_aggregation", "mean", "one of"),
         ("dataset", "zinc", "one of"),
         ("kind", "ranking", "one of"),
-        ("labels", "a,b", "None where csv is not given"),
-        ("smiles", "smiles", "None where csv is not given"),
-        ("split", "scaffold", "None where csv is not given"),
-        ("kind", "regression", "None where csv is not given"),
+        ("labels", "a,b", "None without csv"),
+        ("smiles", "smiles", "None without csv"),
+        ("split", "scaffold", "None without csv"),
+        ("kind", "regression", "None without csv"),
     ],
 )
 def test_what_cannot_be_is_refused(name, value, expected):
@@ -254,7 +254,7 @@ def test_training_without_a_label_is_refused(tmp_path, monkeypatch):
     found = generated(40)
     found.labels[found.split["train"]] = math.nan
     serve(found, monkeypatch)
-    expected = "no label is known of the 24 training molecules"
+    expected = "none of the 24 training molecules has a label"
     with using_data_folder(tmp_path), pytest.raises(ValueError, match=expected):
         TINY.facts()
 

@@ -15,8 +15,7 @@ from equipool.environment import leads
 from equipool.experiments.molecules.batching import Epochs, choose_capacity
 from equipool.experiments.molecules.data import CsvSource
 from equipool.experiments.molecules.data.datasets import dataset_named
-from equipool.experiments.molecules.data.load import molecule_cache
-from equipool.experiments.molecules.data.prepare import print_status
+from equipool.experiments.molecules.data.load import molecule_cache, print_status
 from equipool.experiments.molecules.data.table import listed
 from equipool.experiments.molecules.labels import Labels, labels_of
 from equipool.experiments.molecules.metrics import has_both

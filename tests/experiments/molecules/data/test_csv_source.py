@@ -142,7 +142,7 @@ def test_many_rows_stay_in_order(tmp_path):
         (
             "smiles,A\nCC,0\n",
             {"labels": ("B",)},
-            "no column 'B': its first line names 'smiles', 'A'",
+            "no column 'B': its first line names 'smiles'",
         ),
         ("smiles,A\nCC,0\n", {"split": ColumnSplit("C")}, "no column 'C'"),
         ("smiles,A,A\nCC,0,0\n", {}, "2 columns named 'A': rename them"),
@@ -284,9 +284,7 @@ def test_no_molecule_for_training(tmp_path, split):
     """All molecules are without rings: they are one scaffold, larger than the part for training."""
     rows = [["CC", 0, "test"], ["CO", 1, "test"], ["CN", 1, "test"]]
     path = write_csv(tmp_path / "mine.csv", ["smiles", "A", "s"], rows)
-    with pytest.raises(
-        ValueError, match="the split left no training molecules; try --split random"
-    ):
+    with pytest.raises(ValueError, match="the split left no training molecules; try --split"):
         load_molecules(CsvSource(path, labels=("A",), split=split))
 
 
