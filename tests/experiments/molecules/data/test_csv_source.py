@@ -326,6 +326,23 @@ def test_what_decides_on_the_result_is_in_the_recipe():
     assert len(set(recipes)) == len(recipes)
 
 
+def test_recipes_are_those_of_earlier_runs():
+    """Runs record a hash of them, and do not resume if it changes."""
+    source = CsvSource("mine.csv", labels=("A",), split=RandomSplit(), unparsable=KeepUnsanitised())
+    assert source.recipe() == {
+        "smiles": "smiles",
+        "labels": ["A"],
+        "split": "RandomSplit(seed=0, train=0.8, valid=0.1)",
+        "kind": None,
+        "unparsable": "KeepUnsanitised()",
+    }
+    assert CsvSource("mine.csv").recipe() | {"labels": ["A"]} == source.recipe() | {
+        "split": "ScaffoldSplit(train=0.8, valid=0.1)",
+        "unparsable": "LeaveOut()",
+    }
+    assert repr(ColumnSplit("fold")) == "ColumnSplit(name='fold')"
+
+
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False))
 def test_numbers_are_read_as_they_were_written(number):
     assert np.float32(parse_number(repr(number))) == np.float32(number)

@@ -95,8 +95,10 @@ def _replaced(mapping: MutableMapping[str, Any], key: str, value: Any) -> Iterat
 
 
 def _set_up_worker() -> None:
-    """Runs first in every worker: it must outlive Ctrl-C, but not a killed parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
+    """Runs first in every worker, which ignores Ctrl-C but ends with its parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(os, "setsid"):
+        os.setsid()  # so that Linux gives every worker its own share of a busy machine
     os.dup2(2, 1)  # standard output may be a table
     threading.Thread(target=_exit_with_parent, daemon=True).start()
 
