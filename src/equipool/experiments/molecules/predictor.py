@@ -100,7 +100,7 @@ def load_predictor(
     config = RunFolder(run).read_config()
     if config["task"] != MoleculeTask.name:
         raise ValueError(
-            f"{run}: predictions need a {MoleculeTask.name} run, but this one is {config['task']}"
+            f"{run}: `predict` needs a {MoleculeTask.name} run; this one is `{config['task']}`"
         )
     if "data" not in config:
         raise ValueError(f"{run}: its config.json does not name the labels (expected `data`)")

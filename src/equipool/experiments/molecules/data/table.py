@@ -67,7 +67,7 @@ class Table:
         count = self.columns.count(column)
         if not count:
             raise MissingColumnError(
-                f"{self.path} has no column {column!r}: its first line names "
+                f"{self.path} has no column {column!r}: its columns are "
                 f"{listed(self.columns)}{self._separator_hint()}",
                 column,
             )

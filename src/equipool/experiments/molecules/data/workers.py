@@ -38,7 +38,9 @@ def featurize_all(
     workers = num_cores()
     pending: deque[Future[Chunk]] = deque()
     try:
-        with ProcessPoolExecutor(workers, _Context(), _set_up_worker) as pool:
+        with _isolated():  # it starts a process, too
+            pool = ProcessPoolExecutor(workers, _Context(), _set_up_worker)
+        with pool:
             try:
                 for batch in batches:
                     pending.append(pool.submit(featurize, batch, split, unparsable))
@@ -62,23 +64,28 @@ def num_cores() -> int:
 
 
 class _Worker(SpawnProcess):
-    """A spawned process that does not import the script that started it.
-
-    So scripts need no `if __name__ == "__main__"` guard. It imports nothing from the working
-    directory either, and uses one thread.
-    """
+    """A spawned process that does not import the script that started it, so that scripts need no
+    `if __name__ == "__main__"` guard."""
 
     def start(self) -> None:
-        with (
-            _replaced(sys.modules, "__main__", ModuleType("__main__")),
-            _replaced(os.environ, "PYTHONSAFEPATH", "1"),
-            _replaced(os.environ, "OMP_NUM_THREADS", "1"),
-        ):
+        with _isolated():
             super().start()
 
 
 class _Context(SpawnContext):
     Process = _Worker
+
+
+@contextmanager
+def _isolated() -> Iterator[None]:
+    """Processes started in the block use one thread, and import neither the main script nor
+    anything from the working directory."""
+    with (
+        _replaced(sys.modules, "__main__", ModuleType("__main__")),
+        _replaced(os.environ, "PYTHONSAFEPATH", "1"),
+        _replaced(os.environ, "OMP_NUM_THREADS", "1"),
+    ):
+        yield
 
 
 @contextmanager
