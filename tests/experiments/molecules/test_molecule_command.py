@@ -61,6 +61,7 @@ def test_a_table_is_trained_on_and_evaluated(equipool, table, tmp_path, split):
     out = tmp_path / "run"
     done = equipool("train", "molecules", flags(table) | {"--split": split}, "--out", out)
     assert done.exit_code == 0, done.output
+    assert f"table.csv: prepared molecules saved to {tmp_path / 'data'}" in done.output
     record = read_record(out / "record.json")
     assert record.complete
     assert record.config["fields"]["csv"] == str(table)

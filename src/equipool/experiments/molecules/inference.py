@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor, nn
 
-from equipool.experiments.molecules.batching import choose_capacity, pack
+from equipool.experiments.molecules.batching import Capacity, choose_capacity, pack
 from equipool.experiments.molecules.data.molecule_set import MoleculeSet
 from equipool.experiments.molecules.storage import MoleculeArrays, Resident, Storage
+from equipool.training.task import Batch
 
 MAX_MOLECULES = 512  # per batch
 MAX_ATOMS = 2**17  # per batch, if every molecule were padded to the longest
@@ -35,13 +38,17 @@ def predict(
     fitting = max(MAX_ATOMS // max(int(atoms.max()), 1), 1)
     capacity = choose_capacity(min(MAX_MOLECULES, fitting, len(positions)), atoms, bonds)
     places = pack(atoms[positions], bonds[positions], capacity)
-    found = []
-    for some in places.split(BATCHES_SENT):
-        sent = storage.send(torch.where(some < 0, -1, positions[some]), capacity)
-        steps = [{name: values[i] for name, values in sent.items()} for i in range(len(some))]
-        outputs = [network(storage.batch(step, capacity).molecules).labels for step in steps]
-        found.append(torch.cat(outputs).float().cpu()[some.flatten() >= 0])
-    return torch.cat(found)
+    steps = _send_steps(storage, torch.where(places < 0, -1, positions[places]), capacity)
+    outputs = [network(storage.batch(step, capacity).molecules).labels for step in steps]
+    return torch.cat(outputs).float().cpu()[places.flatten() >= 0]
+
+
+def _send_steps(storage: Storage, molecules: Tensor, capacity: Capacity) -> Iterator[Batch]:
+    """What the storage sends for each of the batches `molecules [num_batches, G]`."""
+    for some in molecules.split(BATCHES_SENT):
+        sent = storage.send(some, capacity)
+        for step in range(len(some)):
+            yield {name: values[step] for name, values in sent.items()}
 
 
 def predict_molecules(network: nn.Module, molecules: MoleculeSet, device: torch.device) -> Tensor:

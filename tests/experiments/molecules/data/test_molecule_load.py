@@ -158,7 +158,7 @@ class TestFolders:
         load_molecules(mine)
         assert files_in(folder) == before
         (made,) = cache.glob("*.safetensors")
-        assert f"the prepared molecules are in {made}" in capsys.readouterr().err
+        assert f"mine.csv: prepared molecules saved to {made}\n" in capsys.readouterr().err
         for file in cache.iterdir():
             assert file.stat().st_mode & 0o777 == 0o600, file
         refuse_to_prepare(monkeypatch)

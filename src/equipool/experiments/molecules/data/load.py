@@ -102,10 +102,11 @@ def prepare(
         source: where the molecules come from.
         contents: what `source.examine()` found.
         path: the file to write.
-        private: whether the file gets the permissions of the source.
+        private: whether the source is a user's own; the file then gets its permissions.
     """
+    name = source.location.name if private else path.stem
     with _scratch_folder(path) as scratch:
-        chunks = with_progress(source.chunks(contents), path.stem, contents.num_rows)
+        chunks = with_progress(source.chunks(contents), name, contents.num_rows)
         problems = write_cache(scratch / path.name, scratch, source, contents, chunks)
         table = path.with_suffix(".problems.csv")
         _write_problems(scratch / table.name, problems)
@@ -115,19 +116,19 @@ def prepare(
             os.replace(scratch / target.name, target)
         if not problems:
             table.unlink()
-    print_status(describe(path.stem, contents, MoleculeCache(path).part_sizes()))
+    print_status(describe(name, contents, MoleculeCache(path).part_sizes()))
     if problems:
-        print_status(describe_problems(path.stem, problems, table))
-    print_status(f"{path.stem}: the prepared molecules are in {path}")
+        print_status(describe_problems(name, problems, table))
+    print_status(f"{name}: prepared molecules saved to {path}")
 
 
 def describe(name: str, contents: Contents, sizes: dict[str, int]) -> str:
     """A summary of what was read.
 
     Example:
-        >>> contents = Contents(10, ("A", "B"), "regression", "column 'A' has '2' in row 7")
-        >>> print(describe("mine", contents, {"train": 8, "valid": 1, "test": 1}))
-        mine: regression (column 'A' has '2' in row 7), 2 labels: 'A', 'B'; 8 train, 1 valid, 1 test
+        >>> contents = Contents(10, ("A", "B"), "regression", "column 'A' has '2'")
+        >>> print(describe("mine.csv", contents, {"train": 8, "valid": 1, "test": 1}))
+        mine.csv: regression (column 'A' has '2'), 2 labels: 'A', 'B'; 8 train, 1 valid, 1 test
     """
     reason = f" ({contents.reason})" if contents.reason else ""
     number = len(contents.label_names)
