@@ -102,5 +102,5 @@ def serve(molecules, monkeypatch):
     """Every data set is this one. Ask from a data folder of your own: sets are kept by it."""
     cache = SimpleNamespace(molecules=lambda: molecules, about={"source": {"generated": True}})
     monkeypatch.setattr(
-        "equipool.experiments.molecules.task_data.molecule_cache", lambda source, folder: cache
+        "equipool.experiments.molecules.dataset.molecule_cache", lambda source, folder: cache
     )

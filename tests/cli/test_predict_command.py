@@ -14,7 +14,7 @@ import molecule_table
 from equipool.cli import make_app
 from equipool.cli import predict as command
 from equipool.experiments.data_folder import using_data_folder
-from equipool.experiments.molecules import predict_molecules, predicting
+from equipool.experiments.molecules import inference, predict_molecules
 from equipool.experiments.molecules.predictor import load_predictor
 from equipool.training import load_network
 
@@ -74,7 +74,7 @@ def smiles_flags(smiles):
 @pytest.mark.parametrize("in_a_batch", [2, 512])
 def test_each_row_is_its_molecule_alone(place, predict, monkeypatch, at_once, in_a_batch):
     monkeypatch.setattr(command, "AT_ONCE", at_once)
-    monkeypatch.setattr(predicting, "MOLECULES_AT_ONCE", in_a_batch)
+    monkeypatch.setattr(inference, "MAX_MOLECULES", in_a_batch)
     done = predict("classes", *smiles_flags(ASKED))
     assert done.exit_code == 0, done.output
     heading, *rows = rows_of(done.stdout)
@@ -195,7 +195,7 @@ def test_a_run_of_another_task_is_refused(equipool, tiny, tmp_path):
     assert equipool("train", "median", tiny, "--out", tmp_path / "run").exit_code == 0
     done = equipool("predict", tmp_path / "run", "--smiles", "CCO")
     assert done.exit_code == 1
-    assert "is a run of the task 'median', expected one of 'molecules'" in done.stderr
+    assert "`predict` needs a molecules run; this one is `median`" in done.stderr
     assert done.stdout == ""
 
 
@@ -213,7 +213,7 @@ def test_a_run_of_another_task_is_refused(equipool, tiny, tmp_path):
             1,
             "no column 'molecule': its columns are 'structure'",
         ),
-        (["table.csv", "--column", "molecule"], 1, "first line says; --column names that of the"),
+        (["table.csv", "--column", "molecule"], 1, "; --column names that of the"),
         (["list.tsv"], 1, "FILE is 'list.tsv', expected one that ends in .csv, .smi, .txt"),
         (["list.smi", "--column", "smiles"], 1, "but list.smi has no columns"),
         (["list.smi", "--keep", "a"], 1, "--keep is 'a', but list.smi has no columns"),
@@ -300,7 +300,7 @@ def test_a_run_that_does_not_know_its_labels_is_refused(predict, copied):
     (copied / "config.json").write_text(json.dumps(config))
     done = predict("copied", "--smiles", "C")
     assert done.exit_code == 1
-    assert "does not say what its labels are" in done.stderr
+    assert "does not name the labels" in done.stderr
 
 
 def test_a_data_sets_run_keeps_what_its_training_kept_and_reads_the_usual_column(

@@ -10,7 +10,7 @@ import molecule_table
 from command_lines import check_flags, command_lines
 from equipool.cli import make_app
 from equipool.cli.ablate import CAPACITIES, STUDIES
-from equipool.experiments.molecules.data import KNOWN
+from equipool.experiments.molecules.data import DATASETS
 from equipool.experiments.registry import MoleculeTask
 from python_blocks import ROOT, run_page
 
@@ -34,7 +34,7 @@ def test_the_table_of_flags_is_true():
 
 
 def test_every_data_set_and_ablation_is_told():
-    assert set(re.findall(r"^\| `(\w+)` \| [^|]*\| ", PAGE, re.MULTILINE)) >= set(KNOWN)
+    assert set(re.findall(r"^\| `(\w+)` \| [^|]*\| ", PAGE, re.MULTILINE)) >= set(DATASETS)
     for name, study in STUDIES["molecules"].items():
         (row,) = [line for line in PAGE.splitlines() if line.startswith(f"| `{name}` |")]
         network = study.fixed["convolution"].upper()
@@ -48,6 +48,7 @@ def test_every_data_set_and_ablation_is_told():
 
 def test_the_first_commands_and_the_python_do_what_they_say(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("EQUIPOOL_DATA", str(tmp_path / "data"))
     molecule_table.write_table(tmp_path / "mine.csv", smiles="smiles")
     text = (tmp_path / "mine.csv").read_text().replace("oxygen,weight", "active,toxic")

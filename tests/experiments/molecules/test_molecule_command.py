@@ -61,6 +61,7 @@ def test_a_table_is_trained_on_and_evaluated(equipool, table, tmp_path, split):
     out = tmp_path / "run"
     done = equipool("train", "molecules", flags(table) | {"--split": split}, "--out", out)
     assert done.exit_code == 0, done.output
+    assert f"table.csv: prepared molecules saved to {tmp_path / 'data'}" in done.output
     record = read_record(out / "record.json")
     assert record.complete
     assert record.config["fields"]["csv"] == str(table)
@@ -81,9 +82,9 @@ def test_several_labels_with_commas(equipool, table, tmp_path):
 @pytest.mark.parametrize(
     ("flag", "column", "advice"),
     [
-        ("--labels", "nitrogen", "--labels names those of the labels"),
-        ("--smiles", "SMILES", "--smiles names that of the SMILES"),
-        ("--split", "scafold", "--split is a column, or else scaffold or random"),
+        ("--labels", "nitrogen", "choose the label columns with --labels"),
+        ("--smiles", "SMILES", "choose the SMILES column with --smiles"),
+        ("--split", "scafold", "--split takes a column, scaffold or random"),
     ],
 )
 def test_a_column_that_is_not_there_is_named(equipool, table, tmp_path, flag, column, advice):
@@ -91,7 +92,7 @@ def test_a_column_that_is_not_there_is_named(equipool, table, tmp_path, flag, co
     done = equipool("train", "molecules", given, "--out", tmp_path / "run")
     assert done.exit_code == 1
     assert f"no column '{column}'" in done.output
-    assert f"as its first line says; {advice}\n" in done.output
+    assert f"; {advice}\n" in done.output
 
 
 def test_columns_of_a_known_data_set_cannot_be_chosen(equipool, tmp_path):
@@ -148,7 +149,7 @@ def test_what_is_for_a_table_is_refused_without_one(equipool, tmp_path, flag):
     given = TINY | {"--dataset": "tox21", flag: "regression"}
     done = equipool("train", "molecules", given, "--out", tmp_path / "run")
     assert done.exit_code == 2
-    assert f"{flag[2:]} is 'regression', expected None where csv is not given" in done.output
+    assert f"{flag[2:]} is 'regression', expected None without csv" in done.output
 
 
 def test_a_run_on_a_table_claims_no_data_set(equipool, table, tmp_path, monkeypatch):

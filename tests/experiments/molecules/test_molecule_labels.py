@@ -1,11 +1,20 @@
-"""Losses and scores of labels, some of which are missing."""
+"""Losses and scores of labels, some of which are missing, and warnings about missing scores."""
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
-from equipool.experiments.molecules.labels import BinaryLabels, NumericLabels, usual_measure
+from equipool.experiments.data_folder import using_data_folder
+from equipool.experiments.molecules.labels import (
+    BinaryLabels,
+    NumericLabels,
+    label_moments,
+    usual_measure,
+)
+from equipool.experiments.registry import MoleculeTask
+from generated_molecules import generated, serve
 
 NAN = math.nan
 BINARY = torch.tensor([[0.0, 1.0], [1.0, NAN], [NAN, NAN], [1.0, 0.0]])
@@ -85,3 +94,83 @@ def test_where_there_is_nothing_to_measure_it_is_not_a_number(values):
 def test_data_sets_are_judged_as_is_usual():
     assert usual_measure("molhiv") == usual_measure("tox21") == usual_measure(None) == "roc_auc"
     assert usual_measure("molpcba") == usual_measure("toxcast") == "average_precision"
+
+
+def test_moments_leave_out_what_is_missing():
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randn(50, 3, generator=generator) * 2 + 500
+    labels[torch.rand(50, 3, generator=generator) < 0.4] = torch.nan
+    labels[:, 2] = torch.nan
+    mean, deviation = label_moments(labels)
+    expected = labels.double().numpy()[:, :2]
+    np.testing.assert_allclose(mean[:2], np.nanmean(expected, 0), rtol=1e-6)
+    np.testing.assert_allclose(deviation[:2], np.nanstd(expected, 0), rtol=1e-6)
+    assert (mean[2], deviation[2]) == (0, 1)
+    assert label_moments(torch.full((4, 1), 3.0))[1].item() == 1.0
+
+
+def look(folder):
+    """Read the data, which a folder has of its own."""
+    with using_data_folder(folder):
+        MoleculeTask("sum", batch_size=4).data()
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        ("classification", 0.0, "no label has both a 0 and a 1"),
+        ("classification", math.nan, "no label has both a 0 and a 1"),
+        ("regression", math.nan, "no label has a value"),
+    ],
+)
+def test_validation_labels_that_give_no_score_are_said(
+    kind, value, expected, tmp_path, monkeypatch, capsys
+):
+    found = generated(40, kind=kind)
+    serve(found, monkeypatch)
+    look(tmp_path / "as it is")
+    assert not capsys.readouterr().err
+    found.labels[found.split["valid"]] = value
+    look(tmp_path / "changed")
+    said = f"molhiv: the validation part has no score because {expected}."
+    assert said in capsys.readouterr().err
+
+
+def test_a_test_part_that_gives_no_score_is_said(tmp_path, monkeypatch, capsys):
+    found = generated(40)
+    found.labels[found.split["test"]] = math.nan
+    serve(found, monkeypatch)
+    look(tmp_path)
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("molhiv: the test part has no score because no label has both a 0 and")
+
+
+def test_one_process_of_several_speaks(tmp_path, monkeypatch, capsys):
+    found = generated(40)
+    found.labels[found.split["test"]] = math.nan
+    serve(found, monkeypatch)
+    monkeypatch.setenv("RANK", "1")
+    look(tmp_path)
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("part", "word"), [("valid", "validation"), ("test", "test")])
+def test_labels_that_do_not_count_are_named(part, word, tmp_path, monkeypatch, capsys):
+    found = generated(40)
+    left_out, *counted = found.label_names
+    assert counted
+    found.labels[found.split[part], 0] = 1.0
+    serve(found, monkeypatch)
+    look(tmp_path)
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith(f"molhiv: the {word} score ignores 1 of {len(found.label_names)} labels")
+    assert said.endswith(f": {left_out!r}")
+
+
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_an_empty_validation_part_is_said(kind, tmp_path, monkeypatch, capsys):
+    found = generated(40, kind=kind)
+    found.split["valid"] = found.split["valid"][:0]
+    serve(found, monkeypatch)
+    look(tmp_path)
+    assert "the validation part has no score because it is empty" in capsys.readouterr().err

@@ -4,10 +4,15 @@ import pytest
 import torch
 
 from equipool.experiments.molecules import storage
-from equipool.experiments.molecules.arrays import MoleculeArrays, assemble
+from equipool.experiments.molecules.batching import Capacity
 from equipool.experiments.molecules.data import MoleculeSet
-from equipool.experiments.molecules.packing import Capacity
-from equipool.experiments.molecules.storage import Resident, Streamed, choose_storage
+from equipool.experiments.molecules.storage import (
+    MoleculeArrays,
+    Resident,
+    Streamed,
+    assemble,
+    choose_storage,
+)
 from generated_molecules import generated, permuted
 
 CPU = torch.device("cpu")
@@ -127,11 +132,11 @@ def test_streamed_is_resident(molecules):
     found = []
     for kind in (Resident, Streamed):
         stored = kind(arrays, CPU)
-        pieces = stored.pieces(steps, CAPACITY)
+        pieces = stored.send(steps, CAPACITY)
         assert all(len(values) == 3 for values in pieces.values())
         found.append(
             [
-                stored.labelled({name: values[i] for name, values in pieces.items()}, CAPACITY)
+                stored.batch({name: values[i] for name, values in pieces.items()}, CAPACITY)
                 for i in range(3)
             ]
         )
@@ -143,8 +148,8 @@ def test_streamed_is_resident(molecules):
 def test_labels_are_those_of_the_molecules():
     molecules = generated(60)
     stored = Resident(MoleculeArrays.of(molecules), CPU)
-    pieces = stored.pieces(SOME[None], CAPACITY)
-    found = stored.labelled({"molecules": pieces["molecules"][0]}, CAPACITY).labels
+    pieces = stored.send(SOME[None], CAPACITY)
+    found = stored.batch({"molecules": pieces["molecules"][0]}, CAPACITY).labels
     expected = molecules.labels[torch.tensor([7, 3, 2, 40])]
     torch.testing.assert_close(found[:4], expected, equal_nan=True)
     assert found[4:].isnan().all()
@@ -157,4 +162,4 @@ def test_what_fits_is_resident(monkeypatch):
     for free, kind in ((4 * arrays.num_bytes, Resident), (4 * arrays.num_bytes - 4, Streamed)):
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, free=free: (free, free))
         assert isinstance(choose_storage(arrays, torch.device("cuda")), kind)
-    assert storage.SHARE == 0.25
+    assert storage.MEMORY_SHARE == 0.25

@@ -17,7 +17,7 @@ from equipool.experiments.molecules.data import (
     RandomSplit,
     ScaffoldSplit,
 )
-from equipool.experiments.molecules.data.metrics import mean_roc_auc
+from equipool.experiments.molecules.metrics import mean_roc_auc
 from equipool.experiments.registry import TASKS, MoleculeTask
 from equipool.training.config import TrainingConfig, run_config, task_from_config
 from equipool.training.task import Shard
@@ -61,10 +61,10 @@ def network(task):
         ("local_aggregation", "mean", "one of"),
         ("dataset", "zinc", "one of"),
         ("kind", "ranking", "one of"),
-        ("labels", "a,b", "None where csv is not given"),
-        ("smiles", "smiles", "None where csv is not given"),
-        ("split", "scaffold", "None where csv is not given"),
-        ("kind", "regression", "None where csv is not given"),
+        ("labels", "a,b", "None without csv"),
+        ("smiles", "smiles", "None without csv"),
+        ("split", "scaffold", "None without csv"),
+        ("kind", "regression", "None without csv"),
     ],
 )
 def test_what_cannot_be_is_refused(name, value, expected):
@@ -254,7 +254,7 @@ def test_training_without_a_label_is_refused(tmp_path, monkeypatch):
     found = generated(40)
     found.labels[found.split["train"]] = math.nan
     serve(found, monkeypatch)
-    expected = "no label is known of the 24 training molecules"
+    expected = "none of the 24 training molecules has a label"
     with using_data_folder(tmp_path), pytest.raises(ValueError, match=expected):
         TINY.facts()
 
@@ -263,14 +263,17 @@ def test_what_a_captured_step_reads_stays_where_it_is(tmp_path, monkeypatch):
     serve(generated(20, kind="regression"), monkeypatch)
     with using_data_folder(tmp_path):
         task = dataclasses.replace(TINY, seed=1000)
-        deviation, arrays = task.prepared().labels(CPU).deviation, task.data().storage(CPU).arrays
+        deviation, arrays = (
+            task.training_data().labels(CPU).deviation,
+            task.data().storage(CPU).arrays,
+        )
         for seed in range(100):
-            dataclasses.replace(TINY, seed=seed).prepared().labels(CPU)
+            dataclasses.replace(TINY, seed=seed).training_data().labels(CPU)
         for other in range(20):
             with using_data_folder(tmp_path / str(other)):
                 task.data()
         task.facts()
-        assert task.prepared().labels(CPU).deviation is deviation
+        assert task.training_data().labels(CPU).deviation is deviation
         assert task.data().storage(CPU).arrays is arrays
 
 
@@ -278,18 +281,18 @@ def test_long_molecules_are_predicted_a_few_at_a_time(molecules, monkeypatch):
     model = network(TINY).eval()
     expected = predict_molecules(model, molecules, CPU)
     longest = int(molecules.num_atoms.max())
-    monkeypatch.setattr("equipool.experiments.molecules.predicting.ATOMS_AT_ONCE", 7 * longest + 1)
+    monkeypatch.setattr("equipool.experiments.molecules.inference.MAX_ATOMS", 7 * longest + 1)
     sizes = []
     model.register_forward_pre_hook(lambda _, given: sizes.append(given[0].num_molecules))
     torch.testing.assert_close(predict_molecules(model, molecules, CPU), expected)
     assert set(sizes) == {7}
-    monkeypatch.setattr("equipool.experiments.molecules.predicting.ATOMS_AT_ONCE", 1)
+    monkeypatch.setattr("equipool.experiments.molecules.inference.MAX_ATOMS", 1)
     torch.testing.assert_close(predict_molecules(model, molecules, CPU), expected)
 
 
 def test_every_molecule_is_evaluated_once(molecules, monkeypatch):
-    monkeypatch.setattr("equipool.experiments.molecules.predicting.MOLECULES_AT_ONCE", 5)
-    monkeypatch.setattr("equipool.experiments.molecules.predicting.BATCHES_AT_ONCE", 2)
+    monkeypatch.setattr("equipool.experiments.molecules.inference.MAX_MOLECULES", 5)
+    monkeypatch.setattr("equipool.experiments.molecules.inference.BATCHES_SENT", 2)
     model = network(TINY).eval()
     sizes = []
     model.register_forward_pre_hook(

@@ -83,7 +83,7 @@ def test_numbers_are_learned(tmp_path, monkeypatch):
 def test_streamed_it_is_the_same_run(tmp_path, served, monkeypatch):
     task = dataclasses.replace(TINY, **CASES["equilibrium"])
     run(task, TRAINING, tmp_path / "resident")
-    monkeypatch.setattr("equipool.experiments.molecules.task_data.choose_storage", Streamed)
+    monkeypatch.setattr("equipool.experiments.molecules.dataset.choose_storage", Streamed)
     with using_data_folder(tmp_path / "elsewhere"):
         sent = task.batches(0, 1, torch.device("cpu"), Shard())
         assert "atoms" in sent

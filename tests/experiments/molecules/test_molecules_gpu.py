@@ -152,7 +152,7 @@ def test_the_networks_numbers_are_the_same_every_time(convolution, tmp_path):
     task = dataclasses.replace(SMALL, convolution=convolution, virtual_node=True)
     network = task.network().to(CUDA)
     batch = first_batch(task, CUDA)
-    found = task.data().storage(batch["present"].device).labelled(batch, task.capacity())
+    found = task.data().storage(batch["present"].device).batch(batch, task.capacity())
     grads = []
     for _ in range(3):
         torch.manual_seed(0)
@@ -169,11 +169,11 @@ def test_streamed_is_resident():
     found = []
     for kind in (Resident, Streamed):
         stored = kind(arrays, CUDA)
-        pieces = stored.pieces(steps, capacity)
+        pieces = stored.send(steps, capacity)
         assert all(values.is_cuda for values in pieces.values())
         found.append(
             [
-                stored.labelled({name: values[i] for name, values in pieces.items()}, capacity)
+                stored.batch({name: values[i] for name, values in pieces.items()}, capacity)
                 for i in range(2)
             ]
         )
@@ -183,7 +183,7 @@ def test_streamed_is_resident():
 def test_a_streamed_run_is_the_resident_one(tmp_path, monkeypatch):
     training = dataclasses.replace(TRAINING, steps=15)
     run(task_of("both"), training, tmp_path / "resident", "cuda")
-    monkeypatch.setattr("equipool.experiments.molecules.task_data.choose_storage", Streamed)
+    monkeypatch.setattr("equipool.experiments.molecules.dataset.choose_storage", Streamed)
     with using_data_folder(tmp_path / "elsewhere"):
         run(task_of("both"), training, tmp_path / "streamed", "cuda")
     for one, other in zip(

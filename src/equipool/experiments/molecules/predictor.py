@@ -1,4 +1,4 @@
-"""A trained network, asked by SMILES."""
+"""Predictions for SMILES from a trained run."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from equipool.experiments.molecules.data import MoleculeSet, Problem, molecules_from_smiles
-from equipool.experiments.molecules.data.smiles import Unparsable
+from equipool.experiments.molecules.data.featurize import Unparsable
+from equipool.experiments.molecules.inference import predict_molecules
 from equipool.experiments.molecules.network import Units
-from equipool.experiments.molecules.predicting import predict_molecules
 from equipool.experiments.molecules.task import MoleculeTask
 from equipool.training.config import task_from_config, training_from_config
 from equipool.training.devices import Accelerator, products_in
@@ -25,26 +25,26 @@ from equipool.training.statistics import evaluation_mode
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """What is predicted of $n$ molecules, in the order in which they were asked for."""
+    """Predictions for $n$ molecules, in the order given."""
 
     smiles: tuple[str, ...]
     label_names: tuple[str, ...]
-    values: Tensor  # [n, L] float32 on the CPU, NaN in the rows of molecules that cannot be read
-    problems: tuple[Problem, ...]  # those molecules, and those that RDKit refuses but are kept
+    values: Tensor  # [n, L] float32 on the CPU, NaN for molecules that could not be read
+    problems: tuple[Problem, ...]  # those molecules, and rejected ones that were kept
 
 
 class MoleculePredictor:
     """Predicts labels of molecules: probabilities, or numbers in the labels' own units.
 
-    A molecule's prediction does not depend on the molecules beside it, except for rounding.
+    The prediction for a molecule does not depend on the others, except for rounding.
 
     Args:
-        network: in evaluation mode; its outputs are logarithms of odds where labels are classes.
+        network: in evaluation mode. It gives logits for classification.
         label_names: of its outputs.
         kind: `"classification"` or `"regression"`.
-        device: that the network is on.
+        device: of the network.
         precision: one of `equipool.training.config.PRECISIONS`.
-        unparsable: what becomes of molecules that RDKit refuses; None to leave them out.
+        unparsable: what to do with molecules that RDKit rejects (default: leave them out).
 
     Example:
         >>> from equipool.experiments.registry import MoleculeTask
@@ -74,14 +74,14 @@ class MoleculePredictor:
         self.unparsable = unparsable
 
     def predict(self, smiles: Sequence[str]) -> Predictions:
-        """Predict the labels of these molecules. All of them are in memory at once."""
+        """Predict the labels of these molecules, all of which are held in memory."""
         molecules, problems = molecules_from_smiles(smiles, self.unparsable)
         values = torch.full((len(smiles), len(self.label_names)), torch.nan)
         if len(molecules):
-            values[molecules.source_rows] = self._ask(molecules)
+            values[molecules.source_rows] = self._predict(molecules)
         return Predictions(tuple(smiles), self.label_names, values, problems)
 
-    def _ask(self, molecules: MoleculeSet) -> Tensor:
+    def _predict(self, molecules: MoleculeSet) -> Tensor:
         with products_in(self.precision), evaluation_mode(self.network):
             found = predict_molecules(self.network, molecules, self.device)
         return found.sigmoid() if self.kind == "classification" else found
@@ -90,28 +90,27 @@ class MoleculePredictor:
 def load_predictor(
     run: str | Path, which: str = "best", *, device: str | torch.device | None = None
 ) -> MoleculePredictor:
-    """The network of a run of the task on molecules, in the run's precision. The run's directory is
-    all that is read; the data that it was trained on need not be there.
+    """Load the network of a molecules run, in the run's precision. The training data is not needed.
 
     Args:
         run: the run's directory.
-        which: `"best"` by the validation score, or `"last"`.
-        device: where to compute; None for a GPU where there is one.
+        which: `"best"` (by validation score) or `"last"` checkpoint.
+        device: where to compute (default: a GPU if there is one).
     """
     config = RunFolder(run).read_config()
     if config["task"] != MoleculeTask.name:
         raise ValueError(
-            f"{run} is a run of the task {config['task']!r}, expected one of {MoleculeTask.name!r}"
+            f"{run}: `predict` needs a {MoleculeTask.name} run; this one is `{config['task']}`"
         )
     if "data" not in config:
-        raise ValueError(f"{run} does not say what its labels are: expected data in config.json")
+        raise ValueError(f"{run}: its config.json does not name the labels (expected `data`)")
     labels, kind = tuple(config["data"]["labels"]), config["data"]["kind"]
     task, precision = task_from_config(config), training_from_config(config).precision
     assert isinstance(task, MoleculeTask)
     place = Accelerator(device, precision)
-    # the weights have the units' values
+    # their values are among the weights
     units = None if kind == "classification" else Units(*torch.ones(2, len(labels)))
-    with redirect_stdout(sys.stderr):  # what is said of broken checkpoints is no prediction
+    with redirect_stdout(sys.stderr):  # for messages about damaged checkpoints
         network = load_weights(task.make_network(len(labels), units), run, which)
     network = place.fabric.setup_module(network)
     return MoleculePredictor(network, labels, kind, place.device, precision, task.unparsable())

@@ -1,96 +1,242 @@
-"""Where the molecules lie while a network is trained on them."""
+"""A data set as tensors, and batches assembled from it on the device or on the host."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from equipool.experiments.molecules.arrays import MoleculeArrays, assemble
+from equipool.experiments.molecules.batching import Capacity
+from equipool.experiments.molecules.data.molecule_set import MoleculeSet
 from equipool.experiments.molecules.network.batch import MoleculeBatch
-from equipool.experiments.molecules.packing import Capacity
 from equipool.training.task import Batch
 
-SHARE = 0.25  # of a GPU's free memory that a data set may take
+MEMORY_SHARE = 0.25  # of a GPU's free memory that a data set may take
+
+
+@dataclass(frozen=True, eq=False)
+class MoleculeArrays:
+    """A data set with its bonds sorted by target atom.
+
+    Bonds and atoms are numbered from 0 in each molecule, in 16 bits if possible.
+    """
+
+    atoms: Tensor  # [V, 9] uint8
+    atom_start: Tensor  # [n + 1] int64
+    bonds: Tensor  # [E, 3] uint8
+    bond_start: Tensor  # [n + 1] int64
+    source: Tensor  # [E] source atom of a bond
+    target: Tensor  # [E] target atom of a bond
+    by_source: Tensor  # [E] the molecule's bonds in the order of their sources
+    first_bond: Tensor  # [V] the molecule's first bond with this target atom
+    labels: Tensor  # [n, L] float32, NaN where missing
+    longest: int  # atoms of the largest molecule
+
+    @classmethod
+    def of(cls, molecules: MoleculeSet) -> MoleculeArrays:
+        """The arrays of a data set, on the CPU."""
+        num_atoms = molecules.atoms.shape[0]
+        owner = torch.repeat_interleave(molecules.bond_start.diff())
+        source, target = molecules.ends.long() + molecules.atom_start[owner]
+        order = torch.argsort(target, stable=True)
+        source, target = source[order], target[order]
+        degree = torch.bincount(target, minlength=num_atoms)
+        if not torch.equal(degree, torch.bincount(source, minlength=num_atoms)):
+            raise ValueError(
+                "ends: an atom has more bonds in one direction than in the other, expected every "
+                "bond in both"
+            )
+        first_bond = degree.cumsum(0) - degree
+        by_source = torch.argsort(source, stable=True)
+        begin = molecules.bond_start[:-1].repeat_interleave(molecules.num_atoms)
+        return cls(
+            atoms=_not_empty(molecules.atoms),
+            atom_start=molecules.atom_start,
+            bonds=_not_empty(molecules.bonds[order]),
+            bond_start=molecules.bond_start,
+            source=_not_empty(_compact(source - molecules.atom_start[owner])),
+            target=_not_empty(_compact(target - molecules.atom_start[owner])),
+            by_source=_not_empty(_compact(by_source - molecules.bond_start[owner])),
+            first_bond=_not_empty(_compact(first_bond - begin)),
+            labels=molecules.labels,
+            longest=int(molecules.num_atoms.max()) if len(molecules) else 0,
+        )
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor by its name."""
+        content = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in content.items() if isinstance(value, Tensor)}
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self.tensors().values())
+
+    def to(self, device: torch.device) -> MoleculeArrays:
+        """The same on a device."""
+        moved = {name: tensor.to(device) for name, tensor in self.tensors().items()}
+        return MoleculeArrays(**moved, longest=self.longest)
 
 
 class LabelledBatch(NamedTuple):
-    """Molecules and what is known of them."""
+    """Molecules and their labels."""
 
     molecules: MoleculeBatch
     labels: Tensor  # [G, L], NaN where missing
 
 
 class Storage(ABC):
-    """Gives a step its molecules, in two parts: what is sent to the device beforehand, for many
-    steps at once, and what is made of it there, in the step."""
+    """Provides batches in two stages: data sent to the device in advance, for many steps at once,
+    and the batch made from it in each step."""
 
     @abstractmethod
-    def pieces(self, molecules: Tensor, capacity: Capacity) -> Batch:
-        """What is sent for the steps with these molecules, `[num_steps, G]` on the CPU, -1 where
-        there is none. Every tensor has the steps first."""
+    def send(self, molecules: Tensor, capacity: Capacity) -> Batch:
+        """Send what the steps with these molecules need.
+
+        Args:
+            molecules: their positions, `[num_steps, G]` on the CPU; -1 for empty places.
+            capacity: of a batch.
+
+        Returns:
+            Tensors with a leading dimension of `num_steps`.
+        """
 
     @abstractmethod
-    def labelled(self, pieces: Batch, capacity: Capacity) -> LabelledBatch:
-        """The molecules of one step and their labels, from its pieces."""
+    def batch(self, sent: Batch, capacity: Capacity) -> LabelledBatch:
+        """The batch of one step, from what was sent for it."""
 
 
 class Resident(Storage):
-    """The whole data set lies on the device. All that is sent are positions, and batches are put
-    together there."""
+    """The whole data set is on the device. Only positions are sent; batches are assembled there."""
 
     def __init__(self, arrays: MoleculeArrays, device: torch.device) -> None:
         self.arrays = arrays.to(device)
         self.device = device
 
-    def pieces(self, molecules: Tensor, capacity: Capacity) -> Batch:
+    def send(self, molecules: Tensor, capacity: Capacity) -> Batch:
         return {"molecules": send(molecules, self.device)}
 
-    def labelled(self, pieces: Batch, capacity: Capacity) -> LabelledBatch:
-        return labelled(self.arrays, pieces["molecules"], capacity)
+    def batch(self, sent: Batch, capacity: Capacity) -> LabelledBatch:
+        return _labelled(self.arrays, sent["molecules"], capacity)
 
 
 class Streamed(Storage):
-    """The data set lies on the host. Batches are put together there, and sent."""
+    """The data set is on the host. Batches are assembled there and sent."""
 
     def __init__(self, arrays: MoleculeArrays, device: torch.device) -> None:
         self.arrays = arrays
         self.device = device
 
-    def pieces(self, molecules: Tensor, capacity: Capacity) -> Batch:
-        steps = [labelled(self.arrays, step, capacity) for step in molecules]
+    def send(self, molecules: Tensor, capacity: Capacity) -> Batch:
+        steps = [_labelled(self.arrays, step, capacity) for step in molecules]
         batches = [step.molecules._asdict() for step in steps]
         names = [name for name, value in batches[0].items() if isinstance(value, Tensor)]
         stacked = {name: torch.stack([batch[name] for batch in batches]) for name in names}
         stacked["labels"] = torch.stack([step.labels for step in steps])
         return {name: send(values, self.device) for name, values in stacked.items()}
 
-    def labelled(self, pieces: Batch, capacity: Capacity) -> LabelledBatch:
-        parts = {name: pieces[name] for name in MoleculeBatch._fields if name in pieces}
-        batch = MoleculeBatch(**parts, longest=self.arrays.longest)
-        return LabelledBatch(batch, pieces["labels"])
+    def batch(self, sent: Batch, capacity: Capacity) -> LabelledBatch:
+        tensors = {name: sent[name] for name in MoleculeBatch._fields if name in sent}
+        molecules = MoleculeBatch(**tensors, longest=self.arrays.longest)
+        return LabelledBatch(molecules, sent["labels"])
 
 
-def labelled(arrays: MoleculeArrays, molecules: Tensor, capacity: Capacity) -> LabelledBatch:
-    """A batch of the molecules at these positions, `[G]`; the labels of none are missing."""
-    labels = arrays.labels[molecules.clamp(min=0)]
-    labels = torch.where((molecules >= 0).unsqueeze(-1), labels, torch.nan)
-    return LabelledBatch(assemble(arrays, molecules, capacity), labels)
+def choose_storage(arrays: MoleculeArrays, device: torch.device) -> Storage:
+    """`Resident` if the data set fits, else `Streamed`."""
+    if device.type != "cuda":
+        return Resident(arrays, device)
+    free, _ = torch.cuda.mem_get_info(device)
+    fits = arrays.num_bytes <= MEMORY_SHARE * free
+    return Resident(arrays, device) if fits else Streamed(arrays, device)
 
 
 def send(values: Tensor, device: torch.device) -> Tensor:
-    """To the device, without waiting for it."""
+    """Move to the device without waiting for it."""
     if device.type != "cuda":
         return values.to(device)
     return values.pin_memory().to(device, non_blocking=True)
 
 
-def choose_storage(arrays: MoleculeArrays, device: torch.device) -> Storage:
-    """`Resident` where the data set fits: always on a CPU, where it is already."""
-    if device.type != "cuda":
-        return Resident(arrays, device)
-    free, _ = torch.cuda.mem_get_info(device)
-    fits = arrays.num_bytes <= SHARE * free
-    return Resident(arrays, device) if fits else Streamed(arrays, device)
+def assemble(arrays: MoleculeArrays, molecules: Tensor, capacity: Capacity) -> MoleculeBatch:
+    """A batch of some molecules. Its shapes depend on the capacity alone, and nothing waits for the
+    device.
+
+    Args:
+        arrays: the data set, on the device of `molecules`.
+        molecules: their positions in the data set, `[G]`; -1 for empty places. They must fit into
+            the capacity.
+        capacity: of the batch.
+    """
+    atom = _rows(arrays.atom_start, molecules, capacity.atoms)
+    bond = _rows(arrays.bond_start, molecules, capacity.bonds)
+    num_bonds = bond.ptr[-1:]
+    # the first atom of each bond's molecule, and the first bond of each atom's
+    first_atom = atom.ptr[bond.molecule.clamp(max=len(molecules) - 1)]
+    first_bond = bond.ptr[atom.molecule.clamp(max=len(molecules) - 1)]
+    slot = torch.arange(capacity.bonds, device=molecules.device)
+    bond_ptr = torch.where(atom.mask, arrays.first_bond[atom.row] + first_bond, num_bonds)
+    return MoleculeBatch(
+        atoms=_masked(arrays.atoms, atom),
+        molecule=atom.molecule,
+        atom_ptr=functional.pad(atom.ptr, (0, 1), value=capacity.atoms),
+        atom_mask=atom.mask,
+        bonds=_masked(arrays.bonds, bond),
+        source=torch.where(bond.mask, arrays.source[bond.row] + first_atom, 0),
+        target=torch.where(bond.mask, arrays.target[bond.row] + first_atom, capacity.atoms - 1),
+        by_source=torch.where(bond.mask, arrays.by_source[bond.row] + bond.first, slot),
+        bond_ptr=torch.cat([bond_ptr, num_bonds]),
+        bond_mask=bond.mask,
+        molecule_mask=molecules >= 0,
+        longest=arrays.longest,
+    )
+
+
+def _labelled(arrays: MoleculeArrays, molecules: Tensor, capacity: Capacity) -> LabelledBatch:
+    """The batch of the molecules at these positions, `[G]`. Empty places have no labels."""
+    labels = arrays.labels[molecules.clamp(min=0)]
+    labels = torch.where((molecules >= 0).unsqueeze(-1), labels, torch.nan)
+    return LabelledBatch(assemble(arrays, molecules, capacity), labels)
+
+
+class _Rows(NamedTuple):
+    """The concatenated rows of several molecules in a fixed number of slots."""
+
+    ptr: Tensor  # [G + 1] offsets of the molecules' slots
+    molecule: Tensor  # [slots] place in the batch; G for padding
+    mask: Tensor  # [slots] True = real
+    row: Tensor  # [slots] row of the data set; 0 for padding
+    first: Tensor  # [slots] first slot of the molecule; 0 for padding
+
+
+def _rows(start: Tensor, molecules: Tensor, slots: int) -> _Rows:
+    """The rows of `molecules [G]`; -1 has none."""
+    real, position = molecules >= 0, molecules.clamp(min=0)
+    begin = start[position]
+    sizes = torch.where(real, start[position + 1] - begin, 0)
+    ptr = functional.pad(sizes.cumsum(0), (1, 0))
+    slot = torch.arange(slots, device=start.device)
+    molecule = torch.searchsorted(ptr[1:], slot, right=True)
+    mask = molecule < len(molecules)
+    place = molecule.clamp(max=len(molecules) - 1)
+    first = torch.where(mask, ptr[place], 0)
+    row = torch.where(mask, begin[place] + slot - first, 0)
+    return _Rows(ptr, molecule, mask, row, first)
+
+
+def _masked(values: Tensor, rows: _Rows) -> Tensor:
+    """The rows of `values [n, F]`, zero for padding."""
+    return torch.where(rows.mask.unsqueeze(-1), values[rows.row], 0)
+
+
+def _compact(numbers: Tensor) -> Tensor:
+    """In 16 bits if they fit, else in 32."""
+    fits = not len(numbers) or int(numbers.max()) <= torch.iinfo(torch.int16).max
+    return numbers.to(torch.int16 if fits else torch.int32)
+
+
+def _not_empty(rows: Tensor) -> Tensor:
+    """With a row of zeros if there are none, because padding reads the first row."""
+    return rows if len(rows) else rows.new_zeros(1, *rows.shape[1:])

@@ -1,4 +1,4 @@
-"""The paper's third experiment: properties of molecules by graph networks."""
+"""The paper's third experiment: predicting properties of molecules."""
 
 from __future__ import annotations
 
@@ -15,10 +15,18 @@ from torch import nn
 from equipool.baselines import AGGREGATIONS, aggregation_from_name
 from equipool.experiments.data_folder import data_folder
 from equipool.experiments.inner_loop import SHARE, InnerLoop
-from equipool.experiments.molecules.data import KNOWN, CsvSource, KeepUnsanitised, split_named
-from equipool.experiments.molecules.data.graphs import KINDS
-from equipool.experiments.molecules.data.smiles import Unparsable
+from equipool.experiments.molecules.batching import Capacity
+from equipool.experiments.molecules.data import DATASETS, CsvSource, KeepUnsanitised, split_named
+from equipool.experiments.molecules.data.featurize import Unparsable
+from equipool.experiments.molecules.data.molecule_set import KINDS
 from equipool.experiments.molecules.data.table import MissingColumnError
+from equipool.experiments.molecules.dataset import (
+    MoleculeData,
+    TrainingData,
+    file_state,
+    molecule_data,
+)
+from equipool.experiments.molecules.inference import predict
 from equipool.experiments.molecules.labels import usual_measure
 from equipool.experiments.molecules.network import (
     CONVOLUTIONS,
@@ -29,64 +37,59 @@ from equipool.experiments.molecules.network import (
     VirtualNode,
     make_readout,
 )
-from equipool.experiments.molecules.packing import Capacity
-from equipool.experiments.molecules.predicting import predict
-from equipool.experiments.molecules.prepared import Prepared
 from equipool.experiments.molecules.storage import send
-from equipool.experiments.molecules.task_data import MoleculeData, molecule_data, state_of
 from equipool.training.task import Batch, Loss, Shard, Task
 
 LOCAL_AGGREGATIONS = ("sum", "equilibrium")
 POSITIVE = ("depth", "width", "batch_size", "usual_atoms")
 NOT_NEGATIVE = ("inner_steps", "local_steps", "readout_aux_weight", "local_aux_weight")
 SHARES = ("dropout", "readout_dropout", "atom_dropout")
-OF_TABLES = ("smiles", "labels", "split", "kind")
-SMILES, SPLIT = "smiles", "scaffold"  # of a table where nobody says
+TABLE_FIELDS = ("smiles", "labels", "split", "kind")
+SMILES, SPLIT = "smiles", "scaffold"  # defaults for a table
 
 
 @dataclass(frozen=True)
 class MoleculeTask(InnerLoop, Task):
-    """Predict properties of molecules by a graph network, whose readout is `aggregation`. The
-    network is OGB's reference; the rest is as in the paper, unless said otherwise.
+    """Predict properties of molecules with a graph network whose readout is `aggregation`. The
+    network is OGB's reference network; the defaults are the paper's unless noted.
 
-    The score that the best checkpoint is chosen by is the area under the ROC curve, for molpcba and
-    toxcast the average precision, each the mean over the labels; for numbers it is minus the mean
+    The best checkpoint has the highest validation score: the area under the ROC curve (for molpcba
+    and toxcast, the average precision), averaged over the labels; for regression, minus the mean
     absolute error in standard deviations.
 
-    Auxiliary losses are weighed here, one weight for the readout and one for the convolutions. What
-    the training settings say with `aux_weight` comes on top, for all of them; the command leaves it
-    at 0.
+    The auxiliary losses have weights here, one for the readout and one for the convolutions. A
+    training `aux_weight` would be added for all of them; the command leaves it at 0.
 
     Args:
-        aggregation: a name in `equipool.baselines.AGGREGATIONS`, of the readout.
-        dataset: molhiv, molpcba, toxcast, tox21 or qm9; where csv is given, none.
+        aggregation: readout, a name in `equipool.baselines.AGGREGATIONS`.
+        dataset: molhiv, molpcba, toxcast, tox21 or qm9; none with csv.
         csv: a table of your own, .csv or .csv.gz.
-        smiles: its column of SMILES; None for smiles.
-        labels: its columns of labels with commas between them; None for all that are left.
-        split: scaffold, random, or the column that says train, valid or test; None for scaffold.
-        kind: of its labels, classification (0 and 1) or regression; None for classification where
-            all of them are 0 or 1.
+        smiles: SMILES column of the table (default: smiles).
+        labels: label columns of the table, separated by commas (default: all other columns).
+        split: scaffold, random, or a column with train, valid or test (default: scaffold).
+        kind: classification (labels 0 and 1) or regression (default: classification if every label
+            is 0 or 1).
         convolution: gin or gcn.
-        virtual_node: whether one more node is bound to all atoms of a molecule.
-        local_aggregation: sum or equilibrium, of the messages to an atom.
-        depth: convolutions.
-        width: channels of the atoms.
-        dropout: share of the channels that are dropped behind each convolution.
-        readout_dropout: share of the channels that are dropped behind the readout.
-        atom_dropout: share of the atoms that the readout does not see, in training.
-        batch_size: molecules a step, at most.
-        seed: of the weights and the order of the training molecules.
-        atom_capacity: atoms a step, at most; None for what nearly all batches need.
-        bond_capacity: bonds a step, at most, each counted in both directions; None as above.
-        train_limit: molecules to train on; None for all of the training part.
-        potential: sizes of the potential's layers.
-        inner_steps: steps of the readout's inner optimiser.
-        local_potential: sizes of the layers of the convolutions' potentials; None for those of the
-            readout's.
-        local_steps: steps of the convolutions' inner optimisers.
+        virtual_node: whether to connect an extra node to all atoms of a molecule.
+        local_aggregation: aggregation of the messages to an atom, sum or equilibrium.
+        depth: number of convolutions.
+        width: channels per atom.
+        dropout: dropout rate after each convolution.
+        readout_dropout: dropout rate after the readout.
+        atom_dropout: share of the atoms hidden from the readout in training.
+        batch_size: largest batch size, in molecules.
+        seed: random seed.
+        atom_capacity: largest number of atoms per batch (default: enough for nearly all batches).
+        bond_capacity: largest number of bonds per batch, counted in both directions (default:
+            enough for nearly all batches).
+        train_limit: number of molecules to train on (default: all training molecules).
+        potential: layer sizes of the potential.
+        inner_steps: inner steps of the readout.
+        local_potential: layer sizes of the convolutions' potentials (default: those of potential).
+        local_steps: inner steps of the convolutions.
         readout_aux_weight: weight of the readout's auxiliary loss.
         local_aux_weight: weight of the convolutions' auxiliary losses.
-        usual_atoms: of a molecule, which scaled-sum divides by and pna measures sizes from.
+        usual_atoms: typical atoms per molecule, by which scaled-sum and pna scale.
 
     Example:
         >>> task = MoleculeTask("attention", convolution="gcn", depth=2, width=16)
@@ -148,34 +151,30 @@ class MoleculeTask(InnerLoop, Task):
         self.expect("kind", self.kind in (None, *KINDS), f"one of {list(KINDS)} or None")
         self._check_source()
         met = not self.virtual_node or self.batch_size >= 2
-        self.expect("batch_size", met, "2 or more with a virtual node, which is normalised")
+        self.expect("batch_size", met, "2 or more with a virtual node, for its batch normalisation")
 
     def _check_source(self) -> None:
-        """One source, named as it is found from everywhere."""
+        """There is one source, named independently of the working directory."""
         if self.csv is not None:
             object.__setattr__(self, "csv", str(Path(self.csv).expanduser().absolute()))
             object.__setattr__(self, "dataset", None)  # presets name one
             return
-        for name in OF_TABLES:
-            self.expect(
-                name, getattr(self, name) is None, "None where csv is not given: it is for a table"
-            )
-        known = list(KNOWN)
+        for name in TABLE_FIELDS:
+            self.expect(name, getattr(self, name) is None, "None without csv")
         short = (self.dataset or "").removeprefix("ogbg-")
-        self.expect("dataset", short in known, f"one of {known}")
+        self.expect("dataset", short in DATASETS, f"one of {list(DATASETS)}")
         object.__setattr__(self, "dataset", short)
 
     @classmethod
     def paper(cls, aggregation: str = "equilibrium", *, seed: int = 0) -> MoleculeTask:
-        """The experiment as the paper has it, but for the 1,024 atoms that its batches are padded
-        to: eight molecules need a third of that, and padding changes nothing."""
+        """The paper's experiment. Batches are not padded to 1,024 atoms as in the paper: eight
+        molecules need a third of that, and padding does not change results."""
         return cls(aggregation, dataset="molpcba", batch_size=8, seed=seed)
 
     @classmethod
     def quick(cls, aggregation: str = "equilibrium", *, seed: int = 0) -> MoleculeTask:
-        """Smaller, so that minutes on two cores are enough for molhiv, and with longer inner steps,
-        as there are fewer. Made for 1,000 steps of Adam at 0.003, four times through the data, that
-        end in a cosine."""
+        """A smaller network that trains on molhiv in minutes on two cores, with fewer and longer
+        inner steps. Meant for 1,000 steps (four epochs) of Adam at 0.003 with a cosine schedule."""
         return cls(
             aggregation,
             depth=3,
@@ -203,52 +202,52 @@ class MoleculeTask(InnerLoop, Task):
         return CsvSource(self.csv, self.smiles or SMILES, names, split, self.kind)
 
     def unparsable(self) -> Unparsable:
-        """What becomes of molecules that RDKit refuses, as in the data that is trained on."""
+        """What to do with molecules that RDKit rejects: the same as in the training data."""
         source = self.source()
-        forms = (source,) if isinstance(source, CsvSource) else KNOWN[source].forms
+        forms = (source,) if isinstance(source, CsvSource) else DATASETS[source].forms
         tables = (form.unparsable for form in forms if isinstance(form, CsvSource))
-        return next(tables, KeepUnsanitised())  # OGB's folders have what RDKit has come to refuse
+        return next(tables, KeepUnsanitised())  # OGB's folders include them
 
     @cached_property
-    def _prepared(self) -> dict[Path, list[Prepared]]:
-        """By the data folder. The last is in use; captured steps may read those before it."""
+    def _loaded(self) -> dict[Path, list[TrainingData]]:
+        """By data folder. The last one is in use; captured steps may still read earlier ones."""
         return {}
 
-    def prepared(self) -> Prepared:
-        """The data, and what follows from it: the same from the start of a run to its end."""
-        found = self._prepared.get(data_folder())
-        return found[-1] if found else self._prepare()
+    def training_data(self) -> TrainingData:
+        """The data, and what follows from it. It does not change during a run."""
+        loaded = self._loaded.get(data_folder())
+        return loaded[-1] if loaded else self._load()
 
-    def _prepare(self) -> Prepared:
-        """As `prepared`, but of the data as it is now."""
+    def _load(self) -> TrainingData:
+        """`training_data`, read again if the files have changed."""
         source, folder = self.source(), data_folder()
         try:
-            data = molecule_data(source, folder, state_of(source, folder))
+            data = molecule_data(source, folder, file_state(source, folder))
         except MissingColumnError as error:
-            raise ValueError(f"{error}{self._how_chosen(error.column)}") from error
-        found = self._prepared.setdefault(folder, [])
-        if not found or found[-1].data is not data:
+            raise ValueError(f"{error}{self._column_advice(error.column)}") from error
+        loaded = self._loaded.setdefault(folder, [])
+        if not loaded or loaded[-1].data is not data:
             capacity = (self.atom_capacity, self.bond_capacity)
             measure = usual_measure(self.dataset)
-            found.append(
-                Prepared(data, self.train_limit, self.batch_size, capacity, self.seed, measure)
+            loaded.append(
+                TrainingData(data, self.train_limit, self.batch_size, capacity, self.seed, measure)
             )
-        return found[-1]
+        return loaded[-1]
 
-    def _how_chosen(self, column: str) -> str:
-        """How a column of one's own table is chosen."""
+    def _column_advice(self, column: str) -> str:
+        """How to choose a missing column of a table."""
         if self.csv is None:
             return ""
         if column == (self.smiles or SMILES):
-            return "; --smiles names that of the SMILES"
+            return "; choose the SMILES column with --smiles"
         if column == self.split:
-            return "; --split is a column, or else scaffold or random"
-        return "; --labels names those of the labels"
+            return "; --split takes a column, scaffold or random"
+        return "; choose the label columns with --labels"
 
     def facts(self) -> dict[str, Any]:
-        """Names and kind of the labels, how many molecules each part has, and a fingerprint of the
-        files that they are from."""
-        data = self._prepare().data
+        """The names and kind of the labels, the number of molecules in each part, and a fingerprint
+        of the files."""
+        data = self._load().data
         molecules = data.molecules
         return {
             "labels": list(molecules.label_names),
@@ -258,19 +257,19 @@ class MoleculeTask(InnerLoop, Task):
         }
 
     def data(self) -> MoleculeData:
-        """The data set, which is read once."""
-        return self.prepared().data
+        """The data set."""
+        return self.training_data().data
 
     def capacity(self) -> Capacity:
-        """What a batch of training can hold."""
-        return self.prepared().capacity
+        """The capacity of a training batch."""
+        return self.training_data().capacity
 
     def network(self) -> MoleculeNetwork:
-        labels = self.prepared().labels(torch.device("cpu"))
+        labels = self.training_data().labels(torch.device("cpu"))
         return self.make_network(self.data().molecules.num_labels, labels.units())
 
     def make_network(self, num_labels: int, units: nn.Module | None) -> MoleculeNetwork:
-        """The network at its start, for so many labels in these units; the data is not read."""
+        """An untrained network for this number of labels. Does not read the data."""
         convolution = CONVOLUTIONS[self.convolution]
         virtual_node = None
         if self.virtual_node:
@@ -278,8 +277,8 @@ class MoleculeTask(InnerLoop, Task):
         return MoleculeNetwork(
             self.width,
             num_labels,
-            [convolution(self.width, self._of_messages()) for _ in range(self.depth)],
-            make_readout(self._of_atoms()),
+            [convolution(self.width, self._message_aggregation()) for _ in range(self.depth)],
+            make_readout(self._atom_aggregation()),
             units=units,
             virtual_node=virtual_node,
             dropout=self.dropout,
@@ -287,14 +286,14 @@ class MoleculeTask(InnerLoop, Task):
             atom_dropout=self.atom_dropout,
         )
 
-    def _of_messages(self) -> MessageAggregation:
+    def _message_aggregation(self) -> MessageAggregation:
         if self.local_aggregation == "sum":
             return SumOfMessages()
         potential = self.potential if self.local_potential is None else self.local_potential
         layer = self.equilibrium_layer(self.width, self.width, potential, self.local_steps)
         return EquilibriumOfMessages(layer)
 
-    def _of_atoms(self) -> nn.Module:
+    def _atom_aggregation(self) -> nn.Module:
         if self.aggregation == "equilibrium":
             return self.equilibrium_layer(self.width, self.width, self.potential, self.inner_steps)
         return aggregation_from_name(
@@ -302,34 +301,34 @@ class MoleculeTask(InnerLoop, Task):
         )
 
     def batches(self, first_step: int, num_steps: int, device: torch.device, shard: Shard) -> Batch:
-        """What the storage needs to put the steps' molecules together, and `present [num_steps]`,
-        a process's share of the labels that the joined batch has."""
-        prepared = self.prepared()
-        molecules = prepared.epochs.batches(first_step, num_steps)
+        """What the storage sends for the steps, and `present [num_steps]`: the number of labels in
+        the whole batch divided by the number of processes."""
+        training = self.training_data()
+        molecules = training.epochs.batches(first_step, num_steps)
         own = shard.part(molecules, 1)
         if self.virtual_node and own.shape[1] < 2:
             raise ValueError(
                 f"batch_size is {self.batch_size} in {shard.world} processes, expected 2 or more "
-                "in each with a virtual node, which is normalised"
+                "in each with a virtual node, for its batch normalisation"
             )
-        data = prepared.data
-        present = torch.where(molecules < 0, 0, data.present[molecules]).sum(1).clamp(min=1)
-        pieces = data.storage(_exact(device)).pieces(own, prepared.capacity)
-        return pieces | {"present": send(present / shard.world, device)}
+        data = training.data
+        present = torch.where(molecules < 0, 0, data.num_present[molecules]).sum(1).clamp(min=1)
+        sent = data.storage(_with_index(device)).send(own, training.capacity)
+        return sent | {"present": send(present / shard.world, device)}
 
     def loss(self, network: nn.Module, batch: Batch) -> Loss:
-        """The labels' mean loss, and the auxiliary losses."""
-        device, prepared = batch["present"].device, self.prepared()
-        found = prepared.data.storage(device).labelled(batch, prepared.capacity)
-        labels = prepared.labels(device)
+        """The mean loss of the labels plus the weighted auxiliary losses."""
+        device, training = batch["present"].device, self.training_data()
+        found = training.data.storage(device).batch(batch, training.capacity)
+        labels = training.labels(device)
         prediction = network(found.molecules)
-        of_labels = labels.losses(prediction.labels, found.labels).sum() / batch["present"]
+        label_loss = labels.losses(prediction.labels, found.labels).sum() / batch["present"]
         total = (
-            of_labels
+            label_loss
             + self.readout_aux_weight * prediction.readout_aux_loss
             + self.local_aux_weight * prediction.local_aux_loss
         )
-        metrics = {"label_loss": of_labels}
+        metrics = {"label_loss": label_loss}
         if self.aggregation == "equilibrium":
             metrics["readout_aux_loss"] = prediction.readout_aux_loss
         if self.local_aggregation == "equilibrium":
@@ -338,11 +337,10 @@ class MoleculeTask(InnerLoop, Task):
 
     @torch.no_grad()
     def evaluate(self, network: nn.Module, device: torch.device) -> dict[str, float]:
-        """For the validation and the test part: the score, what it is made of, and the mean loss.
-        Every molecule is predicted once."""
-        prepared = self.prepared()
-        data, labels = prepared.data, prepared.labels(torch.device("cpu"))
-        storage = data.storage(_exact(device))
+        """The score, its components and the mean loss of the validation and the test part."""
+        training = self.training_data()
+        data, labels = training.data, training.labels(torch.device("cpu"))
+        storage = data.storage(_with_index(device))
         metrics: dict[str, float] = {}
         for part in ("valid", "test"):
             positions = data.molecules.split[part]
@@ -352,6 +350,6 @@ class MoleculeTask(InnerLoop, Task):
         return metrics
 
 
-def _exact(device: torch.device) -> torch.device:
-    """With its number, as tensors name it."""
+def _with_index(device: torch.device) -> torch.device:
+    """`cuda` as `cuda:0`, as tensors name it."""
     return torch.empty(0, device=device).device

@@ -98,3 +98,20 @@ def _rows(arrays):
 def files_in(folder):
     """Names of all files below a folder, those that are hidden as well."""
     return sorted(str(path.relative_to(folder)) for path in Path(folder).rglob("*"))
+
+
+SMILES = [*ODD] * 30  # more than a batch
+TOX21 = ["NR-AR", "NR-AR-LBD", "NR-AhR", "NR-Aromatase", "NR-ER", "NR-ER-LBD", "NR-PPAR-gamma",
+         "SR-ARE", "SR-ATAD5", "SR-HSE", "SR-MMP", "SR-p53"]  # fmt: skip
+
+
+def write_tox21(folder, smiles):
+    rows = [[text, *(["1", "0", ""] * 4)] for text in smiles]
+    return write_csv(folder / "tox21.csv.gz", ["smiles", *TOX21], rows)
+
+
+def refuse_to_prepare(monkeypatch):
+    def refuse(source, contents, path, *, private):
+        raise AssertionError(f"{path} is prepared again")
+
+    monkeypatch.setattr("equipool.experiments.molecules.data.load.prepare", refuse)

@@ -11,7 +11,7 @@ class Failing(Split):
     def group(self, molecule, smiles, cell):
         raise LookupError(f"no group for {smiles}")
 
-    def divide(self, groups):
+    def assign(self, groups):
         raise AssertionError
 
 
@@ -20,7 +20,7 @@ class Ending(Split):
     def group(self, molecule, smiles, cell):
         os._exit(3)
 
-    def divide(self, groups):
+    def assign(self, groups):
         raise AssertionError
 
 
@@ -31,5 +31,5 @@ class Printing(Split):
         os.write(1, b"written\n")
         return smiles
 
-    def divide(self, groups):
+    def assign(self, groups):
         raise AssertionError

@@ -17,9 +17,8 @@ from equipool.experiments.molecules.data import (
     load_molecules,
     load_problems,
 )
-from equipool.experiments.molecules.data.cells import number_in
-from equipool.experiments.molecules.data.csv_source import PER_BATCH
-from equipool.experiments.molecules.data.table import Table, TableError
+from equipool.experiments.molecules.data.csv_source import ROWS_PER_BATCH
+from equipool.experiments.molecules.data.table import Table, TableError, parse_number
 
 COLUMNS = ["name", "smiles", "A", "B", "fold"]
 ROWS = [
@@ -28,11 +27,6 @@ ROWS = [
     ["methanol", "CO", "1", "", "test"],
     ["benzene", "c1ccccc1", "0.0", "NaN", "valid"],
 ]
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("EQUIPOOL_DATA", str(tmp_path / "data"))
 
 
 @pytest.mark.parametrize("name", ["mine.csv", "mine.csv.gz"])
@@ -61,11 +55,11 @@ def test_broken_smiles_are_reported(tmp_path, capsys):
     source = CsvSource(path, labels=("A",), split=RandomSplit())
     load_molecules(source)
     said = capsys.readouterr().err
-    assert "RDKit does not read 1 molecule: 1 left out (row 1)" in said
+    assert "RDKit rejects 1 molecule: 1 left out (row 1)" in said
     (problem,) = load_problems(source)
     assert (problem.row, problem.smiles, problem.kept) == (1, "C1CC", False)
     assert "unclosed ring" in problem.reason
-    (listed,) = (tmp_path / "data").rglob("*.problems.csv")
+    (listed,) = tmp_path.rglob("*.problems.csv")
     assert str(listed) in said
     rows = [row.cells for row in Table(listed).rows()]
     assert rows == [["1", "C1CC", problem.reason, "False"]]
@@ -83,7 +77,7 @@ def test_without_problems_there_is_no_list(tmp_path, capsys):
     path = write_csv(tmp_path / "mine.csv", ["smiles", "A"], [["CC", 0], ["CO", 1]])
     load_molecules(CsvSource(path, split=RandomSplit()))
     assert "RDKit" not in capsys.readouterr().err
-    assert not list((tmp_path / "data").rglob("*.problems.csv"))
+    assert not list(tmp_path.rglob("*.problems.csv"))
 
 
 def test_all_other_columns_are_labels(tmp_path):
@@ -114,14 +108,14 @@ def test_the_kind_is_that_of_the_labels(tmp_path, labels, kind, expected):
     path = write_csv(tmp_path / "mine.csv", ["smiles", "A"], [["CC", label] for label in labels])
     molecules = load_molecules(CsvSource(path, kind=kind, split=RandomSplit()))
     assert molecules.kind == expected
-    wanted = torch.tensor([[number_in(label)] for label in labels])
+    wanted = torch.tensor([[parse_number(label)] for label in labels])
     torch.testing.assert_close(molecules.labels, wanted, equal_nan=True, rtol=0, atol=0)
 
 
 def test_many_rows_stay_in_order(tmp_path):
     """More than a batch of them, with molecules that fail on either side of its end."""
-    smiles = [ODD[at % len(ODD)] for at in range(PER_BATCH + 100)]
-    broken = [0, PER_BATCH - 1, PER_BATCH, len(smiles) - 1]
+    smiles = [ODD[at % len(ODD)] for at in range(ROWS_PER_BATCH + 100)]
+    broken = [0, ROWS_PER_BATCH - 1, ROWS_PER_BATCH, len(smiles) - 1]
     for at in broken:
         smiles[at] = "C1CC"
     path = write_csv(tmp_path / "mine.csv", ["y", "smiles"], [*enumerate(smiles)])
@@ -130,7 +124,7 @@ def test_many_rows_stay_in_order(tmp_path):
     kept = [at for at in range(len(smiles)) if at not in broken]
     assert molecules.source_rows.tolist() == kept
     assert molecules.labels.squeeze(1).tolist() == kept
-    for at in (0, PER_BATCH - 3, PER_BATCH - 2, len(kept) - 1):
+    for at in (0, ROWS_PER_BATCH - 3, ROWS_PER_BATCH - 2, len(kept) - 1):
         graph = ogb("utils.mol").smiles2graph(smiles[kept[at]])
         np.testing.assert_array_equal(molecules.one(at).atoms, graph["node_feat"])
     assert [
@@ -142,19 +136,23 @@ def test_many_rows_stay_in_order(tmp_path):
     ("text", "source", "message"),
     [
         ("", {}, "is empty"),
-        ("smiles,A\n", {}, "has no rows"),
+        ("smiles,A\n", {}, "has no data rows"),
         ("SMILES,A\nCC,0\n", {}, "no column 'smiles': its columns are 'SMILES', 'A'"),
-        ("C;1\nCC;0\n", {}, "'C;1', as its first line says; cells are to be separated by commas"),
-        ("smiles,A\nCC,0\n", {"labels": ("B",)}, "no column 'B': its columns are 'smiles', 'A'"),
+        ("C;1\nCC;0\n", {}, "'C;1'; columns must be separated by commas"),
+        (
+            "smiles,A\nCC,0\n",
+            {"labels": ("B",)},
+            "no column 'B': its columns are 'smiles'",
+        ),
         ("smiles,A\nCC,0\n", {"split": ColumnSplit("C")}, "no column 'C'"),
-        ("smiles,A,A\nCC,0,0\n", {}, "2 columns of the same name 'A': rename them"),
-        ("smiles,smiles,A\nCC,CC,0\n", {}, "2 columns of the same name 'smiles'"),
-        ("smiles\nCC\n", {}, "has no columns of labels"),
-        (",smiles\n0,CC\n", {}, "has no columns of labels"),
+        ("smiles,A,A\nCC,0,0\n", {}, "2 columns named 'A': rename them"),
+        ("smiles,smiles,A\nCC,CC,0\n", {}, "2 columns named 'smiles'"),
+        ("smiles\nCC\n", {}, "has no label columns"),
+        (",smiles\n0,CC\n", {}, "has no label columns"),
         ("smiles,A\nCC,0\nCO\n", {}, r"row 1 \(line 3\): expected 2 cells, found 1"),
         ("smiles,A\nCC,0\nCO,1,1\n", {}, r"row 1 \(line 3\): expected 2 cells, found 3"),
         ("smiles,A\nCC,high\n", {}, r"row 0 \(line 2\): column 'A': .* number, found 'high'"),
-        ("smiles,A\nCC,high\n", {}, "all other columns were taken for labels: --labels names them"),
+        ("smiles,A\nCC,high\n", {}, "Every other column was read as a label; .* --labels"),
         ("smiles,A\nCC,inf\n", {}, r"row 0 \(line 2\): column 'A': expected a finite"),
         ("smiles,A\nCC,1e39\n", {}, "expected a finite float32 number, found '1e39'"),
         (
@@ -162,7 +160,7 @@ def test_many_rows_stay_in_order(tmp_path):
             {"kind": "classification"},
             r"row 1 \(line 3\): column 'A': expected 0 or 1, found '-1'",
         ),
-        ("smiles,A,s\nCC,1,\n", {"split": ColumnSplit("s")}, r"row 0 \(line 2\): column 's' is"),
+        ("smiles,A,s\nCC,1,\n", {"split": ColumnSplit("s")}, r"row 0 \(line 2\): split column 's'"),
         ('smiles,A\n\n"C\nC",0\n\nCO,x\n', {}, r"row 1 \(line 6\): column 'A'"),
         ("smiles,A\nCC,0\nC\0C,x\n", {}, r"row 1|after line"),
     ],
@@ -173,7 +171,7 @@ def test_broken_tables_say_where(tmp_path, text, source, message):
     with pytest.raises(TableError, match=message) as raised:
         load_molecules(CsvSource(path, **source))
     assert str(path) in str(raised.value)
-    assert not list((tmp_path / "data").rglob("*.safetensors"))
+    assert not list(tmp_path.rglob("*.safetensors"))
 
 
 def test_several_broken_rows_are_told_at_once(tmp_path):
@@ -187,7 +185,7 @@ def test_several_broken_rows_are_told_at_once(tmp_path):
         f"row {at} (line {at + 2})" for at in range(1, 20, 2)
     ]
     assert lines[11] == "  and 10 more"
-    assert "--labels names them" in lines[12]
+    assert "--labels" in lines[12]
     assert len(lines) == 13
 
 
@@ -251,17 +249,17 @@ def test_what_a_table_is_taken_for_is_said(tmp_path, capsys, labels, kind, said)
     load_molecules(source)
     assert f": {said}; 3 train, 0 valid, 1 test\n" in capsys.readouterr().err
     load_molecules(source)
-    assert capsys.readouterr().err == "", "it is said when it is prepared"
+    assert capsys.readouterr().err == "", "it is printed when it is prepared"
 
 
 def test_a_table_that_is_not_there(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder.csv").mkdir()
-    counts = f"Check the path (--csv), which counts from {tmp_path}"
+    counts = f"Check the path (--csv), which is relative to {tmp_path}"
     for path, message in {
-        "nope.csv": f"nope.csv is not there. {counts}",
-        "folder.csv": f"folder.csv is no file. {counts}",
-        tmp_path / "nope.csv": f"{tmp_path}/nope.csv is not there. Check the path (--csv)",
+        "nope.csv": f"nope.csv does not exist. {counts}",
+        "folder.csv": f"folder.csv is not a file. {counts}",
+        tmp_path / "nope.csv": f"{tmp_path}/nope.csv does not exist. Check the path (--csv)",
     }.items():
         with pytest.raises(MissingDataError) as raised:
             load_molecules(CsvSource(path))
@@ -277,7 +275,7 @@ def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path, name, pack):
 
 def test_no_molecule_that_can_be_read(tmp_path):
     path = write_csv(tmp_path / "mine.csv", ["smiles", "A"], [["C1CC", 0], ["", 1]])
-    with pytest.raises(ValueError, match=r"no molecule can be read, .*unclosed ring"):
+    with pytest.raises(ValueError, match=r"no molecule could be read .*unclosed ring"):
         load_molecules(CsvSource(path))
 
 
@@ -286,7 +284,7 @@ def test_no_molecule_for_training(tmp_path, split):
     """All molecules are without rings: they are one scaffold, larger than the part for training."""
     rows = [["CC", 0, "test"], ["CO", 1, "test"], ["CN", 1, "test"]]
     path = write_csv(tmp_path / "mine.csv", ["smiles", "A", "s"], rows)
-    with pytest.raises(ValueError, match="no molecule is left for training; choose another split"):
+    with pytest.raises(ValueError, match="the split left no training molecules; try --split"):
         load_molecules(CsvSource(path, labels=("A",), split=split))
 
 
@@ -295,8 +293,8 @@ def test_no_molecule_for_training(tmp_path, split):
     [
         ({"kind": "ranking"}, "kind: expected one of"),
         ({"labels": ("A", "A")}, "labels: expected each column once"),
-        ({"labels": ("A", "smiles")}, "'smiles' is the column of the SMILES"),
-        ({"labels": ("A",), "split": ColumnSplit("A")}, "'A' is the column of the split"),
+        ({"labels": ("A", "smiles")}, "'smiles' is the SMILES column"),
+        ({"labels": ("A",), "split": ColumnSplit("A")}, "'A' is the split column"),
     ],
 )
 def test_sources_that_make_no_sense(arguments, message):
@@ -328,18 +326,35 @@ def test_what_decides_on_the_result_is_in_the_recipe():
     assert len(set(recipes)) == len(recipes)
 
 
+def test_recipes_are_those_of_earlier_runs():
+    """Runs record a hash of them, and do not resume if it changes."""
+    source = CsvSource("mine.csv", labels=("A",), split=RandomSplit(), unparsable=KeepUnsanitised())
+    assert source.recipe() == {
+        "smiles": "smiles",
+        "labels": ["A"],
+        "split": "RandomSplit(seed=0, train=0.8, valid=0.1)",
+        "kind": None,
+        "unparsable": "KeepUnsanitised()",
+    }
+    assert CsvSource("mine.csv").recipe() | {"labels": ["A"]} == source.recipe() | {
+        "split": "ScaffoldSplit(train=0.8, valid=0.1)",
+        "unparsable": "LeaveOut()",
+    }
+    assert repr(ColumnSplit("fold")) == "ColumnSplit(name='fold')"
+
+
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False))
 def test_numbers_are_read_as_they_were_written(number):
-    assert np.float32(number_in(repr(number))) == np.float32(number)
-    assert np.float32(number_in(f" {number!r} ")) == np.float32(number)
+    assert np.float32(parse_number(repr(number))) == np.float32(number)
+    assert np.float32(parse_number(f" {number!r} ")) == np.float32(number)
 
 
 @pytest.mark.parametrize("cell", ["", " ", "nan", "NA", "n/a", "None", "NULL"])
 def test_words_for_what_is_missing(cell):
-    assert np.isnan(number_in(cell))
+    assert np.isnan(parse_number(cell))
 
 
 @pytest.mark.parametrize("cell", ["-inf", "1,5", "0x1", "--", "yes", "1e400"])
 def test_what_is_no_number(cell):
     with pytest.raises(ValueError, match="found"):
-        number_in(cell)
+        parse_number(cell)

@@ -1,14 +1,23 @@
-"""The file of a data set that was prepared: what it serves for, and when it is made again."""
+"""Cache files: their content and checksum, and when they are read or rebuilt."""
 
 import os
 import subprocess
 import sys
+import weakref
 from dataclasses import fields
 
 import pytest
 import torch
-from molecule_files import ODD, files_in, write_csv
-from tox21_table import SMILES, TOX21, refuse_to_prepare, write_table
+from molecule_files import (
+    ODD,
+    SMILES,
+    TOX21,
+    files_in,
+    refuse_to_prepare,
+    write_csv,
+    write_tox21,
+)
+from safetensors.torch import load_file
 
 from equipool.experiments.download import MissingDataError
 from equipool.experiments.molecules.data import (
@@ -18,7 +27,11 @@ from equipool.experiments.molecules.data import (
     load_molecules,
     load_problems,
 )
-from equipool.experiments.molecules.data.checked_file import check, read_about
+from equipool.experiments.molecules.data.cache import (
+    MoleculeCache,
+    UnusableFileError,
+    write_cache,
+)
 
 
 def same(first, second):
@@ -32,70 +45,195 @@ def same(first, second):
     assert all(torch.equal(first.split[part], second.split[part]) for part in first.split)
 
 
-def test_the_second_time_the_file_is_read(folder, monkeypatch):
-    first = load_molecules("tox21")
-    assert files_in(folder) == [
-        "molecules",
-        "molecules/tox21.lock",
-        "molecules/tox21.safetensors",
-        "tox21.csv.gz",
-    ]
-    refuse_to_prepare(monkeypatch)
-    same(load_molecules("tox21"), first)
+class TestFile:
+    """What a cache file contains, and which damage is noticed."""
+
+    @pytest.fixture
+    def small(self, tmp_path):
+        """A cache of a few molecules, one of which RDKit rejects."""
+        table = write_csv(tmp_path / "é.csv", ["smiles", "A"], [["CO", 0], ["C1CC", 1], ["C", ""]])
+        source = CsvSource(table, split=RandomSplit(train=1.0, valid=0.0))
+        contents = source.examine()
+        (tmp_path / "scratch").mkdir()
+        path = tmp_path / "small.safetensors"
+        write_cache(path, tmp_path / "scratch", source, contents, source.chunks(contents))
+        return path
+
+    def test_it_is_a_safetensors_file(self, small):
+        cache = MoleculeCache(small)
+        cache.check()
+        assert cache.about["label_names"] == ["A"]
+        assert cache.about["source"]["files"][0]["name"] == "é.csv"
+        tensors = load_file(small)
+        assert tensors["num_atoms"].tolist() == [2, 1]
+        assert tensors["ends"].tolist() == [[0, 1], [1, 0]]
+        assert tensors["labels"].tolist() == [[0], [255]]
+        molecules = cache.molecules()
+        assert molecules.ends.tolist() == [[0, 1], [1, 0]]
+        assert molecules.labels.nan_to_num(7).tolist() == [[0], [7]]
+        assert [problem.smiles for problem in cache.problems()] == ["C1CC"]
+        assert cache.part_sizes() == {"train": 2, "valid": 0, "test": 0}
+
+    def test_every_damaged_byte_is_noticed(self, small):
+        content = small.read_bytes()
+        for at in range(len(content)):
+            damaged = bytearray(content)
+            damaged[at] ^= 1 << (at % 8)
+            small.write_bytes(damaged)
+            with pytest.raises(UnusableFileError):
+                MoleculeCache(small).check()
+
+    def test_every_truncation_is_noticed(self, small):
+        content = small.read_bytes()
+        for length in range(len(content)):
+            small.write_bytes(content[:length])
+            with pytest.raises(UnusableFileError, match="is damaged"):
+                MoleculeCache(small).check()
+
+    def test_chunks_are_not_kept_in_memory(self, folder, tmp_path):
+        """When a chunk is asked for, the one before the last is no longer in memory."""
+        source = CsvSource(folder / "tox21.csv.gz")
+        contents = source.examine()
+        seen = []
+
+        def watched():
+            for chunk in source.chunks(contents):
+                assert all(earlier() is None for earlier in seen[:-1])
+                seen.append(weakref.ref(chunk))
+                yield chunk
+                del chunk
+
+        write_cache(tmp_path / "file", tmp_path, source, contents, watched())
+        assert len(seen) > 1
+        assert seen[-1]() is None
+
+    def test_tensors_are_mapped_when_they_are_written(self, folder, tmp_path, monkeypatch):
+        """Their memory is that of the growing files, which the system can drop."""
+        mapped = []
+        original = torch.from_file
+
+        def from_file(name, **options):
+            mapped.append(options["size"])
+            return original(name, **options)
+
+        monkeypatch.setattr(torch, "from_file", from_file)
+        source = CsvSource(folder / "tox21.csv.gz")
+        contents = source.examine()
+        write_cache(tmp_path / "file", tmp_path, source, contents, source.chunks(contents))
+        sizes = [tensor.numel() for tensor in load_file(tmp_path / "file").values()]
+        assert sorted(mapped) == sorted(size for size in sizes if size)
 
 
-def test_the_file_serves_without_its_source(folder, monkeypatch):
-    first = load_molecules("tox21")
-    (folder / "tox21.csv.gz").unlink()
-    refuse_to_prepare(monkeypatch)
-    same(load_molecules("tox21"), first)
+class TestReuse:
+    """When a cache is read, and when it is prepared again."""
 
+    def test_the_second_time_the_file_is_read(self, folder, monkeypatch):
+        first = load_molecules("tox21")
+        assert files_in(folder) == ["molecules", "molecules/tox21.safetensors", "tox21.csv.gz"]
+        refuse_to_prepare(monkeypatch)
+        same(load_molecules("tox21"), first)
 
-def test_a_source_that_has_changed_is_prepared_again(folder, capsys):
-    load_molecules("tox21")
-    write_table(folder, SMILES[:-1])
-    assert len(load_molecules("tox21")) == len(SMILES) - 1
-    assert "is of another source or recipe: it is made again" in capsys.readouterr().err
+    def test_the_source_is_not_needed(self, folder, monkeypatch):
+        first = load_molecules("tox21")
+        (folder / "tox21.csv.gz").unlink()
+        refuse_to_prepare(monkeypatch)
+        same(load_molecules("tox21"), first)
 
+    def test_a_changed_source_is_prepared_again(self, folder, capsys):
+        load_molecules("tox21")
+        write_tox21(folder, SMILES[:-1])
+        assert len(load_molecules("tox21")) == len(SMILES) - 1
+        assert "from another source or recipe: preparing it again" in capsys.readouterr().err
 
-def test_a_change_that_leaves_size_and_time_is_seen(folder):
-    (folder / "tox21.csv.gz").unlink()
-    table = folder / "tox21.csv"
-    write_csv(table, ["smiles", *TOX21], [[smiles, *[0] * 12] for smiles in ODD])
-    before = table.stat()
-    assert load_molecules("tox21").labels.sum() == 0
-    write_csv(table, ["smiles", *TOX21], [[smiles, *[1] * 12] for smiles in ODD])
-    os.utime(table, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert (table.stat().st_size, table.stat().st_mtime) == (before.st_size, before.st_mtime)
-    assert load_molecules("tox21").labels.sum() == 12 * len(ODD)
+    def test_a_change_that_keeps_size_and_time_is_noticed(self, folder):
+        (folder / "tox21.csv.gz").unlink()
+        table = folder / "tox21.csv"
+        write_csv(table, ["smiles", *TOX21], [[smiles, *[0] * 12] for smiles in ODD])
+        before = table.stat()
+        assert load_molecules("tox21").labels.sum() == 0
+        write_csv(table, ["smiles", *TOX21], [[smiles, *[1] * 12] for smiles in ODD])
+        os.utime(table, ns=(before.st_atime_ns, before.st_mtime_ns))
+        assert (table.stat().st_size, table.stat().st_mtime) == (before.st_size, before.st_mtime)
+        assert load_molecules("tox21").labels.sum() == 12 * len(ODD)
 
+    def test_other_features_are_prepared_again(self, folder, monkeypatch, capsys):
+        load_molecules("tox21")
+        monkeypatch.setattr("equipool.experiments.molecules.data.featurize.FEATURES_VERSION", 2)
+        load_molecules("tox21")
+        assert "expected format 2 and features 2, found 2 and 1" in capsys.readouterr().err
+        refuse_to_prepare(monkeypatch)
+        load_molecules("tox21")
 
-def test_other_features_are_prepared_again(folder, monkeypatch, capsys):
-    load_molecules("tox21")
-    monkeypatch.setattr("equipool.experiments.molecules.data.features.VERSION", 2)
-    load_molecules("tox21")
-    assert "of another version: expected format 1 and features 2, found 1 and 1" in (
-        capsys.readouterr().err
-    )
-    refuse_to_prepare(monkeypatch)
-    load_molecules("tox21")
+    @pytest.mark.parametrize("how", ["empty", "cut", "longer", "length", "header", "first", "last"])
+    def test_a_damaged_file_is_rebuilt_or_named(self, folder, capsys, how):
+        first = load_molecules("tox21")
+        path = folder / "molecules" / "tox21.safetensors"
+        first = first.select(torch.arange(len(first)))  # a copy: the file's memory will change
+        damage(path, how)
+        same(load_molecules("tox21"), first)
+        assert f"{path} is damaged" in capsys.readouterr().err
+        MoleculeCache(path).check()
+        (folder / "tox21.csv.gz").unlink()
+        damage(path, how)
+        with pytest.raises(MissingDataError) as raised:
+            load_molecules("tox21")
+        assert f"{path} is damaged" in str(raised.value)
+        assert "Tox21, 7,831 molecules in 12 assays: not found" in str(raised.value)
 
+    def test_missing_data_is_explained(self, tmp_path):
+        for name, words in {
+            "molhiv": ["ogbg_molhiv", "molhiv.csv.gz", "GraphPropPredDataset", "hiv.zip"],
+            "molpcba": ["ogbg_molpcba", "GraphPropPredDataset", "pcba.zip"],
+            "toxcast": ["toxcast.csv.gz", "toxcast_data.csv.gz"],
+            "tox21": ["tox21.csv.gz", "MoleculeNet"],
+            "qm9": ["qm9.csv.gz", "MoleculeNet"],
+        }.items():
+            with pytest.raises(MissingDataError) as raised:
+                load_molecules(name, tmp_path / "nowhere")
+            for word in [*words, str(tmp_path / "nowhere"), "--data-dir", "EQUIPOOL_DATA"]:
+                assert word in str(raised.value)
+        with pytest.raises(ValueError, match="unknown data set 'tox22': expected one of molhiv"):
+            load_molecules("tox22")
+        with pytest.raises(MissingDataError, match=r"mine\.csv does not exist"):
+            load_molecules(CsvSource(tmp_path / "mine.csv"))
+        assert files_in(tmp_path) == []
 
-def test_users_tables_have_files_of_their_own(folder):
-    table = write_csv(folder / "mine.csv", ["smiles", "A", "B"], [["CC", 0, 1], ["CO", 1, 0]])
-    (folder / "other").mkdir()
-    write_csv(folder / "other" / "mine.csv", ["smiles", "A", "B"], [["C", 0, 1]])
-    sources = [
-        CsvSource(table, labels=("A",), split=RandomSplit()),
-        CsvSource(table, labels=("B",), split=RandomSplit()),
-        CsvSource(folder / "other" / "mine.csv", labels=("A",), split=RandomSplit()),
-    ]
-    loaded = [load_molecules(source) for source in sources]
-    assert [found.label_names for found in loaded] == [("A",), ("B",), ("A",)]
-    assert [len(found) for found in loaded] == [2, 2, 1]
-    made = sorted(path.name for path in folder.rglob("*.safetensors"))
-    assert len(made) == 3
-    assert all(name.startswith("mine-") for name in made)
+    def test_problems_found_with_other_versions_are_noted(self, folder, monkeypatch, capsys):
+        versions = {"ogb": "1.2", "rdkit": "2020.9"}
+        write_tox21(folder, [*ODD, "C1CC"])
+        version = "equipool.experiments.molecules.data.featurize.version"
+        with monkeypatch.context() as patch:
+            patch.setattr(version, versions.get)
+            problems = load_problems("tox21")
+            assert "was prepared with" not in capsys.readouterr().err
+        path = folder / "molecules" / "tox21.safetensors"
+        assert MoleculeCache(path).about["made_with"] == versions
+        refuse_to_prepare(monkeypatch)
+        versions["rdkit"] = "2021.3"
+        monkeypatch.setattr(version, versions.get)
+        assert load_problems("tox21") == problems
+        assert "was prepared with rdkit 2020.9 (now 2021.3)" in capsys.readouterr().err
+
+    @pytest.mark.processes
+    def test_the_file_is_read_without_ogb_and_rdkit(self, folder):
+        load_molecules("tox21")
+        (folder / "tox21.csv.gz").unlink()
+        code = f"""
+import sys
+sys.modules.update(dict.fromkeys(["ogb", "rdkit", "pandas", "sklearn", "rich", "filelock._api"]))
+from equipool.experiments.molecules.data import load_molecules
+molecules = load_molecules("tox21")
+assert len(molecules) == {len(SMILES)}
+assert molecules.label_names[0] == "NR-AR"
+"""
+        subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
+
+    def test_preparing_names_what_to_install(self, folder, monkeypatch):
+        monkeypatch.setattr(
+            "equipool.experiments.molecules.data.featurize.REQUIRED", ("rdkit", "no_such_module")
+        )
+        with pytest.raises(ImportError, match=r"needs no_such_module. .*equipool\[molecules\]"):
+            load_molecules("tox21")
 
 
 def damage(path, how):
@@ -110,92 +248,3 @@ def damage(path, how):
         at = {"length": 3, "header": 20, "first": 8 + int.from_bytes(content[:8], "little")}
         content[at.get(how, len(content) - 1)] ^= 0xFF
     path.write_bytes(content)
-
-
-each_damage = pytest.mark.parametrize(
-    "how", ["empty", "cut", "longer", "length", "header", "first", "last"]
-)
-
-
-@each_damage
-def test_a_damaged_file_is_made_again(folder, capsys, how):
-    first = load_molecules("tox21")
-    path = folder / "molecules" / "tox21.safetensors"
-    first = first.select(torch.arange(len(first)))  # out of the file's memory
-    damage(path, how)
-    same(load_molecules("tox21"), first)
-    assert f"{path} is damaged" in capsys.readouterr().err
-    check(path)
-
-
-@each_damage
-def test_a_damaged_file_without_its_source_is_refused(folder, how):
-    load_molecules("tox21")
-    path = folder / "molecules" / "tox21.safetensors"
-    (folder / "tox21.csv.gz").unlink()
-    damage(path, how)
-    with pytest.raises(MissingDataError) as raised:
-        load_molecules("tox21")
-    assert f"{path} is damaged" in str(raised.value)
-    assert "Tox21, 7,831 molecules in 12 assays is not there" in str(raised.value)
-
-
-def test_nothing_there_says_how_to_get_it(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    for name, words in {
-        "molhiv": ["ogbg_molhiv", "molhiv.csv.gz", "GraphPropPredDataset", "hiv.zip"],
-        "molpcba": ["ogbg_molpcba", "GraphPropPredDataset", "pcba.zip"],
-        "toxcast": ["toxcast.csv.gz", "toxcast_data.csv.gz"],
-        "tox21": ["tox21.csv.gz", "MoleculeNet"],
-        "qm9": ["qm9.csv.gz", "MoleculeNet"],
-    }.items():
-        with pytest.raises(MissingDataError) as raised:
-            load_molecules(name, tmp_path / "nowhere")
-        for word in [*words, str(tmp_path / "nowhere"), "--data-dir", "EQUIPOOL_DATA"]:
-            assert word in str(raised.value)
-    with pytest.raises(ValueError, match="unknown data set 'tox22': expected one of molhiv"):
-        load_molecules("tox22")
-    with pytest.raises(MissingDataError, match=r"mine\.csv is not there"):
-        load_molecules(CsvSource(tmp_path / "mine.csv"))
-    assert files_in(tmp_path) == []
-
-
-def test_problems_that_other_versions_found_are_told_so(folder, monkeypatch, capsys):
-    """The file serves all the same."""
-    versions = {"ogb": "1.2", "rdkit": "2020.9"}
-    write_table(folder, [*ODD, "C1CC"])
-    with monkeypatch.context() as patch:
-        patch.setattr("equipool.experiments.molecules.data.extras.version", versions.get)
-        problems = load_problems("tox21")
-        assert "was made with" not in capsys.readouterr().err
-    path = folder / "molecules" / "tox21.safetensors"
-    assert read_about(path)["made_with"] == versions
-    refuse_to_prepare(monkeypatch)
-    versions["rdkit"] = "2021.3"
-    monkeypatch.setattr("equipool.experiments.molecules.data.extras.version", versions.get)
-    assert load_problems("tox21") == problems
-    said = f"{path} was made with rdkit 2020.9 (here: 2021.3): the problems are those of then\n"
-    assert capsys.readouterr().err == said
-
-
-@pytest.mark.processes
-def test_the_file_is_read_without_ogb_and_rdkit(folder):
-    load_molecules("tox21")
-    (folder / "tox21.csv.gz").unlink()
-    code = f"""
-import sys
-sys.modules.update(dict.fromkeys(["ogb", "rdkit", "pandas", "sklearn", "rich"]))
-from equipool.experiments.molecules.data import load_molecules
-molecules = load_molecules("tox21")
-assert len(molecules) == {len(SMILES)}
-assert molecules.label_names[0] == "NR-AR"
-"""
-    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
-
-
-def test_preparing_says_what_must_be_installed(folder, monkeypatch):
-    monkeypatch.setattr(
-        "equipool.experiments.molecules.data.extras.NEEDED", ("rdkit", "no_such_module")
-    )
-    with pytest.raises(ImportError, match=r"needs no_such_module. .*equipool\[molecules\]"):
-        load_molecules("tox21")

@@ -5,7 +5,7 @@ import torch
 from molecule_files import ogb
 
 from equipool.experiments.molecules.data import ATOM_CATEGORIES, BOND_CATEGORIES, MoleculeSet
-from equipool.experiments.molecules.data.graphs import ranges
+from equipool.experiments.molecules.data.molecule_set import ranges
 
 
 def make_set():
@@ -79,8 +79,8 @@ def test_positions_out_of_range_are_refused():
         ("bonds", torch.full((6, 3), 5, dtype=torch.uint8), "bonds: column 0 has 5 categories"),
         ("ends", torch.zeros(2, 5, dtype=torch.int16), "ends: expected shape"),
         ("ends", torch.zeros(2, 6, dtype=torch.int64), "torch.int16 or torch.int32"),
-        ("ends", torch.full((2, 6), 2, dtype=torch.int16), "ends: a bond leads to an atom"),
-        ("ends", torch.full((2, 6), -1, dtype=torch.int32), "ends: a bond leads to an atom"),
+        ("ends", torch.full((2, 6), 2, dtype=torch.int16), "ends: a bond refers to an atom"),
+        ("ends", torch.full((2, 6), -1, dtype=torch.int32), "ends: a bond refers to an atom"),
         ("atom_start", torch.tensor([0, 3, 4, 4, 5]), "atom_start: expected offsets"),
         ("atom_start", torch.tensor([0, 4, 3, 4, 6]), "atom_start: expected offsets"),
         ("bond_start", torch.tensor([1, 4, 4, 4, 6]), "bond_start: expected offsets"),
@@ -99,7 +99,7 @@ def test_what_does_not_fit_is_refused(name, value, message):
 
 @pytest.mark.parametrize(
     ("train", "message"),
-    [([4], "not within"), ([-1], "not within"), ([1], "in two parts"), ([0, 0], "in two parts")],
+    [([4], "outside"), ([-1], "outside"), ([1], "in two parts"), ([0, 0], "in two parts")],
 )
 def test_wrong_splits_are_refused(train, message):
     split = make_set().split | {"train": torch.tensor(train)}
@@ -109,7 +109,7 @@ def test_wrong_splits_are_refused(train, message):
 
 def test_bonds_are_checked_in_every_block(monkeypatch):
     """The last molecule's, too, when a block holds one."""
-    monkeypatch.setattr("equipool.experiments.molecules.data.graphs.AT_ONCE", 1)
+    monkeypatch.setattr("equipool.experiments.molecules.data.molecule_set.CHECK_SIZE", 1)
     molecules = make_set()
     wrong = molecules.ends.clone()
     wrong[0, 5] = 2

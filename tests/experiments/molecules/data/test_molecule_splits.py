@@ -15,10 +15,9 @@ from equipool.experiments.molecules.data import (
     ScaffoldSplit,
     split_named,
 )
-from equipool.experiments.molecules.data.graphs import PARTS
-from equipool.experiments.molecules.data.groups import Groups
-from equipool.experiments.molecules.data.scaffolds import scaffold_of
-from equipool.experiments.molecules.data.smiles import read_smiles
+from equipool.experiments.molecules.data.featurize import parse_smiles
+from equipool.experiments.molecules.data.molecule_set import PARTS
+from equipool.experiments.molecules.data.splits import GroupIndex, scaffold_of
 
 
 def scaffold_split_of_ogb(scaffolds, train=0.8, valid=0.1):
@@ -45,14 +44,14 @@ def as_lists(parts):
 @given(st.lists(st.sampled_from("abcdefghijkl"), min_size=1, max_size=60))
 def test_scaffold_split_is_ogbs(scaffolds):
     expected = {name: sorted(found) for name, found in scaffold_split_of_ogb(scaffolds).items()}
-    assert as_lists(ScaffoldSplit().divide(Groups(scaffolds))) == expected
+    assert as_lists(ScaffoldSplit().assign(GroupIndex(scaffolds))) == expected
 
 
 @pytest.mark.parametrize(("train", "valid"), [(0.5, 0.25), (0.6, 0.4), (1.0, 0.0)])
 def test_scaffold_split_has_the_shares_asked_for(train, valid):
     scaffolds = list("aaaabbbccd") + [f"alone {at}" for at in range(90)]
     expected = scaffold_split_of_ogb(scaffolds, train, valid)
-    found = as_lists(ScaffoldSplit(train, valid).divide(Groups(scaffolds)))
+    found = as_lists(ScaffoldSplit(train, valid).assign(GroupIndex(scaffolds)))
     assert found == {name: sorted(positions) for name, positions in expected.items()}
     assert len(found["train"]) == train * 100
     assert len(found["valid"]) == valid * 100
@@ -65,19 +64,19 @@ def test_scaffold_split_of_molhiv_is_the_official_one():
 
     with gzip.open(SHARED / "molhiv.csv.gz", "rt") as file:
         rows = list(csv.DictReader(file))
-    groups = Groups()
+    groups = GroupIndex()
     with rdBase.BlockLogs():
         for row in rows:
             smiles = row["smiles"]
-            molecule = read_smiles(smiles)[0] or KeepUnsanitised().rescue(smiles)
+            molecule = parse_smiles(smiles)[0] or KeepUnsanitised().rescue(smiles)
             groups.extend([ScaffoldSplit().group(molecule, smiles, "")])
-    parts = ScaffoldSplit().divide(groups)
+    parts = ScaffoldSplit().assign(groups)
     assert [PARTS[part] for part in parts] == [row["split"] for row in rows]
     assert np.bincount(parts).tolist() == [32_901, 4_113, 4_113]
 
 
 def scaffold(smiles):
-    return scaffold_of(read_smiles(smiles)[0], smiles)
+    return scaffold_of(parse_smiles(smiles)[0], smiles)
 
 
 def test_scaffolds_are_rings_and_what_links_them():
@@ -104,7 +103,7 @@ def test_a_molecule_whose_scaffold_cannot_be_taken_is_alone():
 
 @pytest.mark.parametrize("number", [1, 2, 9, 100, 1001])
 def test_random_split_has_its_shares(number):
-    parts = RandomSplit(seed=3).divide(Groups([""] * number))
+    parts = RandomSplit(seed=3).assign(GroupIndex([""] * number))
     assert len(parts) == number
     counts = np.bincount(parts, minlength=3)
     assert counts[0] == round(0.8 * number)
@@ -112,10 +111,10 @@ def test_random_split_has_its_shares(number):
 
 
 def test_random_split_follows_its_seed():
-    groups = Groups([""] * 200)
-    first = RandomSplit(seed=0).divide(groups)
-    assert (RandomSplit(seed=0).divide(groups) == first).all()
-    assert (RandomSplit(seed=1).divide(groups) != first).any()
+    groups = GroupIndex([""] * 200)
+    first = RandomSplit(seed=0).assign(groups)
+    assert (RandomSplit(seed=0).assign(groups) == first).all()
+    assert (RandomSplit(seed=1).assign(groups) != first).any()
     assert 0 < (first[:100] == 2).sum() < 20, "a shuffled test part is not at one end"
 
 
@@ -125,12 +124,12 @@ def test_a_column_says_the_split():
     cells = ["train", "Test", " valid ", "val", "dev", "validation", "training"]
     for cell in cells:
         split.check_cell(cell)
-    groups = Groups(split.group(None, "", cell) for cell in cells)
-    assert [PARTS[part] for part in split.divide(groups)] == [
+    groups = GroupIndex(split.group(None, "", cell) for cell in cells)
+    assert [PARTS[part] for part in split.assign(groups)] == [
         "train", "test", "valid", "valid", "valid", "valid", "train",
     ]  # fmt: skip
     for cell in ("", "trian", "0"):
-        with pytest.raises(ValueError, match=f"'fold' is the split: .*found '{cell}'"):
+        with pytest.raises(ValueError, match=f"split column 'fold': .*found '{cell}'"):
             split.check_cell(cell)
 
 
@@ -154,9 +153,9 @@ def test_shares_that_make_no_sense_are_refused(split, train, valid):
 
 @given(st.lists(st.text(max_size=3), max_size=30))
 def test_groups_number_names_as_they_appear(names):
-    groups = Groups(names[:10])
+    groups = GroupIndex(names[:10])
     groups.extend(names[10:])
     order = list(dict.fromkeys(names))
     assert groups.names == order
-    assert groups.numbers.tolist() == [order.index(name) for name in names]
+    assert groups.ids.tolist() == [order.index(name) for name in names]
     assert len(groups) == len(names)

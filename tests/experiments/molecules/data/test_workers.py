@@ -4,14 +4,12 @@ import sys
 
 import numpy as np
 import pytest
-from molecule_files import BROKEN, ODD
+from molecule_files import BROKEN, ODD, write_csv
 from odd_splits import Ending, Failing, Printing
 
-from equipool.experiments.molecules.data import LeaveOut, ScaffoldSplit
-from equipool.experiments.molecules.data import featurising as featurising_module
-from equipool.experiments.molecules.data.featurising import featurised
-from equipool.experiments.molecules.data.making import Batch
-from equipool.experiments.molecules.data.workers import WorkerError
+from equipool.experiments.molecules.data import LeaveOut, ScaffoldSplit, workers
+from equipool.experiments.molecules.data.csv_source import CsvSource
+from equipool.experiments.molecules.data.featurize import SmilesRows
 
 pytestmark = pytest.mark.processes
 
@@ -24,90 +22,115 @@ def batches(number):
         smiles = SMILES[at % 5 :]
         rows = [100 * at + row for row in range(len(smiles))]
         labels = np.array(rows, np.float32).reshape(-1, 1)
-        yield Batch(rows, smiles, ["cell"] * len(rows), labels)
+        yield SmilesRows(rows, smiles, ["cell"] * len(rows), labels)
 
 
 @pytest.fixture
 def two_workers(monkeypatch):
-    monkeypatch.setattr(featurising_module, "FEW", 0)
-    monkeypatch.setattr(featurising_module, "num_cores", lambda: 2)
+    monkeypatch.setattr(workers, "MIN_ROWS", 0)
+    monkeypatch.setattr(workers, "num_cores", lambda: 2)
 
 
 def run(found, split=None):
-    return featurised(found, 100, split or ScaffoldSplit(), LeaveOut())
+    return workers.featurize_all(found, 100, split or ScaffoldSplit(), LeaveOut())
 
 
-def test_several_processes_make_what_one_makes(two_workers, monkeypatch):
-    pieces = list(run(batches(9)))
-    monkeypatch.setattr(featurising_module, "FEW", 100)
+def test_several_processes_give_what_one_gives(two_workers, tmp_path, monkeypatch):
+    """Also in a folder whose files have the names of modules."""
+    for name in ("queue", "pickle", "json", "multiprocessing"):
+        (tmp_path / f"{name}.py").write_text("import os; os._exit(7)")
+    monkeypatch.chdir(tmp_path)
+    chunks = list(run(batches(9)))
+    monkeypatch.setattr(workers, "MIN_ROWS", 100)
     expected = list(run(batches(9)))
-    assert len(pieces) == len(expected) == 9
-    for piece, same in zip(pieces, expected, strict=True):
+    assert len(chunks) == len(expected) == 9
+    for chunk, same in zip(chunks, expected, strict=True):
         for name in ("num_atoms", "num_bonds", "atoms", "bonds", "ends", "labels", "source_rows"):
-            found = getattr(piece, name)
+            found = getattr(chunk, name)
             np.testing.assert_array_equal(found, getattr(same, name))
             assert found.dtype == getattr(same, name).dtype
-        assert (piece.groups, piece.problems) == (same.groups, same.problems)
-        assert piece.num_rows == same.num_rows
+        assert (chunk.groups, chunk.problems) == (same.groups, same.problems)
+        assert chunk.num_rows == same.num_rows
 
 
 def test_batches_are_read_as_they_are_needed(two_workers):
-    """Of a long table, four batches are read ahead of two workers, which end when it is left."""
+    """Two workers have four batches read ahead, and end when the iterator is closed."""
     read = []
-    pieces = run(read.append(batch) or batch for batch in batches(50))
+    chunks = run(read.append(batch) or batch for batch in batches(50))
     for number in range(4, 7):
-        next(pieces)
+        next(chunks)
         assert len(read) == number
-    pieces.close()
+    chunks.close()
     assert len(read) == 6
 
 
-def test_an_error_in_a_process_is_told(two_workers):
-    with pytest.raises(WorkerError) as raised:
+def test_an_error_in_a_worker_is_raised(two_workers):
+    with pytest.raises(LookupError, match="no group for C") as raised:
         list(run(batches(3), Failing()))
-    reason = "a process that makes molecules failed: LookupError: no group for C"
-    assert str(raised.value) == reason
-    (trace,) = raised.value.__notes__
-    assert "odd_splits.py" in trace
+    assert "odd_splits.py" in str(raised.value.__cause__), "the traceback of the worker"
 
 
-def test_commands_tell_a_worker_s_failure_without_a_traceback(capsys):
-    typer = pytest.importorskip("typer")
-    from equipool.cli.errors import plain_errors
-
-    with pytest.raises(typer.Exit), plain_errors():
-        raise WorkerError("ended")
-    assert capsys.readouterr().err == "Error: ended\n"
-
-
-def test_a_process_that_ends_is_told(two_workers):
-    with pytest.raises(WorkerError, match="ended with code 3"):
+def test_a_worker_that_dies_is_reported(two_workers):
+    with pytest.raises(ChildProcessError, match="a featurizing process ended unexpectedly"):
         list(run(batches(3), Ending()))
 
 
-def test_modules_of_the_working_folder_are_not_executed(two_workers, tmp_path, monkeypatch):
-    for name in ("queue", "pickle", "json"):
-        (tmp_path / f"{name}.py").write_text("import os; os._exit(7)")
-    monkeypatch.chdir(tmp_path)
-    assert len(list(run(batches(2)))) == 2
-
-
-def test_what_is_printed_is_no_answer(two_workers, capfd):
-    pieces = list(run(batches(2), Printing()))
-    assert [piece.groups for piece in pieces] == [ODD, ODD[1:]]
+def test_what_workers_print_goes_to_standard_error(two_workers, capfd):
+    chunks = list(run(batches(2), Printing()))
+    assert [chunk.groups for chunk in chunks] == [ODD, ODD[1:]]
     captured = capfd.readouterr()
     assert captured.out == ""
     assert captured.err.count("printed") == captured.err.count("written") == 2 * len(ODD) - 1
 
 
-def test_workers_end_when_their_starter_is_killed():
-    """They hold the error output open, which is read until nobody does."""
-    code = """
+def script(tmp_path, last):
+    """A script without a guard, which featurizes a table in two processes."""
+    table = write_csv(tmp_path / "table.csv", ["smiles", "A"], [["CC", 0]] * 2000)
+    path = tmp_path / "script.py"
+    path.write_text(f"""
 import os, signal
-from equipool.experiments.molecules.data.workers import Workers
-workers = Workers(2)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-    ended = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, timeout=300)
+from equipool.experiments.molecules.data import CsvSource, workers
+workers.MIN_ROWS, workers.num_cores = 0, lambda: 2
+source = CsvSource({str(table)!r})
+chunks = source.chunks(source.examine())
+{last}
+""")
+    return [sys.executable, str(path)]
+
+
+def test_workers_end_when_their_parent_is_killed(tmp_path):
+    """They hold standard error open, which is read to its end."""
+    command = script(tmp_path, "next(chunks)\nos.kill(os.getpid(), signal.SIGKILL)")
+    ended = subprocess.run(command, stderr=subprocess.PIPE, timeout=300)
     assert ended.returncode == -signal.SIGKILL
-    assert ended.stderr == b""
+
+
+def test_an_interrupt_ends_the_workers_quietly(tmp_path):
+    """Ctrl-C reaches the workers as well; only the parent reports it. The script has no guard."""
+    last = """
+signal.signal(signal.SIGINT, signal.default_int_handler)
+print(next(chunks).num_rows, flush=True)
+os.killpg(0, signal.SIGINT)
+list(chunks)
+"""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    ended = subprocess.run(script(tmp_path, last), timeout=300, start_new_session=True, **pipes)
+    assert ended.returncode == -signal.SIGINT, ended.stderr
+    assert ended.stdout == "512\n"
+    assert ended.stderr.count("Traceback") == 1
+    assert ended.stderr.strip().endswith("KeyboardInterrupt")
+
+
+def test_the_table_is_read_as_its_molecules_are_asked_for(tmp_path, monkeypatch):
+    read = []
+    original = CsvSource.batches
+
+    def watched(self):
+        for batch in original(self):
+            read.append(batch)
+            yield batch
+
+    monkeypatch.setattr(CsvSource, "batches", watched)
+    source = CsvSource(write_csv(tmp_path / "table.csv", ["smiles", "A"], [["CC", 0]] * 2000))
+    next(source.chunks(source.examine()))
+    assert len(read) == 1

@@ -9,7 +9,7 @@ import torch
 
 from equipool.baselines import aggregation_from_name
 from equipool.experiments.equilibrium import equilibrium_layer
-from equipool.experiments.molecules.arrays import MoleculeArrays, assemble
+from equipool.experiments.molecules.batching import Capacity
 from equipool.experiments.molecules.network import (
     CONVOLUTIONS,
     EquilibriumOfMessages,
@@ -19,7 +19,7 @@ from equipool.experiments.molecules.network import (
     VirtualNode,
     make_readout,
 )
-from equipool.experiments.molecules.packing import Capacity
+from equipool.experiments.molecules.storage import MoleculeArrays, assemble
 from generated_molecules import generated, permuted
 
 WIDTH, DEPTH = 6, 3
@@ -218,7 +218,7 @@ def test_atoms_are_left_out_of_the_readout_in_training_alone():
     network.atom_dropout = 0.5
     batch = batch_of(generated(9))
     torch.manual_seed(0)
-    seen = network._seen(batch)
+    seen = network._visible(batch)
     assert 0 < int(seen.sum()) < int(batch.atom_mask.sum())
     assert not (seen & ~batch.atom_mask).any()
     first, second = network(batch).labels, network(batch).labels
@@ -245,14 +245,14 @@ def test_sets_padded_beforehand_give_the_same(readout, monkeypatch):
     network = make_network(readout=readout)
     batch = batch_of(generated(12), spare=(2, 4, 4))
     seen = batch.atom_mask & (torch.arange(len(batch.atom_mask)) % 3 > 0)
-    monkeypatch.setattr(MoleculeNetwork, "_seen", lambda self, batch: seen)
+    monkeypatch.setattr(MoleculeNetwork, "_visible", lambda self, batch: seen)
     expected = network(batch).labels
     expected.sum().backward()
     gradients = [p.grad for p in network.parameters()]
     other = copy.deepcopy(network)
     other.zero_grad()
     monkeypatch.setattr(
-        "equipool.experiments.molecules.network.readouts.values_are_at_hand", lambda x: False
+        "equipool.experiments.molecules.network.network.values_are_at_hand", lambda x: False
     )
     found = other(batch).labels
     found.sum().backward()

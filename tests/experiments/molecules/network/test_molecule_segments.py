@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from equipool.experiments.molecules.network.segments import segment_sum, spread
+from equipool.experiments.molecules.network.batch import segment_sum, spread
 
 PTR = torch.tensor([0, 2, 2, 5, 6])
 INDEX = torch.tensor([0, 0, 2, 2, 2, 3, 0, 1])  # the last two belong to no segment

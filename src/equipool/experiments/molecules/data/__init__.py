@@ -1,13 +1,20 @@
-"""Molecules: featurised, split, cached, and measured as OGB does."""
+"""Molecule data: sources, splits, features and caches."""
 
 from equipool.experiments.molecules.data.csv_source import CsvSource
-from equipool.experiments.molecules.data.from_smiles import molecules_from_smiles
-from equipool.experiments.molecules.data.graphs import ATOM_CATEGORIES, BOND_CATEGORIES, MoleculeSet
-from equipool.experiments.molecules.data.known import KNOWN
-from equipool.experiments.molecules.data.labels import label_moments
-from equipool.experiments.molecules.data.loading import load_molecules, load_problems
-from equipool.experiments.molecules.data.ogb_folder import OgbFolder
-from equipool.experiments.molecules.data.smiles import KeepUnsanitised, LeaveOut, Problem
+from equipool.experiments.molecules.data.datasets import DATASETS
+from equipool.experiments.molecules.data.featurize import (
+    KeepUnsanitised,
+    LeaveOut,
+    Problem,
+    molecules_from_smiles,
+)
+from equipool.experiments.molecules.data.load import load_molecules, load_problems
+from equipool.experiments.molecules.data.molecule_set import (
+    ATOM_CATEGORIES,
+    BOND_CATEGORIES,
+    MoleculeSet,
+)
+from equipool.experiments.molecules.data.ogb_source import OgbFolder
 from equipool.experiments.molecules.data.splits import (
     ColumnSplit,
     RandomSplit,
@@ -18,7 +25,7 @@ from equipool.experiments.molecules.data.splits import (
 __all__ = [
     "ATOM_CATEGORIES",
     "BOND_CATEGORIES",
-    "KNOWN",
+    "DATASETS",
     "ColumnSplit",
     "CsvSource",
     "KeepUnsanitised",
@@ -28,7 +35,6 @@ __all__ = [
     "Problem",
     "RandomSplit",
     "ScaffoldSplit",
-    "label_moments",
     "load_molecules",
     "load_problems",
     "molecules_from_smiles",

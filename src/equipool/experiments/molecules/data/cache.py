@@ -1,87 +1,87 @@
-"""Prepared molecules in one file."""
+"""Prepared molecules in one safetensors file, with a checksum."""
 
 from __future__ import annotations
 
-import csv
+import hashlib
 import json
+import os
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from equipool.experiments.molecules.data import features
-from equipool.experiments.molecules.data.checked_file import (
-    Stream,
-    UnusableFileError,
-    check,
-    read_about,
-    read_tensors,
-    write_checked,
+from equipool.experiments.molecules.data import featurize
+from equipool.experiments.molecules.data.featurize import (
+    Array,
+    Chunk,
+    Problem,
+    installed_versions,
 )
-from equipool.experiments.molecules.data.extras import installed
-from equipool.experiments.molecules.data.graphs import (
+from equipool.experiments.molecules.data.molecule_set import (
     ATOM_CATEGORIES,
     BOND_CATEGORIES,
     PARTS,
     MoleculeSet,
     offsets_of,
 )
-from equipool.experiments.molecules.data.groups import Groups
-from equipool.experiments.molecules.data.pieces import Array, Piece
-from equipool.experiments.molecules.data.smiles import Problem
 from equipool.experiments.molecules.data.sources import Contents, MoleculeSource
-from equipool.experiments.molecules.data.spool import Spool
+from equipool.experiments.molecules.data.splits import GroupIndex
 
-FORMAT = 1  # of the file
-MISSING = 255  # a label of a classification that is missing
-LABEL_TYPES = {"classification": "U8", "regression": "F32"}
+FORMAT = 2  # of the file
+MISSING = 255  # a missing label of a classification
+
+
+class UnusableFileError(ValueError):
+    """A cache file is damaged, outdated or made from another source."""
 
 
 @dataclass(frozen=True)
 class MoleculeCache:
-    """A file of molecules that have been prepared."""
+    """A file of prepared molecules."""
 
     path: Path
 
     @cached_property
     def about(self) -> dict[str, Any]:
-        """What the molecules are, and what they were made from."""
-        return read_about(self.path)
+        """What the molecules are and what they were made from."""
+        return self._metadata[0]
 
-    @property
-    def versions(self) -> tuple[int | None, int | None]:
-        """Of the file's format and of the features."""
-        return self.about.get("format"), self.about.get("features")
-
-    def is_of(self, fingerprint: dict[str, Any]) -> bool:
-        """Whether it was made from a source of this fingerprint."""
-        return bool(self.about.get("source") == fingerprint)
-
-    def check(self) -> None:
-        """Raise `UnusableFileError` where it is not what was written, or by another version."""
-        if self.versions != (FORMAT, features.VERSION):
+    def check(self, fingerprint: dict[str, Any] | None = None) -> None:
+        """Raise `UnusableFileError` if the file is damaged, outdated, or made from a source with
+        another fingerprint."""
+        if fingerprint is not None and self.about.get("source") != fingerprint:
+            raise UnusableFileError(f"{self.path} was made from another source or recipe")
+        found = self.about.get("format"), self.about.get("features")
+        if found != (FORMAT, featurize.FEATURES_VERSION):
             raise UnusableFileError(
-                f"{self.path} is of another version: expected format {FORMAT} and features "
-                f"{features.VERSION}, found {self.versions[0]} and {self.versions[1]}"
+                f"{self.path} has another version: expected format {FORMAT} and features "
+                f"{featurize.FEATURES_VERSION}, found {found[0]} and {found[1]}"
             )
-        check(self.path)
+        tensors = self._tensors()
+        digests = {
+            name: hashlib.sha256(tensor.numpy().reshape(-1).data).hexdigest()
+            for name, tensor in tensors.items()
+        }
+        if _checksum(self.about, tensors, digests) != self._metadata[1]:
+            raise UnusableFileError(f"{self.path} is damaged: its checksum does not match")
 
     def molecules(self) -> MoleculeSet:
-        """The molecules. Atoms and bonds are in the file's memory."""
-        tensors = read_tensors(self.path)
+        """The molecules. The tensors of atoms and bonds are memory-mapped."""
+        tensors = self._tensors()
         parts = tensors["parts"]
         return MoleculeSet(
             atoms=tensors["atoms"],
             bonds=tensors["bonds"],
-            ends=tensors["ends"],
+            ends=tensors["ends"].T,
             atom_start=offsets_of(tensors["num_atoms"]),
             bond_start=offsets_of(tensors["num_bonds"]),
-            labels=_decoded(tensors["labels"]),
+            labels=_decode_labels(tensors["labels"]),
             label_names=tuple(self.about["label_names"]),
             kind=self.about["kind"],
             split={name: (parts == at).nonzero().squeeze(1) for at, name in enumerate(PARTS)},
@@ -89,134 +89,190 @@ class MoleculeCache:
         )
 
     def part_sizes(self) -> dict[str, int]:
-        """Molecules in each part of the split."""
-        parts = read_tensors(self.path)["parts"]
+        """The number of molecules in each split part."""
+        parts = self._tensors()["parts"]
         return {name: int((parts == at).sum()) for at, name in enumerate(PARTS)}
 
-    def made_elsewhere(self) -> str:
-        """Versions of packages with which it was made and those that are here, where they differ.
+    def problems(self) -> tuple[Problem, ...]:
+        """The molecules that RDKit rejected."""
+        text = self._tensors()["problems"].numpy().tobytes()
+        return tuple(Problem(**found) for found in json.loads(text))
+
+    def version_differences(self) -> str:
+        """The packages that had other versions when the file was made.
 
         They are no reason to make it again: what is read of a molecule seldom changes.
         """
-        now = installed()
+        now = installed_versions()
         then = self.about.get("made_with", now)
         return ", ".join(
-            f"{package} {then[package]} (here: {now[package]})"
+            f"{package} {then[package]} (now {now[package]})"
             for package in then
             if package in now and then[package] != now[package]
         )
 
-    def problems(self) -> tuple[Problem, ...]:
-        """The molecules that RDKit did not read as they stand."""
-        text = read_tensors(self.path)["problems"].numpy().tobytes()
-        return tuple(Problem(**found) for found in json.loads(text))
+    @cached_property
+    def _metadata(self) -> tuple[dict[str, Any], str]:
+        """What the file says about itself, and its checksum."""
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(self.path, "pt") as file:
+                metadata = file.metadata()
+            about = json.loads(metadata["about"])
+            if not isinstance(about, dict):
+                raise TypeError("its metadata is not a JSON object")
+            return about, metadata["sha256"]
+        except (SafetensorError, ValueError, KeyError, TypeError) as error:
+            raise UnusableFileError(f"{self.path} is damaged: {error}") from error
+
+    def _tensors(self) -> dict[str, Tensor]:
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        try:
+            return load_file(self.path)
+        except SafetensorError as error:
+            raise UnusableFileError(f"{self.path} is damaged: {error}") from error
 
 
 def write_cache(
     path: Path,
-    folder: Path,
+    scratch: Path,
     source: MoleculeSource,
     contents: Contents,
-    pieces: Iterable[Piece],
+    chunks: Iterable[Chunk],
 ) -> tuple[Problem, ...]:
-    """Write pieces as they come, and give the problems with them.
+    """Write chunks as they arrive, and return the problems with them.
+
+    Arrays grow in files of their own, which are then mapped into memory and handed to safetensors:
+    memory does not grow with the number of atoms and bonds.
 
     Args:
-        path: the file to be written.
-        folder: where there is room for what is not yet in order.
+        path: the file to write.
+        scratch: a folder for the growing arrays.
     """
-    fingerprint = source.fingerprint()
-    groups = Groups()
+    from safetensors.torch import save_file
+
+    about = {
+        "format": FORMAT,
+        "features": featurize.FEATURES_VERSION,
+        "source": source.fingerprint(),
+        "label_names": list(contents.label_names),
+        "kind": contents.kind,
+        "made_with": installed_versions(),
+    }
+    groups = GroupIndex()
     problems: list[Problem] = []
-    with Spool(folder) as spool:
-        for piece in pieces:
-            _add(spool, piece, contents.kind)
-            groups.extend(piece.groups)
-            problems += piece.problems
-        spool.add("parts", _parts(source, groups, problems))
-        spool.add("problems", np.frombuffer(_problems_text(problems), np.uint8))
-        about = {
-            "format": FORMAT,
-            "features": features.VERSION,
-            "source": fingerprint,
-            "label_names": contents.label_names,
-            "kind": contents.kind,
-            "made_with": installed(),
-        }
-        write_checked(path, about, _streams(spool, len(groups), contents))
+    with ExitStack() as stack:
+        arrays = _make_arrays(scratch, contents, stack)
+        for chunk in chunks:
+            for name, rows in _rows_of(chunk, contents.kind).items():
+                arrays[name].append(rows)
+            groups.extend(chunk.groups)
+            problems += chunk.problems
+        arrays["parts"].append(_assign_parts(source, groups, problems))
+        text = json.dumps([asdict(problem) for problem in problems]).encode()
+        arrays["problems"].append(np.frombuffer(text, np.uint8))
+        tensors = {name: array.map() for name, array in arrays.items()}
+    digests = {name: array.digest.hexdigest() for name, array in arrays.items()}
+    metadata = {"about": json.dumps(about), "sha256": _checksum(about, tensors, digests)}
+    save_file(tensors, path, metadata)
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
     return tuple(problems)
 
 
-def write_problems(path: Path, problems: tuple[Problem, ...]) -> None:
-    """The same list for people, as a table; no file where there are none."""
-    path.unlink(missing_ok=True)
-    if not problems:
-        return
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, ["row", "smiles", "reason", "kept"])
-        writer.writeheader()
-        writer.writerows(asdict(problem) for problem in problems)
+class _GrowingArray:
+    """An array in a file, to which rows are appended."""
+
+    def __init__(self, file: BinaryIO, dtype: torch.dtype, *row_shape: int) -> None:
+        self._file = file
+        self._dtype = dtype
+        self._shape = row_shape
+        self._size = 0
+        self.digest = hashlib.sha256()
+
+    def append(self, rows: Array) -> None:
+        content = np.ascontiguousarray(rows)
+        if content.size:
+            self._file.write(content.data)
+            self.digest.update(content.data)
+        self._size += content.size
+
+    def map(self) -> Tensor:
+        """The whole array as a memory-mapped tensor."""
+        self._file.flush()
+        if not self._size:
+            return torch.empty(0, *self._shape, dtype=self._dtype)
+        # a shared mapping: its pages are the file's, and are dropped when memory is needed
+        flat = torch.from_file(self._file.name, shared=True, size=self._size, dtype=self._dtype)
+        return flat.view(-1, *self._shape)
 
 
-def _parts(source: MoleculeSource, groups: Groups, problems: list[Problem]) -> Array:
+def _make_arrays(scratch: Path, contents: Contents, stack: ExitStack) -> dict[str, _GrowingArray]:
+    label_type = torch.float32 if contents.kind == "regression" else torch.uint8
+    forms: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {
+        "source_rows": (torch.int64, ()),
+        "num_atoms": (torch.int32, ()),
+        "num_bonds": (torch.int32, ()),
+        "ends": (torch.int16, (2,)),
+        "atoms": (torch.uint8, (len(ATOM_CATEGORIES),)),
+        "bonds": (torch.uint8, (len(BOND_CATEGORIES),)),
+        "labels": (label_type, (len(contents.label_names),)),
+        "parts": (torch.uint8, ()),
+        "problems": (torch.uint8, ()),
+    }
+    return {
+        name: _GrowingArray(stack.enter_context((scratch / name).open("w+b")), dtype, *shape)
+        for name, (dtype, shape) in forms.items()
+    }
+
+
+def _rows_of(chunk: Chunk, kind: str) -> dict[str, Array]:
+    return {
+        "source_rows": chunk.source_rows,
+        "num_atoms": chunk.num_atoms,
+        "num_bonds": chunk.num_bonds,
+        "ends": chunk.ends.T,
+        "atoms": chunk.atoms,
+        "bonds": chunk.bonds,
+        "labels": _encode_labels(chunk.labels, kind),
+    }
+
+
+def _checksum(about: dict[str, Any], tensors: dict[str, Tensor], digests: dict[str, str]) -> str:
+    """SHA-256 of everything in the file."""
+    forms = {
+        name: [str(tensor.dtype), list(tensor.shape), digests[name]]
+        for name, tensor in tensors.items()
+    }
+    return hashlib.sha256(json.dumps([about, forms], sort_keys=True).encode()).hexdigest()
+
+
+def _assign_parts(source: MoleculeSource, groups: GroupIndex, problems: list[Problem]) -> Array:
     if not len(groups):
-        reason = f", the first because: {problems[0].reason}" if problems else ""
-        raise ValueError(f"{source.location}: no molecule can be read{reason}")
-    parts = source.divide(groups)
+        reason = f" ({problems[0].reason})" if problems else ""
+        raise ValueError(f"{source.location}: no molecule could be read{reason}")
+    parts = source.assign(groups)
     if not (parts == PARTS.index("train")).any():
         raise ValueError(
-            f"{source.location}: no molecule is left for training; choose another split"
+            f"{source.location}: the split left no training molecules; try --split random or add "
+            "rows"
         )
     return parts
 
 
-def _add(spool: Spool, piece: Piece, kind: str) -> None:
-    spool.add("num_atoms", piece.num_atoms)
-    spool.add("num_bonds", piece.num_bonds)
-    spool.add("atoms", piece.atoms)
-    spool.add("bonds", piece.bonds)
-    spool.add("sources", piece.ends[0])
-    spool.add("targets", piece.ends[1])
-    spool.add("labels", _encoded(piece.labels, kind))
-    spool.add("source_rows", piece.source_rows)
-
-
-def _streams(spool: Spool, number: int, contents: Contents) -> dict[str, Stream]:
-    atoms = spool.size("atoms") // len(ATOM_CATEGORIES)
-    bonds = spool.size("bonds") // len(BOND_CATEGORIES)
-    labels = (number, len(contents.label_names))
-    return {
-        "source_rows": Stream("I64", (number,), spool.blocks("source_rows")),
-        "num_atoms": Stream("I32", (number,), spool.blocks("num_atoms")),
-        "num_bonds": Stream("I32", (number,), spool.blocks("num_bonds")),
-        "ends": Stream("I16", (2, bonds), _chained(spool, "sources", "targets")),
-        "atoms": Stream("U8", (atoms, len(ATOM_CATEGORIES)), spool.blocks("atoms")),
-        "bonds": Stream("U8", (bonds, len(BOND_CATEGORIES)), spool.blocks("bonds")),
-        "labels": Stream(LABEL_TYPES[contents.kind], labels, spool.blocks("labels")),
-        "parts": Stream("U8", (number,), spool.blocks("parts")),
-        "problems": Stream("U8", (spool.size("problems"),), spool.blocks("problems")),
-    }
-
-
-def _chained(spool: Spool, *names: str) -> Iterable[bytes]:
-    for name in names:
-        yield from spool.blocks(name)
-
-
-def _encoded(labels: Array, kind: str) -> Array:
-    """Labels of a classification in a byte each."""
+def _encode_labels(labels: Array, kind: str) -> Array:
+    """Labels of a classification take a byte each."""
     if kind == "regression":
         return labels
     if not (np.isnan(labels) | (labels == 0) | (labels == 1)).all():
-        raise ValueError("labels: expected 0, 1 or missing in a classification, found another")
+        raise ValueError("labels: expected 0, 1 or missing for classification, found another value")
     return np.nan_to_num(labels, nan=MISSING).astype(np.uint8)
 
 
-def _decoded(labels: Tensor) -> Tensor:
+def _decode_labels(labels: Tensor) -> Tensor:
     if labels.dtype == torch.float32:
         return labels
     return labels.float().masked_fill_(labels == MISSING, torch.nan)
-
-
-def _problems_text(problems: list[Problem]) -> bytes:
-    return json.dumps([asdict(problem) for problem in problems]).encode()

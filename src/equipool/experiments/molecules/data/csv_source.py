@@ -1,4 +1,4 @@
-"""A table of SMILES and labels."""
+"""Molecules from a CSV table of SMILES and labels."""
 
 from __future__ import annotations
 
@@ -11,38 +11,43 @@ from typing import Any
 
 import numpy as np
 
-from equipool.experiments.molecules.data.cells import number_in
-from equipool.experiments.molecules.data.extras import check_extras
-from equipool.experiments.molecules.data.featurising import featurised
-from equipool.experiments.molecules.data.graphs import KINDS
-from equipool.experiments.molecules.data.groups import Groups
-from equipool.experiments.molecules.data.making import Batch
-from equipool.experiments.molecules.data.pieces import Piece
-from equipool.experiments.molecules.data.smiles import LeaveOut, Unparsable
-from equipool.experiments.molecules.data.sources import Contents, MoleculeSource
-from equipool.experiments.molecules.data.splits import Parts, ScaffoldSplit, Split
-from equipool.experiments.molecules.data.table import Complaints, Row, Table, TableError
-
-PER_BATCH = 512
-ALL_LABELS = (
-    "  As no labels were named, all other columns were taken for labels: --labels names them"
+from equipool.experiments.molecules.data.featurize import (
+    Chunk,
+    LeaveOut,
+    SmilesRows,
+    Unparsable,
+    check_extras,
 )
+from equipool.experiments.molecules.data.molecule_set import KINDS
+from equipool.experiments.molecules.data.sources import Contents, MoleculeSource
+from equipool.experiments.molecules.data.splits import GroupIndex, Parts, ScaffoldSplit, Split
+from equipool.experiments.molecules.data.table import (
+    Complaints,
+    Row,
+    Table,
+    TableError,
+    parse_number,
+)
+from equipool.experiments.molecules.data.workers import featurize_all
+
+ROWS_PER_BATCH = 512
+ALL_COLUMNS = "  Every other column was read as a label; choose the label columns with --labels"
 
 
 @dataclass(frozen=True)
 class CsvSource(MoleculeSource):
-    """A CSV file, packed with gzip or not, with a column of SMILES and columns of numbers.
+    """A CSV file, optionally gzipped, with a column of SMILES and columns of numeric labels.
 
-    An empty cell, NaN or NA is a missing label; True and False are 1 and 0.
+    An empty cell, NaN or NA is a missing label. True and False are 1 and 0.
 
     Args:
         path: the file.
-        smiles: the column of SMILES.
-        labels: the columns of labels; None for all that are left and have a name.
-        split: how to part the molecules.
-        kind: `"classification"` (labels 0 and 1) or `"regression"`; None for classification where
-            all labels are 0 or 1.
-        unparsable: what becomes of molecules that RDKit refuses.
+        smiles: the SMILES column.
+        labels: the label columns (default: every other column that has a name).
+        split: how to split the molecules.
+        kind: `"classification"` (labels 0 and 1) or `"regression"` (default: classification if
+            every label is 0 or 1).
+        unparsable: what to do with molecules that RDKit rejects.
     """
 
     path: str | Path
@@ -56,7 +61,7 @@ class CsvSource(MoleculeSource):
         if self.kind not in (None, *KINDS):
             raise ValueError(f"kind: expected one of {KINDS} or None, found {self.kind!r}")
         if self.labels is not None:
-            names = tuple(name.strip() for name in self.labels)  # as a table's are
+            names = tuple(name.strip() for name in self.labels)  # as column names are
             object.__setattr__(self, "labels", names)
             self._check_labels(names)
 
@@ -81,11 +86,11 @@ class CsvSource(MoleculeSource):
         }
 
     def examine(self) -> Contents:
-        """Read the whole table, so that what is broken is known before the work begins."""
+        """Read the whole table, to report every broken row before the work begins."""
         table = Table(self.location)
         columns = _Columns(table, self)
         complaints = Complaints(table.path)
-        num_rows, number = 0, ""
+        num_rows, not_binary = 0, ""
         for row in table.rows():
             num_rows += 1
             try:
@@ -93,89 +98,89 @@ class CsvSource(MoleculeSource):
             except ValueError as error:
                 complaints.add(row, str(error))
             else:
-                number = number or columns.number(row, labels)
-        complaints.raise_any("" if self.labels is not None else ALL_LABELS)
+                not_binary = not_binary or columns.describe_not_binary(row, labels)
+        complaints.raise_any("" if self.labels is not None else ALL_COLUMNS)
         if not num_rows:
-            raise TableError(f"{table.path} has no rows: expected some below the columns' names")
+            raise TableError(f"{table.path} has no data rows below the column names")
         if self.kind is not None:
             return Contents(num_rows, columns.label_names, self.kind)
-        kind = "regression" if number else "classification"
-        why = number or "all labels are 0, 1 or missing"
-        return Contents(num_rows, columns.label_names, kind, why)
+        kind = "regression" if not_binary else "classification"
+        reason = not_binary or "all labels are 0, 1 or missing"
+        return Contents(num_rows, columns.label_names, kind, reason)
 
-    def pieces(self, contents: Contents) -> Iterator[Piece]:
+    def chunks(self, contents: Contents) -> Iterator[Chunk]:
         check_extras()
-        return featurised(self._batches(), contents.num_rows, self.split, self.unparsable)
+        return featurize_all(self.batches(), contents.num_rows, self.split, self.unparsable)
 
-    def divide(self, groups: Groups) -> Parts:
-        return self.split.divide(groups)
+    def assign(self, groups: GroupIndex) -> Parts:
+        return self.split.assign(groups)
 
-    def _batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[SmilesRows]:
+        """The rows of the table, some at a time."""
         table = Table(self.location)
         columns = _Columns(table, self)
         rows = table.rows()
-        while some := list(islice(rows, PER_BATCH)):
+        while some := list(islice(rows, ROWS_PER_BATCH)):
             labels = np.array([columns.labels(row) for row in some], np.float32)
-            yield Batch(
+            yield SmilesRows(
                 rows=[row.number for row in some],
                 smiles=[columns.smiles(row) for row in some],
-                cells=[columns.cell(row) for row in some],
+                split_cells=[columns.split_cell(row) for row in some],
                 labels=labels.reshape(len(some), len(columns.label_names)),
             )
 
     def _check_labels(self, labels: tuple[str, ...]) -> None:
-        taken = {"the SMILES": self.smiles, "the split": self.split.column}
-        for use, column in taken.items():
+        for use, column in {"SMILES": self.smiles, "split": self.split.column}.items():
             if column in labels:
-                raise ValueError(f"labels: {column!r} is the column of {use}")
+                raise ValueError(f"labels: {column!r} is the {use} column")
         if len(set(labels)) != len(labels):
             raise ValueError(f"labels: expected each column once, found {labels}")
 
 
 class _Columns:
-    """Where in a row of the table the source finds its things."""
+    """Reads the cells of a row that a source uses."""
 
     def __init__(self, table: Table, source: CsvSource) -> None:
         self._source = source
         self._width = len(table.columns)
         self._smiles = table.position(source.smiles)
         column = source.split.column
-        self._cell = None if column is None else table.position(column)
-        taken = ("", source.smiles, column)  # a column without a name is a spreadsheet's
+        self._split = None if column is None else table.position(column)
+        taken = ("", source.smiles, column)  # spreadsheets add columns without a name
         names = source.labels
         if names is None:
             names = tuple(name for name in table.columns if name not in taken)
             if not names:
-                raise TableError(f"{table.path} has no columns of labels")
+                raise TableError(f"{table.path} has no label columns")
         self.label_names = names
         self._labels = [table.position(name) for name in names]
 
     def smiles(self, row: Row) -> str:
         return row.cells[self._smiles].strip()
 
-    def cell(self, row: Row) -> str:
-        return "" if self._cell is None else row.cells[self._cell]
+    def split_cell(self, row: Row) -> str:
+        return "" if self._split is None else row.cells[self._split]
 
     def labels(self, row: Row) -> list[float]:
-        return [number_in(row.cells[at]) for at in self._labels]
+        return [parse_number(row.cells[at]) for at in self._labels]
 
-    def number(self, row: Row, labels: list[float]) -> str:
-        """Words for the first of the row's labels that is no class; "" where all are."""
+    def describe_not_binary(self, row: Row, labels: list[float]) -> str:
+        """Names the first label of the row that is not 0, 1 or missing; "" if there is none."""
         for name, at, label in zip(self.label_names, self._labels, labels, strict=True):
             if not _is_binary(label):
                 return f"column {name!r} has {row.cells[at]!r} in {row}"
         return ""
 
     def check(self, row: Row) -> list[float]:
-        """Raise `ValueError` where the row is broken; else give its labels."""
+        """The row's labels. Raises `ValueError` if the row is broken."""
         if len(row.cells) != self._width:
             raise ValueError(f"expected {self._width} cells, found {len(row.cells)}")
-        if self._cell is not None:
-            self._source.split.check_cell(row.cells[self._cell])
+        if self._split is not None:
+            self._source.split.check_cell(row.cells[self._split])
         numbers = []
         for name, at in zip(self.label_names, self._labels, strict=True):
             try:
-                numbers.append(number_in(row.cells[at]))
+                numbers.append(parse_number(row.cells[at]))
             except ValueError as error:
                 raise ValueError(f"column {name!r}: {error}") from None
             if self._source.kind == "classification" and not _is_binary(numbers[-1]):

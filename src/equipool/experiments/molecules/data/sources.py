@@ -1,4 +1,4 @@
-"""What molecules are prepared from."""
+"""Where molecules come from."""
 
 from __future__ import annotations
 
@@ -9,32 +9,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from equipool.experiments.molecules.data.groups import Groups
-from equipool.experiments.molecules.data.pieces import Piece
-from equipool.experiments.molecules.data.splits import Parts
+from equipool.experiments.molecules.data.featurize import Chunk
+from equipool.experiments.molecules.data.splits import GroupIndex, Parts
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What is in a source, known before its molecules are read."""
+    """What a source contains, known before its molecules are read."""
 
     num_rows: int
     label_names: tuple[str, ...]
     kind: str
-    why: str = ""  # it is of this kind, where nobody has said so
+    reason: str = ""  # why it is of this kind, if that was inferred
 
 
 class MoleculeSource(ABC):
-    """Files with molecules."""
+    """Files of molecules in one format."""
 
     @abstractmethod
     def inside(self, folder: Path) -> MoleculeSource:
-        """The same with its path counted from a folder."""
+        """The same source with its path relative to a folder."""
 
     @property
     @abstractmethod
     def location(self) -> Path:
-        """The file or folder that it is."""
+        """The file or folder."""
 
     @property
     @abstractmethod
@@ -43,36 +42,38 @@ class MoleculeSource(ABC):
 
     @abstractmethod
     def recipe(self) -> dict[str, Any]:
-        """What beside the files' content decides what comes out, for JSON."""
+        """The settings that, with the files, determine the result; JSON-serialisable."""
 
     @abstractmethod
     def examine(self) -> Contents:
-        """Read what is quick to read, and raise where the files are broken."""
+        """Check the files and read what is quick to read. Raise if they are broken."""
 
     @abstractmethod
-    def pieces(self, contents: Contents) -> Iterator[Piece]:
-        """The molecules, some at a time, in the source's order."""
+    def chunks(self, contents: Contents) -> Iterator[Chunk]:
+        """The molecules in the source's order, some at a time."""
 
     @abstractmethod
-    def divide(self, groups: Groups) -> Parts:
-        """The part of each molecule, when all have been read."""
+    def assign(self, groups: GroupIndex) -> Parts:
+        """The split part of each molecule, once all have been read."""
 
     def missing(self) -> list[Path]:
-        """Files that are not there."""
+        """The files that do not exist."""
         return [file for file in self.files if not file.is_file()]
 
     def fingerprint(self) -> dict[str, Any]:
-        """The recipe, and each file's name, size and SHA-256."""
+        """The recipe, and the name, size and SHA-256 of each file.
+
+        Runs record its hash and refuse to resume if it has changed, so its form must stay stable.
+        """
         return {
             "recipe": self.recipe(),
             "files": [
-                {"name": file.name, "size": file.stat().st_size, "sha256": sha256_of(file)}
+                {"name": file.name, "size": file.stat().st_size, "sha256": _sha256(file)}
                 for file in self.files
             ],
         }
 
 
-def sha256_of(file: Path) -> str:
-    """SHA-256 of a file's content."""
+def _sha256(file: Path) -> str:
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()

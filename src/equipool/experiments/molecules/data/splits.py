@@ -1,8 +1,10 @@
-"""Training, validation and test molecules."""
+"""Splits into training, validation and test molecules."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,12 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from equipool.experiments.molecules.data.graphs import PARTS
-from equipool.experiments.molecules.data.groups import Groups
-from equipool.experiments.molecules.data.scaffolds import scaffold_of
+from equipool.experiments.molecules.data.molecule_set import PARTS
 
 TRAIN, VALID, TEST = range(3)
-WORDS = {
+PART_NAMES = {
     "train": TRAIN, "training": TRAIN,
     "valid": VALID, "validation": VALID, "val": VALID, "dev": VALID,
     "test": TEST, "testing": TEST,
@@ -24,38 +24,70 @@ WORDS = {
 Parts = npt.NDArray[np.uint8]
 
 
+class GroupIndex:
+    """The group of each molecule, as a number. Groups are numbered in order of appearance.
+
+    Example:
+        >>> groups = GroupIndex(["ring", "chain", "ring"])
+        >>> groups.ids.tolist(), groups.names
+        ([0, 1, 0], ['ring', 'chain'])
+    """
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self._id_of_name: dict[str, int] = {}
+        self._ids = array("q")
+        self.extend(names)
+
+    def extend(self, names: Iterable[str]) -> None:
+        """Add the group names of the next molecules."""
+        ids = self._id_of_name
+        self._ids.extend(ids.setdefault(name, len(ids)) for name in names)
+
+    def __len__(self) -> int:
+        """The number of molecules."""
+        return len(self._ids)
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._id_of_name)
+
+    @property
+    def ids(self) -> npt.NDArray[np.int64]:
+        """The group of each molecule, `[G]`."""
+        return np.array(self._ids, dtype=np.int64)
+
+
 class Split(ABC):
-    """Says of each molecule which part it belongs to, by the group that it is in."""
+    """Assigns molecules to training, validation and test by the group each belongs to."""
 
     @property
     def column(self) -> str | None:
-        """The column of the table that it reads."""
+        """The table column that it reads, if any."""
         return None
 
-    def check_cell(self, cell: str) -> None:  # noqa: B027 - most read no cell
-        """Raise `ValueError` where the cell of its column makes no sense."""
+    def check_cell(self, cell: str) -> None:  # noqa: B027 - most splits read no cell
+        """Raise `ValueError` if the cell of the split's column is invalid."""
 
     @abstractmethod
     def group(self, molecule: Any, smiles: str, cell: str) -> str:
-        """The group of a molecule (RDKit's), given the cell of the split's column."""
+        """The group of an RDKit molecule, given its cell in the split's column."""
 
     @abstractmethod
-    def divide(self, groups: Groups) -> Parts:
-        """The part of each molecule, a position in `PARTS`: `[G]`."""
+    def assign(self, groups: GroupIndex) -> Parts:
+        """The part of each molecule as an index into `PARTS`, `[G]`."""
 
 
 @dataclass(frozen=True)
 class ScaffoldSplit(Split):
-    """OGB's scaffold split: molecules of one Bemis-Murcko scaffold stay together. Scaffolds are
-    taken by the number of their molecules, the largest first (among equals the one that appears
-    last), and go to training until it is full, then to validation, then to the test. So the test
-    has the rarest.
+    """OGB's scaffold split: molecules with the same Bemis-Murcko scaffold stay together.
 
-    A molecule whose scaffold RDKit cannot take is a scaffold of its own.
+    Scaffolds are taken by size, largest first (among equals, the last to appear), and fill the
+    training part, then the validation part, then the test part. The test part therefore has the
+    rarest scaffolds. A molecule whose scaffold RDKit cannot compute forms a group of its own.
 
     Args:
         train: share of the molecules for training.
-        valid: share for validation. The rest is the test.
+        valid: share for validation. The rest is for testing.
     """
 
     train: float = 0.8
@@ -67,35 +99,35 @@ class ScaffoldSplit(Split):
     def group(self, molecule: Any, smiles: str, cell: str) -> str:
         return scaffold_of(molecule, smiles)
 
-    def divide(self, groups: Groups) -> Parts:
-        numbers = groups.numbers
-        sizes = np.bincount(numbers, minlength=len(groups.names))
+    def assign(self, groups: GroupIndex) -> Parts:
+        ids = groups.ids
+        sizes = np.bincount(ids, minlength=len(groups.names))
         order = np.lexsort((-np.arange(len(sizes)), -sizes))
-        full_train = self.train * len(groups)
-        full_valid = (self.train + self.valid) * len(groups)
+        train_limit = self.train * len(groups)
+        valid_limit = (self.train + self.valid) * len(groups)
         part_of_group = np.empty(len(sizes), np.uint8)
         in_train = in_valid = 0
         for group in order:
             size = int(sizes[group])
-            if in_train + size <= full_train:
+            if in_train + size <= train_limit:
                 part_of_group[group] = TRAIN
                 in_train += size
-            elif in_train + in_valid + size <= full_valid:
+            elif in_train + in_valid + size <= valid_limit:
                 part_of_group[group] = VALID
                 in_valid += size
             else:
                 part_of_group[group] = TEST
-        return part_of_group[numbers]
+        return part_of_group[ids]
 
 
 @dataclass(frozen=True)
 class RandomSplit(Split):
-    """Molecules are shuffled and cut.
+    """A random split.
 
     Args:
-        seed: of the shuffling.
+        seed: random seed.
         train: share of the molecules for training.
-        valid: share for validation. The rest is the test.
+        valid: share for validation. The rest is for testing.
     """
 
     seed: int = 0
@@ -108,15 +140,13 @@ class RandomSplit(Split):
     def group(self, molecule: Any, smiles: str, cell: str) -> str:
         return ""
 
-    def divide(self, groups: Groups) -> Parts:
+    def assign(self, groups: GroupIndex) -> Parts:
         number = len(groups)
         generator = torch.Generator().manual_seed(self.seed)
         order = torch.randperm(number, generator=generator).numpy()
+        end_train = round(self.train * number)
+        end_valid = round((self.train + self.valid) * number)
         parts = np.full(number, TEST, np.uint8)
-        end_train, end_valid = (
-            round(self.train * number),
-            round((self.train + self.valid) * number),
-        )
         parts[order[:end_train]] = TRAIN
         parts[order[end_train:end_valid]] = VALID
         return parts
@@ -124,10 +154,10 @@ class RandomSplit(Split):
 
 @dataclass(frozen=True)
 class ColumnSplit(Split):
-    """A column of the table says it: `train`, `valid` (or `val`, `validation`, `dev`) or `test`.
+    """A table column names the part: `train`, `valid` (or `val`, `validation`, `dev`) or `test`.
 
     Args:
-        name: of the column.
+        name: the column.
     """
 
     name: str
@@ -137,32 +167,46 @@ class ColumnSplit(Split):
         return self.name
 
     def check_cell(self, cell: str) -> None:
-        if _word(cell) not in WORDS:
+        if _normalized(cell) not in PART_NAMES:
             raise ValueError(
-                f"column {self.name!r} is the split: expected {', '.join(PARTS)}, found {cell!r}"
+                f"split column {self.name!r}: expected {', '.join(PARTS)}, found {cell!r}"
             )
 
     def group(self, molecule: Any, smiles: str, cell: str) -> str:
-        return _word(cell)
+        return _normalized(cell)
 
-    def divide(self, groups: Groups) -> Parts:
-        parts = np.array([WORDS[name] for name in groups.names], np.uint8)
-        return parts[groups.numbers]
+    def assign(self, groups: GroupIndex) -> Parts:
+        parts = np.array([PART_NAMES[name] for name in groups.names], np.uint8)
+        return parts[groups.ids]
 
 
 def split_named(text: str) -> Split:
-    """`scaffold`, `random` (in capitals, too), or else the name of a column.
+    """`scaffold` or `random` (in any case), or else the name of a column.
 
     Example:
         >>> split_named("random"), split_named("fold")
         (RandomSplit(seed=0, train=0.8, valid=0.1), ColumnSplit(name='fold'))
     """
-    if _word(text) == "scaffold":
+    if _normalized(text) == "scaffold":
         return ScaffoldSplit()
-    return RandomSplit() if _word(text) == "random" else ColumnSplit(text)
+    return RandomSplit() if _normalized(text) == "random" else ColumnSplit(text)
 
 
-def _word(cell: str) -> str:
+def scaffold_of(molecule: Any, smiles: str) -> str:
+    """The Bemis-Murcko scaffold of an RDKit molecule as SMILES, with chirality.
+
+    It is "" for a molecule without rings. If RDKit cannot compute the scaffold, the molecule's own
+    SMILES take its place.
+    """
+    from rdkit.Chem.Scaffolds import MurckoScaffold
+
+    try:
+        return str(MurckoScaffold.MurckoScaffoldSmiles(mol=molecule, includeChirality=True))
+    except (RuntimeError, ValueError):  # the scaffold alone may have an invalid valence
+        return f"alone: {smiles}"
+
+
+def _normalized(cell: str) -> str:
     return cell.strip().lower()
 
 

@@ -1,9 +1,10 @@
-"""Tables in CSV files."""
+"""CSV tables, read row by row."""
 
 from __future__ import annotations
 
 import csv
 import gzip
+import math
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,12 +13,19 @@ from itertools import islice
 from pathlib import Path
 from typing import TextIO
 
-SHOWN = 10  # broken rows that are described
-PACKED = b"\x1f\x8b"  # what a file of gzip begins with
+import numpy as np
+
+MAX_SHOWN = 10  # broken rows described in an error message
+GZIP_MAGIC = b"\x1f\x8b"
+
+MISSING = ("", "nan", "na", "n/a", "null", "none")
+SPECIAL_VALUES = dict.fromkeys(MISSING, math.nan) | {"true": 1.0, "false": 0.0}
+LARGEST = float(np.finfo(np.float32).max)
+_COMMON = {"": math.nan, "0": 0.0, "1": 1.0, "0.0": 0.0, "1.0": 1.0}  # a shortcut for most cells
 
 
 class TableError(ValueError):
-    """A table cannot be used; the message says in which rows and why."""
+    """A table cannot be used. The message names the rows and the reasons."""
 
 
 class MissingColumnError(TableError):
@@ -30,7 +38,7 @@ class MissingColumnError(TableError):
 
 @dataclass(frozen=True)
 class Row:
-    """Cells of a row; `number` counts rows of data from 0, `line` lines of the file from 1."""
+    """The cells of a row. `number` counts data rows from 0, `line` counts lines from 1."""
 
     number: int
     line: int
@@ -41,46 +49,46 @@ class Row:
 
 
 class Table:
-    """A CSV file, packed with gzip or not, whose first line names the columns. Read row by row,
-    never as a whole; blank lines do not count."""
+    """A CSV file, optionally gzipped, whose first line names the columns.
+
+    It is read row by row and never held in memory as a whole. Blank lines are skipped.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with self._reading() as lines:
-            names = next(lines, None)
-        if names is None:
-            raise TableError(f"{path} is empty: expected a line with the columns' names")
-        self.columns = tuple(name.strip() for name in names.cells)
+        with self._open() as lines:
+            header = next(lines, None)
+        if header is None:
+            raise TableError(f"{path} is empty: expected a first line with the column names")
+        self.columns = tuple(name.strip() for name in header.cells)
 
     def position(self, column: str) -> int:
-        """Where a column is; `TableError` lists the known ones where it is not, and says so where
-        there are several of the name."""
-        number = self.columns.count(column)
-        if not number:
+        """The index of a column. `TableError` if it is missing (lists the columns) or ambiguous."""
+        count = self.columns.count(column)
+        if not count:
             raise MissingColumnError(
-                f"{self.path} has no column {column!r}: its columns are {listed(self.columns)}, as "
-                f"its first line says{self._separated()}",
+                f"{self.path} has no column {column!r}: its columns are "
+                f"{listed(self.columns)}{self._separator_hint()}",
                 column,
             )
-        if number > 1:
+        if count > 1:
             raise TableError(
-                f"{self.path} has {number} columns of the same name {column!r}: rename them in its "
-                "first line, or choose other columns"
+                f"{self.path} has {count} columns named {column!r}: rename them in its first line "
+                "or choose other columns"
             )
         return self.columns.index(column)
 
-    def _separated(self) -> str:
-        """A hint where the cells do not seem to be separated by commas."""
-        apart = len(self.columns) == 1 and any(mark in self.columns[0] for mark in ";\t|")
-        return "; cells are to be separated by commas" if apart else ""
+    def _separator_hint(self) -> str:
+        other = len(self.columns) == 1 and any(mark in self.columns[0] for mark in ";\t|")
+        return "; columns must be separated by commas" if other else ""
 
     def rows(self) -> Iterator[Row]:
-        """The rows of data, whatever the number of their cells."""
-        with self._reading() as lines:
+        """The data rows, whatever their number of cells."""
+        with self._open() as lines:
             yield from islice(lines, 1, None)
 
     @contextmanager
-    def _reading(self) -> Iterator[Iterator[Row]]:
+    def _open(self) -> Iterator[Iterator[Row]]:
         with open_text(self.path) as file:
             yield self._read(file)
 
@@ -88,7 +96,7 @@ class Table:
         reader = csv.reader(file)
         number = -1
         try:
-            with naming(self.path):
+            with table_errors(self.path):
                 for cells in reader:
                     if cells:
                         yield Row(number, reader.line_num, cells)
@@ -100,41 +108,41 @@ class Table:
 
 
 class Complaints:
-    """What is wrong with a table, row by row."""
+    """Collects the errors found in a table's rows and raises them together."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._found: list[str] = []
-        self._number = 0
+        self._shown: list[str] = []
+        self._count = 0
 
     def add(self, row: Row, reason: str) -> None:
-        self._number += 1
-        if len(self._found) < SHOWN:
-            self._found.append(f"  {row}: {reason}")
+        self._count += 1
+        if len(self._shown) < MAX_SHOWN:
+            self._shown.append(f"  {row}: {reason}")
 
     def raise_any(self, advice: str = "") -> None:
-        """Raise `TableError` where there was one, with a last line of advice."""
-        if self._number:
-            more = self._number - len(self._found)
-            rest = [f"  and {more:,} more"] if more else []
-            number = "1 broken row" if self._number == 1 else f"{self._number:,} broken rows"
-            last = [advice] if advice else []
-            told = [f"{self._path} has {number}:", *self._found, *rest, *last]
-            raise TableError("\n".join(told))
+        """Raise `TableError` if there were any errors, with the advice as its last line."""
+        if not self._count:
+            return
+        more = self._count - len(self._shown)
+        rest = [f"  and {more:,} more"] if more else []
+        count = "1 broken row" if self._count == 1 else f"{self._count:,} broken rows"
+        last = [advice] if advice else []
+        raise TableError("\n".join([f"{self._path} has {count}:", *self._shown, *rest, *last]))
 
 
 def open_text(path: Path) -> TextIO:
-    """A text file, packed with gzip or not, whatever its name."""
+    """Open a text file. Gzip is recognised by content, not by name."""
     with path.open("rb") as file:
-        packed = file.read(len(PACKED)) == PACKED
-    if packed:
+        gzipped = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
+    if gzipped:
         return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
     return path.open(encoding="utf-8-sig", newline="")
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Where the file turns out to be broken in the block, `TableError` names it."""
+def table_errors(path: Path) -> Iterator[None]:
+    """Turn decoding and decompression errors inside the block into a `TableError` naming `path`."""
     try:
         yield
     except UnicodeDecodeError as error:
@@ -143,7 +151,28 @@ def naming(path: Path) -> Iterator[None]:
         raise TableError(f"{path} cannot be read: {error}") from error
 
 
+def parse_number(cell: str) -> float:
+    """The number in a cell: NaN if it is missing, `ValueError` if it is not a number.
+
+    Example:
+        >>> parse_number("0.5"), parse_number("True"), parse_number(" NA ")
+        (0.5, 1.0, nan)
+    """
+    if cell in _COMMON:
+        return _COMMON[cell]
+    text = cell.strip().lower()
+    if text in SPECIAL_VALUES:
+        return SPECIAL_VALUES[text]
+    try:
+        number = float(text)
+    except ValueError:
+        raise ValueError(f"expected a number, found {cell!r}") from None
+    if not abs(number) <= LARGEST:
+        raise ValueError(f"expected a finite float32 number, found {cell!r}")
+    return number
+
+
 def listed(names: Sequence[str], shown: int = 20) -> str:
-    """Names with commas between them, the first ones where there are many."""
+    """Quoted names separated by commas; only the first `shown` of a long list."""
     rest = f" and {len(names) - shown:,} more" if len(names) > shown else ""
     return ", ".join(repr(name) for name in names[:shown]) + rest

@@ -1,143 +1,117 @@
-"""Further processes that make pieces.
-
-They are plain subprocesses that read jobs from a pipe. So a script needs no guard against being
-imported by them, and they end when the pipe does, also where this process is killed: workers of
-`multiprocessing` would wait for ever.
-"""
+"""Featurizing in several processes."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
-import pickle
-import subprocess
+import signal
 import sys
-import traceback
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass
-from queue import SimpleQueue
-from typing import IO, Any
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, MutableMapping
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing.context import SpawnContext, SpawnProcess
+from types import ModuleType
+from typing import Any
 
-from equipool.experiments.molecules.data.making import Batch, make_piece
-from equipool.experiments.molecules.data.pieces import Piece
-from equipool.experiments.molecules.data.smiles import Unparsable
+from equipool.experiments.molecules.data.featurize import (
+    Chunk,
+    SmilesRows,
+    Unparsable,
+    featurize,
+)
 from equipool.experiments.molecules.data.splits import Split
 
-COMMAND = "from equipool.experiments.molecules.data.workers import work; work()"
+MIN_ROWS = 10_000  # fewer are done before further processes have started
 
 
-@dataclass(frozen=True)
-class Job:
-    """The arguments of `make_piece`."""
-
-    batch: Batch
-    split: Split
-    unparsable: Unparsable
-
-
-@dataclass(frozen=True)
-class Failure:
-    """An answer: the error in words, and where it came from."""
-
-    reason: str
-    trace: str
-
-
-class WorkerError(ChildProcessError):
-    """A worker failed or ended."""
-
-
-class Workers:
-    """Some processes, which end with the block."""
-
-    def __init__(self, number: int) -> None:
-        self._processes = [_start() for _ in range(number)]
-        self._idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
-        for process in self._processes:
-            self._idle.put(process)
-        self._threads = ThreadPoolExecutor(number)  # one waits for each process
-
-    def __enter__(self) -> Workers:
-        return self
-
-    def __exit__(self, kind: object, *error: object) -> None:
-        if kind is not None:  # nobody waits for what is being done
-            for process in self._processes:
-                process.kill()
-        self._threads.shutdown(cancel_futures=True)
-        for process in self._processes:
-            with suppress(BrokenPipeError):
-                process.communicate()  # there are no more jobs
-
-    def ask(self, job: Job) -> Future[Piece]:
-        """Have a job done by the next process that is free."""
-        return self._threads.submit(self._do, job)
-
-    def _do(self, job: Job) -> Piece:
-        process = self._idle.get()
-        try:
-            answer = _exchange(process, job)
-        finally:
-            self._idle.put(process)
-        if isinstance(answer, Failure):
-            error = WorkerError(f"a process that makes molecules failed: {answer.reason}")
-            error.add_note(answer.trace)
-            raise error
-        return answer
+def featurize_all(
+    batches: Iterable[SmilesRows], num_rows: int, split: Split, unparsable: Unparsable
+) -> Iterator[Chunk]:
+    """Featurize the batches, in order, on all cores. Only a few batches are read ahead."""
+    if num_rows <= MIN_ROWS:
+        for batch in batches:
+            yield featurize(batch, split, unparsable)
+        return
+    workers = num_cores()
+    pending: deque[Future[Chunk]] = deque()
+    try:
+        with _isolated():  # it starts a process, too
+            pool = ProcessPoolExecutor(workers, _Context(), _set_up_worker)
+        with pool:
+            try:
+                for batch in batches:
+                    pending.append(pool.submit(featurize, batch, split, unparsable))
+                    if len(pending) == 2 * workers:
+                        yield pending.popleft().result()
+                while pending:
+                    yield pending.popleft().result()
+            finally:
+                pool.shutdown(cancel_futures=True)
+    except BrokenProcessPool as error:
+        raise ChildProcessError(
+            "a featurizing process ended unexpectedly; the machine may be out of memory"
+        ) from error
 
 
-def work() -> None:
-    """What a worker does: answer jobs until there are no more."""
+def num_cores() -> int:
+    """The number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+class _Worker(SpawnProcess):
+    """A spawned process that does not import the script that started it, so that scripts need no
+    `if __name__ == "__main__"` guard."""
+
+    def start(self) -> None:
+        with _isolated():
+            super().start()
+
+
+class _Context(SpawnContext):
+    Process = _Worker
+
+
+@contextmanager
+def _isolated() -> Iterator[None]:
+    """Processes started in the block use one thread, and import neither the main script nor
+    anything from the working directory."""
     with (
-        suppress(BrokenPipeError),  # nobody is there to be answered
-        os.fdopen(os.dup(0), "rb") as jobs,
-        os.fdopen(os.dup(1), "wb") as answers,
+        _replaced(sys.modules, "__main__", ModuleType("__main__")),
+        _replaced(os.environ, "PYTHONSAFEPATH", "1"),
+        _replaced(os.environ, "OMP_NUM_THREADS", "1"),
     ):
-        os.dup2(2, 1)  # what else is printed must not come between the answers
-        while message := _receive(jobs):
-            _send(answers, pickle.dumps(_answer(message)))
+        yield
 
 
-def _answer(message: bytes) -> Piece | Failure:
+@contextmanager
+def _replaced(mapping: MutableMapping[str, Any], key: str, value: Any) -> Iterator[None]:
+    before = mapping.get(key)
+    mapping[key] = value
     try:
-        job: Job = pickle.loads(message)
-        return make_piece(job.batch, job.split, job.unparsable)
-    except Exception as error:  # whatever it is, who asked is told
-        reason = "".join(traceback.format_exception_only(error)).strip()
-        return Failure(reason, traceback.format_exc())
+        yield
+    finally:
+        if before is None:
+            del mapping[key]
+        else:
+            mapping[key] = before
 
 
-def _start() -> subprocess.Popen[bytes]:
-    paths = os.pathsep.join(path for path in sys.path if path)
-    return subprocess.Popen(
-        [sys.executable, "-P", "-c", COMMAND],  # no module is taken from the working folder
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
-        start_new_session=True,  # an interruption from the keyboard is for this process alone
-    )
+def _set_up_worker() -> None:
+    """Runs first in every worker, which ignores Ctrl-C but ends with its parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(os, "setsid"):
+        os.setsid()  # so that Linux gives every worker its own share of a busy machine
+    os.dup2(2, 1)  # standard output may be a table
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
 
 
-def _exchange(process: subprocess.Popen[bytes], job: Job) -> Any:
-    assert process.stdin is not None
-    assert process.stdout is not None
-    message = pickle.dumps(job)
-    try:
-        _send(process.stdin, message)
-        answer = _receive(process.stdout)
-    except OSError:
-        answer = b""
-    if not answer:
-        raise WorkerError(f"a process that makes molecules ended with code {process.wait()}")
-    return pickle.loads(answer)
-
-
-def _send(pipe: IO[bytes], message: bytes) -> None:
-    pipe.write(len(message).to_bytes(8, "little"))
-    pipe.write(message)
-    pipe.flush()
-
-
-def _receive(pipe: IO[bytes]) -> bytes:
-    """The next message; nothing where there is none."""
-    return pipe.read(int.from_bytes(pipe.read(8), "little"))
+def _exit_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)

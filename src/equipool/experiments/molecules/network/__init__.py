@@ -4,20 +4,21 @@ from equipool.experiments.molecules.network.batch import MoleculeBatch
 from equipool.experiments.molecules.network.convolutions import (
     CONVOLUTIONS,
     Convolution,
+    EquilibriumOfMessages,
     GCNConvolution,
     GINConvolution,
-)
-from equipool.experiments.molecules.network.encoders import CategoryEncoder, MultiHot
-from equipool.experiments.molecules.network.messages import (
-    EquilibriumOfMessages,
     MessageAggregation,
     SumOfMessages,
 )
-from equipool.experiments.molecules.network.network import MoleculeNetwork, Prediction
+from equipool.experiments.molecules.network.encoders import CategoryEncoder, MultiHot, Units
+from equipool.experiments.molecules.network.network import (
+    MoleculeNetwork,
+    Prediction,
+    Readout,
+    VirtualNode,
+    make_readout,
+)
 from equipool.experiments.molecules.network.norm import MaskedBatchNorm, RealRows
-from equipool.experiments.molecules.network.readouts import Readout, make_readout
-from equipool.experiments.molecules.network.units import Units
-from equipool.experiments.molecules.network.virtual_node import VirtualNode
 
 __all__ = [
     "CONVOLUTIONS",

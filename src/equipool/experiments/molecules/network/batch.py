@@ -1,30 +1,35 @@
-"""A batch of molecules, as the networks read it."""
+"""A padded batch of molecules, and sums over its bonds and atoms.
+
+On a GPU, `index_add` and the derivative of `index_select` add rows in an order that changes from
+run to run, and so do the last digits. The bonds and atoms of a batch are sorted, so every sum here
+is a sum over a segment, which always gives the same digits.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
-
-from equipool.experiments.molecules.network.segments import segment_sum, spread
+from torch.autograd.function import once_differentiable
 
 
 class MoleculeBatch(NamedTuple):
-    """Molecules side by side, padded to G molecules, V atoms and E bonds.
+    """Concatenated molecules, padded to G molecules, V atoms and E bonds. Padding comes last.
 
-    The real ones come first. A bond is here once in each direction, and the bonds that lead to an
-    atom lie side by side: those of atom v are `bond_ptr[v]:bond_ptr[v + 1]`. As there are as many
-    that lead away from it, the same offsets hold for the bonds in the order of their sources.
+    Every bond is listed in both directions. Bonds are sorted by target: those to atom v are
+    `bond_ptr[v]:bond_ptr[v + 1]`. An atom is the source of as many bonds, so the same offsets hold
+    for the bonds sorted by source.
     """
 
-    atoms: Tensor  # [V, 9] uint8, categories of the atoms' features
+    atoms: Tensor  # [V, 9] uint8, categorical features
     molecule: Tensor  # [V] int64 molecule of each atom, ascending; G for padding
-    atom_ptr: Tensor  # [G + 2] int64 offsets of the molecules' atoms; the last are padding
+    atom_ptr: Tensor  # [G + 2] int64 offsets of the molecules' atoms; the last segment is padding
     atom_mask: Tensor  # [V] bool, True = real
-    bonds: Tensor  # [E, 3] uint8, categories of the bonds' features
-    source: Tensor  # [E] int64 atom that a bond comes from; 0 for padding
-    target: Tensor  # [E] int64 atom that it leads to, ascending; V - 1 for padding
-    by_source: Tensor  # [E] int64 the bonds in the order of their sources; padding stays last
+    bonds: Tensor  # [E, 3] uint8, categorical features
+    source: Tensor  # [E] int64 source atom; 0 for padding
+    target: Tensor  # [E] int64 target atom, ascending; V - 1 for padding
+    by_source: Tensor  # [E] int64 the bonds sorted by source; padding stays last
     bond_ptr: Tensor  # [V + 1] int64
     bond_mask: Tensor  # [E] bool
     molecule_mask: Tensor  # [G] bool
@@ -32,21 +37,65 @@ class MoleculeBatch(NamedTuple):
 
     @property
     def num_molecules(self) -> int:
-        """G, with padding."""
+        """G, including padding."""
         return self.molecule_mask.shape[0]
 
     def at_sources(self, x: Tensor) -> Tensor:
-        """For each bond the row of the atom that it comes from, `[V, C] -> [E, C]`."""
+        """The row of each bond's source atom, `[V, C] -> [E, C]`."""
         return spread(x, self.source, self.bond_ptr, self.by_source)
 
     def sum_bonds(self, messages: Tensor) -> Tensor:
-        """The sum over the bonds that lead to each atom, `[E, C] -> [V, C]`."""
+        """The sum over the bonds to each atom, `[E, C] -> [V, C]`."""
         return segment_sum(messages, self.bond_ptr)
 
     def at_atoms(self, rows: Tensor) -> Tensor:
-        """For each atom the row of its molecule, `[G + 1, C] -> [V, C]`; padding has the last."""
+        """The row of each atom's molecule, `[G + 1, C] -> [V, C]`; padding takes the last row."""
         return spread(rows, self.molecule, self.atom_ptr)
 
     def sum_atoms(self, x: Tensor) -> Tensor:
-        """The sum over each molecule's atoms, `[V, C] -> [G + 1, C]`; the last is of padding."""
+        """The sum over each molecule's atoms, `[V, C] -> [G + 1, C]`; the last row is padding."""
         return segment_sum(x, self.atom_ptr)
+
+
+def segment_sum(values: Tensor, ptr: Tensor) -> Tensor:
+    """Sum the rows `ptr[i]:ptr[i + 1]` for every i, in float32 or wider: `[N, C] -> [n, C]`. Rows
+    after the last offset are ignored.
+
+    Example:
+        >>> segment_sum(torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([0, 2, 2]))
+        tensor([[3.],
+                [0.]])
+    """
+    wide = values.to(torch.promote_types(values.dtype, torch.float32))
+    return torch.segment_reduce(wide, "sum", offsets=ptr, axis=0, unsafe=True)
+
+
+def spread(rows: Tensor, index: Tensor, ptr: Tensor, order: Tensor | None = None) -> Tensor:
+    """Give every element the row of its segment, `rows[index]`: `[n, C] -> [N, C]`.
+
+    Args:
+        rows: one per segment.
+        index: segment of each element, `[N]`. Elements outside all segments may have any index;
+            they pass no gradient.
+        ptr: offsets of the segments' elements, `[n + 1]`.
+        order: the elements sorted by segment, `[N]`, if they are not already.
+    """
+    return _Spread.apply(rows, index, ptr, order)
+
+
+class _Spread(torch.autograd.Function):
+    """`rows[index]`, whose derivative is a segment sum."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, index: Tensor, ptr: Tensor, order: Tensor | None) -> Tensor:
+        ctx.save_for_backward(ptr, order)
+        return rows.index_select(0, index)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (gradient,) = gradients
+        ptr, order = ctx.saved_tensors
+        if order is not None:
+            gradient = gradient.index_select(0, order)
+        return segment_sum(gradient, ptr).to(gradient.dtype), None, None, None

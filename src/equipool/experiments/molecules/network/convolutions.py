@@ -1,4 +1,4 @@
-"""The convolutions of OGB's reference networks, over padded batches."""
+"""The convolutions of OGB's reference networks on padded batches."""
 
 from __future__ import annotations
 
@@ -7,32 +7,69 @@ from abc import abstractmethod
 import torch
 from torch import Tensor, nn
 
-from equipool.experiments.molecules.data.graphs import BOND_CATEGORIES
+from equipool.aggregation import EquilibriumAggregation
+from equipool.experiments.molecules.data.molecule_set import BOND_CATEGORIES
 from equipool.experiments.molecules.network.batch import MoleculeBatch
 from equipool.experiments.molecules.network.encoders import CategoryEncoder
-from equipool.experiments.molecules.network.messages import MessageAggregation
 from equipool.experiments.molecules.network.norm import MaskedBatchNorm, RealRows
 
 
+class MessageAggregation(nn.Module):
+    """Pools the messages to each atom: `[E, C] -> [V, C]`."""
+
+    @abstractmethod
+    def forward(self, messages: Tensor, batch: MoleculeBatch) -> Tensor:
+        """Pool `messages [E, C]`, one per bond of the batch."""
+
+
+class SumOfMessages(MessageAggregation):
+    """The sum, as in both reference networks; zero for an atom without bonds."""
+
+    def forward(self, messages: Tensor, batch: MoleculeBatch) -> Tensor:
+        return batch.sum_bonds(messages)
+
+
+class EquilibriumOfMessages(MessageAggregation):
+    """Equilibrium aggregation of the messages to an atom; the start for an atom without bonds.
+
+    Args:
+        layer: keeps the number of channels.
+    """
+
+    def __init__(self, layer: EquilibriumAggregation) -> None:
+        super().__init__()
+        if layer.in_channels != layer.out_channels:
+            raise ValueError(
+                f"the layer's out_channels is {layer.out_channels}, expected {layer.in_channels} "
+                "like its in_channels"
+            )
+        self.layer = layer
+
+    def forward(self, messages: Tensor, batch: MoleculeBatch) -> Tensor:
+        return self.layer(
+            messages, batch.target, mask=batch.bond_mask, dim_size=batch.atoms.shape[0]
+        )
+
+
 class Convolution(nn.Module):
-    """One round of messages along the bonds: `[V, C] -> [V, C]`."""
+    """One round of message passing along the bonds: `[V, C] -> [V, C]`."""
 
     @abstractmethod
     def forward(
         self, x: Tensor, batch: MoleculeBatch, bond_features: Tensor, atoms: RealRows
     ) -> Tensor:
-        """The atoms after a round of messages.
+        """The atoms after one round of messages.
 
         Args:
             x: the atoms, `[V, C]`.
-            batch: who is bound to whom.
-            bond_features: the bonds' categories as `MultiHot` gives them, `[E, F]`.
-            atoms: which of them are real.
+            batch: the bonds.
+            bond_features: `MultiHot` features of the bonds, `[E, F]`.
+            atoms: which atoms are real.
         """
 
 
 class GINConvolution(Convolution):
-    r"""Of the graph isomorphism network,
+    r"""The convolution of the graph isomorphism network,
 
     $$x_i' = \mathrm{MLP}\Bigl((1 + \epsilon) \, x_i
     + \bigoplus_{j \to i} \mathrm{relu}(x_j + e_{ji})\Bigr),$$
@@ -64,8 +101,8 @@ class GINConvolution(Convolution):
 
 
 class GCNConvolution(Convolution):
-    r"""Of the graph convolutional network, with the bonds and the root's own message as OGB has
-    them: with $z = W x + b$ and $d_i$ one more than the atom's bonds,
+    r"""The convolution of the graph convolutional network with OGB's bond features and root
+    message: with $z = W x + b$ and $d_i$ the atom's number of bonds plus one,
 
     $$x_i' = \bigoplus_{j \to i} \frac{\mathrm{relu}(z_j + e_{ji})}{\sqrt{d_i d_j}}
     + \frac{\mathrm{relu}(z_i + r)}{d_i},$$

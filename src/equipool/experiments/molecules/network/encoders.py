@@ -1,4 +1,4 @@
-"""Vectors for features that are categories."""
+"""Encodings of categorical features, and scaling of outputs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 
 class MultiHot(nn.Module):
-    """Ones in the places of the categories, the features side by side.
+    """Concatenated one-hot encodings of categorical features.
 
     Args:
-        sizes: categories of each feature.
+        sizes: number of categories of each feature.
 
     Shapes:
         `[N, F]` integers, each from 0 to its feature's size - 1 -> `[N, sum(sizes)]`, float32.
@@ -37,11 +37,11 @@ class MultiHot(nn.Module):
 
 
 class CategoryEncoder(nn.Module):
-    """The sum of an embedding of each feature, as a product with their `MultiHot`: its derivative
-    is a product, too, and not a sum in an order of the device's own choice.
+    """The sum of an embedding of each feature, computed as a matrix product with their `MultiHot`:
+    the derivative is a product too, and deterministic, unlike that of a lookup.
 
     Args:
-        sizes: categories of each feature.
+        sizes: number of categories of each feature.
         channels: size of the embeddings.
 
     Shapes:
@@ -61,8 +61,34 @@ class CategoryEncoder(nn.Module):
             nn.init.xavier_uniform_(table)
 
     def tables(self) -> tuple[Tensor, ...]:
-        """The embeddings of each feature, `[size, channels]`, views of the weight."""
+        """The embedding table of each feature, `[size, channels]`, as views of the weight."""
         return self.weight.detach().split(self.sizes)
 
     def forward(self, features: Tensor) -> Tensor:
         return features.to(self.weight.dtype) @ self.weight
+
+
+class Units(nn.Module):
+    r"""$y = \mu + \sigma z$ for each label, computed in float32 or wider, so that the network's
+    outputs $z$ are of order 1 whatever the labels' units.
+
+    Args:
+        mean: $\mu$ of each label, `[L]`.
+        deviation: $\sigma$ of each label, `[L]`.
+
+    Example:
+        >>> Units(torch.tensor([100.0]), torch.tensor([5.0]))(torch.tensor([[2.0]]))
+        tensor([[110.]])
+    """
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, mean: Tensor, deviation: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("mean", mean.clone())
+        self.register_buffer("deviation", deviation.clone())
+
+    def forward(self, z: Tensor) -> Tensor:
+        wide = z.to(torch.promote_types(z.dtype, torch.float32))
+        return torch.addcmul(self.mean, wide, self.deviation)

@@ -1,4 +1,4 @@
-"""Batch normalisation that does not see padding."""
+"""Batch normalisation that ignores padding."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from equipool.ops.availability import kernels_serve
 
 
 class RealRows(NamedTuple):
-    """Which rows of a batch are real, made once for all the layers that read it."""
+    """Which rows of a batch are real, computed once for all layers."""
 
     weight: Tensor  # [N, 1] float32, 1 where real, else 0
-    number: Tensor  # scalar float32, how many are, at least 1
-    several: Tensor  # scalar float32, 1 where there are two or more: one has no variance
+    number: Tensor  # scalar float32, number of real rows, at least 1
+    several: Tensor  # scalar float32, 1 if there are at least two: one has no variance
 
     @classmethod
     def of(cls, mask: Tensor) -> RealRows:
@@ -27,17 +27,17 @@ class RealRows(NamedTuple):
 
 
 class MaskedBatchNorm(nn.BatchNorm1d):
-    r"""`torch.nn.BatchNorm1d` over the real rows alone,
+    r"""`torch.nn.BatchNorm1d` over the real rows only,
 
     $$y = \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} \, \gamma + \beta, \qquad
     \mu = \frac{1}{n} \sum_{i\,\text{real}} x_i, \quad
     \sigma^2 = \frac{1}{n} \sum_{i\,\text{real}} (x_i - \mu)^2,$$
 
-    computed in float32 at least. A single real row is normalised to $\beta$; one, or none, leaves
-    the running statistics as they are. Torch's own layer refuses both.
+    computed in float32 or wider. A single real row is normalised to $\beta$; fewer than two real
+    rows leave the running statistics unchanged. Torch's own layer raises an error in both cases.
 
     Shapes:
-        `[N, C] -> [N, C]`; padding rows are not zero behind it.
+        `[N, C] -> [N, C]`; padding rows of the output are not zero.
 
     Example:
         >>> norm = MaskedBatchNorm(1)
@@ -76,12 +76,12 @@ class MaskedBatchNorm(nn.BatchNorm1d):
 
 
 class _Normalize(torch.autograd.Function):
-    r"""Normalisation by the batch's own statistics, with its derivative
+    r"""Normalisation by the batch statistics, with its derivative
 
     $$\frac{\partial L}{\partial x_i} = \frac{\gamma}{\sqrt{\sigma^2 + \epsilon}}
     \Bigl(g_i - \frac{1}{n} \sum_j g_j - \frac{\hat x_i}{n} \sum_j g_j \hat x_j\Bigr)$$
 
-    over real rows, in a third of the passes over memory that automatic differentiation takes.
+    over real rows, with a third of the memory traffic of automatic differentiation.
     """
 
     @staticmethod
@@ -111,8 +111,8 @@ class _Normalize(torch.autograd.Function):
 
 
 class _Fused(torch.autograd.Function):
-    """The same, and the running statistics with it, in two kernels each way: a network has many
-    layers, and small batches are bound by the number of kernels launched."""
+    """The same including the running statistics, with two kernels in each direction: the time of
+    small batches is determined by the number of kernel launches."""
 
     @staticmethod
     def forward(
@@ -152,7 +152,7 @@ class _Fused(torch.autograd.Function):
 
 
 def _real_rows(x: Tensor, real: Tensor) -> Tensor:
-    """In float32 at least, zero in padding rows, whatever is there."""
+    """In float32 or wider, with padding rows set to zero."""
     return torch.where(real > 0, _wide(x), 0.0)
 
 

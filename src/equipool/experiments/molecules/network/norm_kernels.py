@@ -1,7 +1,7 @@
-"""Triton kernels of `norm.py`: two passes over memory each way, one for sums and one for the rest.
+"""Triton kernels of `norm.py`: two passes over memory in each direction, the first for sums.
 
-A program takes a run of rows and some columns. Sums over all rows are those of the runs, which
-every program of a second pass adds up for itself, always in the same order.
+A program handles a run of rows and some columns. Every program of the second pass adds up the sums
+of the runs itself, always in the same order.
 """
 
 # ruff: noqa: N803
@@ -16,7 +16,7 @@ TILE = {"ROWS": 32, "COLUMNS": 64}
 
 
 def launch(x: Tensor) -> tuple[tuple[int, int], tuple[int, int, int]]:
-    """The grid, and the sizes that every kernel is given: rows, columns, and rows of a run."""
+    """The grid, and the size arguments of every kernel: rows, columns, and rows per run."""
     num_rows, num_columns = x.shape
     length = max(-(-num_rows // RUNS), 1)
     return (RUNS, -(-num_columns // TILE["COLUMNS"])), (num_rows, num_columns, length)
@@ -24,7 +24,7 @@ def launch(x: Tensor) -> tuple[tuple[int, int], tuple[int, int, int]]:
 
 @triton.jit
 def _place(num_rows, num_columns, length, COLUMNS: tl.constexpr):
-    """The first row of the program's run, one past its last, its columns, and which there are."""
+    """The start and end row of the program's run, its columns, and which of them exist."""
     start = tl.program_id(0) * length
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     return start, tl.minimum(start + length, num_rows), column, column < num_columns
@@ -32,7 +32,7 @@ def _place(num_rows, num_columns, length, COLUMNS: tl.constexpr):
 
 @triton.jit
 def _tile(real, first, end, num_columns, column, inside, ROWS: tl.constexpr):
-    """Where the numbers of a tile lie, which of them there are, and which are of real rows."""
+    """The offsets of a tile's numbers, which of them exist, and which are in real rows."""
     row = first + tl.arange(0, ROWS)
     at = row[:, None].to(tl.int64) * num_columns + column[None, :]
     is_real = tl.load(real + row, mask=row < end, other=0.0) > 0
@@ -41,7 +41,7 @@ def _tile(real, first, end, num_columns, column, inside, ROWS: tl.constexpr):
 
 @triton.jit
 def _of_runs(sums, which, num_columns, column, inside, KINDS: tl.constexpr, RUNS: tl.constexpr):
-    """One of the sums that are kept for each run, `[RUNS, COLUMNS]` of `sums [RUNS, KINDS, C]`."""
+    """One of the sums of all runs, `[RUNS, COLUMNS]` of `sums [RUNS, KINDS, C]`."""
     row = tl.arange(0, RUNS) * KINDS + which
     at = row[:, None] * num_columns + column[None, :]
     return tl.load(sums + at, mask=inside[None, :], other=0.0)
@@ -51,8 +51,8 @@ def _of_runs(sums, which, num_columns, column, inside, KINDS: tl.constexpr, RUNS
 def moments(
     x, real, sums, num_rows, num_columns, length, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):  # fmt: skip
-    """For each run how many rows are real, their mean, and the sum of the squared distances from
-    it: `sums [RUNS, 3, C]`. Parts of a run are merged by the formulas of Chan, Golub and LeVeque;
+    """The number of real rows, their mean and the sum of squared deviations of each run:
+    `sums [RUNS, 3, C]`. Parts of a run are merged by the formulas of Chan, Golub and LeVeque;
     a difference of large squares would lose digits."""
     start, end, column, inside = _place(num_rows, num_columns, length, COLUMNS)
     count = tl.zeros([COLUMNS], tl.float32)
@@ -81,8 +81,8 @@ def normalize(
     num_rows, num_columns, length, eps, momentum,
     RUNS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """The rows, normalised. The first run's programs also keep mean, 1 / deviation and 1 / number
-    in `statistics [3, C]`, and move the running statistics."""
+    """Normalise the rows. The programs of the first run also store mean, 1 / deviation and
+    1 / number in `statistics [3, C]` and update the running statistics."""
     start, end, column, inside = _place(num_rows, num_columns, length, COLUMNS)
     counts = _of_runs(sums, 0, num_columns, column, inside, 3, RUNS)
     means = _of_runs(sums, 1, num_columns, column, inside, 3, RUNS)
@@ -126,8 +126,8 @@ def adjoint_sums(
     gradient, x, real, statistics, sums, num_rows, num_columns, length,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """For each run the sums over real rows of the gradient, and of it times the normalised rows:
-    `sums [RUNS, 2, C]`."""
+    """The sums over each run's real rows of the gradient, and of the gradient times the normalised
+    rows: `sums [RUNS, 2, C]`."""
     start, end, column, inside = _place(num_rows, num_columns, length, COLUMNS)
     mean = tl.load(statistics + column, mask=inside, other=0.0)
     inverse = tl.load(statistics + num_columns + column, mask=inside, other=0.0)
@@ -150,8 +150,8 @@ def adjoint(
     num_rows, num_columns, length,
     RUNS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """The derivatives: by padding rows, zero; those by weight and bias, by the first run's
-    programs."""
+    """The derivatives. Those of padding rows are zero; the programs of the first run write those of
+    weight and bias."""
     start, end, column, inside = _place(num_rows, num_columns, length, COLUMNS)
     mean = tl.load(statistics + column, mask=inside, other=0.0)
     inverse = tl.load(statistics + num_columns + column, mask=inside, other=0.0)

@@ -5,8 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipool.experiments.molecules.epochs import Epochs
-from equipool.experiments.molecules.packing import Capacity, choose_capacity, pack
+from equipool.experiments.molecules.batching import Capacity, Epochs, choose_capacity, pack
 from generated_molecules import generated
 
 SIZES = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=30)
@@ -88,7 +87,7 @@ def test_every_molecule_once_in_every_epoch():
     found = epochs()
     step = 0
     for epoch in range(3):
-        length = len(found._pack(epoch))
+        length = len(found.epoch(epoch))
         assert found.locate(step) == (epoch, 0)
         assert found.locate(step + length - 1) == (epoch, length - 1)
         rows = found.batches(step, length)
@@ -97,7 +96,7 @@ def test_every_molecule_once_in_every_epoch():
 
 
 def test_orders_belong_to_epoch_and_seed():
-    length = len(epochs()._pack(0))
+    length = len(epochs().epoch(0))
     first, second = epochs().batches(0, length), epochs().batches(length, length)
     assert flat(first) != flat(second)
     assert flat(first) != flat(epochs(seed=1).batches(0, length))

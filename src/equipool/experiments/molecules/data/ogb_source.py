@@ -1,4 +1,4 @@
-"""A data set's folder as the `ogb` package leaves it."""
+"""Molecules from a data set folder of the `ogb` package."""
 
 from __future__ import annotations
 
@@ -11,26 +11,33 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from equipool.experiments.molecules.data.cells import number_in
-from equipool.experiments.molecules.data.features import MAX_ATOMS
-from equipool.experiments.molecules.data.graphs import ATOM_CATEGORIES, BOND_CATEGORIES, PARTS
-from equipool.experiments.molecules.data.groups import Groups
-from equipool.experiments.molecules.data.pieces import Array, Piece
+from equipool.experiments.molecules.data.featurize import MAX_ATOMS, Array, Chunk
+from equipool.experiments.molecules.data.molecule_set import (
+    ATOM_CATEGORIES,
+    BOND_CATEGORIES,
+    PARTS,
+)
 from equipool.experiments.molecules.data.sources import Contents, MoleculeSource
-from equipool.experiments.molecules.data.splits import Parts
-from equipool.experiments.molecules.data.table import Table, TableError, naming, open_text
+from equipool.experiments.molecules.data.splits import GroupIndex, Parts
+from equipool.experiments.molecules.data.table import (
+    Table,
+    TableError,
+    open_text,
+    parse_number,
+    table_errors,
+)
 
-PER_PIECE = 4096
-UNUSED = 255  # the part of a molecule that is in none
+CHUNK_SIZE = 4096
+UNUSED = 255  # the molecule is in no part
 NOT_LABELS = ("smiles", "mol_id")
 
 
 @dataclass(frozen=True)
 class OgbFolder(MoleculeSource):
-    """`raw/`, `split/` and `mapping/` of a molecular data set of OGB, in its compressed CSV files.
-    What `ogb` has pickled in `processed/` is not looked at.
+    """The compressed CSV files in `raw/`, `split/` and `mapping/` of an OGB molecule data set.
 
-    A bond is there once; `num-edge-list` counts it once, and it is read in both directions.
+    The pickles in `processed/` are not read. The files list each bond once, and `num-edge-list`
+    counts it once; it is read in both directions.
 
     Args:
         path: the folder.
@@ -53,7 +60,7 @@ class OgbFolder(MoleculeSource):
         return (
             *(self._raw(name) for name in raw),
             *(self._split(part) for part in PARTS),
-            *(file for file in [self._mapping] if file.is_file()),  # has the labels' names
+            *(file for file in [self._mapping] if file.is_file()),  # label names
         )
 
     def recipe(self) -> dict[str, Any]:
@@ -64,7 +71,7 @@ class OgbFolder(MoleculeSource):
         for name, counts in (("num-node-list", num_atoms), ("num-edge-list", num_bonds)):
             if counts.min(initial=0) < 0:
                 raise TableError(
-                    f"{self._raw(name)}: expected no count below 0, found {counts.min()}"
+                    f"{self._raw(name)}: expected counts of at least 0, found {counts.min()}"
                 )
         if len(num_atoms) != len(num_bonds):
             raise TableError(
@@ -77,32 +84,32 @@ class OgbFolder(MoleculeSource):
                 f"found {num_atoms.max():,}"
             )
         labels = self._raw("graph-label")
-        with naming(labels), open_text(labels) as file:
+        with table_errors(labels), open_text(labels) as file:
             first = file.readline()
         return Contents(len(num_atoms), self._label_names(first.count(",") + 1), self.kind)
 
     def counts(self) -> tuple[Array, Array]:
-        """Atoms and bonds of each molecule, each bond counted once: `[G]`, `[G]`."""
+        """The number of atoms and of bonds of each molecule, `[G]` and `[G]`."""
         return self._numbers(self._raw("num-node-list")), self._numbers(self._raw("num-edge-list"))
 
     def positions(self) -> dict[str, Array]:
-        """Positions of the molecules of each part, as the files give them."""
+        """The positions of the molecules of each part."""
         return {part: self._numbers(self._split(part)) for part in PARTS}
 
-    def pieces(self, contents: Contents) -> Iterator[Piece]:
+    def chunks(self, contents: Contents) -> Iterator[Chunk]:
         num_atoms, num_bonds = self.counts()
         with ExitStack() as stack:
             readers = {
                 name: _Rows(self._raw(name), stack.enter_context(open_text(self._raw(name))))
                 for name in ("node-feat", "edge-feat", "edge", "graph-label")
             }
-            for start in range(0, len(num_atoms), PER_PIECE):
-                some = slice(start, start + PER_PIECE)
-                yield self._piece(readers, start, num_atoms[some], num_bonds[some], contents)
+            for start in range(0, len(num_atoms), CHUNK_SIZE):
+                some = slice(start, start + CHUNK_SIZE)
+                yield self._chunk(readers, start, num_atoms[some], num_bonds[some], contents)
             for rows in readers.values():
                 rows.check_end()
 
-    def divide(self, groups: Groups) -> Parts:
+    def assign(self, groups: GroupIndex) -> Parts:
         parts = np.full(len(groups), UNUSED, np.uint8)
         for number, (part, positions) in enumerate(self.positions().items()):
             if positions.size and not 0 <= positions.min() <= positions.max() < len(groups):
@@ -111,28 +118,28 @@ class OgbFolder(MoleculeSource):
                     f"found {positions.min()} to {positions.max()}"
                 )
             if (parts[positions] != UNUSED).any():
-                raise TableError(f"{self._split(part)}: a molecule is in another part, too")
+                raise TableError(f"{self._split(part)}: a molecule is also in another part")
             if np.unique(positions).size != positions.size:
-                raise TableError(f"{self._split(part)}: a molecule is there twice")
+                raise TableError(f"{self._split(part)}: a molecule is listed twice")
             parts[positions] = number
         return parts
 
-    def _piece(
+    def _chunk(
         self,
         readers: dict[str, _Rows],
         start: int,
         num_atoms: Array,
         num_bonds: Array,
         contents: Contents,
-    ) -> Piece:
+    ) -> Chunk:
         atoms, bonds = int(num_atoms.sum()), int(num_bonds.sum())
         once = readers["edge"].integers(bonds, (MAX_ATOMS + 1,) * 2).astype(np.int16)
-        both = np.stack([once, once[:, ::-1]], axis=1).reshape(-1, 2)  # there, back, there, back
+        both = np.stack([once, once[:, ::-1]], axis=1).reshape(-1, 2)  # both directions
         self._check_ends(once, start, num_atoms, num_bonds)
         features = readers["edge-feat"].integers(bonds, BOND_CATEGORIES)
         labels = readers["graph-label"].floats(len(num_atoms), len(contents.label_names))
         self._check_labels(labels, start)
-        return Piece(
+        return Chunk(
             num_atoms=num_atoms.astype(np.int32),
             num_bonds=(2 * num_bonds).astype(np.int32),
             atoms=readers["node-feat"].integers(atoms, ATOM_CATEGORIES).astype(np.uint8),
@@ -152,7 +159,7 @@ class OgbFolder(MoleculeSource):
             at = beyond.argmax()
             raise TableError(
                 f"{self._raw('edge')}: molecule {start + molecules[at]:,} (from 0) has "
-                f"{num_atoms[molecules[at]]} atoms, found a bond of {ends[at].tolist()}"
+                f"{num_atoms[molecules[at]]} atoms, found a bond between {ends[at].tolist()}"
             )
 
     def _check_labels(self, labels: Array, start: int) -> None:
@@ -160,7 +167,7 @@ class OgbFolder(MoleculeSource):
         if self.kind == "classification" and wrong.any():
             raise TableError(
                 f"{self._raw('graph-label')}: molecule {start + wrong.any(1).argmax():,} (from 0): "
-                f"expected 0, 1 or missing in a classification, found {labels[wrong][0]}"
+                f"expected 0, 1 or missing for classification, found {labels[wrong][0]}"
             )
 
     def _label_names(self, number: int) -> tuple[str, ...]:
@@ -171,7 +178,7 @@ class OgbFolder(MoleculeSource):
         return tuple(f"task {task}" for task in range(number))
 
     def _numbers(self, file: Path) -> Array:
-        with naming(file), open_text(file) as opened:
+        with table_errors(file), open_text(file) as opened:
             text = opened.read()
         try:
             return np.array(text.split(), dtype=np.int64)
@@ -190,7 +197,7 @@ class OgbFolder(MoleculeSource):
 
 
 class _Rows:
-    """Rows of numbers, some at a time, from a file without a header."""
+    """Reads rows of numbers, some at a time, from a file without a header."""
 
     def __init__(self, path: Path, file: TextIO) -> None:
         self._path = path
@@ -198,7 +205,7 @@ class _Rows:
         self._read = 0
 
     def integers(self, number: int, categories: tuple[int, ...]) -> Array:
-        """The next rows, `[number, len(categories)]`, each column from 0 up to its categories."""
+        """The next rows, `[number, len(categories)]`; each column is below its categories."""
         if not number:
             return np.empty((0, len(categories)), np.int64)
         lines = self._lines(number)
@@ -220,7 +227,7 @@ class _Rows:
         return found
 
     def floats(self, number: int, width: int) -> Array:
-        """The next rows, `[number, width]`, NaN where a cell is empty."""
+        """The next rows, `[number, width]`; NaN for an empty cell."""
         found = []
         for line in self._lines(number):
             self._read += 1
@@ -230,20 +237,20 @@ class _Rows:
                     f"{self._path}, line {self._read:,}: expected {width} cells, found {len(cells)}"
                 )
             try:
-                found.append([number_in(cell) for cell in cells])
+                found.append([parse_number(cell) for cell in cells])
             except ValueError as error:
                 raise TableError(f"{self._path}, line {self._read:,}: {error}") from None
         return np.array(found, np.float32).reshape(number, width)
 
     def check_end(self) -> None:
-        """Raise where there are more rows."""
-        with naming(self._path):
+        """Raise if there are more rows."""
+        with table_errors(self._path):
             more = self._file.readline().strip()
         if more:
             raise TableError(f"{self._path}: expected {self._read:,} lines, found more")
 
     def _lines(self, number: int) -> list[str]:
-        with naming(self._path):
+        with table_errors(self._path):
             lines = list(islice(self._file, number))
         if len(lines) != number:
             raise TableError(

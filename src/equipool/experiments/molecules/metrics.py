@@ -1,5 +1,5 @@
-"""How good predictions are, by OGB's rules: each label for itself, missing labels (NaN) left out,
-then the mean over the labels for which there is an answer."""
+"""Metrics by OGB's rules: computed per label without missing labels (NaN), then averaged over the
+labels for which they are defined."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from torch import Tensor
 
 
 def roc_auc(predictions: Tensor, labels: Tensor) -> Tensor:
-    """Area under the ROC curve of each label: the chance that a molecule with the label 1 is
-    predicted higher than one with 0, where equal predictions count half.
+    """Area under the ROC curve of each label: the probability that a molecule with label 1 has a
+    higher prediction than one with label 0; ties count half.
 
     Args:
-        predictions: `[G, L]`, the higher the likelier.
+        predictions: `[G, L]`, scores.
         labels: `[G, L]`, 0, 1 or NaN where missing.
 
     Returns:
-        `[L]` float64, NaN for a label that has no 0 or no 1 (or a prediction that is NaN).
+        `[L]` float64, NaN for a label without a 0, without a 1, or with a NaN prediction.
 
     Example:
         >>> predictions = torch.tensor([[0.1], [0.4], [0.4], [0.8]])
@@ -29,11 +29,10 @@ def roc_auc(predictions: Tensor, labels: Tensor) -> Tensor:
 
 
 def average_precision(predictions: Tensor, labels: Tensor) -> Tensor:
-    r"""Average precision of each label, $\sum_k (R_k - R_{k-1}) P_k$ over the thresholds $k$, where
-    $P$ is the share of ones among what is predicted above a threshold and $R$ the share of all ones
-    that is found there.
+    r"""Average precision of each label, $\sum_k (R_k - R_{k-1}) P_k$ over the thresholds $k$, with
+    precision $P$ and recall $R$.
 
-    Arguments and result as of `roc_auc`.
+    Arguments and result as for `roc_auc`.
 
     Example:
         >>> average_precision(torch.tensor([[0.1], [0.4], [0.8]]), torch.tensor([[1.0], [0], [1]]))
@@ -46,8 +45,8 @@ def average_precision(predictions: Tensor, labels: Tensor) -> Tensor:
 
 
 def absolute_error(predictions: Tensor, labels: Tensor) -> Tensor:
-    """Mean absolute error of each label, `[G, L], [G, L] -> [L]` float64, NaN for a label that is
-    nowhere known.
+    """Mean absolute error of each label, `[G, L], [G, L] -> [L]` float64; NaN for a label that is
+    missing everywhere.
 
     Example:
         >>> absolute_error(torch.tensor([[1.0], [2.0]]), torch.tensor([[1.5], [float("nan")]]))
@@ -70,19 +69,18 @@ def mean_average_precision(predictions: Tensor, labels: Tensor) -> float:
 
 
 def _curve(predictions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Ones and zeros among the predictions at least as high as each, from the highest on, with a
-    first row of zeros: `[G + 1, L]` both. Rows of equal predictions all have the last one's
-    numbers."""
+    """The numbers of true and of false positives at each threshold, highest first, after a row of
+    zeros: `[G + 1, L]` each. Equal predictions share the counts of the last of them."""
     _check(predictions, labels)
     if not ((labels == 0) | (labels == 1) | labels.isnan()).all():
-        raise ValueError("labels: expected 0, 1 or NaN, found another number")
+        raise ValueError("labels: expected 0, 1 or NaN, found another value")
     ordered, order = predictions.sort(dim=0, descending=True)
     labels = labels.gather(0, order)
     last = torch.ones_like(ordered, dtype=torch.bool)
     last[:-1] = ordered[1:] != ordered[:-1]
     number = labels.shape[0]
     rows = torch.arange(number, device=labels.device).unsqueeze(1).expand(labels.shape)
-    # the nearest row from here on that is the last of equal predictions
+    # for each row, the last row with an equal prediction
     ends = rows.masked_fill(~last, number).flip(0).cummin(0).values.flip(0)
     return _counts(labels == 1, ends), _counts(labels == 0, ends)
 
@@ -93,6 +91,7 @@ def _counts(flags: Tensor, rows: Tensor) -> Tensor:
 
 
 def has_both(labels: Tensor) -> Tensor:
+    """Which labels have both a 0 and a 1, `[G, L] -> [L]`."""
     return (labels == 0).any(0) & (labels == 1).any(0)
 
 
@@ -103,7 +102,7 @@ def _where_defined(values: Tensor, predictions: Tensor, labels: Tensor) -> Tenso
 
 def _mean(values: Tensor, defined: Tensor) -> float:
     if not defined.any():
-        raise ValueError("labels: no label has a 0 and a 1, so there is nothing to measure")
+        raise ValueError("labels: no label has both a 0 and a 1, so no score is defined")
     return values[defined].mean().item()
 
 
@@ -114,4 +113,4 @@ def _check(predictions: Tensor, labels: Tensor) -> None:
             f"found {tuple(predictions.shape)} and {tuple(labels.shape)}"
         )
     if not labels.shape[0]:
-        raise ValueError("predictions and labels: expected some molecules, found none")
+        raise ValueError("predictions and labels: expected at least one molecule, found none")

@@ -1,4 +1,4 @@
-"""Molecules as flat arrays."""
+"""A set of molecules as flat tensors."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# Categories of OGB's features. Of an atom: element, chirality, degree, charge, hydrogens, radical
-# electrons, hybridisation, aromatic, in a ring. Of a bond: type, stereo, conjugated.
+# Sizes of OGB's categorical features. Atoms: element, chirality, degree, charge, hydrogens, radical
+# electrons, hybridisation, aromatic, in a ring. Bonds: type, stereo, conjugated.
 ATOM_CATEGORIES = (119, 5, 12, 12, 10, 6, 6, 2, 2)
 BOND_CATEGORIES = (5, 6, 2)
 KINDS = ("classification", "regression")
-AT_ONCE = 2**16  # molecules whose bonds are checked at once
+CHECK_SIZE = 2**16  # molecules whose bonds are checked at a time, to bound memory
 PARTS = ("train", "valid", "test")
 
 
 @dataclass(frozen=True, eq=False)
 class MoleculeSet:
-    """$G$ molecules, their atoms side by side, and their bonds side by side.
+    """$G$ molecules with their atoms, and their bonds, concatenated.
 
-    Atom `i` of molecule `g` is row `atom_start[g] + i` of `atoms`. Its bonds are the columns
-    `bond_start[g]:bond_start[g + 1]` of `ends`, which count atoms from 0 in each molecule; every
-    bond is there in both directions, one after the other.
+    Atom `i` of molecule `g` is row `atom_start[g] + i` of `atoms`. The bonds of molecule `g` are
+    the columns `bond_start[g]:bond_start[g + 1]` of `ends`, which number the molecule's atoms from
+    0. Every bond is listed in both directions, one after the other.
     """
 
     atoms: Tensor  # [V, 9] uint8, categories of OGB's atom features
@@ -34,7 +34,7 @@ class MoleculeSet:
     label_names: tuple[str, ...]
     kind: str  # "classification" or "regression"
     split: dict[str, Tensor]  # "train", "valid", "test": positions of molecules, int64
-    source_rows: Tensor  # [G] int64, row of the source, the first row of data being 0
+    source_rows: Tensor  # [G] int64, row of the source; the first data row is 0
 
     def __post_init__(self) -> None:
         self._check_shapes()
@@ -49,17 +49,16 @@ class MoleculeSet:
 
     @property
     def num_atoms(self) -> Tensor:
-        """Atoms of each molecule, `[G]`."""
+        """The number of atoms of each molecule, `[G]`."""
         return self.atom_start.diff()
 
     @property
     def num_bonds(self) -> Tensor:
-        """Columns of `ends` that are each molecule's, `[G]`: twice its bonds."""
+        """The number of columns of `ends` of each molecule, `[G]`: twice its bonds."""
         return self.bond_start.diff()
 
     def select(self, positions: Tensor) -> MoleculeSet:
-        """Some of the molecules, in the order of `positions [G']` (int64). Each stays in its part
-        of the split."""
+        """The molecules at `positions [G']` (int64), in this order, with their split parts."""
         number = len(self)
         if bool(((positions < 0) | (positions >= number)).any()):
             raise IndexError(f"positions: expected 0 to {number - 1}, found {positions.tolist()}")
@@ -79,15 +78,15 @@ class MoleculeSet:
         )
 
     def one(self, position: int) -> MoleculeSet:
-        """The molecule at `position`, alone."""
+        """The molecule at `position`."""
         return self.select(torch.tensor([position]))
 
     def part(self, name: str) -> MoleculeSet:
-        """The molecules of one part of the split."""
+        """The molecules of one split part."""
         return self.select(self.split[name])
 
     def _where(self, part: str, positions: Tensor) -> Tensor:
-        """Which of `positions` are in a part, counted from 0."""
+        """The indices into `positions` of the molecules in a part."""
         return torch.isin(positions, self.split[part]).nonzero().squeeze(1)
 
     def _check_shapes(self) -> None:
@@ -114,11 +113,11 @@ class MoleculeSet:
         _check_categories("bonds", self.bonds, BOND_CATEGORIES)
         _check_offsets("atom_start", self.atom_start, self.atoms.shape[0])
         _check_offsets("bond_start", self.bond_start, self.bonds.shape[0])
-        for first in range(0, len(self), AT_ONCE):
-            self._check_ends(slice(first, first + AT_ONCE))
+        for first in range(0, len(self), CHECK_SIZE):
+            self._check_ends(slice(first, first + CHECK_SIZE))
         positions = torch.cat(list(self.split.values()))
         if positions.numel() and (positions.min() < 0 or positions.max() >= len(self)):
-            raise ValueError(f"split: a position is not within the {len(self)} molecules")
+            raise ValueError(f"split: a position is outside the {len(self)} molecules")
         if positions.unique().numel() != positions.numel():
             raise ValueError("split: a molecule is in two parts, or twice in one")
 
@@ -128,12 +127,12 @@ class MoleculeSet:
         limit = sizes.repeat_interleave(bonds)
         ends = self.ends[:, begin : begin + limit.shape[0]]
         if bool(((ends < 0) | (ends >= limit)).any()):
-            raise ValueError("ends: a bond leads to an atom that its molecule does not have")
+            raise ValueError("ends: a bond refers to an atom that its molecule does not have")
 
 
 def ranges(start: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows `start[p], ..., start[p + 1] - 1` for each `p` of `positions`, one range after the
-    other, and the offsets of the ranges in them.
+    """The concatenated ranges `start[p], ..., start[p + 1] - 1` for each `p` in `positions`, and
+    the offsets of the ranges.
 
     Example:
         >>> ranges(torch.tensor([0, 2, 5]), torch.tensor([1, 0]))
@@ -146,7 +145,7 @@ def ranges(start: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def offsets_of(sizes: Tensor) -> Tensor:
-    """Where ranges of these sizes begin, one after the other, and where the last ends: int64.
+    """The int64 offsets of consecutive ranges of these sizes, and the end of the last.
 
     Example:
         >>> offsets_of(torch.tensor([2, 3]))

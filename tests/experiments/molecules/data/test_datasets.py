@@ -5,20 +5,18 @@ import gzip
 
 import numpy as np
 import pytest
-import torch
 from molecule_files import SHARED, needs_shared_data, write_csv
 
 from equipool.experiments.molecules.data import (
-    KNOWN,
+    DATASETS,
     ColumnSplit,
     KeepUnsanitised,
     RandomSplit,
     ScaffoldSplit,
-    label_moments,
     load_molecules,
     load_problems,
 )
-from equipool.experiments.molecules.data.known import (
+from equipool.experiments.molecules.data.datasets import (
     QM9_LABELS,
     QM9_MOLECULENET_LABELS,
     TOX21_LABELS,
@@ -97,14 +95,14 @@ def test_qm9_has_twelve_properties(folder, file, smiles, labels):
 
 
 def test_splits_and_policies_are_those_that_the_documentation_says():
-    chosen = {name: known.forms[-1] for name, known in KNOWN.items() if name != "molpcba"}
+    chosen = {name: known.forms[-1] for name, known in DATASETS.items() if name != "molpcba"}
     assert {name: form.split for name, form in chosen.items()} == {
         "molhiv": ScaffoldSplit(),
         "toxcast": ScaffoldSplit(),
         "tox21": ScaffoldSplit(),
         "qm9": RandomSplit(),
     }
-    (table,) = (form for form in KNOWN["molhiv"].forms if str(form.path) == "molhiv.csv.gz")
+    (table,) = (form for form in DATASETS["molhiv"].forms if str(form.path) == "molhiv.csv.gz")
     assert table.split == ColumnSplit("split")
     assert table.unparsable == KeepUnsanitised()
 
@@ -115,13 +113,13 @@ def test_splits_and_policies_are_those_that_the_documentation_says():
     [("molhiv", 41_127, 1), ("toxcast", 8_576, 617), ("qm9", 130_831, 12)],
 )
 def test_the_real_tables_are_whole(name, rows, labels):
-    contents = KNOWN[name].find(SHARED).examine()
+    contents = DATASETS[name].find(SHARED).examine()
     assert (contents.num_rows, len(contents.label_names)) == (rows, labels)
 
 
 @needs_shared_data
 def test_the_real_labels_of_toxcast():
-    batches = list(KNOWN["toxcast"].find(SHARED)._batches())
+    batches = list(DATASETS["toxcast"].find(SHARED).batches())
     labels = np.concatenate([batch.labels for batch in batches])
     assert labels.shape == (8_576, 617)
     assert (~np.isnan(labels)).sum() == 1_533_660
@@ -141,16 +139,3 @@ def test_the_real_tox21():
     expected = np.array([[float(cell) if cell else np.nan for cell in row] for row in kept])
     np.testing.assert_array_equal(molecules.labels.numpy(), expected.astype(np.float32))
     assert [len(found) for found in molecules.split.values()] == [6_258, 782, 783]
-
-
-def test_moments_leave_out_what_is_missing():
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.randn(50, 3, generator=generator) * 2 + 500
-    labels[torch.rand(50, 3, generator=generator) < 0.4] = torch.nan
-    labels[:, 2] = torch.nan
-    mean, deviation = label_moments(labels)
-    expected = labels.double().numpy()[:, :2]
-    np.testing.assert_allclose(mean[:2], np.nanmean(expected, 0), rtol=1e-6)
-    np.testing.assert_allclose(deviation[:2], np.nanstd(expected, 0), rtol=1e-6)
-    assert (mean[2], deviation[2]) == (0, 1)
-    assert label_moments(torch.full((4, 1), 3.0))[1].item() == 1.0

@@ -9,7 +9,7 @@ import torch
 from molecule_files import BROKEN, ODD, SHARED, needs_shared_data, ogb
 
 from equipool.experiments.molecules.data import KeepUnsanitised, LeaveOut, molecules_from_smiles
-from equipool.experiments.molecules.data.smiles import NOT_SMILES
+from equipool.experiments.molecules.data.featurize import UNREADABLE
 
 
 def check_against_ogb(molecules, smiles):
@@ -76,7 +76,7 @@ def test_an_rdkit_that_cannot_be_asked_for_its_words(monkeypatch):
 
     monkeypatch.delattr(rdBase, "CaptureErrorLog", raising=False)
     _, (problem,) = molecules_from_smiles(["C1CC"])
-    assert problem.reason == NOT_SMILES
+    assert problem.reason == UNREADABLE
 
 
 def test_rdkit_says_nothing_itself(capfd):
@@ -98,7 +98,7 @@ def test_what_can_be_read_is_kept_unsanitised():
 def test_keeping_changes_nothing_but_the_check_of_valences():
     """A molecule that RDKit does accept has the same features when it is rescued."""
     smiles = [text for text in ODD if "[H]" not in text and "@" not in text and "/" not in text]
-    from equipool.experiments.molecules.data.features import graph_of
+    from equipool.experiments.molecules.data.featurize import graph_of
 
     for text in smiles:
         graph = ogb("utils.mol").smiles2graph(text)
@@ -130,7 +130,7 @@ def test_leaving_out_rescues_nothing():
 
 
 def test_a_molecule_that_is_too_large_is_listed(monkeypatch):
-    monkeypatch.setattr("equipool.experiments.molecules.data.making.MAX_ATOMS", 3)
+    monkeypatch.setattr("equipool.experiments.molecules.data.featurize.MAX_ATOMS", 3)
     molecules, (problem,) = molecules_from_smiles(["CCC", "CCCC"])
     assert molecules.source_rows.tolist() == [0]
     assert (problem.row, problem.kept) == (1, False)
@@ -138,7 +138,7 @@ def test_a_molecule_that_is_too_large_is_listed(monkeypatch):
 
 
 def test_a_bond_that_ogb_has_no_category_for_is_listed(monkeypatch):
-    from equipool.experiments.molecules.data.features import ogb_features
+    from equipool.experiments.molecules.data.featurize import ogb_features
 
     def refuse(bond):
         return ["SINGLE"].index(str(bond.GetBondType())), 0, 0

@@ -1,4 +1,4 @@
-"""Data sets that are known by name."""
+"""Public data sets, by name."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from equipool.experiments.molecules.data.csv_source import CsvSource
-from equipool.experiments.molecules.data.ogb_folder import OgbFolder
-from equipool.experiments.molecules.data.smiles import KeepUnsanitised
+from equipool.experiments.molecules.data.featurize import KeepUnsanitised
+from equipool.experiments.molecules.data.ogb_source import OgbFolder
 from equipool.experiments.molecules.data.sources import MoleculeSource
 from equipool.experiments.molecules.data.splits import ColumnSplit, RandomSplit, ScaffoldSplit
 
@@ -18,7 +18,7 @@ TOX21_LABELS = (
     "NR-AR", "NR-AR-LBD", "NR-AhR", "NR-Aromatase", "NR-ER", "NR-ER-LBD", "NR-PPAR-gamma",
     "SR-ARE", "SR-ATAD5", "SR-HSE", "SR-MMP", "SR-p53",
 )  # fmt: skip
-# The twelve that are customary; rotational constants are left out, as they are the geometry's.
+# The customary twelve. The rotational constants are left out: they describe the geometry.
 QM9_LABELS = (
     "Dipole_debye", "Polarizability_bohr3", "HOMO_au", "LUMO_au", "HOMO_LUMO_gap_au", "R2_bohr2",
     "ZPVE_au", "InternalEnergy_0K_au", "InternalEnergy_298K_au", "Enthalphy_298K_au",
@@ -30,21 +30,21 @@ QM9_MOLECULENET_LABELS = (
 
 
 @dataclass(frozen=True)
-class KnownSet:
-    """A data set, and the forms in which people have it."""
+class Dataset:
+    """A public data set, and the formats it is distributed in."""
 
     name: str
     about: str
-    forms: tuple[MoleculeSource, ...]  # paths are counted from the data folder
-    advice: str  # how to get it; {folder} is where to put it
+    forms: tuple[MoleculeSource, ...]  # paths are relative to the data folder
+    advice: str  # how to get it; {folder} is where it belongs
 
     def find(self, folder: Path) -> MoleculeSource | None:
-        """The first form that is in the folder, complete."""
+        """The first form that is complete in the folder."""
         here = [form.inside(folder) for form in self.forms]
         return next((form for form in here if not form.missing()), None)
 
-    def what_is_missing(self, folder: Path) -> str:
-        """What was looked for, what is incomplete, and how to get it."""
+    def describe_missing(self, folder: Path) -> str:
+        """What was not found, what is incomplete, and how to get it."""
         here = [form.inside(folder) for form in self.forms]
         looked = ", ".join(form.location.name for form in here)
         incomplete = [
@@ -55,22 +55,22 @@ class KnownSet:
         ]
         return " ".join(
             [
-                f"{self.about} is not there: looked in {folder} for {looked}.",
+                f"{self.about}: not found in {folder} (looked for {looked}).",
                 *incomplete,
                 self.advice.format(folder=folder),
-                "Or say where it is with --data-dir or EQUIPOOL_DATA.",
+                "Or set the data folder with --data-dir or EQUIPOOL_DATA.",
             ]
         )
 
 
 def _ogb_folders(name: str, packed: str) -> tuple[OgbFolder, ...]:
-    """The names that `ogb` has given the folder over time, that of its archive, and our own."""
+    """The folder names that `ogb` has used over time, its archive's, and our own."""
     return tuple(OgbFolder(path) for path in (f"ogbg_{name}", f"ogbg_{name}_pyg", packed, name))
 
 
 def _ogb_advice(name: str, packed: str) -> str:
     return (
-        f'Let ogb fetch it: python -c "from ogb.graphproppred import GraphPropPredDataset as D; '
+        f'Get it with ogb: python -c "from ogb.graphproppred import GraphPropPredDataset as D; '
         f"D('ogbg-{name}', root='{{folder}}')\"; or unpack {OGB}/{packed}.zip there."
     )
 
@@ -79,7 +79,8 @@ def _moleculenet_advice(file: str) -> str:
     return f"Put MoleculeNet's {MOLECULENET}/{file} there."
 
 
-# Hypervalent metals that RDKit has come to refuse stay, so that OGB's order and split hold.
+# Newer RDKit versions reject some hypervalent metals. They are kept, to preserve OGB's order and
+# split.
 _HIV = CsvSource(
     "molhiv.csv.gz",
     labels=("HIV_active",),
@@ -91,10 +92,10 @@ _TOXCAST = CsvSource("toxcast.csv.gz", kind="classification")
 _TOX21 = CsvSource("tox21.csv.gz", labels=TOX21_LABELS, kind="classification")
 _QM9 = CsvSource("qm9.csv.gz", "SMILES", QM9_LABELS, RandomSplit(), "regression")
 
-KNOWN = {
-    known.name: known
-    for known in (
-        KnownSet(
+DATASETS = {
+    dataset.name: dataset
+    for dataset in (
+        Dataset(
             "molhiv",
             "ogbg-molhiv, 41,127 molecules and whether they inhibit HIV",
             (
@@ -105,13 +106,13 @@ KNOWN = {
             ),
             _ogb_advice("molhiv", "hiv"),
         ),
-        KnownSet(
+        Dataset(
             "molpcba",
             "ogbg-molpcba, 437,929 molecules in 128 assays",
             _ogb_folders("molpcba", "pcba"),
             _ogb_advice("molpcba", "pcba"),
         ),
-        KnownSet(
+        Dataset(
             "toxcast",
             "ToxCast, 8,576 molecules in 617 assays",
             (
@@ -121,13 +122,13 @@ KNOWN = {
             ),
             _moleculenet_advice("toxcast_data.csv.gz"),
         ),
-        KnownSet(
+        Dataset(
             "tox21",
             "Tox21, 7,831 molecules in 12 assays",
             (_TOX21, replace(_TOX21, path="tox21.csv")),
             _moleculenet_advice("tox21.csv.gz"),
         ),
-        KnownSet(
+        Dataset(
             "qm9",
             "QM9, 130,831 molecules and 12 of their properties",
             (_QM9, replace(_QM9, path="qm9.csv", smiles="smiles", labels=QM9_MOLECULENET_LABELS)),
@@ -137,9 +138,9 @@ KNOWN = {
 }
 
 
-def known_set(name: str) -> KnownSet:
-    """The data set of this name; `ogbg-` before it does no harm."""
+def dataset_named(name: str) -> Dataset:
+    """The data set of this name, with or without OGB's prefix `ogbg-`."""
     short = name.removeprefix("ogbg-")
-    if short not in KNOWN:
-        raise ValueError(f"unknown data set {name!r}: expected one of {', '.join(KNOWN)}")
-    return KNOWN[short]
+    if short not in DATASETS:
+        raise ValueError(f"unknown data set {name!r}: expected one of {', '.join(DATASETS)}")
+    return DATASETS[short]

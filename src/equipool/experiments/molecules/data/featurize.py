@@ -1,0 +1,285 @@
+"""From SMILES to OGB's features of atoms and bonds."""
+
+from __future__ import annotations
+
+import importlib.util
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from equipool import extras
+from equipool.experiments.molecules.data.molecule_set import (
+    ATOM_CATEGORIES,
+    BOND_CATEGORIES,
+    PARTS,
+    MoleculeSet,
+    offsets_of,
+)
+from equipool.experiments.molecules.data.splits import RandomSplit, Split
+
+FEATURES_VERSION = 1  # increase when features change: caches of another version are rebuilt
+MAX_ATOMS = 2**15 - 1  # atom indices are int16
+REQUIRED = ("ogb", "rdkit")
+UNREADABLE = "RDKit cannot parse it as SMILES"
+CONTAINS_SPACE = "contains white space; RDKit would ignore what follows it"
+
+Array = npt.NDArray[Any]
+Graph = tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8], npt.NDArray[np.int16]]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A molecule that RDKit rejects."""
+
+    row: int  # of the source; the first data row is 0
+    smiles: str
+    reason: str
+    kept: bool  # True if the molecule is in the set nevertheless
+
+
+class Unparsable(ABC):
+    """What to do with a molecule that RDKit rejects. It is listed as a `Problem` either way."""
+
+    @abstractmethod
+    def rescue(self, smiles: str) -> Any | None:
+        """An RDKit molecule to use instead, or None to leave it out."""
+
+
+@dataclass(frozen=True)
+class LeaveOut(Unparsable):
+    """Leave the molecule out."""
+
+    def rescue(self, smiles: str) -> Any | None:
+        return None
+
+
+@dataclass(frozen=True)
+class KeepUnsanitised(Unparsable):
+    """Keep the molecule, whatever its valences, if its SMILES can be parsed at all."""
+
+    def rescue(self, smiles: str) -> Any | None:
+        from rdkit import Chem
+
+        if len(smiles.split()) > 1:
+            return None
+        molecule: Any = Chem.MolFromSmiles(smiles, sanitize=False)
+        if molecule is None or not molecule.GetNumAtoms():
+            return None
+        molecule.UpdatePropertyCache(strict=False)
+        all_but_valences = Chem.SANITIZE_ALL ^ Chem.SANITIZE_PROPERTIES
+        Chem.SanitizeMol(molecule, all_but_valences, catchErrors=True)
+        return molecule
+
+
+@dataclass(frozen=True, eq=False)
+class SmilesRows:
+    """Some rows of a table."""
+
+    rows: list[int]
+    smiles: list[str]
+    split_cells: list[str]  # of the split's column; "" if the split reads none
+    labels: Array  # [n, L] float32
+
+
+@dataclass(frozen=True, eq=False)
+class Chunk:
+    """$g$ featurized molecules from consecutive rows of a source."""
+
+    num_atoms: Array  # [g] int32
+    num_bonds: Array  # [g] int32, each bond counted in both directions
+    atoms: Array  # [v, 9] uint8
+    bonds: Array  # [e, 3] uint8
+    ends: Array  # [2, e] int16
+    labels: Array  # [g, L] float32, NaN where missing
+    source_rows: Array  # [g] int64
+    groups: tuple[str, ...]  # [g] the group that the split assigns by
+    problems: tuple[Problem, ...]
+    num_rows: int  # rows read, including molecules left out
+
+    def __post_init__(self) -> None:
+        sizes = {len(self.num_atoms), len(self.num_bonds), len(self.labels), len(self.groups)}
+        assert sizes == {len(self.source_rows)}
+        assert self.num_atoms.sum(dtype=np.int64) == len(self.atoms)
+        assert self.num_bonds.sum(dtype=np.int64) == len(self.bonds) == self.ends.shape[1]
+
+
+def featurize(batch: SmilesRows, split: Split, unparsable: Unparsable) -> Chunk:
+    """The molecules of some rows, and the problems with them."""
+    from rdkit import rdBase
+
+    problems, kept, groups, graphs = [], [], [], []
+    with rdBase.BlockLogs():
+        for at, smiles in enumerate(batch.smiles):
+            molecule, reason = parse_smiles(smiles)
+            if molecule is None:
+                molecule = unparsable.rescue(smiles)
+            graph, unsupported = _supported_graph(molecule)
+            if reason or unsupported:
+                kept_anyway = graph is not None
+                problems.append(Problem(batch.rows[at], smiles, reason or unsupported, kept_anyway))
+            if graph is not None:
+                kept.append(at)
+                graphs.append(graph)
+                groups.append(split.group(molecule, smiles, batch.split_cells[at]))
+    atoms, bonds, ends = _concatenate(graphs)
+    return Chunk(
+        num_atoms=np.array([len(graph[0]) for graph in graphs], np.int32),
+        num_bonds=np.array([len(graph[1]) for graph in graphs], np.int32),
+        atoms=atoms,
+        bonds=bonds,
+        ends=ends,
+        labels=batch.labels[kept],
+        source_rows=np.array(batch.rows, np.int64)[kept],
+        groups=tuple(groups),
+        problems=tuple(problems),
+        num_rows=len(batch.rows),
+    )
+
+
+def molecules_from_smiles(
+    smiles: Sequence[str], unparsable: Unparsable | None = None
+) -> tuple[MoleculeSet, tuple[Problem, ...]]:
+    """Unlabelled molecules for prediction, and those that RDKit rejects.
+
+    `source_rows` gives the position of each molecule in `smiles`. All split parts are empty.
+
+    Args:
+        smiles: one string per molecule.
+        unparsable: what to do with molecules that RDKit rejects (default: leave them out).
+    """
+    check_extras()
+    stripped = [text.strip() for text in smiles]
+    no_labels = np.empty((len(stripped), 0), np.float32)
+    batch = SmilesRows(list(range(len(stripped))), stripped, [""] * len(stripped), no_labels)
+    chunk = featurize(batch, RandomSplit(), unparsable or LeaveOut())
+    molecules = MoleculeSet(
+        atoms=torch.from_numpy(chunk.atoms),
+        bonds=torch.from_numpy(chunk.bonds),
+        ends=torch.from_numpy(chunk.ends),
+        atom_start=offsets_of(torch.from_numpy(chunk.num_atoms)),
+        bond_start=offsets_of(torch.from_numpy(chunk.num_bonds)),
+        labels=torch.from_numpy(chunk.labels),
+        label_names=(),
+        kind="classification",
+        split={part: torch.empty(0, dtype=torch.int64) for part in PARTS},
+        source_rows=torch.from_numpy(chunk.source_rows),
+    )
+    return molecules, chunk.problems
+
+
+def parse_smiles(smiles: str) -> tuple[Any | None, str]:
+    """The RDKit molecule and "", or None and the reason."""
+    from rdkit import Chem
+
+    if not smiles:
+        return None, "empty"
+    if len(smiles.split()) > 1:
+        return None, CONTAINS_SPACE
+    molecule: Any = Chem.MolFromSmiles(smiles)
+    if molecule is None:
+        return None, _rejection_reason(smiles)
+    return (molecule, "") if molecule.GetNumAtoms() else (None, "no atoms")
+
+
+def graph_of(molecule: Any) -> Graph:
+    """Atoms `[V, 9]`, bonds `[E, 3]` and their ends `[2, E]` of an RDKit molecule.
+
+    They equal those of `ogb.utils.mol.smiles2graph`: both directions of a bond are adjacent.
+    """
+    ogb = ogb_features()
+    atoms = [ogb.atom_to_feature_vector(atom) for atom in molecule.GetAtoms()]
+    bonds, ends = [], []
+    for bond in molecule.GetBonds():
+        bonds += [ogb.bond_to_feature_vector(bond)] * 2
+        first, second = bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()
+        ends += [(first, second), (second, first)]
+    return (
+        np.array(atoms, np.uint8).reshape(-1, len(ATOM_CATEGORIES)),
+        np.array(bonds, np.uint8).reshape(-1, len(BOND_CATEGORIES)),
+        np.array(ends, np.int16).reshape(-1, 2).T,
+    )
+
+
+@cache
+def ogb_features() -> ModuleType:
+    """`ogb.utils.features`, loaded from its file: `import ogb` would contact the network."""
+    package = importlib.util.find_spec("ogb")
+    if package is None or not package.submodule_search_locations:
+        raise ModuleNotFoundError("No module named 'ogb'", name="ogb")
+    file = Path(package.submodule_search_locations[0], "utils", "features.py")
+    spec = importlib.util.spec_from_file_location("ogb_utils_features", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def check_extras() -> None:
+    """Raise `ImportError` naming what to install. Prepared molecules are read without it."""
+    extras.check_extras("preparing molecules", {"molecules": REQUIRED})
+
+
+def installed_versions() -> dict[str, str]:
+    """The installed versions of the required packages."""
+    versions = {}
+    for module in REQUIRED:
+        with suppress(PackageNotFoundError):
+            versions[module] = version(module)
+    return versions
+
+
+def _rejection_reason(smiles: str) -> str:
+    from rdkit import Chem
+
+    raw: Any = Chem.MolFromSmiles(smiles, sanitize=False)
+    if raw is None:
+        return _syntax_error(smiles)
+    problems = [problem.Message() for problem in Chem.DetectChemistryProblems(raw)]
+    return "; ".join(problems) or UNREADABLE
+
+
+def _syntax_error(smiles: str) -> str:
+    """The first line of RDKit's error message."""
+    from rdkit import Chem, rdBase
+
+    capture = getattr(rdBase, "CaptureErrorLog", None)  # since 2026.3
+    if capture is None:
+        return UNREADABLE
+    with capture() as log:
+        Chem.MolFromSmiles(smiles)
+    first = str(log.messages).split("\n", 1)[0]
+    _, _, message = first.partition("SMILES Parse Error: ")
+    return message or UNREADABLE
+
+
+def _supported_graph(molecule: Any | None) -> tuple[Graph | None, str]:
+    """The graph of an RDKit molecule and "", or None and the reason."""
+    if molecule is None:
+        return None, ""
+    if molecule.GetNumAtoms() > MAX_ATOMS:
+        return None, f"{molecule.GetNumAtoms():,} atoms, more than {MAX_ATOMS:,}"
+    try:
+        return graph_of(molecule), ""
+    except ValueError as error:  # a stereo bond for which OGB has no category
+        return None, f"OGB has no features for it: {error}"
+
+
+def _concatenate(graphs: Sequence[Graph]) -> Graph:
+    empty = (
+        np.empty((0, len(ATOM_CATEGORIES)), np.uint8),
+        np.empty((0, len(BOND_CATEGORIES)), np.uint8),
+        np.empty((2, 0), np.int16),
+    )
+    atoms, bonds, ends = zip(empty, *graphs, strict=True)
+    return np.concatenate(atoms), np.concatenate(bonds), np.concatenate(ends, axis=1)
