@@ -122,7 +122,45 @@ def chosen_config(task: Task, config: TrainingConfig) -> dict[str, Any]:
     given: Any = task
     if not hasattr(given, "__dataclass_fields__"):
         raise TypeError(f"task is a {type(task).__name__}, expected a dataclass: see Task")
-    return _as_json({"task": task.name, "fields": asdict(given), "training": asdict(config)})
+    fields = flatten(asdict(given))
+    return _as_json({"task": task.name, "fields": fields, "training": asdict(config)})
+
+
+def flatten(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields whose value is a mapping with a `name` as a field for each entry.
+
+    Example:
+        >>> flatten({"solver": {"name": "newton", "damping": 0.1}, "seed": 0})
+        {'solver': 'newton', 'solver.damping': 0.1, 'seed': 0}
+    """
+    flat: dict[str, Any] = {}
+    for field, value in fields.items():
+        if isinstance(value, Mapping):
+            entries = flatten(value)
+            flat[field] = entries.pop("name")
+            flat |= {f"{field}.{entry}": inner for entry, inner in entries.items()}
+        else:
+            flat[field] = value
+    return flat
+
+
+def nest(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse of `flatten`.
+
+    Example:
+        >>> nest({"solver": "newton", "solver.damping": 0.1, "seed": 0})
+        {'solver': {'name': 'newton', 'damping': 0.1}, 'seed': 0}
+    """
+    nested = {field: value for field, value in fields.items() if "." not in field}
+    for field in nested:
+        entries = {
+            name.removeprefix(f"{field}."): value
+            for name, value in fields.items()
+            if name.startswith(f"{field}.")
+        }
+        if entries:
+            nested[field] = {"name": nested[field], **nest(entries)}
+    return nested
 
 
 def _as_json(content: dict[str, Any]) -> dict[str, Any]:
@@ -137,7 +175,7 @@ def differences(saved: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]
         >>> differences({"task": "a", "training": {"steps": 1}}, {"task": "a", "training": {}})
         ['training.steps: 1 in the run, missing here']
     """
-    before, now = _flat(saved), _flat(given)
+    before, now = _flat(_upgraded(saved)), _flat(given)
     defaults = _flat(_defaults(saved.get("task")))
     before = {name: defaults[name] for name in now.keys() & defaults.keys()} | before
     return [
@@ -159,8 +197,21 @@ def differences_of_data(saved: Mapping[str, Any], task: Task) -> list[str]:
 
 def with_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
     """A run's config with the fields that are newer than the run, at their defaults."""
+    config = _upgraded(config)
     defaults = _defaults(config.get("task"))
     return {**config, **{part: values | config[part] for part, values in defaults.items()}}
+
+
+def _upgraded(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A run's config with its task's fields under today's names, complete."""
+    kind = known_tasks().get(config.get("task", ""))
+    if kind is None or not isinstance(config.get("fields"), Mapping):
+        return config
+    try:
+        fields = flatten(asdict(_make_task(kind, config["fields"])))  # type: ignore[call-overload]
+    except (TypeError, ValueError):
+        return config  # of another version of the task: compared as it is
+    return {**config, "fields": _as_json(fields)}
 
 
 def _defaults(task: str | None) -> dict[str, Any]:
@@ -210,8 +261,11 @@ def task_from_config(config: Mapping[str, Any]) -> Task:
             f"the run's task is {config['task']!r}, expected one of {sorted(tasks)}: "
             "import the module that defines it"
         )
-    given = {name: _tuples(value) for name, value in config["fields"].items()}
-    return tasks[config["task"]](**given)
+    return _make_task(tasks[config["task"]], config["fields"])
+
+
+def _make_task(kind: type[Task], fields: Mapping[str, Any]) -> Task:
+    return kind(**{name: _tuples(value) for name, value in kind.upgrade(nest(fields)).items()})
 
 
 def training_from_config(config: Mapping[str, Any]) -> TrainingConfig:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -92,11 +91,14 @@ class Task(ABC):
     lower_is_better: ClassVar[bool] = True
     #: Further keys that a report tells of.
     reported: ClassVar[tuple[str, ...]] = ()
-    #: Training settings that the command starts from where neither a preset nor a flag says more.
-    training_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
     batch_size: int
     seed: int
+
+    @classmethod
+    def upgrade(cls, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields of an older run under today's names. Override it when a field is renamed."""
+        return dict(fields)
 
     @abstractmethod
     def network(self) -> nn.Module:

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 import molecule_table
 from equipool.cli import make_app
-from equipool.cli.presets import PRESETS
 from equipool.experiments.data_folder import using_data_folder
+from equipool.experiments.presets import MOLECULES
 from equipool.experiments.registry import MoleculeTask
 from equipool.training import TrainingConfig, read_record
 
@@ -241,9 +241,8 @@ def test_data_that_is_not_there_is_said(equipool, tmp_path):
 
 def test_presets_are_settings_of_the_task():
     for name, expected in (("quick", MoleculeTask.quick()), ("paper", MoleculeTask.paper())):
-        preset = PRESETS["molecules"][name]
-        fields = {key: tuple(v) if isinstance(v, list) else v for key, v in preset.fields.items()}
-        assert MoleculeTask(**fields) == expected
+        preset = MOLECULES.presets[name]
+        assert getattr(MoleculeTask, preset.recipe)() == expected
         assert TrainingConfig(**preset.training).aux_weight == 0  # the task has weights of its own
         for axis, values in preset.axes.items():
             for value in values:

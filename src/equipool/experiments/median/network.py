@@ -71,8 +71,8 @@ def equilibrium_network(layer: EquilibriumAggregation, head_width: int = 128) ->
         head_width: of the network behind.
 
     Example:
-        >>> from equipool.experiments.equilibrium import equilibrium_layer
-        >>> layer = equilibrium_layer(1, 8, (256, 256, 1), num_steps=5)
+        >>> from equipool.experiments.inner_loop import InnerLoop
+        >>> layer = InnerLoop().equilibrium_layer(1, 8, (256, 256, 1), steps=5)
         >>> equilibrium_network(layer)(torch.rand(5, 100)).shape
         torch.Size([5])
     """

@@ -13,6 +13,7 @@ from equipool.baselines import AGGREGATIONS, aggregation_from_name
 from equipool.experiments.inner_loop import InnerLoop
 from equipool.experiments.median.data import DISTRIBUTIONS, medians, sample_kinds
 from equipool.experiments.median.network import equilibrium_network, pooling_network
+from equipool.experiments.parts import StepsSetting
 from equipool.experiments.streams import generator_for
 from equipool.training.task import Batch, Loss, Shard, Task
 
@@ -60,14 +61,13 @@ class MedianTask(InnerLoop, Task):
     width: int = 256
     head_width: int = 128
     potential_output: int = 1
-    inner_steps: int = 5
+    inner_steps: StepsSetting = 5
     evaluation_sets: int = 80_000
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in POSITIVE:
             self.expect(name, getattr(self, name) >= 1, "1 or more")
-        self.expect("inner_steps", self.inner_steps >= 0, "0 or more")
         known = list(AGGREGATIONS)
         self.expect("aggregation", self.aggregation in known, f"one of {known}")
 
@@ -92,9 +92,8 @@ class MedianTask(InnerLoop, Task):
             set_size=32,
             width=64,
             potential_output=8,
-            inner_learning_rate=0.1,
-            inner_momentum=0.5,
-            start_value=1.0,
+            solver={"name": "restrained-nesterov", "learning_rate": 0.1, "momentum": 0.5},
+            start={"name": "learned", "value": 1.0},
             evaluation_sets=8000,
         )
 

@@ -73,7 +73,7 @@ def test_an_error_in_a_process_is_told(two_workers):
 
 def test_commands_tell_a_worker_s_failure_without_a_traceback(capsys):
     typer = pytest.importorskip("typer")
-    from equipool.cli.errors import plain_errors
+    from equipool.cli.console import plain_errors
 
     with pytest.raises(typer.Exit), plain_errors():
         raise WorkerError("ended")
