@@ -3,6 +3,7 @@
 import pytest
 from rich.console import Console
 
+from equipool.cli import console
 from equipool.report import Summary
 
 SUMMARY = Summary(

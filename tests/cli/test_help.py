@@ -72,18 +72,17 @@ def test_flags_are_grouped_with_their_types_and_defaults(shown, call):
     text = shown(*call)
     headings = [line[:-1] for line in text.splitlines() if re.match(r"[A-Z][\w ]+:$", line)]
     assert headings == ["Task", "Equilibrium layer", "Training", "Run", "Options"]
+    entries = dict(
+        re.findall(r"^  (--\S+(?: \S+)?)\s+((?:.*\n(?!  -|\n|\Z))*.*)", text, re.MULTILINE)
+    )
+    shown_flags = [flag for flag in flags_of(call[1]) if not flag.hidden]
+    assert len(shown_flags) > 50
+    for flag in shown_flags:
+        entry = " ".join(entries[f"{flag.option} {flag.reader.metavar}"].split())
+        assert len(entry) > 5
+        assert flag.default is None or entry.endswith(f"[default: {flag.default}]")
+    assert "--seed INT" in entries
     folded = " ".join(text.split())
-    for flag in flags_of(call[1]):
-        if flag.hidden:
-            continue
-        assert f" {flag.option} {flag.reader.metavar} " in folded
-        if flag.default is not None:
-            entry = re.search(
-                rf"{re.escape(flag.option)} {re.escape(flag.reader.metavar)} (.*?) (--\S|\w+:)",
-                folded,
-            )
-            assert f"[default: {flag.default}]" in entry[0]
-    assert " --seed INT " in folded
     for name, preset in EXPERIMENTS[call[1]].presets.items():
         assert f"{name} {preset.about}" in folded
 

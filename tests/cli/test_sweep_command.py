@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 from equipool import training
 from equipool.cli import sweep
+from equipool.cli.console import report_line
 from equipool.cli.sweep import Planned
 from equipool.experiments.presets import MEDIAN, Preset
 from equipool.experiments.registry import MedianTask
@@ -34,7 +35,7 @@ def test_every_combination_is_trained_once(equipool, tiny, tmp_path):
     done = equipool("sweep", "median", tiny | AXES, "--out", tmp_path)
     assert done.exit_code == 0, done.output
     assert "4 runs" in done.output
-    assert "0 done, 0 to go on with, 4 to start" in done.output
+    assert "0 finished, 0 to resume, 4 to start" in done.output
     names = {f"{a}-embedding-4-seed-{s}" for a in ("sum", "max") for s in (0, 1)}
     assert {path.name for path in tmp_path.iterdir()} == names
     for name in names:
@@ -46,7 +47,7 @@ def test_every_combination_is_trained_once(equipool, tiny, tmp_path):
     flags = tiny | AXES | {"--seed": "0,1,2", "--aggregation": "max,sum"}
     again = equipool("sweep", "median", flags, "--out", tmp_path)
     assert again.exit_code == 0
-    assert "4 done, 0 to go on with, 2 to start" in again.output
+    assert "4 finished, 0 to resume, 2 to start" in again.output
     assert "[1/2] max-embedding-4-seed-2" in again.output
     after = events(tmp_path)
     assert {name: after[name] for name in before} == before
@@ -64,11 +65,11 @@ def test_a_sweep_that_was_stopped_goes_on(equipool, tiny, tmp_path, stop_at):
     assert (
         "interrupted at step 8 of 20" in stopped.output
     )  # each run asks after 19 steps and at its end
-    assert "1 of 4 runs are done. To resume: equipool sweep median" in stopped.output
+    assert "1 of 4 runs are finished. To resume: equipool sweep median" in stopped.output
     told = stopped.output.splitlines()[-1].partition("To resume: equipool ")[2]
     done = equipool(*shlex.split(told))
     assert done.exit_code == 0, done.output
-    assert "1 done, 1 to go on with, 2 to start" in done.output
+    assert "1 finished, 1 to resume, 2 to start" in done.output
     happened = events(tmp_path)
     assert happened["sum-embedding-4-seed-0"] == ["start", "finish"]
     assert happened["sum-embedding-4-seed-1"] == ["start", "resume", "finish"]
@@ -92,7 +93,7 @@ def test_a_limit_of_time_holds_for_all_runs(equipool, tiny, tmp_path):
     flags = tiny | AXES | {"--out": tmp_path, "--max-seconds": "1e-6"}
     done = equipool("sweep", "median", flags)
     assert done.exit_code == 3
-    assert "No further run is begun: time is up. To resume: equipool sweep" in done.output
+    assert "Stopping before the next run: time is up. To resume: equipool sweep" in done.output
     assert not list(tmp_path.iterdir())
 
 
@@ -113,7 +114,7 @@ def test_a_signal_in_the_last_evaluation_of_a_run_ends_the_sweep(
     done = equipool("sweep", "median", tiny | AXES, "--out", tmp_path)
     assert done.exit_code == 3
     assert signal.getsignal(number) == handler
-    assert "1 of 4 runs are done. To resume: equipool sweep median" in done.output
+    assert "1 of 4 runs are finished. To resume: equipool sweep median" in done.output
     assert list(events(tmp_path).values()) == [["start", "finish"]]
 
 

@@ -1,10 +1,14 @@
 import json
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from equipool import extras
-from equipool.training import read_log, read_record
+from equipool.experiments.registry import MedianTask
+from equipool.training import Loss, read_log, read_record
 from equipool.training.checkpoint import Checkpoints
 from equipool.training.config import differences
 
@@ -211,3 +215,139 @@ def test_what_cannot_be_evaluated_is_refused(equipool, tmp_path, arguments, mess
     assert done.exit_code == 1
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+PARTS = {
+    "--solver": "newton",
+    "--solver.damping": "0.1",
+    "--inner-steps": "to-tolerance",
+    "--inner-steps.max-steps": "3",
+    "--differentiation": "implicit",
+    "--differentiation.linear-solver": "cholesky",
+    "--start": "learned",
+    "--start.value": "0.5",
+}
+
+
+def test_parts_are_saved_resumed_evaluated_and_reported(equipool, tiny, tmp_path, stop_at):
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert equipool("train", "median", tiny | PARTS, "--out", whole).exit_code == 0
+    stop_at(7)
+    assert equipool("train", "median", tiny | PARTS, "--out", broken).exit_code == 3
+    done = equipool("train", "median", "--out", broken, "--resume", "--device", "cpu")
+    assert done.exit_code == 0, done.output
+    assert numbers(broken) == numbers(whole)
+    fields = json.loads((broken / "config.json").read_text())["fields"]
+    for option, value in PARTS.items():
+        assert str(fields[option[2:].replace("-", "_")]) in (value, value.replace("-", "_"))
+    other = equipool("train", "median", "--out", broken, "--resume", "--solver.damping", 0.2)
+    assert other.exit_code == 1
+    assert "task.solver.damping: 0.1 in the run, 0.2 here" in other.stderr
+    assert equipool("evaluate", broken, "--device", "cpu").exit_code == 0
+    third = tmp_path / "third"
+    assert (
+        equipool(
+            "train", "median", tiny | PARTS | {"--solver.damping": "0.2"}, "--out", third
+        ).exit_code
+        == 0
+    )
+    shown = equipool("report", whole, third, "--out", tmp_path / "page.html")
+    assert shown.exit_code == 0, shown.output
+    assert "solver.damping" in (tmp_path / "page.html").read_text()
+
+
+def test_a_run_of_an_older_version_is_resumed_and_evaluated(equipool, tiny, tmp_path, stop_at):
+    """Its config has a field for each of the solver's numbers."""
+    flags = tiny | {"--solver.momentum": "0.5", "--start": "learned", "--start.value": "1"}
+    whole, old = tmp_path / "whole", tmp_path / "old"
+    assert equipool("train", "median", flags, "--out", whole).exit_code == 0
+    stop_at(7)
+    assert equipool("train", "median", flags, "--out", old).exit_code == 3
+    config = json.loads((old / "config.json").read_text())
+    parts = ("solver", "start", "differentiation", "bias_std")
+    kept = {n: v for n, v in config["fields"].items() if n.partition(".")[0] not in parts}
+    config["fields"] = kept | {"inner_learning_rate": 0.125, "inner_momentum": 0.5,
+                               "inner_max_step": None, "inner_curvature_safe": False,
+                               "start_value": 1.0}  # fmt: skip
+    (old / "config.json").write_text(json.dumps(config))
+    done = equipool("train", "median", "--out", old, "--resume", "--device", "cpu")
+    assert done.exit_code == 0, done.output
+    assert numbers(old) == numbers(whole)
+    assert equipool("evaluate", old, "--device", "cpu").exit_code == 0
+    again = equipool("sweep", "median", flags, "--out", tmp_path)
+    assert again.exit_code == 0, again.output
+    assert "1 runs in" in again.output
+    assert "1 finished" in again.output
+    assert equipool("report", old, whole, "--out", tmp_path / "page.html").exit_code == 0
+
+
+@pytest.mark.parametrize("place", ["file/record.json", "folder", "locked/record.json"])
+def test_a_record_that_cannot_be_written_is_noticed_before_training(
+    equipool, tiny, tmp_path, monkeypatch, place
+):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "locked").mkdir()
+    touch = Path.touch
+
+    def refuse(self, *arguments, **options):  # root may write everywhere
+        if self.parent.name == "locked":
+            raise PermissionError(13, "Permission denied")
+        touch(self, *arguments, **options)
+
+    monkeypatch.setattr(Path, "touch", refuse)
+    out = tmp_path / "run"
+    done = equipool("train", "median", tiny, "--out", out, "--record", tmp_path / place)
+    assert done.exit_code == 1
+    assert "Error: --record is" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not out.exists()
+    assert not list((tmp_path / "locked").iterdir())
+
+
+def test_a_run_that_learned_nothing_fails(equipool, tiny, tmp_path, monkeypatch):
+    loss = MedianTask.loss
+
+    def not_a_number(self, network, batch):
+        found = loss(self, network, batch)
+        return Loss(found.value * float("nan"), found.metrics)
+
+    monkeypatch.setattr(MedianTask, "loss", not_a_number)
+    done = equipool("train", "median", tiny, "--out", tmp_path / "run")
+    assert done.exit_code == 1
+    assert "the run failed" in done.stderr
+
+
+def test_a_finished_run_shows_how_to_train_longer(equipool, tiny, tmp_path):
+    done = equipool("train", "median", tiny, "--out", tmp_path / "run")
+    how = f"equipool train median --out {tmp_path / 'run'} --resume --steps 40"
+    assert f"To train longer: {how}" in done.output
+
+
+def test_the_module_runs_as_a_program():
+    command = [sys.executable, "-m", "equipool", "train", "median", "--sed", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("Error: No such option: --sed")
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("words", [("trian",), ("train", "median", "--steps"), ("evaluate",),
+                                   ("evaluate", "run", "--wich", "last")])  # fmt: skip
+def test_wrong_words_are_an_error_of_one_line(equipool, words):
+    done = equipool(*words)
+    assert done.exit_code == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert "Traceback" not in done.output
+
+
+def test_a_damaged_best_checkpoint_suggests_the_last(equipool, tiny, tmp_path):
+    out = tmp_path / "run"
+    assert equipool("train", "median", tiny, "--out", out).exit_code == 0
+    step = json.loads((out / "best.json").read_text())["step"]
+    (folder,) = (out / "checkpoints").glob(f"*{step:08d}*")
+    for file in folder.glob("*.safetensors"):
+        file.write_bytes(b"damaged")
+    done = equipool("evaluate", out, "--device", "cpu")
+    assert done.exit_code == 1
+    assert "--which last" in done.stderr

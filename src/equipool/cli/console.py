@@ -74,6 +74,19 @@ def plain_errors(status: int = 1) -> Iterator[None]:
         fail(str(error) or type(error).__name__, status)
 
 
+@contextmanager
+def suggesting_last(which: str) -> Iterator[None]:
+    """If the best checkpoint is damaged, the message suggests the last one."""
+    from equipool.training import BrokenCheckpointError
+
+    try:
+        yield
+    except BrokenCheckpointError as error:
+        if which == "last" or "--which last" in str(error):
+            raise
+        raise BrokenCheckpointError(f"{error}; try --which last") from error
+
+
 def check_which(which: str) -> None:
     """Refuse anything but the two checkpoints."""
     if which not in WHICH:

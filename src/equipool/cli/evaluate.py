@@ -16,6 +16,7 @@ from equipool.cli.console import (
     make_console,
     plain_errors,
     report_line,
+    suggesting_last,
 )
 from equipool.cli.groups import single_command
 
@@ -45,7 +46,7 @@ def evaluate(
 
         check_extras()
         place = device_from_name(device)
-        with using_data_folder(data_dir):
+        with using_data_folder(data_dir), suggesting_last(which):
             task = RunFolder(run).read_config()["task"]
             _store_metrics(run, which, task, training.evaluate(run, which, device=place))
             _store_examination(run, which, training.examine(run, which, device=place))

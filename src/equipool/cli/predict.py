@@ -24,6 +24,7 @@ from equipool.cli.console import (
     device_from_name,
     fail,
     plain_errors,
+    suggesting_last,
 )
 from equipool.cli.groups import single_command
 
@@ -110,7 +111,9 @@ def _load(run: Path, which: str, device: str | None) -> tuple[MoleculePredictor,
     config = RunFolder(run).read_config()
     if config["task"] != "molecules":
         raise ValueError(f"predict needs a molecules run; {run} is a {config['task']} run")
-    return load_predictor(run, which, device=device), config["fields"].get("smiles") or SMILES
+    with suggesting_last(which):
+        predictor = load_predictor(run, which, device=device)
+    return predictor, config["fields"].get("smiles") or SMILES
 
 
 def _given(smiles: Sequence[str] | None) -> list[Query]:
