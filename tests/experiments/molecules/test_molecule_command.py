@@ -108,7 +108,7 @@ def test_a_table_and_a_data_set_are_not_both_taken(equipool, table, tmp_path, co
     given = flags(table) | {"--dataset": "tox21", "--out": tmp_path / "run"}
     done = equipool(command, "molecules", given)
     assert done.exit_code == 2
-    assert "--csv and --dataset are both given, expected one of them" in done.output
+    assert "give either --csv or --dataset, not both" in done.output
     assert not (tmp_path / "run").exists()
 
 
@@ -118,7 +118,7 @@ def test_a_run_on_a_table_does_not_go_on_with_a_data_set(equipool, table, tmp_pa
     assert equipool("train", "molecules", given).exit_code == 3
     done = equipool("train", "molecules", "--out", out, "--resume", "--dataset", "tox21")
     assert done.exit_code == 2
-    assert f"--dataset is given, but the run is of --csv {table}" in done.output
+    assert f"--dataset contradicts the run, which has --csv {table}" in done.output
     assert equipool("train", "molecules", "--out", out, "--resume").exit_code == 0
 
 
@@ -230,7 +230,7 @@ def test_a_sweep_is_planned_without_the_data(equipool, table, tmp_path):
     shutil.rmtree(tmp_path / "data")  # with what was prepared of it
     again = equipool("sweep", "molecules", given, "--out", out)
     assert again.exit_code == 0, again.output
-    assert "2 done, 0 to go on with, 0 to start" in again.output
+    assert "2 finished, 0 to resume, 0 to start" in again.output
 
 
 def test_data_that_is_not_there_is_said(equipool, tmp_path):
@@ -247,4 +247,3 @@ def test_presets_are_settings_of_the_task():
         for axis, values in preset.axes.items():
             for value in values:
                 dataclasses.replace(expected, **{axis: value})
-        json.dumps(preset.fields)
