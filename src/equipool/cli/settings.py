@@ -43,14 +43,14 @@ def base_values(task: str, preset: str | None) -> Values:
 def saved_values(task: str, run: Path) -> Values:
     """The settings of the run in this directory; the task's defaults if there is no run of it."""
     from equipool.training import TrainingConfig
-    from equipool.training.config import with_defaults
+    from equipool.training.config import upgraded
     from equipool.training.folder import RunFolder
 
     folder = RunFolder(run)
     config = folder.read_config() if folder.config.exists() else {}
     if config.get("task") != task:
         return base_values(task, None)
-    config = with_defaults(config)
+    config = dict(upgraded(config))
     known = [field.name for field in fields(TrainingConfig)]
     training = {name: config[TRAINING][name] for name in known if name in config[TRAINING]}
     return {TASK: dict(config[TASK]), TRAINING: training}

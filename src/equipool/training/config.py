@@ -175,7 +175,7 @@ def differences(saved: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]
         >>> differences({"task": "a", "training": {"steps": 1}}, {"task": "a", "training": {}})
         ['training.steps: 1 in the run, missing here']
     """
-    before, now = _flat(_upgraded(saved)), _flat(given)
+    before, now = _flat(upgraded(saved)), _flat(given)
     defaults = _flat(_defaults(saved.get("task")))
     before = {name: defaults[name] for name in now.keys() & defaults.keys()} | before
     return [
@@ -196,13 +196,17 @@ def differences_of_data(saved: Mapping[str, Any], task: Task) -> list[str]:
 
 
 def with_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A run's config with the fields that are newer than the run, at their defaults."""
-    config = _upgraded(config)
+    """A run's config with the fields that are newer than the run, at their defaults. Fields that
+    have been renamed keep the names that the run has."""
     defaults = _defaults(config.get("task"))
+    kind = known_tasks().get(config.get("task", ""))
+    if kind is not None and "fields" in defaults:
+        renamed = kind.upgrade(config["fields"]).keys() - config["fields"].keys()
+        defaults["fields"] = {k: v for k, v in defaults["fields"].items() if k not in renamed}
     return {**config, **{part: values | config[part] for part, values in defaults.items()}}
 
 
-def _upgraded(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def upgraded(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """A run's config with its task's fields under today's names, complete."""
     kind = known_tasks().get(config.get("task", ""))
     if kind is None or not isinstance(config.get("fields"), Mapping):
