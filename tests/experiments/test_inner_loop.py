@@ -11,7 +11,7 @@ from equipool import EquilibriumAggregation, LearnedStart, ZeroStart
 from equipool.experiments.inner_loop import InnerLoop
 from equipool.experiments.parts import DIFFERENTIATIONS, SOLVERS, STARTS, STEPS
 from equipool.experiments.registry import MedianTask, MoleculeTask, OmniglotTask
-from equipool.training.config import flatten, nest, task_from_config, upgraded
+from equipool.training.config import flatten, nest, task_from_config, with_defaults
 
 SETTINGS = {
     "solver": {"name": "restrained-nesterov", "learning_rate": 0.02, "momentum": 0.5,
@@ -143,6 +143,6 @@ def test_every_record_can_be_read():
         task = task_from_config(config)
         fields = config["fields"]
         assert task.solver["momentum"] == fields.get("inner_momentum", 0.9)
-        assert upgraded(config)["fields"]["solver.momentum"] == task.solver["momentum"]
+        assert with_defaults(config)["fields"]["solver.momentum"] == task.solver["momentum"]
         assert (task.start["name"] == "zero") == (fields.get("start_value") is None)
     assert read > 300

@@ -178,7 +178,7 @@ def test_settings_that_were_changed(tmp_path):
     more = tried(1.0, inner_momentum=0.5), tried(8.0, potential_output=8)
     table = script.settings(read_runs(write_records(tmp_path, *more, *plain)))
     assert table.rows == (
-        ("equilibrium, inner momentum 0.5", "1", "20", "1", "0.5", "1", "1", "0"),
+        ("equilibrium, solver momentum 0.5", "1", "20", "1", "0.5", "1", "1", "0"),
         ("equilibrium", "2", "20", "2 ± 1.41", "1", "1", "2", "0"),
         ("equilibrium, potential output 8", "1", "20", "8", "4", "8", "1", "0"),
     )

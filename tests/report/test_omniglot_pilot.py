@@ -32,13 +32,15 @@ def test_the_methods_are_ordered_by_their_best_and_rates_have_a_column(tmp_path)
         "b": tried([0.1, 0.2], "sum", 3e-4),
         "c": tried([0.2], "equilibrium", 1e-3),
         "d": tried([0.4, 0.5], "equilibrium", 3e-4),
-        "e": tried([0.25], "equilibrium", 1e-3, inner_max_step=2.0),
+        "e": tried(
+            [0.25], "equilibrium", 1e-3, solver={"name": "restrained-nesterov", "max_step": 2.0}
+        ),
     }.items():
         write_folder(tmp_path / name, made, [], record=False)  # not at its end
     found = rows(script.settings(read_runs([tmp_path])))
     assert [tuple(row.values()) for row in found] == [
         ("equilibrium", "0.0003", "1", "20", "50.0 %", "40.0 %", "75.0 %"),
-        ("equilibrium, inner max step 2.0", "0.001", "1", "10", "25.0 %", "15.0 %", "75.0 %"),
+        ("equilibrium, solver max step 2.0", "0.001", "1", "10", "25.0 %", "15.0 %", "75.0 %"),
         ("equilibrium", "0.001", "1", "10", "20.0 %", "10.0 %", "75.0 %"),
         ("sum", "0.001", "1", "20", "30.0 %", "20.0 %", "75.0 %"),
         ("sum", "0.0003", "1", "20", "20.0 %", "10.0 %", "75.0 %"),

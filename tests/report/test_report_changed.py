@@ -36,13 +36,13 @@ def test_what_most_have_in_common_is_usual(tmp_path):
     assert groups[0].group is groups[0].usual
     assert [run.config["fields"]["seed"] for run in groups[0].group.runs] == [0, 1]
     assert {changed.method for changed in groups[1:]} == {
-        "equilibrium, inner momentum 0.9",
-        "equilibrium, inner max step 0.5",
-        "equilibrium, inner curvature safe on",
+        "equilibrium, solver momentum 0.9",
+        "equilibrium, solver max step 0.5",
+        "equilibrium, solver curvature safe on",
         "equilibrium, ema decay 0.9",
     }
     by_momentum = next(changed for changed in groups if "momentum" in changed.method)
-    assert by_momentum.settings == {"inner_momentum": 0.9}
+    assert by_momentum.settings == {"solver.momentum": 0.9}
 
 
 def test_methods_are_compared_with_their_own_kind(tmp_path):
@@ -81,6 +81,6 @@ def test_a_switch_that_is_off_is_no_zero(tmp_path):
     )
     assert first.settings == {}
     assert second.settings | third.settings == {
-        "inner_max_step": None,
-        "inner_curvature_safe": True,
+        "solver.max_step": None,
+        "solver.curvature_safe": True,
     }

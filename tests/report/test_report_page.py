@@ -91,10 +91,10 @@ def test_what_a_report_does_not_read_is_said(tmp_path):
     done = CliRunner().invoke(make_app(), words)
     assert done.exit_code == 0, done.output
     said = done.output.replace("\n", "")
-    assert f"Not read, as they are deeper: {tmp_path / 'sweep'}" in said
+    assert f"Skipped deeper directories: {tmp_path / 'sweep'}" in said
     assert "notes" not in said
     words[1] = str(tmp_path / "0.json")
-    assert "Not read" not in CliRunner().invoke(make_app(), words).output
+    assert "Skipped" not in CliRunner().invoke(make_app(), words).output
 
 
 def test_nothing_to_report_is_refused(tmp_path):

@@ -81,11 +81,11 @@ def test_what_changes_no_number_makes_no_group(tmp_path):
 
 def test_fields_of_the_same_name_are_told_apart(tmp_path):
     other = record([1.0])
-    other.config["fields"]["inner_learning_rate"] = 0.3
-    other.config["training"]["inner_learning_rate"] = 0.4
+    other.config["fields"]["width"] = 3
+    other.config["training"]["width"] = 4
     groups = group_runs(read_runs(write_records(tmp_path, record([2.0]), other)))
-    assert groups[0].settings["task.inner_learning_rate"] == 0.3
-    assert groups[0].settings["training.inner_learning_rate"] == 0.4
+    assert groups[0].settings["task.width"] == 3
+    assert groups[0].settings["training.width"] == 4
 
 
 def test_a_run_that_blew_up_is_not_averaged_away(tmp_path):

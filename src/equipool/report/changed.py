@@ -33,7 +33,7 @@ class Changed:
     def told(self, *without: str) -> str:
         """As `method`, but for settings that are told elsewhere."""
         changes = (
-            f"{name.replace('_', ' ')} {said(value)}"
+            f"{name.replace('_', ' ').replace('.', ' ')} {said(value)}"
             for name, value in self.settings.items()
             if name not in without
         )

@@ -196,13 +196,10 @@ def differences_of_data(saved: Mapping[str, Any], task: Task) -> list[str]:
 
 
 def with_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A run's config with the fields that are newer than the run, at their defaults. Fields that
-    have been renamed keep the names that the run has."""
+    """A run's config under today's names, with the fields that are newer than the run at their
+    defaults."""
+    config = upgraded(config)
     defaults = _defaults(config.get("task"))
-    kind = known_tasks().get(config.get("task", ""))
-    if kind is not None and "fields" in defaults:
-        renamed = kind.upgrade(config["fields"]).keys() - config["fields"].keys()
-        defaults["fields"] = {k: v for k, v in defaults["fields"].items() if k not in renamed}
     return {**config, **{part: values | config[part] for part, values in defaults.items()}}
 
 
