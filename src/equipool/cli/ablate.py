@@ -10,15 +10,7 @@ from typing import Annotated
 
 import typer
 
-from equipool.cli.console import (
-    RUN,
-    WRONG_USE,
-    command_line,
-    is_leader,
-    plain_errors,
-    print_summary,
-    report_line,
-)
+from equipool.cli import console
 from equipool.cli.flags import TASK, Flag, as_typed
 from equipool.cli.groups import Request, task_commands
 from equipool.cli.settings import base_values
@@ -68,16 +60,9 @@ class AblateOptions(SweepOptions):
 
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="directory of all ablations (default: runs/TASK-ablations)",
-            metavar="PATH",
-            rich_help_panel=RUN,
-        ),
+        console.option("directory of all ablations (default: runs/TASK-ablations)", "PATH"),
     ] = None
-    only: Annotated[
-        str | None,
-        typer.Option(help="run only these ablations", metavar="NAME[,NAME]", rich_help_panel=RUN),
-    ] = None
+    only: Annotated[str | None, console.option("run only these ablations", "NAME[,NAME]")] = None
 
 
 def scaled(sizes: tuple[int, ...], share: float) -> tuple[int, ...]:
@@ -93,7 +78,7 @@ def scaled(sizes: tuple[int, ...], share: float) -> tuple[int, ...]:
 def run(request: Request, options: AblateOptions) -> None:
     """Train what is not finished of each ablation, print its table, draw its picture."""
     begin = time.monotonic()
-    with plain_errors(WRONG_USE):
+    with console.plain_errors(console.WRONG_USE):
         from equipool.extras import check_extras
         from equipool.report.page import NEEDED
 
@@ -102,7 +87,7 @@ def run(request: Request, options: AblateOptions) -> None:
         plans = {name: list(_sweeps(study, request, options)) for name, study in chosen.items()}
     folder = options.out or Path("runs") / f"{request.task}-ablations"
     for name, study in chosen.items():
-        report_line(f"{name}: {study.varied.replace('_', ' ')}")
+        console.report_line(f"{name}: {study.varied.replace('_', ' ')}")
         for given in plans[name]:
             try:
                 sweep(
@@ -111,8 +96,8 @@ def run(request: Request, options: AblateOptions) -> None:
                 )
             except typer.Exit:
                 words = ["ablate", request.task, *request.words()]
-                how = command_line(words, {"--only": options.only} | options.words())
-                report_line(f"To resume all ablations: {how}")
+                how = console.command_line(words, {"--only": options.only} | options.words())
+                console.report_line(f"To resume all ablations: {how}")
                 raise
         _conclude(folder / name, study.varied)
 
@@ -148,14 +133,7 @@ def _sweep_options(options: AblateOptions, out: Path, begin: float) -> SweepOpti
     left = options.max_seconds
     if left is not None and left > 0:
         left = max(round(left - (time.monotonic() - begin), 1), 0.1)
-    return SweepOptions(
-        out=out,
-        preset=options.preset,
-        device=options.device,
-        together=options.together,
-        max_seconds=left,
-        data_dir=options.data_dir,
-    )
+    return replace(options, out=out, max_seconds=left)
 
 
 def _conclude(folder: Path, setting: str) -> None:
@@ -165,11 +143,11 @@ def _conclude(folder: Path, setting: str) -> None:
     from equipool.training.files import write_atomically
 
     runs = read_runs([folder])
-    print_summary(summarize_varied(runs, setting))
+    console.print_summary(summarize_varied(runs, setting))
     picture = folder / f"{setting.replace('_', '-')}.png"
-    if is_leader():
+    if console.is_leader():
         write_atomically(picture, draw_varied(group_runs(runs, [setting]), setting))
-    report_line(f"The picture is {picture}")
+    console.report_line(f"The picture is {picture}")
 
 
 app = task_commands(ABOUT, AblateOptions, run, tasks=tuple(STUDIES))

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -21,36 +21,24 @@ STOPPED = 3  # stopped early; can be resumed
 WHICH = ("best", "last")
 RUN = "Run"  # heading of the options that no task has
 
-Device = Annotated[
-    str, typer.Option(help="cpu, cuda, cuda:1, ... or auto", metavar="NAME", rich_help_panel=RUN)
-]
-Together = Annotated[
-    int,
-    typer.Option(help="runs to train at the same time", min=1, metavar="INT", rich_help_panel=RUN),
-]
+
+def option(about: str, metavar: str, *names: str) -> Any:
+    """An option under the heading `RUN`."""
+    return typer.Option(*names, help=about, metavar=metavar, rich_help_panel=RUN)
+
+
+Device = Annotated[str, option("cpu, cuda, cuda:1, ... or auto", "NAME")]
+Together = Annotated[int, option("runs to train at the same time", "INT")]
 MaxSeconds = Annotated[
     float | None,
-    typer.Option(
-        help="save and stop after this many seconds; resume with the same command",
-        metavar="FLOAT",
-        rich_help_panel=RUN,
-    ),
+    option("save and stop after this many seconds", "FLOAT"),
 ]
 DataDir = Annotated[
     Path | None,
-    typer.Option(
-        help="data directory (default: $EQUIPOOL_DATA, then the cache directory)",
-        metavar="PATH",
-        rich_help_panel=RUN,
-    ),
+    option("data directory (default: $EQUIPOOL_DATA, then the cache directory)", "PATH"),
 ]
 PresetName = Annotated[
-    str | None,
-    typer.Option(
-        help="start from these settings; other flags override them",
-        metavar="NAME",
-        rich_help_panel=RUN,
-    ),
+    str | None, option("start from these settings; other flags override them", "NAME")
 ]
 Which = Annotated[str, typer.Option(help="best or last checkpoint", metavar="best|last")]
 
@@ -97,6 +85,12 @@ def check_seconds(limit: float | None) -> None:
     """Refuse a time limit that is not positive."""
     if limit is not None and not limit > 0:
         raise ValueError(f"--max-seconds is {limit:g}, expected more than 0")
+
+
+def check_together(together: int) -> None:
+    """Refuse to train no run at a time."""
+    if together < 1:
+        raise ValueError(f"--together is {together}, expected 1 or more")
 
 
 def device_from_name(name: str) -> str | None:

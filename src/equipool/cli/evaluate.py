@@ -7,17 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from equipool.cli.console import (
-    DataDir,
-    Device,
-    Which,
-    check_which,
-    device_from_name,
-    make_console,
-    plain_errors,
-    report_line,
-    suggesting_last,
-)
+from equipool.cli import console
 from equipool.cli.groups import single_command
 
 if TYPE_CHECKING:
@@ -26,17 +16,17 @@ if TYPE_CHECKING:
 
 def evaluate(
     run: Annotated[Path, typer.Argument(help="directory of the run", metavar="RUN")],
-    which: Which = "best",
-    device: Device = "auto",
-    data_dir: DataDir = None,
+    which: console.Which = "best",
+    device: console.Device = "auto",
+    data_dir: console.DataDir = None,
 ) -> None:
     """Evaluate a trained network.
 
     Prints the metrics and the task's tables, and stores them in the run's directory, with pictures
     if the task has some.
     """
-    with plain_errors():
-        check_which(which)
+    with console.plain_errors():
+        console.check_which(which)
 
         import equipool.experiments.registry  # noqa: F401  a run's task must have been imported
         from equipool import training
@@ -45,8 +35,8 @@ def evaluate(
         from equipool.training.folder import RunFolder
 
         check_extras()
-        place = device_from_name(device)
-        with using_data_folder(data_dir), suggesting_last(which):
+        place = console.device_from_name(device)
+        with using_data_folder(data_dir), console.suggesting_last(which):
             task = RunFolder(run).read_config()["task"]
             _store_metrics(run, which, task, training.evaluate(run, which, device=place))
             _store_examination(run, which, training.examine(run, which, device=place))
@@ -63,11 +53,11 @@ def _store_metrics(run: Path, which: str, task: str, metrics: dict[str, float]) 
     table = Table("metric", f"{which}, step {step:,}")
     for name, value in metrics.items():
         table.add_row(name, f"{value:.6g}")
-    make_console().print(table)
+    console.make_console().print(table)
     file = run / f"evaluation-{which}.json"
     about = {"task": task, "which": which, "step": step, "versions": versions()}
     write_atomically(file, to_json(about | {"date": now(), "metrics": metrics}))
-    report_line(f"Stored in {file}")
+    console.report_line(f"Stored in {file}")
 
 
 def _store_examination(run: Path, which: str, found: Examination) -> None:
@@ -81,11 +71,11 @@ def _store_examination(run: Path, which: str, found: Examination) -> None:
         shown = Table(*table.headings, title=table.title)
         for row in table.rows:
             shown.add_row(*(cell_text(cell) for cell in row))
-        make_console().print(shown)
+        console.make_console().print(shown)
     folder = examination_folder(run, which)
     write_examination(found, folder)
     pictures = sum(len(gallery.pictures) for gallery in found.galleries)
-    report_line(
+    console.report_line(
         f"Stored these tables and {pictures} pictures in {folder}; equipool report shows them"
     )
 

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from equipool.cli.console import WRONG_USE, fail, plain_errors
+from equipool.cli import console
 from equipool.cli.flags import Flag, check_apart, flags_of, given_flags
 from equipool.experiments.presets import EXPERIMENTS
 
@@ -30,7 +30,22 @@ class Entry:
     build: Callable[[], Any]
 
 
-class Command(TyperCommand):
+class PlainHelp:
+    """Types as people expect them: `INT`, not `<int>`."""
+
+    def get_help(self, ctx: Any) -> str:
+        text: str = super().get_help(ctx)  # type: ignore[misc]
+        for shown, plain in (("<str>", "TEXT "), ("<int>", "INT  "), ("<float>", "FLOAT  "),
+                             ("<path>", "PATH  "), (HYPHEN, "-"), (SPACE, " ")):  # fmt: skip
+            text = text.replace(shown, plain)
+        return text
+
+
+class Group(PlainHelp, TyperGroup):
+    """A group of commands, with plain help."""
+
+
+class Command(PlainHelp, TyperCommand):
     """A command whose help has its options in groups, and whose errors are one line."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -51,16 +66,13 @@ class Command(TyperCommand):
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return [piece.strip("{").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
 
-    def get_help(self, ctx: Any) -> str:
-        return super().get_help(ctx).replace(HYPHEN, "-").replace(SPACE, " ")
-
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, args)
         except UsageError as error:
             if type(error).__name__ == "NoArgsIsHelpError":
                 raise
-            fail(error.format_message(), WRONG_USE)
+            console.fail(error.format_message(), console.WRONG_USE)
 
 
 def _unbroken(text: str) -> str:
@@ -84,7 +96,9 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
         if args[0] not in self.entries and not args[0].startswith("-"):
             known = ", ".join(self.entries)
-            fail(f"the {self.noun} is {args[0]!r}, expected one of {known}", WRONG_USE)
+            console.fail(
+                f"the {self.noun} is {args[0]!r}, expected one of {known}", console.WRONG_USE
+            )
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -137,6 +151,8 @@ def load_app(module: str) -> Any:
 
 def _use_plain_help(command: Any) -> None:
     command.rich_markup_mode = None
+    # commands of other rooms are made with typer's own classes, which ours add no state to
+    command.__class__ = {TyperCommand: Command, TyperGroup: Group}.get(type(command), type(command))
     for inner in getattr(command, "commands", {}).values():
         _use_plain_help(inner)
 
@@ -195,7 +211,7 @@ def _command(
     # typer reads the signature, and calls with every parameter by its name
     def command(**values: Any) -> None:
         given = given_flags(flags, {flag.parameter: values[flag.parameter] for flag in flags})
-        with plain_errors(WRONG_USE):
+        with console.plain_errors(console.WRONG_USE):
             check_apart(given, saved={})
         body(Request(task, flags, given), options(**{name: values[name] for name in own}))
 

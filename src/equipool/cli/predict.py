@@ -16,16 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
 
 import typer
 
-from equipool.cli.console import (
-    WRONG_USE,
-    Device,
-    Which,
-    check_which,
-    device_from_name,
-    fail,
-    plain_errors,
-    suggesting_last,
-)
+from equipool.cli import console
 from equipool.cli.groups import single_command
 
 if TYPE_CHECKING:
@@ -68,8 +59,8 @@ def predict(
     out: Annotated[
         Path | None, typer.Option(help=".csv to write (default: stdout)", metavar="PATH")
     ] = None,
-    which: Which = "best",
-    device: Device = "auto",
+    which: console.Which = "best",
+    device: console.Device = "auto",
 ) -> None:
     """Predict properties of molecules with a trained network.
 
@@ -77,16 +68,16 @@ def predict(
     of the labels. Molecules that cannot be read have empty cells and are listed on stderr; if none
     can be read, the exit status is 1.
     """
-    with plain_errors(WRONG_USE):
+    with console.plain_errors(console.WRONG_USE):
         if (file is None) == (not smiles):
             raise ValueError("give either a FILE or --smiles")
         if keep is not None and file is None:
             raise ValueError("--keep requires a FILE with columns")
-        check_which(which)
-        where = device_from_name(device)
+        console.check_which(which)
+        where = console.device_from_name(device)
         _check_files(file, out)
         kept = _columns(keep)
-    with plain_errors():
+    with console.plain_errors():
         from equipool.training.extras import check_extras
 
         check_extras()
@@ -97,7 +88,7 @@ def predict(
         if out is not None:
             _warn(f"Wrote {len(queries):,} rows to {out}")
         if unread and unread == len(queries):
-            fail(f"none of the {unread:,} molecules could be read")
+            console.fail(f"none of the {unread:,} molecules could be read")
         if unread:
             _warn(f"{unread:,} of {len(queries):,} molecules could not be read")
 
@@ -111,7 +102,7 @@ def _load(run: Path, which: str, device: str | None) -> tuple[MoleculePredictor,
     config = RunFolder(run).read_config()
     if config["task"] != "molecules":
         raise ValueError(f"predict needs a molecules run; {run} is a {config['task']} run")
-    with suggesting_last(which):
+    with console.suggesting_last(which):
         predictor = load_predictor(run, which, device=device)
     return predictor, config["fields"].get("smiles") or SMILES
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from equipool.cli.console import plain_errors, print_summary, report_line
+from equipool.cli import console
 from equipool.cli.groups import single_command
 
 
@@ -21,18 +21,18 @@ def report(
     out: Annotated[Path, typer.Option(help="page to write", metavar="PATH")] = Path("report.html"),
 ) -> None:
     """Write a page of tables and plots from runs."""
-    with plain_errors():
+    with console.plain_errors():
         from equipool.report import read_runs, summaries, write_page
         from equipool.report.runs import deeper
 
         found = read_runs(runs)
         skipped = [place for path in runs for place in deeper(path)]
         if skipped:
-            report_line(f"Skipped deeper directories: {', '.join(map(str, skipped))}")
+            console.report_line(f"Skipped deeper directories: {', '.join(map(str, skipped))}")
         for summary in summaries(found):
-            print_summary(summary)
+            console.print_summary(summary)
         write_page(found, out)
-        report_line(f"The page is {out}")
+        console.report_line(f"The page is {out}")
 
 
 app = single_command(report)

@@ -11,24 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from equipool.cli.console import (
-    RUN,
-    STOPPED,
-    WRONG_USE,
-    DataDir,
-    Device,
-    MaxSeconds,
-    PresetName,
-    Together,
-    check_seconds,
-    command_line,
-    default_folder,
-    device_from_name,
-    fail,
-    plain_errors,
-    print_summary,
-    report_line,
-)
+from equipool.cli import console
 from equipool.cli.flags import Flag
 from equipool.cli.groups import Request, task_commands
 from equipool.cli.settings import Values, axes_of, base_values, build, combinations, run_name
@@ -48,16 +31,13 @@ class SweepOptions:
     """Options of `equipool sweep` that are the same for all tasks."""
 
     out: Annotated[
-        Path | None,
-        typer.Option(
-            help="directory of all runs (default: runs/TASK)", metavar="PATH", rich_help_panel=RUN
-        ),
+        Path | None, console.option("directory of all runs (default: runs/TASK)", "PATH")
     ] = None
-    preset: PresetName = None
-    device: Device = "auto"
-    together: Together = 1
-    max_seconds: MaxSeconds = None
-    data_dir: DataDir = None
+    preset: console.PresetName = None
+    device: console.Device = "auto"
+    together: console.Together = 1
+    max_seconds: console.MaxSeconds = None
+    data_dir: console.DataDir = None
 
     def words(self) -> dict[str, object]:
         """The options that differ from their defaults, as typed."""
@@ -91,22 +71,23 @@ class Planned:
 
 def run(request: Request, options: SweepOptions) -> None:
     """Train what is not finished, and print the results of all."""
-    with plain_errors():
+    with console.plain_errors():
         from equipool.experiments.data_folder import using_data_folder
         from equipool.training.extras import check_extras
         from equipool.training.stop import Stop
 
-    stop = Stop(options.max_seconds, report_line)
-    out = options.out or default_folder(request.task, options.preset)
+    stop = Stop(options.max_seconds, console.report_line)
+    out = options.out or console.default_folder(request.task, options.preset)
     words = ["sweep", request.task, *request.words()]
-    how = command_line(words, options.words() | {"--out": out})
-    with plain_errors(WRONG_USE):
+    how = console.command_line(words, options.words() | {"--out": out})
+    with console.plain_errors(console.WRONG_USE):
         check_extras()
-        device = device_from_name(options.device)
-        check_seconds(options.max_seconds)
+        device = console.device_from_name(options.device)
+        console.check_seconds(options.max_seconds)
+        console.check_together(options.together)
         axes = axes_of(request.task, request.flags, request.given, options.preset)
         planned = plan_runs(request.task, base_values(request.task, options.preset), axes, out)
-    with plain_errors(), using_data_folder(options.data_dir):
+    with console.plain_errors(), using_data_folder(options.data_dir):
         _announce(planned, out)
         waiting = [one for one in planned if not one.finished]
         try:
@@ -114,7 +95,7 @@ def run(request: Request, options: SweepOptions) -> None:
                 failed = _train(waiting, options.together, device, stop, how)
         except KeyboardInterrupt:
             failed = []
-            report_line(f"Interrupted. To resume: {how}")
+            console.report_line(f"Interrupted. To resume: {how}")
         finished = [one.plan.out for one in planned if one.is_finished_now()]
         _conclude(finished, len(planned), failed, options, out, how)
 
@@ -170,7 +151,7 @@ def _plan_run(
 def _announce(planned: Sequence[Planned], out: Path) -> None:
     finished = sum(one.finished for one in planned)
     started = sum(one.started and not one.finished for one in planned)
-    report_line(
+    console.report_line(
         f"{len(planned)} runs in {out}: {finished} finished, {started} to resume, "
         f"{len(planned) - finished - started} to start"
     )
@@ -195,10 +176,10 @@ def _train(
     for group in groups(waiting, together):
         # after the first group all processes have agreed at its end whether to stop
         if stop.reason is not None or (not begun and stop.due()):
-            report_line(f"Stopping before the next run: {stop.reason}. To resume: {how}")
+            console.report_line(f"Stopping before the next run: {stop.reason}. To resume: {how}")
             break
         names = ", ".join(one.name for one in group)
-        report_line(f"[{begun + 1}/{len(waiting)}] {names}")
+        console.report_line(f"[{begun + 1}/{len(waiting)}] {names}")
         begun += len(group)
         try:
             records = training.train_together(
@@ -212,7 +193,7 @@ def _train(
             raise  # the next run would fail as well
         except Exception as error:  # one run's failure must not stop the others
             failed += [one for one in group if not one.is_finished_now()]
-            report_line(f"{names} failed, {type(error).__name__}: {error}")
+            console.report_line(f"{names} failed, {type(error).__name__}: {error}")
             continue
         if not all(record.complete for record in records):
             break
@@ -233,20 +214,20 @@ def _conclude(
     if finished:
         runs = read_runs(finished)
         for summary in summaries(runs):
-            print_summary(summary)
+            console.print_summary(summary)
         for line in order_in_words(runs).splitlines():
-            report_line(line)
-        report_line(f"For the curves: {command_line(['report', str(out)], {})}")
+            console.report_line(line)
+        console.report_line(f"For the curves: {console.command_line(['report', str(out)], {})}")
     if failed:
         first = failed[0].plan
         if not RunFolder(first.out).config.exists():
-            fail(f"{len(failed)} runs could not be started, for the reasons above")
+            console.fail(f"{len(failed)} runs could not be started, for the reasons above")
         again = {"--out": first.out, "--resume": True, "--data-dir": options.data_dir}
-        alone = command_line(["train", first.task.name], again)
-        fail(f"{len(failed)} runs failed; to see why: {alone}")
+        alone = console.command_line(["train", first.task.name], again)
+        console.fail(f"{len(failed)} runs failed; to see why: {alone}")
     if len(finished) < number:
-        report_line(f"{len(finished)} of {number} runs are finished. To resume: {how}")
-        raise typer.Exit(STOPPED)
+        console.report_line(f"{len(finished)} of {number} runs are finished. To resume: {how}")
+        raise typer.Exit(console.STOPPED)
 
 
 app = task_commands(ABOUT, SweepOptions, run)

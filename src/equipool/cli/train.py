@@ -8,23 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from equipool.cli.console import (
-    RUN,
-    STOPPED,
-    WRONG_USE,
-    DataDir,
-    Device,
-    PresetName,
-    check_seconds,
-    command_line,
-    default_folder,
-    device_from_name,
-    fail,
-    is_leader,
-    plain_errors,
-    print_record,
-    report_line,
-)
+from equipool.cli import console
 from equipool.cli.flags import TASK, TRAINING, check_apart
 from equipool.cli.groups import Request, task_commands
 from equipool.cli.settings import (
@@ -49,55 +33,42 @@ class TrainOptions:
     """Options of `equipool train` that are the same for all tasks."""
 
     out: Annotated[
-        Path | None,
-        typer.Option(
-            help="directory of the run (default: runs/TASK/NAME)",
-            metavar="PATH",
-            rich_help_panel=RUN,
-        ),
+        Path | None, console.option("directory of the run (default: runs/TASK/NAME)", "PATH")
     ] = None
     resume: Annotated[
         bool,
-        typer.Option(
-            "--resume",
-            help="resume the run in --out with its saved settings; start it if there is none. "
+        console.option(
+            "resume the run in --out with its saved settings; start it if there is none. "
             "A larger --steps extends a finished run",
-            rich_help_panel=RUN,
+            "",
+            "--resume",
         ),
     ] = False
-    preset: PresetName = None
-    device: Device = "auto"
+    preset: console.PresetName = None
+    device: console.Device = "auto"
     record: Annotated[
-        Path | None,
-        typer.Option(
-            help="also write the summary to this JSON file", metavar="PATH", rich_help_panel=RUN
-        ),
+        Path | None, console.option("also write the summary to this JSON file", "PATH")
     ] = None
-    max_seconds: Annotated[
-        float | None,
-        typer.Option(
-            help="save and stop after this many seconds", metavar="FLOAT", rich_help_panel=RUN
-        ),
-    ] = None
-    data_dir: DataDir = None
+    max_seconds: console.MaxSeconds = None
+    data_dir: console.DataDir = None
 
 
 def run(request: Request, options: TrainOptions) -> None:
     """Train, and print the results."""
-    with plain_errors():
+    with console.plain_errors():
         from equipool import training
         from equipool.experiments.data_folder import using_data_folder
 
-    with plain_errors(WRONG_USE):
-        check_seconds(options.max_seconds)
+    with console.plain_errors(console.WRONG_USE):
+        console.check_seconds(options.max_seconds)
         values = _values(request, options)
         task, config = build(request.task, values)
-        device = device_from_name(options.device)
+        device = console.device_from_name(options.device)
         out = options.out
         if out is None:
             name = run_name(request.task, values, {})
-            out = default_folder(request.task, options.preset) / name
-    with plain_errors(), using_data_folder(options.data_dir):
+            out = console.default_folder(request.task, options.preset) / name
+    with console.plain_errors(), using_data_folder(options.data_dir):
         if options.record is not None:
             check_writable(options.record)
         found = training.train(
@@ -149,24 +120,26 @@ def _values(request: Request, options: TrainOptions) -> Values:
 def _how_to_resume(task: str, options: TrainOptions, out: Path) -> str:
     device = None if options.device == "auto" else options.device
     given = {"--out": out, "--resume": True, "--device": device, "--record": options.record}
-    return command_line(["train", task], given | {"--data-dir": options.data_dir})
+    return console.command_line(["train", task], given | {"--data-dir": options.data_dir})
 
 
 def _conclude(found: Record, out: Path, options: TrainOptions) -> None:
     if not found.complete:
-        raise typer.Exit(STOPPED)
-    print_record(found)
-    if options.record is not None and is_leader():
+        raise typer.Exit(console.STOPPED)
+    console.print_record(found)
+    if options.record is not None and console.is_leader():
         found.write(options.record)
     written = "" if options.record is None else f", its summary in {options.record}"
-    report_line(f"The run is in {out}{written}")
+    console.report_line(f"The run is in {out}{written}")
     if has_failed(found):
-        fail(
+        console.fail(
             f"the run failed: no evaluation gave a finite number ({found.skipped:,} steps skipped)"
         )
     if found.config["training"]["schedule"] == "constant":
         longer = {"--out": out, "--resume": True, "--steps": 2 * found.steps}
-        report_line(f"To train longer: {command_line(['train', found.task], longer)}")
+        console.report_line(
+            f"To train longer: {console.command_line(['train', found.task], longer)}"
+        )
 
 
 def has_failed(record: Record) -> bool:
