@@ -30,22 +30,7 @@ class Entry:
     build: Callable[[], Any]
 
 
-class PlainHelp:
-    """Types as people expect them: `INT`, not `<int>`."""
-
-    def get_help(self, ctx: Any) -> str:
-        text: str = super().get_help(ctx)  # type: ignore[misc]
-        for shown, plain in (("<str>", "TEXT "), ("<int>", "INT  "), ("<float>", "FLOAT  "),
-                             ("<path>", "PATH  "), (HYPHEN, "-"), (SPACE, " ")):  # fmt: skip
-            text = text.replace(shown, plain)
-        return text
-
-
-class Group(PlainHelp, TyperGroup):
-    """A group of commands, with plain help."""
-
-
-class Command(PlainHelp, TyperCommand):
+class Command(TyperCommand):
     """A command whose help has its options in groups, and whose errors are one line."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -66,6 +51,9 @@ class Command(PlainHelp, TyperCommand):
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return [piece.strip("{").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
 
+    def get_help(self, ctx: Any) -> str:
+        return _plain(super().get_help(ctx))
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, args)
@@ -79,6 +67,15 @@ def _unbroken(text: str) -> str:
     """The same text with marks where names and defaults must not be broken into two lines."""
     default = re.sub(r"\[default: .*\]$", lambda found: found[0].replace(" ", SPACE), text)
     return re.sub(r"(?<=\w)-(?=\w)", HYPHEN, default)
+
+
+def _plain(text: str) -> str:
+    """Help without these marks, and with types as people expect them: `INT`, not `<int>`."""
+    for shown, plain in (("<str>", "TEXT "), ("<int>", "INT  "), ("<float>", "FLOAT  "),
+                         ("<path>", "PATH  "), ("<list[str]>", "TEXT       "),
+                         ("<list[int]>", "INT        "), (HYPHEN, "-"), (SPACE, " ")):  # fmt: skip
+        text = text.replace(shown, plain)
+    return text
 
 
 class LazyGroup(TyperGroup):
@@ -151,8 +148,8 @@ def load_app(module: str) -> Any:
 
 def _use_plain_help(command: Any) -> None:
     command.rich_markup_mode = None
-    # commands of other rooms are made with typer's own classes, which ours add no state to
-    command.__class__ = {TyperCommand: Command, TyperGroup: Group}.get(type(command), type(command))
+    typer_help = command.get_help
+    command.get_help = lambda ctx: _plain(typer_help(ctx))
     for inner in getattr(command, "commands", {}).values():
         _use_plain_help(inner)
 
