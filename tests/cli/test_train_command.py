@@ -269,7 +269,7 @@ def test_a_run_of_an_older_version_is_resumed_and_evaluated(equipool, tiny, tmp_
     config["fields"] = kept | {"inner_learning_rate": 0.125, "inner_momentum": 0.5,
                                "inner_max_step": None, "inner_curvature_safe": False,
                                "start_value": 1.0}  # fmt: skip
-    config.pop("checksum", None)  # older runs have none
+    config.pop("sha256", None)  # older runs have no checksum
     (old / "config.json").write_text(json.dumps(config))
     done = equipool("train", "median", "--out", old, "--resume", "--device", "cpu")
     assert done.exit_code == 0, done.output
