@@ -17,8 +17,11 @@ def check_flags(line):
     """That the command has the flags that are shown."""
     _, *words = shlex.split(line)
     command = get_command(make_app())
-    while words and words[0] in getattr(command, "commands", {}):
-        command = command.commands[words.pop(0)]
-    assert not hasattr(command, "commands"), f"there is no {words[0]}"
+    while words and hasattr(command, "list_commands"):
+        found = command.get_command(None, words[0])
+        if found is None:
+            break
+        command, words = found, words[1:]
+    assert not hasattr(command, "list_commands") or words[0].startswith("-"), f"no {words[0]}"
     known = {option for parameter in command.params for option in parameter.opts}
     assert {word for word in words if word.startswith("--")} <= known

@@ -60,7 +60,8 @@ def normalise(dtype):
 def test_kernels_compile_for_a_gpu(forced, monkeypatch, tmp_path):
     with launches(monkeypatch) as found:
         step()
-        step(inner_max_step=0.5, inner_curvature_safe=True, potential_output=8)
+        restrained = {"name": "restrained-nesterov", "max_step": 0.5, "curvature_safe": True}
+        step(solver=restrained, potential_output=8)
         short_kind()
         normalise(torch.float32)
         normalise(torch.bfloat16)

@@ -26,6 +26,7 @@ MAY_IMPORT = {
     "sets": {"ops"},
     "layouts": {"checks", "ops", "sets"},
     "starts": {"sets"},
+    "steps": {"checks"},
     "potentials": {"objective", "ops", "scalars", "sets"},
     "regularizers": {"objective", "scalars"},
     "energy": {"objective", "ops", "potentials", "regularizers", "scalings", "sets"},
@@ -39,7 +40,8 @@ MAY_IMPORT["aggregation"] = PARTS
 MAY_IMPORT["closed_form"] = PARTS | {"aggregation"}
 MAY_IMPORT["capture"] = set()
 MAY_IMPORT["comparison"] = PARTS | {"aggregation"}
-MAY_IMPORT["__init__"] = PARTS | {"aggregation", "capture", "closed_form", "comparison"}
+MAY_IMPORT["public"] = PARTS | {"aggregation", "capture", "closed_form", "comparison"}
+MAY_IMPORT["__init__"] = {"public"}
 MAY_IMPORT["pyg"] = PARTS | {"aggregation", "closed_form", "__init__"}
 
 # Rooms around the core. They may import anything of it, it nothing of them.

@@ -5,71 +5,27 @@
 torch.Size([2, 8])
 """
 
-from equipool import closed_form
-from equipool.aggregation import EquilibriumAggregation
-from equipool.capture import CapturedStep, capture_step
-from equipool.comparison import GradientComparison, compare_gradients
-from equipool.differentiation import (
-    Differentiation,
-    Implicit,
-    OneStep,
-    Truncated,
-    Unrolled,
-)
-from equipool.linear_solvers import Cholesky, ConjugateGradients, LinearSolver, Neumann
-from equipool.potentials import ConvexPotential, Potential, ResNetPotential
-from equipool.regularizers import NoRegularizer, Regularizer, SquaredNorm
-from equipool.solution import Solution, Solutions, record
-from equipool.solvers import (
-    GradientDescent,
-    HeavyBall,
-    Nesterov,
-    Newton,
-    Polished,
-    RestrainedNesterov,
-    SafeguardedNesterov,
-    Solver,
-    StronglyConvexNesterov,
-)
-from equipool.starts import LearnedStart, Start, ZeroStart
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from equipool.public import *  # noqa: F403
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "CapturedStep",
-    "Cholesky",
-    "ConjugateGradients",
-    "ConvexPotential",
-    "Differentiation",
-    "EquilibriumAggregation",
-    "GradientComparison",
-    "GradientDescent",
-    "HeavyBall",
-    "Implicit",
-    "LearnedStart",
-    "LinearSolver",
-    "Nesterov",
-    "Neumann",
-    "Newton",
-    "NoRegularizer",
-    "OneStep",
-    "Polished",
-    "Potential",
-    "Regularizer",
-    "ResNetPotential",
-    "RestrainedNesterov",
-    "SafeguardedNesterov",
-    "Solution",
-    "Solutions",
-    "Solver",
-    "SquaredNorm",
-    "Start",
-    "StronglyConvexNesterov",
-    "Truncated",
-    "Unrolled",
-    "ZeroStart",
-    "capture_step",
-    "closed_form",
-    "compare_gradients",
-    "record",
-]
+
+def __getattr__(name: str) -> Any:
+    """The public names, imported when one of them is first used: the help of the command `equipool`
+    needs none of them, nor torch, which takes seconds to import."""
+    if name.startswith("__") and name != "__all__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    public = import_module("equipool.public")
+    found = {exported: getattr(public, exported) for exported in public.__all__}
+    globals().update(found, __all__=public.__all__)
+    if name not in globals():
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__getattr__("__all__")})

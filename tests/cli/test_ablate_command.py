@@ -8,7 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 import molecule_table
-from equipool.cli import ablate, make_app, sweep
+from equipool import training
+from equipool.cli import ablate, make_app
 from equipool.training import read_record
 
 pytest.importorskip("rdkit")
@@ -99,10 +100,10 @@ def test_what_is_done_is_skipped(whole, monkeypatch):
     def unexpected(*arguments, **options):
         raise AssertionError("there is nothing to train")
 
-    monkeypatch.setattr(sweep, "train_together", unexpected)
+    monkeypatch.setattr(training, "train_together", unexpected)
     again = invoke(*flags_in(whole[0]))
     assert again.exit_code == 0, again.output
-    assert again.output.count("0 to go on with, 0 to start") == 4
+    assert again.output.count("0 to resume, 0 to start") == 4
     # what is under the heading of the last table
     assert again.output.split("molecules: ")[-1] == whole[1].split("molecules: ")[-1]
 
@@ -112,11 +113,11 @@ def test_some_alone_stopped_and_gone_on_with(tmp_path, stop_at):
     stop_at(10)
     stopped = invoke(*flags_in(tmp_path), "--only", "capacity")
     assert stopped.exit_code == 3
-    told = stopped.output.splitlines()[-1].partition("To go on with all ablations: equipool ")[2]
+    told = stopped.output.splitlines()[-1].partition("To resume all ablations: equipool ")[2]
     assert told.startswith("ablate molecules ")
     done = CliRunner().invoke(make_app(), shlex.split(told))
     assert done.exit_code == 0, done.output
-    assert "1 to go on with" in done.output
+    assert "1 to resume" in done.output
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["capacity"]
     assert len(fields_in(tmp_path / "runs" / "capacity")) == 5
 

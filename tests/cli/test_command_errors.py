@@ -6,7 +6,7 @@ import sys
 import pytest
 import typer
 
-from equipool.cli.errors import WRONG_USE, plain_errors
+from equipool.cli.console import WRONG_USE, plain_errors
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), FileNotFoundError("no"), ImportError("no")])
@@ -24,7 +24,7 @@ def test_a_mistake_of_the_program_keeps_its_traceback():
 
 TALKATIVE = """
 import typer
-from equipool.cli.errors import plain_errors
+from equipool.cli.console import plain_errors
 
 def main():
     with plain_errors():

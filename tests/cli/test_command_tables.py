@@ -3,7 +3,7 @@
 import pytest
 from rich.console import Console
 
-from equipool.cli import words
+from equipool.cli import console
 from equipool.report import Summary
 
 SUMMARY = Summary(
@@ -15,8 +15,8 @@ SUMMARY = Summary(
 
 @pytest.mark.parametrize("width", [120, 40, 30])
 def test_no_digit_is_cut_off_in_a_narrow_terminal(width, monkeypatch, capsys):
-    monkeypatch.setattr(words, "make_console", lambda: Console(width=width))
-    words.print_summary(SUMMARY)
+    monkeypatch.setattr(console, "make_console", lambda: Console(width=width))
+    console.print_summary(SUMMARY)
     printed = capsys.readouterr().out
     for row in SUMMARY.rows:
         assert all(number in printed for number in row[1:])

@@ -4,7 +4,9 @@ import csv
 import gzip
 import io
 import json
+import os
 import shutil
+import signal
 
 import pytest
 import torch
@@ -15,7 +17,7 @@ from equipool.cli import make_app
 from equipool.cli import predict as command
 from equipool.experiments.data_folder import using_data_folder
 from equipool.experiments.molecules import inference, predict_molecules
-from equipool.experiments.molecules.predictor import load_predictor
+from equipool.experiments.molecules.predictor import MoleculePredictor, load_predictor
 from equipool.training import load_network
 
 pytest.importorskip("rdkit")
@@ -87,7 +89,7 @@ def test_each_row_is_its_molecule_alone(place, predict, monkeypatch, at_once, in
             assert float(cell) == pytest.approx(float(expected), rel=1e-5)
     assert f"row 2: '{BROKEN}': unclosed ring" in done.stderr
     assert "row 5: '': empty" in done.stderr
-    assert "2 of 8 molecules cannot be read" in done.stderr
+    assert "2 of 8 molecules could not be read" in done.stderr
 
 
 def test_numbers_are_in_the_labels_units(place, predict):
@@ -150,9 +152,13 @@ def test_a_list_has_one_molecule_a_line(predict, tmp_path, ending):
 
 def test_nothing_to_read_is_a_table_of_nothing(predict):
     assert rows_of(predict("numbers", "-", text="").stdout) == [["smiles", "weight", "oxygen"]]
-    done = predict("numbers", "--smiles", BROKEN)
-    assert done.exit_code == 0
-    assert rows_of(done.stdout)[1:] == [[BROKEN, "", ""]]
+
+
+def test_if_nothing_could_be_read_the_command_fails(predict, tmp_path):
+    done = predict("numbers", "--smiles", BROKEN, "--smiles", "", "--out", tmp_path / "out.csv")
+    assert done.exit_code == 1
+    assert "none of the 2 molecules could be read" in done.stderr
+    assert rows_of((tmp_path / "out.csv").read_text())[1:] == [[BROKEN, "", ""], ["", "", ""]]
 
 
 @pytest.fixture
@@ -195,7 +201,7 @@ def test_a_run_of_another_task_is_refused(equipool, tiny, tmp_path):
     assert equipool("train", "median", tiny, "--out", tmp_path / "run").exit_code == 0
     done = equipool("predict", tmp_path / "run", "--smiles", "CCO")
     assert done.exit_code == 1
-    assert "`predict` needs a molecules run; this one is `median`" in done.stderr
+    assert f"predict needs a molecules run; {tmp_path / 'run'} is a median run" in done.stderr
     assert done.stdout == ""
 
 
@@ -207,21 +213,21 @@ def test_a_run_of_another_task_is_refused(equipool, tiny, tmp_path):
         (["--smiles", "C", "--which", "first"], 2, "--which is 'first', expected one of best"),
         (["--smiles", "C", "--device", "abacus"], 2, "--device is 'abacus'"),
         (["--smiles", "C", "--out", "."], 2, "--out is ., expected a file"),
-        (["table.csv", "--out", "table.csv"], 2, "which is the file to read"),
+        (["table.csv", "--out", "table.csv"], 2, "which is the input"),
         (
             ["table.csv", "--column", "molecule"],
             1,
             "no column 'molecule': its columns are 'structure'",
         ),
-        (["table.csv", "--column", "molecule"], 1, "; --column names that of the"),
-        (["list.tsv"], 1, "FILE is 'list.tsv', expected one that ends in .csv, .smi, .txt"),
+        (["table.csv", "--column", "molecule"], 1, "; choose the SMILES column with --column"),
+        (["list.tsv"], 1, "FILE is 'list.tsv', expected a file that ends in .csv, .smi, .txt"),
         (["list.smi", "--column", "smiles"], 1, "but list.smi has no columns"),
         (["list.smi", "--keep", "a"], 1, "--keep is 'a', but list.smi has no columns"),
-        (["--smiles", "C", "--keep", "a"], 2, "--keep is for the columns of a FILE"),
+        (["--smiles", "C", "--keep", "a"], 2, "--keep requires a FILE with columns"),
         (["table.csv", "--keep", "nothing"], 1, "has no column 'nothing'"),
-        (["table.csv", "--keep", "part,part"], 1, "--keep names 'part' twice"),
-        (["nothing.csv"], 2, "FILE is 'nothing.csv', which is not there: check the path"),
-        (["nothing.smi"], 2, "FILE is 'nothing.smi', which is not there: check the path"),
+        (["table.csv", "--keep", "part,part"], 2, "--keep names 'part' twice"),
+        (["nothing.csv"], 2, "FILE is 'nothing.csv', which does not exist"),
+        (["nothing.smi"], 2, "FILE is 'nothing.smi', which does not exist"),
         (["bytes.smi"], 1, "bytes.smi cannot be read as text"),
     ],
 )
@@ -271,13 +277,27 @@ def test_what_fails_halfway_leaves_what_was_there(predict, tmp_path, monkeypatch
     def failing(self, smiles):
         raise ValueError("out of memory")
 
-    monkeypatch.setattr(command.MoleculePredictor, "predict", failing)
+    monkeypatch.setattr(MoleculePredictor, "predict", failing)
     out = tmp_path / "out.csv"
     out.write_text("old")
     done = predict("classes", "--smiles", "C", "--out", out)
     assert done.exit_code == 1
     assert out.read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["out.csv"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_command_that_is_ended_leaves_no_file(predict, tmp_path, monkeypatch, number):
+    def ended(self, smiles):
+        assert len(list(tmp_path.iterdir())) == 1
+        os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(MoleculePredictor, "predict", ended)
+    handler = signal.getsignal(number)
+    done = predict("classes", "--smiles", "C", "--out", tmp_path / "out.csv")
+    assert done.exit_code != 0
+    assert not list(tmp_path.iterdir())
+    assert signal.getsignal(number) == handler
 
 
 def test_the_runs_directory_is_all_that_is_read(place, predict, tmp_path, monkeypatch):
@@ -296,11 +316,11 @@ def test_the_runs_directory_is_all_that_is_read(place, predict, tmp_path, monkey
 
 def test_a_run_that_does_not_know_its_labels_is_refused(predict, copied):
     config = json.loads((copied / "config.json").read_text())
-    del config["data"], config["sha256"]
+    del config["data"]
     (copied / "config.json").write_text(json.dumps(config))
     done = predict("copied", "--smiles", "C")
     assert done.exit_code == 1
-    assert "does not name the labels" in done.stderr
+    assert "does not say what its labels are" in done.stderr
 
 
 def test_a_data_sets_run_keeps_what_its_training_kept_and_reads_the_usual_column(
@@ -309,7 +329,6 @@ def test_a_data_sets_run_keeps_what_its_training_kept_and_reads_the_usual_column
     config = json.loads((copied / "config.json").read_text())
     table = {"csv": None, "smiles": None, "labels": None, "split": None, "kind": None}
     config["fields"] |= table | {"dataset": "molhiv"}
-    del config["sha256"]
     (copied / "config.json").write_text(json.dumps(config))
     file = tmp_path / "metals.csv"
     file.write_text(f"smiles\nC[Al](C)(C)(C)(C)C\n{BROKEN}\n")
@@ -317,8 +336,8 @@ def test_a_data_sets_run_keeps_what_its_training_kept_and_reads_the_usual_column
     done = predict("copied", file)
     assert done.exit_code == 0, done.output
     assert [bool(row[1]) for row in rows_of(done.stdout)[1:]] == [True, False]
-    assert "greater than permitted (predicted all the same)" in done.stderr
-    assert "1 of 2 molecules cannot be read" in done.stderr
+    assert "greater than permitted (predicted nevertheless)" in done.stderr
+    assert "1 of 2 molecules could not be read" in done.stderr
 
 
 def test_from_python(place):

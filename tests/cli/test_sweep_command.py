@@ -7,10 +7,11 @@ import sys
 import pytest
 import torch.distributed as dist
 
+from equipool import training
 from equipool.cli import sweep
-from equipool.cli.planning import Planned
-from equipool.cli.presets import PRESETS, Preset
-from equipool.cli.words import say
+from equipool.cli.console import report_line
+from equipool.cli.sweep import Planned
+from equipool.experiments.presets import MEDIAN, Preset
 from equipool.experiments.registry import MedianTask
 from equipool.report import best_groups, markdown, read_runs, summarize
 from equipool.training import Plan, StorageError, TrainingConfig, read_record
@@ -34,7 +35,7 @@ def test_every_combination_is_trained_once(equipool, tiny, tmp_path):
     done = equipool("sweep", "median", tiny | AXES, "--out", tmp_path)
     assert done.exit_code == 0, done.output
     assert "4 runs" in done.output
-    assert "0 done, 0 to go on with, 4 to start" in done.output
+    assert "0 finished, 0 to resume, 4 to start" in done.output
     names = {f"{a}-embedding-4-seed-{s}" for a in ("sum", "max") for s in (0, 1)}
     assert {path.name for path in tmp_path.iterdir()} == names
     for name in names:
@@ -46,7 +47,7 @@ def test_every_combination_is_trained_once(equipool, tiny, tmp_path):
     flags = tiny | AXES | {"--seed": "0,1,2", "--aggregation": "max,sum"}
     again = equipool("sweep", "median", flags, "--out", tmp_path)
     assert again.exit_code == 0
-    assert "4 done, 0 to go on with, 2 to start" in again.output
+    assert "4 finished, 0 to resume, 2 to start" in again.output
     assert "[1/2] max-embedding-4-seed-2" in again.output
     after = events(tmp_path)
     assert {name: after[name] for name in before} == before
@@ -64,11 +65,11 @@ def test_a_sweep_that_was_stopped_goes_on(equipool, tiny, tmp_path, stop_at):
     assert (
         "interrupted at step 8 of 20" in stopped.output
     )  # each run asks after 19 steps and at its end
-    assert "1 of 4 runs are done. To go on: equipool sweep median" in stopped.output
-    told = stopped.output.splitlines()[-1].partition("To go on: equipool ")[2]
+    assert "1 of 4 runs are finished. To resume: equipool sweep median" in stopped.output
+    told = stopped.output.splitlines()[-1].partition("To resume: equipool ")[2]
     done = equipool(*shlex.split(told))
     assert done.exit_code == 0, done.output
-    assert "1 done, 1 to go on with, 2 to start" in done.output
+    assert "1 finished, 1 to resume, 2 to start" in done.output
     happened = events(tmp_path)
     assert happened["sum-embedding-4-seed-0"] == ["start", "finish"]
     assert happened["sum-embedding-4-seed-1"] == ["start", "resume", "finish"]
@@ -92,7 +93,7 @@ def test_a_limit_of_time_holds_for_all_runs(equipool, tiny, tmp_path):
     flags = tiny | AXES | {"--out": tmp_path, "--max-seconds": "1e-6"}
     done = equipool("sweep", "median", flags)
     assert done.exit_code == 3
-    assert "No further run is begun: time limit reached. To go on: equipool sweep" in done.output
+    assert "Stopping before the next run: time is up. To resume: equipool sweep" in done.output
     assert not list(tmp_path.iterdir())
 
 
@@ -113,7 +114,7 @@ def test_a_signal_in_the_last_evaluation_of_a_run_ends_the_sweep(
     done = equipool("sweep", "median", tiny | AXES, "--out", tmp_path)
     assert done.exit_code == 3
     assert signal.getsignal(number) == handler
-    assert "1 of 4 runs are done. To go on: equipool sweep median" in done.output
+    assert "1 of 4 runs are finished. To resume: equipool sweep median" in done.output
     assert list(events(tmp_path).values()) == [["start", "finish"]]
 
 
@@ -147,14 +148,14 @@ def test_a_run_of_the_same_config_is_found_under_another_name(equipool, tiny, tm
     """Its name did not tell the width, which is now among what is gone through."""
     assert equipool("sweep", "median", tiny, "--out", tmp_path).exit_code == 0
     done = equipool("sweep", "median", tiny | {"--width": "4,5", "--out": tmp_path})
-    assert "1 done, 0 to go on with, 1 to start" in done.output
+    assert "1 finished, 0 to resume, 1 to start" in done.output
     names = {"equilibrium-embedding-4-seed-0", "equilibrium-embedding-4-width-5-seed-0"}
     assert {path.name for path in tmp_path.iterdir()} == names
 
 
 @pytest.mark.parametrize("started", [False, True])
 def test_one_failure_does_not_cost_the_others(equipool, tiny, tmp_path, monkeypatch, started):
-    train_together = sweep.train_together
+    train_together = training.train_together
 
     def failing(plans, **arguments):
         if plans[0].task.aggregation == "sum":
@@ -163,12 +164,12 @@ def test_one_failure_does_not_cost_the_others(equipool, tiny, tmp_path, monkeypa
             raise RuntimeError("out of memory")
         return train_together(plans, **arguments)
 
-    monkeypatch.setattr(sweep, "train_together", failing)
+    monkeypatch.setattr(training, "train_together", failing)
     done = equipool("sweep", "median", tiny | AXES, "--out", tmp_path)
     assert done.exit_code == 1
     assert "sum-embedding-4-seed-0 failed, RuntimeError: out of memory" in done.output
     told = "2 runs failed; to see why: equipool train median --out"
-    reasons = "2 runs failed, for the reasons above: they could not be started"
+    reasons = "2 runs could not be started, for the reasons above"
     assert (told if started else reasons) in done.stderr
     others = {"max-embedding-4-seed-0", "max-embedding-4-seed-1"}
     assert {name for name in events(tmp_path) if name.startswith("max")} == others
@@ -181,7 +182,7 @@ def test_a_full_disk_ends_the_sweep(equipool, tiny, tmp_path, monkeypatch):
         calls.append(plans)
         raise StorageError(28, "could not write model.safetensors: No space left")
 
-    monkeypatch.setattr(sweep, "train_together", full)
+    monkeypatch.setattr(training, "train_together", full)
     done = equipool("sweep", "median", tiny | AXES, "--out", tmp_path)
     assert done.exit_code == 1
     assert "could not write model.safetensors" in done.stderr
@@ -192,28 +193,27 @@ def test_ctrl_c_between_runs_says_how_to_go_on(equipool, tiny, tmp_path, monkeyp
     def interrupted(plans, **arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sweep, "train_together", interrupted)
+    monkeypatch.setattr(training, "train_together", interrupted)
     done = equipool("sweep", "median", tiny | AXES, "--out", tmp_path)
     assert done.exit_code == 3
-    assert "Interrupted. To go on: equipool sweep median" in done.output
+    assert "Interrupted. To resume: equipool sweep median" in done.output
 
 
 def test_a_preset_brings_its_methods_and_flags_change_it(equipool, tiny, tmp_path, monkeypatch):
-    names = {flag[2:].replace("-", "_"): value for flag, value in tiny.items()}
-    task = ("embedding", "batch_size", "set_size", "width", "evaluation_sets")
-    fields = {name: int(names[name]) for name in task}
     axes = {"aggregation": ("sum", "attention", "equilibrium"), "seed": (0, 1)}
-    preset = Preset("for tests", fields, {"steps": 4, "evaluate_every": 2}, axes)
-    monkeypatch.setitem(PRESETS["median"], "tiny", preset)
+    preset = Preset("for tests", "quick", {"steps": 4, "evaluate_every": 2}, axes)
+    monkeypatch.setitem(MEDIAN.presets, "tiny", preset)
     monkeypatch.chdir(tmp_path)
-    done = equipool("sweep", "median", "--preset", "tiny", "--seed", 5, "--device", "cpu")
+    names = ("--embedding", "--batch-size", "--set-size", "--width", "--evaluation-sets")
+    flags = {name: tiny[name] for name in names} | {"--seed": 5, "--device": "cpu"}
+    done = equipool("sweep", "median", flags, "--preset", "tiny")
     assert done.exit_code == 0, done.output
     folder = tmp_path / "runs" / "median-tiny"
     runs = read_runs([folder])
     assert {run.config["fields"]["aggregation"] for run in runs} == set(preset.axes["aggregation"])
     assert {run.config["fields"]["seed"] for run in runs} == {5}
     assert {run.steps for run in runs} == {4}
-    assert all(line in done.output for line in best_groups(runs))
+    assert "Order by mse at embedding 4, best first: " in done.output
 
 
 @pytest.mark.parametrize(
@@ -246,13 +246,13 @@ def test_a_page_of_a_sweep(equipool, tiny, tmp_path):
             assert f"<td>{cell}</td>" in page.read_text()
     missing = equipool("report", tmp_path / "nothing")
     assert missing.exit_code == 1
-    assert str(tmp_path / "nothing") in missing.stderr
+    assert missing.stderr == f"Error: {tmp_path / 'nothing'} is not there\n"
 
 
 def test_runs_of_different_precision_are_not_trained_together():
     def planned(precision):
         plan = Plan(MedianTask(), TrainingConfig(steps=1, precision=precision), "run")
-        return Planned(plan, begun=False, done=False)
+        return Planned(plan, started=False, finished=False)
 
     waiting = [planned(precision) for precision in ("32-true",) * 3 + ("64-true",) * 2]
     found = [[one.plan.config.precision for one in group] for group in sweep.groups(waiting, 2)]
@@ -262,5 +262,5 @@ def test_runs_of_different_precision_are_not_trained_together():
 def test_only_one_process_speaks(monkeypatch, capsys):
     for rank, expected in (("0", "done\n"), ("1", "")):
         monkeypatch.setenv("RANK", rank)
-        say("done")
+        report_line("done")
         assert capsys.readouterr().out == expected

@@ -1,11 +1,14 @@
 import json
+import re
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from equipool import extras
-from equipool.cli import main
-from equipool.training import read_log, read_record
+from equipool.experiments.registry import MedianTask
+from equipool.training import Loss, read_log, read_record
 from equipool.training.checkpoint import Checkpoints
 from equipool.training.config import differences
 
@@ -44,7 +47,7 @@ def test_a_run_that_was_stopped_goes_on_with_the_command_that_is_told(
     assert stopped.exit_code == 3
     assert not (broken / "record.json").exists()
     how = f"equipool train median --out '{broken}' --resume --device cpu"
-    assert f"interrupted at step 7 of 20 and saved. To resume: {how}" in stopped.output
+    assert f"interrupted at step 7 of 20, which is saved. To go on: {how}" in stopped.output
 
     done = equipool("train", "median", "--out", broken, "--resume", "--device", "cpu")
     assert done.exit_code == 0, done.output
@@ -61,7 +64,7 @@ def test_a_limit_of_time_stops_and_saves(equipool, tiny, tmp_path):
     flags = tiny | {"--out": tmp_path / "run", "--max-seconds": "1e-9"}
     done = equipool("train", "median", flags)
     assert done.exit_code == 3
-    assert "time limit reached at step 1 of 20" in done.output
+    assert "time is up at step 1 of 20" in done.output
     assert (
         equipool("train", "median", tiny | {"--out": tmp_path / "run"}, "--resume").exit_code == 0
     )
@@ -73,11 +76,11 @@ def test_another_config_is_refused_with_the_difference(equipool, tiny, tmp_path)
     assert equipool("train", "median", tiny, "--out", out).exit_code == 0
     again = equipool("train", "median", tiny, "--out", out)
     assert again.exit_code == 1
-    assert "already holds a run" in again.stderr
-    other = equipool("train", "median", "--out", out, "--resume", "--width", 6, "--beta2", 0.5)
+    assert "holds a run already" in again.stderr
+    other = equipool("train", "median", "--out", out, "--resume", "--width", 6, "--steps", 30)
     assert other.exit_code == 1
     assert "task.width: 4 in the run, 6 here" in other.stderr
-    assert "training.beta2: 0.999 in the run, 0.5 here" in other.stderr
+    assert "training.steps: 20 in the run, 30 here" in other.stderr
     assert "Traceback" not in other.output
     preset = equipool("train", "median", "--out", out, "--resume", "--preset", "quick")
     assert preset.exit_code == 1
@@ -102,14 +105,14 @@ def test_a_run_without_a_directory_gets_one(equipool, tiny, tmp_path, monkeypatc
 REFUSED = {
     ("medan",): "the task is 'medan', expected one of median",
     ("median", "--preset", "slow"): "--preset is 'slow', expected one of quick, paper",
-    ("median",): "--steps is missing: say how many, or choose a --preset",
+    ("median",): "--steps is missing: give a number, or choose a --preset",
     ("median", "--steps", "many"): "--steps is 'many', expected a whole number",
     ("median", "--steps", 0): "steps is 0, expected 1 or more",
-    ("median", "--out", "RUN", "--resume"): "--resume: there is no run of median in RUN",
-    ("median", "--out", "RUN", "--resume", "--seed", 1): "there is no run of median in RUN",
+    ("median", "--out", "RUN", "--resume"): "--resume: RUN has no run of median",
+    ("median", "--out", "RUN", "--resume", "--seed", 1): "RUN has no run of median",
     ("median", "--out", "RUN"): "--steps is missing",
-    ("median", "--resume"): "--resume: say which run by --out",
-    ("molecules", "--csv", "a.csv", "--dataset", "qm9"): "--csv and --dataset are both given",
+    ("median", "--resume"): "--resume requires --out, the directory of the run",
+    ("molecules", "--csv", "a.csv", "--dataset", "qm9"): "give either --csv or --dataset, not both",
 }
 REFUSED |= {
     ("median", "--steps", 1, flag, value): f"'{value}', expected {expected}"
@@ -136,7 +139,7 @@ def test_what_cannot_be_is_refused_in_a_line(equipool, tmp_path, monkeypatch, ar
 
 def test_a_start_that_fails_does_not_claim_the_directory(equipool, tiny, tmp_path):
     flags = tiny | {"--out": tmp_path / "run"}
-    failed = equipool("train", "median", flags | {"--inner-learning-rate": "-1"})
+    failed = equipool("train", "median", flags | {"--solver.learning-rate": "-1"})
     assert failed.exit_code in (1, 2)
     assert len(failed.stderr.splitlines()) == 1
     assert equipool("train", "median", flags).exit_code == 0
@@ -169,9 +172,10 @@ def test_odd_files_are_said_in_a_line(equipool, tiny, tmp_path):
     (out / "record.json").unlink()
     with (out / "log.jsonl").open("a") as log:
         log.write('{"loss": 1}\n')
-    with pytest.warns(UserWarning, match=r"line \d+ of .*log.jsonl is damaged and is left out"):
-        done = equipool("report", out, "--out", tmp_path / "page.html")
-    assert done.exit_code == 0, done.output
+    done = equipool("report", out)
+    assert done.exit_code == 1
+    assert re.search(r"log.jsonl is not the log of a run: line \d+ has no step", done.stderr)
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_a_missing_extra_says_what_to_install(equipool, tiny, tmp_path, monkeypatch):
@@ -184,25 +188,6 @@ def test_a_missing_extra_says_what_to_install(equipool, tiny, tmp_path, monkeypa
         assert done.exit_code in (1, 2)
         assert 'needs lightning and safetensors. Run: pip install "equipool[train]"' in done.stderr
     assert not list(tmp_path.iterdir())
-
-
-def test_the_help_tells_every_field(equipool, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["equipool", "train", "median", "--help"])
-    monkeypatch.setenv("COLUMNS", "200")
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 0
-    shown = capsys.readouterr().out
-    assert "numbers in a set. Default: 100" in shown
-    for part in (
-        "--embedding",
-        "--warmup-steps",
-        "--max-seconds",
-        "scaled-sum",
-        "cosine",
-        "quick:",
-    ):
-        assert part in shown
 
 
 def test_evaluation_is_that_of_the_run(equipool, tiny, tmp_path):
@@ -230,3 +215,140 @@ def test_what_cannot_be_evaluated_is_refused(equipool, tmp_path, arguments, mess
     assert done.exit_code == 1
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+PARTS = {
+    "--solver": "newton",
+    "--solver.damping": "0.1",
+    "--inner-steps": "to-tolerance",
+    "--inner-steps.max-steps": "3",
+    "--differentiation": "implicit",
+    "--differentiation.linear-solver": "cholesky",
+    "--start": "learned",
+    "--start.value": "0.5",
+}
+
+
+def test_parts_are_saved_resumed_evaluated_and_reported(equipool, tiny, tmp_path, stop_at):
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert equipool("train", "median", tiny | PARTS, "--out", whole).exit_code == 0
+    stop_at(7)
+    assert equipool("train", "median", tiny | PARTS, "--out", broken).exit_code == 3
+    done = equipool("train", "median", "--out", broken, "--resume", "--device", "cpu")
+    assert done.exit_code == 0, done.output
+    assert numbers(broken) == numbers(whole)
+    fields = json.loads((broken / "config.json").read_text())["fields"]
+    for option, value in PARTS.items():
+        assert str(fields[option[2:].replace("-", "_")]) in (value, value.replace("-", "_"))
+    other = equipool("train", "median", "--out", broken, "--resume", "--solver.damping", 0.2)
+    assert other.exit_code == 1
+    assert "task.solver.damping: 0.1 in the run, 0.2 here" in other.stderr
+    assert equipool("evaluate", broken, "--device", "cpu").exit_code == 0
+    third = tmp_path / "third"
+    assert (
+        equipool(
+            "train", "median", tiny | PARTS | {"--solver.damping": "0.2"}, "--out", third
+        ).exit_code
+        == 0
+    )
+    shown = equipool("report", whole, third, "--out", tmp_path / "page.html")
+    assert shown.exit_code == 0, shown.output
+    assert "solver.damping" in (tmp_path / "page.html").read_text()
+
+
+def test_a_run_of_an_older_version_is_resumed_and_evaluated(equipool, tiny, tmp_path, stop_at):
+    """Its config has a field for each of the solver's numbers."""
+    flags = tiny | {"--solver.momentum": "0.5", "--start": "learned", "--start.value": "1"}
+    whole, old = tmp_path / "whole", tmp_path / "old"
+    assert equipool("train", "median", flags, "--out", whole).exit_code == 0
+    stop_at(7)
+    assert equipool("train", "median", flags, "--out", old).exit_code == 3
+    config = json.loads((old / "config.json").read_text())
+    parts = ("solver", "start", "differentiation", "bias_std")
+    kept = {n: v for n, v in config["fields"].items() if n.partition(".")[0] not in parts}
+    config["fields"] = kept | {"inner_learning_rate": 0.125, "inner_momentum": 0.5,
+                               "inner_max_step": None, "inner_curvature_safe": False,
+                               "start_value": 1.0}  # fmt: skip
+    config.pop("sha256", None)  # older runs have no checksum
+    (old / "config.json").write_text(json.dumps(config))
+    done = equipool("train", "median", "--out", old, "--resume", "--device", "cpu")
+    assert done.exit_code == 0, done.output
+    assert numbers(old) == numbers(whole)
+    assert equipool("evaluate", old, "--device", "cpu").exit_code == 0
+    again = equipool("sweep", "median", flags, "--out", tmp_path)
+    assert again.exit_code == 0, again.output
+    assert "1 runs in" in again.output
+    assert "1 finished" in again.output
+    assert equipool("report", old, whole, "--out", tmp_path / "page.html").exit_code == 0
+
+
+@pytest.mark.parametrize("place", ["file/record.json", "folder", "locked/record.json"])
+def test_a_record_that_cannot_be_written_is_noticed_before_training(
+    equipool, tiny, tmp_path, monkeypatch, place
+):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "locked").mkdir()
+    touch = Path.touch
+
+    def refuse(self, *arguments, **options):  # root may write everywhere
+        if self.parent.name == "locked":
+            raise PermissionError(13, "Permission denied")
+        touch(self, *arguments, **options)
+
+    monkeypatch.setattr(Path, "touch", refuse)
+    out = tmp_path / "run"
+    done = equipool("train", "median", tiny, "--out", out, "--record", tmp_path / place)
+    assert done.exit_code == 1
+    assert "Error: --record is" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not out.exists()
+    assert not list((tmp_path / "locked").iterdir())
+
+
+def test_a_run_that_learned_nothing_fails(equipool, tiny, tmp_path, monkeypatch):
+    loss = MedianTask.loss
+
+    def not_a_number(self, network, batch):
+        found = loss(self, network, batch)
+        return Loss(found.value * float("nan"), found.metrics)
+
+    monkeypatch.setattr(MedianTask, "loss", not_a_number)
+    done = equipool("train", "median", tiny, "--out", tmp_path / "run")
+    assert done.exit_code == 1
+    assert "the run failed" in done.stderr
+
+
+def test_a_finished_run_shows_how_to_train_longer(equipool, tiny, tmp_path):
+    done = equipool("train", "median", tiny, "--out", tmp_path / "run")
+    how = f"equipool train median --out {tmp_path / 'run'} --resume --steps 40"
+    assert f"To train longer: {how}" in done.output
+
+
+def test_the_module_runs_as_a_program():
+    command = [sys.executable, "-m", "equipool", "train", "median", "--sed", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("Error: No such option: --sed")
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("words", [("trian",), ("train", "median", "--steps"), ("evaluate",),
+                                   ("evaluate", "run", "--wich", "last")])  # fmt: skip
+def test_wrong_words_are_an_error_of_one_line(equipool, words):
+    done = equipool(*words)
+    assert done.exit_code == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert "Traceback" not in done.output
+
+
+def test_a_damaged_best_checkpoint_suggests_the_last(equipool, tiny, tmp_path):
+    out = tmp_path / "run"
+    assert equipool("train", "median", tiny, "--out", out).exit_code == 0
+    step = json.loads((out / "best.json").read_text())["step"]
+    (folder,) = (out / "checkpoints").glob(f"*{step:08d}*")
+    for file in folder.glob("*.safetensors"):
+        file.write_bytes(b"damaged")
+    done = equipool("evaluate", out, "--device", "cpu")
+    assert done.exit_code == 1
+    assert "--which last" in done.stderr

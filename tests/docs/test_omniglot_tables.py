@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from equipool.experiments.omniglot.character_pictures import png_of
 from figure_scripts import load_script
 
 import tiny_omniglot as tiny
+from equipool.experiments.omniglot.evaluation import png_of
 from equipool.report import read_runs
 from equipool.training.artifacts import Examination, Gallery, Picture, Table
 from run_records import changed, counting, rows, write_folder, written

@@ -1,12 +1,27 @@
 """Settings of equilibrium aggregation, from the task to its layers."""
 
+import json
+from dataclasses import asdict
+from pathlib import Path
+
 import pytest
 
+import equipool
 from equipool import EquilibriumAggregation, LearnedStart, ZeroStart
 from equipool.experiments.inner_loop import InnerLoop
+from equipool.experiments.parts import DIFFERENTIATIONS, SOLVERS, STARTS, STEPS
 from equipool.experiments.registry import MedianTask, MoleculeTask, OmniglotTask
+from equipool.training.config import flatten, nest, task_from_config, with_defaults
 
 SETTINGS = {
+    "solver": {"name": "restrained-nesterov", "learning_rate": 0.02, "momentum": 0.5,
+               "max_step": 0.25, "curvature_safe": True},
+    "differentiation": {"name": "truncated", "num_steps": 3},
+    "start": {"name": "learned", "value": 1.0},
+    "regularizer_weight": 0.3,
+    "potential_dropout": 0.2,
+}  # fmt: skip
+OLD = {
     "inner_learning_rate": 0.02,
     "inner_momentum": 0.5,
     "inner_max_step": 0.25,
@@ -23,6 +38,7 @@ NETWORKS = {
         local_steps=7, **given
     ).make_network(1, None),
 }  # fmt: skip
+RECORDS = sorted((Path(__file__).parents[2] / "records").rglob("*.json"))
 
 
 def layers(network):
@@ -38,6 +54,7 @@ def test_settings_reach_every_layer(name):
         assert layer.solver.learning_rate.item() == pytest.approx(0.02)
         assert layer.solver.momentum.item() == pytest.approx(0.5)
         assert (layer.solver.max_step, layer.solver.curvature_safe) == (0.25, True)
+        assert isinstance(layer.differentiation, equipool.Truncated)
         assert layer.regularizer.weight.item() == pytest.approx(0.3)
         assert layer.potential.dropout == 0.2
         assert isinstance(layer.start, LearnedStart)
@@ -45,35 +62,87 @@ def test_settings_reach_every_layer(name):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_unless_they_are_given_they_are_the_papers(name):
+def test_the_defaults_are_the_papers(name):
     for layer in layers(NETWORKS[name]()):
         assert layer.solver.learning_rate.item() == pytest.approx(0.125)
         assert layer.solver.momentum.item() == pytest.approx(0.9)
         assert (layer.solver.max_step, layer.solver.curvature_safe) == (None, False)
+        assert isinstance(layer.differentiation, equipool.Unrolled)
         assert layer.regularizer.weight.item() == pytest.approx(0.1)
         assert isinstance(layer.start, ZeroStart)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize(
-    ("setting", "value", "expected"),
+    ("settings", "message"),
     [
-        ("inner_learning_rate", 0.0, "more than 0"),
-        ("inner_momentum", 1.0, "at least 0 and less than 1"),
-        ("inner_max_step", -1.0, "more than 0, or None"),
-        ("regularizer_weight", -0.1, "more than 0"),
-        ("potential_dropout", 1.5, "at least 0 and less than 1"),
+        ({"solver": {"name": "nesterov", "learning_rate": 0.0}}, "learning_rate is 0.0, expected"),
+        ({"solver": {"name": "nesterov", "momentum": 1.0}}, "momentum is 1.0, expected at least 0"),
+        ({"solver": "newto"}, "solver is 'newto', expected one of restrained-nesterov, nesterov"),
+        ({"solver": {"name": "newton", "momentum": 0.5}}, "newton has no parameter momentum"),
+        ({"solver": "polished"}, "polished requires the parameter solver"),
+        ({"solver": {"name": "newton", "damping": "small"}}, "'small', expected a number"),
+        ({"solver": {"name": "nesterov", "learnable": 1}}, "is 1, expected true or false"),
+        ({"differentiation": "truncated"}, "requires the parameter num_steps"),
+        ({"start": {"name": "learned", "value": None}}, "is None, expected a number"),
+        ({"inner_steps": -1}, "inner_steps is -1, expected 0 or more"),
+        ({"inner_steps": 1.5}, "inner_steps is 1.5, expected a number or fixed, to-tolerance"),
+        ({"inner_steps": "long"}, "steps is 'long', expected one of fixed, to-tolerance"),
+        ({"regularizer_weight": -0.1}, "regularizer_weight is -0.1, expected more than 0"),
+        ({"potential_dropout": 1.5}, "potential_dropout is 1.5, expected at least 0"),
+        ({"bias_std": -1.0}, "bias_std is -1.0, expected 0 or more"),
     ],
 )
-def test_what_no_layer_could_have_is_refused_by_the_task(name, setting, value, expected):
+def test_settings_that_no_layer_could_have_are_refused_by_the_task(name, settings, message):
     """Whatever pools, and before any data is read."""
     task = {"median": MedianTask, "omniglot": OmniglotTask, "molecules": MoleculeTask}[name]
-    with pytest.raises(ValueError, match=f"{setting} is {value}, expected {expected}"):
-        task("sum", **{setting: value})
+    with pytest.raises(ValueError, match=message):
+        task("sum", **settings)
 
 
-def test_a_start_of_zero_is_learned_where_it_is_asked_for():
-    layer = InnerLoop(start_value=0.0).equilibrium_layer(3, 4, (8, 2), 5)
-    assert isinstance(layer.start, LearnedStart)
-    assert (layer.in_channels, layer.out_channels, layer.num_steps) == (3, 4, 5)
-    assert layer.potential.hidden == (8, 2)
+def test_a_layer_that_searches_to_a_tolerance():
+    rule = {"name": "to-tolerance", "tolerance": 0.01, "max_steps": 30}
+    (layer,) = layers(MedianTask(inner_steps=rule, width=4).network())
+    steps = getattr(layer, "steps", layer)
+    assert (steps.max_steps, steps.tolerance) == (30, 0.01)
+
+
+def test_parts_of_parts():
+    polished = SOLVERS.build({"name": "polished", "solver": {"name": "heavy-ball"}})
+    assert isinstance(polished.solver, equipool.HeavyBall)
+    implicit = DIFFERENTIATIONS.build({"name": "implicit", "linear_solver": "cholesky"})
+    assert isinstance(implicit.linear_solver, equipool.Cholesky)
+    assert isinstance(STARTS.build("learned", {"out_channels": 3}), LearnedStart)
+    assert STEPS.build("fixed").num_steps == 10
+
+
+@pytest.mark.parametrize("field", SETTINGS)
+def test_flat_fields_are_what_was_nested(field):
+    task = MedianTask(**{field: SETTINGS[field]})
+    flat = flatten(asdict(task))
+    assert all(not isinstance(value, dict) for value in flat.values())
+    assert MedianTask(**nest(json.loads(json.dumps(flat)))) == task
+    assert hash(task) == hash(MedianTask(**nest(flat)))
+
+
+def test_the_fields_of_older_runs_give_the_same_layers():
+    old = task_from_config({"task": "median", "fields": {"width": 8, "inner_steps": 7, **OLD}})
+    settings = {name: value for name, value in SETTINGS.items() if name != "differentiation"}
+    assert old == MedianTask(width=8, inner_steps=7, **settings)
+    assert InnerLoop.upgrade({"start_value": 0.0})["start"] == {"name": "learned", "value": 0.0}
+
+
+def test_every_record_can_be_read():
+    read = 0
+    for file in RECORDS:
+        config = json.loads(file.read_text())
+        config = config.get("config", config)
+        if not isinstance(config, dict) or "task" not in config:
+            continue
+        read += 1
+        task = task_from_config(config)
+        fields = config["fields"]
+        assert task.solver["momentum"] == fields.get("inner_momentum", 0.9)
+        assert with_defaults(config)["fields"]["solver.momentum"] == task.solver["momentum"]
+        assert (task.start["name"] == "zero") == (fields.get("start_value") is None)
+    assert read > 300

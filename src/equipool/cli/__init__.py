@@ -1,4 +1,5 @@
-"""The command `equipool`. Each group of commands is a file of its own, named here."""
+"""The command `equipool`. Each command is a file with a typer application `app`; to add one, add
+its file and its line here."""
 
 from __future__ import annotations
 
@@ -12,9 +13,20 @@ if TYPE_CHECKING:
 
 NEEDED = {"cli": ("typer", "rich")}
 
+# Module and first line of the help of each command.
+COMMANDS = {
+    "train": ("equipool.cli.train", "Train a network."),
+    "evaluate": ("equipool.cli.evaluate", "Evaluate a trained network."),
+    "predict": ("equipool.cli.predict", "Predict properties of molecules with a trained network."),
+    "sweep": ("equipool.cli.sweep", "Train a network for each combination of settings."),
+    "ablate": ("equipool.cli.ablate", "Repeat the paper's ablations."),
+    "report": ("equipool.cli.report", "Write a page of tables and plots from runs."),
+    "bench": ("equipool.bench.command", "Time the layer and its alternatives."),
+}
+
 
 def main() -> int:
-    """Run the command; the exit status where it does not end the process itself."""
+    """Run the command; the exit status if it does not end the process itself."""
     missing = advice("The command equipool", NEEDED)
     if missing is not None:
         print(missing, file=sys.stderr)
@@ -24,24 +36,14 @@ def main() -> int:
 
 
 def make_app() -> typer.Typer:
-    """The command with all its groups."""
-    # these need the extra
-    import typer
+    """The command with all its subcommands. A subcommand is imported when it is called."""
+    from equipool.cli.groups import Entry, load_app, make_group
 
-    from equipool.bench import command as bench
-    from equipool.cli import ablate, evaluate, predict, report, sweep, train
-
-    app = typer.Typer(
-        name="equipool", help="Equilibrium Aggregation for PyTorch.", no_args_is_help=True
-    )
-    app.add_typer(train.app, name="train")
-    app.command("evaluate")(evaluate.evaluate)
-    app.command("predict")(predict.predict)
-    app.add_typer(sweep.app, name="sweep")
-    app.add_typer(ablate.app, name="ablate")
-    app.command("report")(report.report)
-    app.add_typer(bench.app, name="bench")
-    return app
+    entries = {
+        name: Entry(about, lambda module=module: load_app(module))  # type: ignore[misc]
+        for name, (module, about) in COMMANDS.items()
+    }
+    return make_group("Equilibrium Aggregation for PyTorch.", entries, "command", name="equipool")
 
 
 if __name__ == "__main__":

@@ -1,20 +1,23 @@
-"""A flag for every field of a task and of the training settings."""
+"""A flag for every field of a task and of the training settings, and for every part of the layer.
+
+Flags have the names of the fields in a run's `config.json`: `solver.momentum` is
+`--solver.momentum`. Nothing here imports torch.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, dataclass, fields
-from typing import Any, get_type_hints
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
 
-from equipool.baselines import AGGREGATIONS
-from equipool.cli.documentation import documented_arguments
-from equipool.cli.values import NOTHING, Reader, reader_of, written
-from equipool.training import Task, TrainingConfig
-from equipool.training.config import PRECISIONS, SHAPES
+from equipool.cli.source import REQUIRED, Parameter, read_parameters
+from equipool.experiments.parts import STEPS, Family, family_of
+from equipool.experiments.presets import EXPERIMENTS
 
-# Where a value goes, as in a run's config.json.
-TASK, TRAINING = "fields", "training"
+TASK, TRAINING = "fields", "training"  # where a value goes in config.json
+NOTHING = "none"
 
 # Fields whose values have commas of their own: a sweep takes them as they are.
 WITH_COMMAS = ("labels",)
@@ -22,31 +25,76 @@ WITH_COMMAS = ("labels",)
 # Flags that name the same thing in different ways: one of them at a time.
 APART = (("csv", "dataset"),)
 
-# The names that some fields may have, for the help.
-NAMES: dict[str, Iterable[str]] = {
-    "aggregation": AGGREGATIONS,
-    "schedule": SHAPES,
-    "precision": PRECISIONS,
+# Names that some fields may have, for the help. Tests compare them with the code.
+CHOICES = {
+    "aggregation": (
+        "equilibrium", "sum", "scaled-sum", "mean", "max", "attention", "pna", "laf", "set2set",
+        "set-transformer", "janossy", "frechet",
+    ),
+    "schedule": ("constant", "cosine", "linear", "trapezoid"),
+    "precision": ("32-true", "tf32", "bf16-mixed", "bf16-true", "64-true"),
+}  # fmt: skip
+
+# Parameters of parts whose docstrings need formulas, for the help.
+ABOUT_PARTS = {
+    "learning_rate": "initial step size",
+    "momentum": "initial momentum",
+    "max_step": "longest step; none for no limit",
+    "max_gradient": "longest gradient; none for no limit",
+    "curvature_safe": "shorten steps where the energy is steep",
+    "learnable": "whether these are learned",
+    "gtol": "sets with a smaller gradient keep their y",
+    "clip_value": "limit of the components of y; none for no limit",
+    "damping": "least damping of the Hessian",
+    "value": "initial value of every component",
 }
+
+# Fields of a task that belong to its equilibrium layers, beside those of `InnerLoop`.
+OF_LAYERS = ("potential", "potential_output", "local_potential")
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How a value is typed. `read` raises ValueError or KeyError for anything else."""
+
+    read: Callable[[str], Any]
+    metavar: str
+    expected: str
 
 
 @dataclass(frozen=True)
 class Flag:
-    """A flag of the command line, and the field that its value is for."""
+    """A flag, and the field that its value is for.
 
-    part: str
+    Args:
+        section: `TASK` or `TRAINING`.
+        name: of the field, as in config.json.
+        reader: of its values.
+        default: as typed; None if the flag is required or the default depends on another flag.
+        about: for the help.
+        group: heading in the help.
+        hidden: whether the help leaves it out.
+    """
+
+    section: str
     name: str
-    parameter: str  # the flag's name in Python
     reader: Reader
     default: str | None
     about: str
+    group: str
+    hidden: bool = False
 
     @property
     def option(self) -> str:
-        return "--" + self.parameter.replace("_", "-")
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def parameter(self) -> str:
+        """The name in Python."""
+        return self.name.replace(".", "__")
 
     def read(self, text: str) -> Any:
-        """The value that is meant."""
+        """The value that was typed."""
         try:
             return self.reader.read(text.strip())
         except (ValueError, KeyError, OverflowError):
@@ -55,57 +103,169 @@ class Flag:
             ) from None
 
     def read_several(self, text: str) -> tuple[Any, ...]:
-        """The values that are meant, each once, where commas stand between them."""
+        """The values that were typed with commas between them, each once."""
         parts = [text] if self.name in WITH_COMMAS else text.split(",")
         return tuple(dict.fromkeys(self.read(part) for part in parts))
 
 
-def flags_of(kind: type[Task]) -> list[Flag]:
-    """The flags of a task: its fields, then those of the training settings. Where both have a field
-    of the same name, the flag of the training settings starts with `--training`.
+def _whole(text: str) -> int:
+    """Also as 1e6."""
+    try:
+        return int(text)
+    except ValueError:
+        number = float(text)
+    if not number.is_integer():
+        raise ValueError(text)
+    return int(number)
+
+
+READERS = {
+    "int": Reader(_whole, "INT", "a whole number"),
+    "float": Reader(float, "FLOAT", "a number"),
+    "bool": Reader(lambda text: {"true": True, "false": False}[text.lower()], "true|false",
+                   "true or false"),
+    "str": Reader(str, "TEXT", "text"),
+    "tuple[int, ...]": Reader(lambda text: tuple(int(part) for part in text.split("x")),
+                              "INTxINT...", "whole numbers such as 600x300x32"),
+}  # fmt: skip
+
+
+def reader_of(annotation: str) -> Reader:
+    """How values of this type are typed.
 
     Example:
-        >>> from equipool.experiments.registry import MedianTask
-        >>> [flag.option for flag in flags_of(MedianTask)][:3]
+        >>> reader_of("int").read("1e6"), reader_of("float | None").read("none")
+        (1000000, None)
+    """
+    plain = annotation.removesuffix(" | None")
+    if plain not in READERS:
+        raise TypeError(f"there is no flag for a field of type {annotation}")
+    inner = READERS[plain]
+    if plain == annotation:
+        return inner
+    return Reader(
+        lambda text: None if text.lower() == NOTHING else inner.read(text),
+        inner.metavar,
+        f"{inner.expected} or {NOTHING}",
+    )
+
+
+def as_typed(value: Any) -> str:
+    """A value as it is typed.
+
+    Example:
+        >>> as_typed(None), as_typed(True), as_typed((600, 300)), as_typed(0.001)
+        ('none', 'true', '600x300', '0.001')
+    """
+    if value is None:
+        return NOTHING
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple | list):
+        return "x".join(str(part) for part in value)
+    return str(value)
+
+
+@cache
+def flags_of(task: str) -> tuple[Flag, ...]:
+    """The flags of a task: its fields, those of its equilibrium layers, and the training settings.
+
+    Example:
+        >>> [flag.option for flag in flags_of("median")][:3]
         ['--aggregation', '--embedding', '--batch-size']
     """
-    own = _flags(kind, TASK, taken=(), defaults={})
-    taken = {flag.name for flag in own}
-    return own + _flags(TrainingConfig, TRAINING, taken, kind.training_defaults)
+    experiment = EXPERIMENTS[task]
+    shared = {one.name for one in read_parameters("equipool.experiments.inner_loop", "InnerLoop")}
+    own, layer = [], []
+    for parameter in read_parameters(experiment.module, experiment.kind):
+        family = family_of(parameter.annotation)
+        if family is not None:
+            layer += _part_flags(parameter, family)
+        elif parameter.name in shared or parameter.name in OF_LAYERS:
+            layer.append(_plain_flag(parameter, TASK, "Equilibrium layer"))
+        else:
+            own.append(_plain_flag(parameter, TASK, "Task"))
+    training = [
+        _plain_flag(
+            replace(one, default=experiment.training.get(one.name, one.default)),
+            TRAINING,
+            "Training",
+        )
+        for one in read_parameters("equipool.training.config", "TrainingConfig")
+    ]
+    return (*own, *layer, *training)
 
 
-def _flags(kind: type, part: str, taken: Iterable[str], defaults: Mapping[str, Any]) -> list[Flag]:
-    about, types = documented_arguments(kind), get_type_hints(kind)
-    own_first = sorted(fields(kind), key=lambda field: bool(field.kw_only))
-    found = []
-    for field in own_first:
-        default = defaults.get(field.name, field.default)
-        found.append(
-            Flag(
-                part,
-                field.name,
-                f"training_{field.name}" if field.name in taken else field.name,
-                reader_of(types[field.name]),
-                None if default is MISSING else written(default),
-                _on_the_command_line(field.name, about.get(field.name, "")),
+def _plain_flag(parameter: Parameter, section: str, group: str) -> Flag:
+    about = _about(parameter.about)
+    reader = reader_of(parameter.annotation)
+    if parameter.name in CHOICES:
+        reader = replace(reader, metavar="NAME")
+        names = ", ".join(CHOICES[parameter.name])
+        about = re.sub(r"(, )?a name in [\w.]+", "", about).strip()
+        about = f"{about}; one of {names}" if about else f"one of {names}"
+    default = None if parameter.default is REQUIRED else as_typed(parameter.default)
+    return Flag(section, parameter.name, reader, default, about, group)
+
+
+def _part_flags(field: Parameter, family: Family, hidden: bool = False) -> list[Flag]:
+    """The flag that names a part, and one for each parameter that any part of its family has."""
+    about = f"{_about(field.about)}; one of {', '.join(family.names)}"
+    choice = Reader(lambda text: _name(text, family), "NAME", f"one of {', '.join(family.names)}")
+    if family is STEPS:
+        choice = Reader(choice.read, "INT|NAME", f"a whole number, or {choice.expected}")
+        about = f"{_about(field.about)}: a number, or one of {', '.join(family.names)}"
+    default = None if field.default in (REQUIRED, None) else as_typed(field.default)
+    flags = [Flag(TASK, field.name, choice, default, about, "Equilibrium layer", hidden)]
+    for name, owners in _parameters_in(family).items():
+        parameter = next((one for one in owners.values() if one.about), next(iter(owners.values())))
+        parameter = replace(parameter, name=f"{field.name}.{name}")
+        inner = family_of(parameter.annotation)
+        if inner is not None:
+            flags += _part_flags(parameter, inner, hidden=True)
+            continue
+        flag = _plain_flag(parameter, TASK, "Equilibrium layer")
+        defaults = {repr(one.default) for one in owners.values()}
+        about = ABOUT_PARTS.get(name, flag.about.partition(". ")[0])
+        some = 2 * len(owners) < len(family.names) or len(family.names) == 2 > len(owners)
+        flags.append(
+            replace(
+                flag,
+                about=f"{about} ({', '.join(owners)})" if some else about,
+                default=flag.default if len(defaults) == 1 else None,
+                hidden=hidden,
             )
         )
+    return flags
+
+
+def _name(text: str, family: Family) -> int | str:
+    if text in family.names:
+        return text
+    if family is STEPS:
+        return _whole(text)
+    raise ValueError(text)
+
+
+def _parameters_in(family: Family) -> dict[str, dict[str, Parameter]]:
+    """The parameters of all parts of a family: by name, then by part."""
+    found: dict[str, dict[str, Parameter]] = {}
+    for part, kind in family.names.items():
+        for parameter in read_parameters(family.module, kind):
+            if parameter.name not in family.supplied:
+                found.setdefault(parameter.name, {})[part] = parameter
     return found
 
 
-def _on_the_command_line(name: str, about: str) -> str:
-    """What the docstring says, in words of the command line, with the names that the field may
-    have."""
-    about = re.sub(r"\bNone\b", NOTHING, about)
-    if name not in NAMES:
-        return about
-    names = f"one of {', '.join(NAMES[name])}"
-    told = re.sub(r"a name in `[\w.]+`", names, about)
-    return told if names in told else f"{about} Here, {names}."
+def _about(documented: str) -> str:
+    """What a docstring says of a field, as the help says it: without formulas, in the command
+    line's words, and no full stop at the end."""
+    text = re.sub(r"\$[^$]*\$,? ?", "", documented).replace("`", "")
+    return re.sub(r"\bNone\b", NOTHING, text).strip().rstrip(".")
 
 
 def given_flags(flags: Iterable[Flag], texts: Mapping[str, str | None]) -> dict[Flag, str]:
-    """The flags that were given a value, by their names in Python."""
+    """The flags that were typed, by their names in Python."""
     found = {}
     for flag in flags:
         text = texts[flag.parameter]
@@ -115,17 +275,19 @@ def given_flags(flags: Iterable[Flag], texts: Mapping[str, str | None]) -> dict[
 
 
 def check_apart(given: Mapping[Flag, str], saved: Mapping[str, Any]) -> None:
-    """Raise where two of the flags name the same thing in different ways, or one of them what a run
+    """Raise if two flags name the same thing in different ways, or one of them names what the run
     has by the other.
 
     Args:
         given: what was typed.
-        saved: values of the task's fields in a run that is gone on with.
+        saved: values of the task's fields in a run that is resumed.
     """
     typed = {flag.name for flag, text in given.items() if text.lower() != NOTHING}
     for one, other in APART:
         if {one, other} <= typed:
-            raise ValueError(f"--{one} and --{other} are both given, expected one of them")
+            raise ValueError(f"give either --{one} or --{other}, not both")
         for name, before in ((one, other), (other, one)):
             if name in typed and saved.get(before) is not None:
-                raise ValueError(f"--{name} is given, but the run is of --{before} {saved[before]}")
+                raise ValueError(
+                    f"--{name} contradicts the run, which has --{before} {saved[before]}"
+                )

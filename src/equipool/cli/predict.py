@@ -4,81 +4,114 @@ from __future__ import annotations
 
 import csv
 import os
+import signal
 import sys
+import threading
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
 
 import typer
-from rich import progress
-from rich.console import Console
 
-from equipool.bars import columns
-from equipool.cli.errors import WRONG_USE, plain_errors
-from equipool.cli.evaluate import WHICH
-from equipool.cli.places import Device, device_from_name
-from equipool.cli.smiles import STANDARD_INPUT, Asked, given_smiles, read_smiles
-from equipool.experiments.molecules.predictor import MoleculePredictor, load_predictor
-from equipool.experiments.molecules.task import SMILES
-from equipool.training.devices import check_extras
-from equipool.training.folder import RunFolder
+from equipool.cli import console
+from equipool.cli.groups import single_command
 
-AT_ONCE = 4096  # molecules that are in memory
+if TYPE_CHECKING:
+    from equipool.experiments.molecules.predictor import MoleculePredictor
+
+AT_ONCE = 4096  # molecules in memory
+STANDARD_INPUT = "-"
+TABLES = (".csv",)
+LISTS = (".smi", ".txt")
+
+
+@dataclass(frozen=True)
+class Query:
+    """A molecule to predict: where it is in the input, its SMILES, and cells to copy."""
+
+    place: str
+    smiles: str
+    kept: tuple[str, ...] = ()
 
 
 def predict(
-    run: Annotated[Path, typer.Argument(help="the run's directory")],
+    run: Annotated[Path, typer.Argument(help="directory of the run", metavar="RUN")],
     file: Annotated[
         str | None,
-        typer.Argument(help="a .csv, or one SMILES a line in a .smi, a .txt or the input, -"),
+        typer.Argument(
+            help="a .csv, or a .smi or .txt with one SMILES per line; - for stdin", metavar="FILE"
+        ),
     ] = None,
     smiles: Annotated[
-        list[str] | None, typer.Option(help="a molecule, instead of a file; can be repeated")
+        list[str] | None,
+        typer.Option(help="a molecule instead of a file; can be repeated", metavar="TEXT"),
     ] = None,
     column: Annotated[
-        str | None, typer.Option(help="of SMILES in the .csv; by default as in training")
+        str | None,
+        typer.Option(help="SMILES column of the .csv (default: as in training)", metavar="NAME"),
     ] = None,
     keep: Annotated[
-        str | None,
-        typer.Option(help="further columns of the .csv that the table shall have, as A,B"),
+        str | None, typer.Option(help="input columns to copy to the output", metavar="A,B")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="the .csv to write; by default the standard output")
+        Path | None, typer.Option(help=".csv to write (default: stdout)", metavar="PATH")
     ] = None,
-    which: Annotated[str, typer.Option(help="best or last checkpoint")] = "best",
-    device: Device = "auto",
+    which: console.Which = "best",
+    device: console.Device = "auto",
 ) -> None:
-    """Predict labels of molecules with a run's network: probabilities, or numbers in the labels'
-    own units, as a table with a row for each molecule in the order given. Cells are empty in the
-    rows of molecules that cannot be read, which are listed beside."""
-    with plain_errors(WRONG_USE):
+    """Predict properties of molecules with a trained network.
+
+    Writes one row per molecule, in the order of the input: probabilities, or numbers in the units
+    of the labels. Molecules that cannot be read have empty cells and are listed on stderr; if none
+    can be read, the exit status is 1.
+    """
+    with console.plain_errors(console.WRONG_USE):
         if (file is None) == (not smiles):
-            raise ValueError("expected either a FILE or --smiles")
+            raise ValueError("give either a FILE or --smiles")
         if keep is not None and file is None:
-            raise ValueError("--keep is for the columns of a FILE")
-        if which not in WHICH:
-            raise ValueError(f"--which is {which!r}, expected one of {', '.join(WHICH)}")
-        where = device_from_name(device)
-        _check_file(file)
-        _check_out(out, file)
-    with plain_errors():
+            raise ValueError("--keep requires a FILE with columns")
+        console.check_which(which)
+        where = console.device_from_name(device)
+        _check_files(file, out)
+        kept = _columns(keep)
+    with console.plain_errors():
+        from equipool.training.devices import check_extras
+
         check_extras()
-        predictor = load_predictor(run, which, device=where)
-        usual = RunFolder(run).read_config()["fields"]["smiles"] or SMILES
-        kept = _kept(keep)
-        asked = (
-            given_smiles(smiles or ()) if file is None else read_smiles(file, column, usual, kept)
-        )
+        predictor, usual_column = _load(run, which, where)
+        queries = _given(smiles) if file is None else read_queries(file, column, usual_column, kept)
         with _destination(out) as destination:
-            unread = _write(predictor, asked, kept, destination)
-        if unread:
-            _tell(f"{unread:,} of {len(asked):,} molecules cannot be read: their cells are empty")
+            unread = _write(predictor, queries, kept, destination)
         if out is not None:
-            _tell(f"{len(asked):,} rows are in {out}")
+            _warn(f"Wrote {len(queries):,} rows to {out}")
+        if unread and unread == len(queries):
+            console.fail(f"none of the {unread:,} molecules could be read")
+        if unread:
+            _warn(f"{unread:,} of {len(queries):,} molecules could not be read")
 
 
-def _kept(text: str | None) -> list[str]:
+def _load(run: Path, which: str, device: str | None) -> tuple[MoleculePredictor, str]:
+    """The predictor, and the column of SMILES that it was trained on."""
+    from equipool.experiments.molecules.predictor import load_predictor
+    from equipool.experiments.molecules.task import SMILES
+    from equipool.training.folder import RunFolder
+
+    config = RunFolder(run).read_config()
+    if config["task"] != "molecules":
+        raise ValueError(f"predict needs a molecules run; {run} is a {config['task']} run")
+    with console.suggesting_last(which):
+        predictor = load_predictor(run, which, device=device)
+    return predictor, config["fields"].get("smiles") or SMILES
+
+
+def _given(smiles: Sequence[str] | None) -> list[Query]:
+    return [Query(f"row {row}", text) for row, text in enumerate(smiles or ())]
+
+
+def _columns(text: str | None) -> list[str]:
     """The columns to keep."""
     names = [] if text is None else [name.strip() for name in text.split(",")]
     for name in names:
@@ -87,69 +120,145 @@ def _kept(text: str | None) -> list[str]:
     return names
 
 
-def _check_file(file: str | None) -> None:
+def _check_files(file: str | None, out: Path | None) -> None:
     if file not in (None, STANDARD_INPUT) and not Path(str(file)).exists():
-        raise ValueError(f"FILE is {file!r}, which is not there: check the path")
-
-
-def _check_out(out: Path | None, file: str | None) -> None:
+        raise ValueError(f"FILE is {file!r}, which does not exist")
     if out is None:
         return
     if out.exists() and not out.is_file():
         raise ValueError(f"--out is {out}, expected a file")
     if file is not None and out.resolve() == Path(file).resolve():
-        raise ValueError(f"--out is {out}, which is the file to read")
+        raise ValueError(f"--out is {out}, which is the input")
+
+
+def read_queries(
+    file: str, column: str | None, usual_column: str, keep: Sequence[str] = ()
+) -> list[Query]:
+    """Molecules of a file: a table with names in its first line, or a list with one SMILES per
+    line, of which only the first word is read. Files may be compressed with gzip.
+
+    Args:
+        file: .csv, .smi or .txt, optionally followed by .gz; `-` is a list on stdin.
+        column: of the table.
+        usual_column: if `column` is not given.
+        keep: columns of the table to copy.
+    """
+    from equipool.experiments.molecules.data.table import open_text
+
+    path = Path(file)
+    ending = (path.with_suffix("") if path.suffix.lower() == ".gz" else path).suffix.lower()
+    if file != STANDARD_INPUT and ending in TABLES:
+        return list(_in_table(path, usual_column if column is None else column, keep))
+    if file != STANDARD_INPUT and ending not in LISTS:
+        endings = ", ".join((*TABLES, *LISTS))
+        raise ValueError(f"FILE is {file!r}, expected a file that ends in {endings} or .gz, or -")
+    for flag, given in (("--column", column), ("--keep", ",".join(keep) or None)):
+        if given is not None:
+            raise ValueError(f"{flag} is {given!r}, but {file} has no columns")
+    if file == STANDARD_INPUT:
+        return _in_lines(sys.stdin)
+    try:
+        with open_text(path) as lines:
+            return _in_lines(lines)
+    except (UnicodeDecodeError, EOFError, zlib.error) as error:
+        raise ValueError(f"{file} cannot be read as text: {error}") from error
+
+
+def _in_table(path: Path, column: str, keep: Sequence[str]) -> Iterator[Query]:
+    from equipool.experiments.molecules.data.table import Complaints, MissingColumnError, Table
+
+    table, complaints = Table(path), Complaints(path)
+    try:
+        at = table.position(column)
+    except MissingColumnError as error:
+        raise ValueError(f"{error}; choose the SMILES column with --column") from error
+    kept = [table.position(name) for name in keep]
+    for row in table.rows():
+        if len(row.cells) != len(table.columns):
+            complaints.add(row, f"expected {len(table.columns)} cells, found {len(row.cells)}")
+            continue
+        yield Query(str(row), row.cells[at], tuple(row.cells[one] for one in kept))
+    complaints.raise_any()
+
+
+def _in_lines(lines: Iterable[str]) -> list[Query]:
+    return [
+        Query(f"row {row} (line {row + 1})", next(iter(line.split()), ""))
+        for row, line in enumerate(lines)
+    ]
 
 
 @contextmanager
 def _destination(out: Path | None) -> Iterator[TextIO]:
-    """Where the table goes: a file is whole or not there."""
+    """Where the table is written to: the file appears when it is complete."""
     if out is None:
         yield sys.stdout
         return
     out.parent.mkdir(parents=True, exist_ok=True)
     unfinished = out.with_name(f".{out.name}.{os.getpid()}")
     try:
-        with unfinished.open("w", encoding="utf-8", newline="") as file:
+        with _ending_on_sigterm(), unfinished.open("w", encoding="utf-8", newline="") as file:
             yield file
         unfinished.replace(out)
     finally:
         unfinished.unlink(missing_ok=True)
 
 
+@contextmanager
+def _ending_on_sigterm() -> Iterator[None]:
+    """SIGTERM ends the block as an exception, so that what it has opened is removed."""
+
+    def end(number: int, frame: Any) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def _write(
-    predictor: MoleculePredictor, asked: Sequence[Asked], kept: Sequence[str], destination: TextIO
+    predictor: MoleculePredictor, queries: Sequence[Query], keep: Sequence[str], out: TextIO
 ) -> int:
-    """Write the table; how many molecules could not be read."""
-    writer = csv.writer(destination, lineterminator="\n")
-    written = [SMILES, *predictor.label_names]
-    given = [f"given {name}" if name in written else name for name in kept]
+    """Write the table; the number of molecules that could not be read."""
+    writer = csv.writer(out, lineterminator="\n")
+    written = ["smiles", *predictor.label_names]
+    given = [f"given {name}" if name in written else name for name in keep]
     writer.writerow([*given, *written])
     unread = 0
-    for some in _with_bar([asked[i : i + AT_ONCE] for i in range(0, len(asked), AT_ONCE)]):
+    for some in _with_bar([queries[i : i + AT_ONCE] for i in range(0, len(queries), AT_ONCE)]):
         found = predictor.predict([one.smiles for one in some])
         nothing = {problem.row for problem in found.problems if not problem.kept}
         for row, (one, values) in enumerate(zip(some, found.values.numpy(), strict=True)):
-            # as few digits as tell the number from all others
+            # str gives as few digits as identify the number
             cells = ("" if row in nothing else str(value) for value in values)
             writer.writerow([*one.kept, one.smiles, *cells])
         for problem in found.problems:
-            kept = " (predicted all the same)" if problem.kept else ""
-            _tell(f"{some[problem.row].place}: {problem.smiles!r}: {problem.reason}{kept}")
+            kept = " (predicted nevertheless)" if problem.kept else ""
+            _warn(f"{some[problem.row].place}: {problem.smiles!r}: {problem.reason}{kept}")
         unread += len(nothing)
     return unread
 
 
-def _with_bar(parts: Sequence[Sequence[Asked]]) -> Iterable[Sequence[Asked]]:
-    """The parts, with a bar for the molecules that are done where there is more than one."""
+def _with_bar(parts: Sequence[Sequence[Query]]) -> Iterable[Sequence[Query]]:
+    """The parts, with a progress bar on stderr if there is more than one."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from equipool.bars import columns
+
     if len(parts) < 2:
         yield from parts
         return
-    shown = progress.Progress(
+    shown = Progress(
         *columns(),
         console=Console(stderr=True),
         refresh_per_second=4,
-        redirect_stdout=False,  # that is where the table may go
+        redirect_stdout=False,  # the table may go there
     )
     with shown as bars:
         bar = bars.add_task("molecules", total=sum(len(part) for part in parts))
@@ -158,5 +267,8 @@ def _with_bar(parts: Sequence[Sequence[Asked]]) -> Iterable[Sequence[Asked]]:
             bars.update(bar, advance=len(part))
 
 
-def _tell(text: str) -> None:
+def _warn(text: str) -> None:
     typer.echo(text, err=True)
+
+
+app = single_command(predict)

@@ -7,26 +7,32 @@ from typing import Annotated
 
 import typer
 
-from equipool.cli.errors import plain_errors
-from equipool.cli.words import print_summary, say
-from equipool.report import read_runs, summaries, write_page
-from equipool.report.runs import unread_folders
+from equipool.cli import console
+from equipool.cli.groups import single_command
 
 
 def report(
     runs: Annotated[
         list[Path],
-        typer.Argument(help="directories of runs or of sweeps, and JSON files of records"),
+        typer.Argument(
+            help="directories of runs or sweeps, and JSON files of records", metavar="RUN"
+        ),
     ],
-    out: Annotated[Path, typer.Option(help="the page to write")] = Path("report.html"),
+    out: Annotated[Path, typer.Option(help="page to write", metavar="PATH")] = Path("report.html"),
 ) -> None:
-    """Make one page of tables and pictures of runs."""
-    with plain_errors():
+    """Write a page of tables and plots from runs."""
+    with console.plain_errors():
+        from equipool.report import read_runs, summaries, write_page
+        from equipool.report.runs import unread_folders
+
         found = read_runs(runs)
-        left_out = [place for path in runs for place in unread_folders(path)]
-        if left_out:
-            say(f"Not read, as they are deeper: {', '.join(map(str, left_out))}")
+        skipped = [place for path in runs for place in unread_folders(path)]
+        if skipped:
+            console.report_line(f"Skipped deeper directories: {', '.join(map(str, skipped))}")
         for summary in summaries(found):
-            print_summary(summary)
+            console.print_summary(summary)
         write_page(found, out)
-        say(f"The page is {out}")
+        console.report_line(f"The page is {out}")
+
+
+app = single_command(report)

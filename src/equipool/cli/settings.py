@@ -1,78 +1,96 @@
-"""From flags, presets and what a run was started with to a task and its training settings."""
+"""From flags, presets and saved runs to a task and its training settings."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, fields
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from equipool.cli.flags import TASK, TRAINING, Flag
-from equipool.cli.presets import find_preset
-from equipool.cli.values import written
-from equipool.training import Task, TrainingConfig
-from equipool.training.folder import RunFolder
+from equipool.cli.flags import TASK, TRAINING, Flag, as_typed
+from equipool.experiments.presets import EXPERIMENTS, find_preset
 
-Values = dict[str, dict[str, Any]]  # of the fields, by the part they are in
+if TYPE_CHECKING:
+    from equipool.training import Task, TrainingConfig
 
-# The fields that a run's name always tells, where the task has them.
-TOLD = ("dataset", "csv", "convolution", "aggregation", "embedding", "seed")
+Values = dict[str, dict[str, Any]]  # by section, then by field
+
+# Fields that a run's name always has, if the task has them.
+NAMED = ("dataset", "csv", "convolution", "aggregation", "embedding", "seed")
 
 
-def base_values(kind: type[Task], preset: str | None) -> Values:
-    """What the preset sets."""
+def task_kind(task: str) -> type[Task]:
+    """The class of a task."""
+    from equipool.experiments.registry import TASKS
+
+    return TASKS[task]
+
+
+def base_values(task: str, preset: str | None) -> Values:
+    """The task's defaults, or the preset's settings."""
+    from equipool.training.config import flatten
+
+    kind: Any = task_kind(task)
+    training = dict(EXPERIMENTS[task].training)
     if preset is None:
-        return {TASK: {}, TRAINING: {}}
-    found = find_preset(kind.name, preset)
-    return {TASK: dict(found.fields), TRAINING: dict(found.training)}
+        return {TASK: flatten(asdict(kind())), TRAINING: training}
+    found = find_preset(task, preset)
+    made = getattr(kind, found.recipe)()
+    return {TASK: flatten(asdict(made)), TRAINING: training | dict(found.training)}
 
 
-def saved_values(kind: type[Task], run: Path) -> Values:
-    """What the run in this directory was started with; nothing where there is none, or one of
-    another task."""
+def saved_values(task: str, run: Path) -> Values:
+    """The settings of the run in this directory; the task's defaults if there is no run of it."""
+    from equipool.training import TrainingConfig
+    from equipool.training.config import upgraded
+    from equipool.training.folder import RunFolder
+
     folder = RunFolder(run)
     config = folder.read_config() if folder.config.exists() else {}
-    if config.get("task") != kind.name:
-        return base_values(kind, None)
-    # a field that is no more is left to the engine, which says that the configs differ
-    return {
-        part: {name: config[part][name] for name in _field_names(owner) if name in config[part]}
-        for part, owner in ((TASK, kind), (TRAINING, TrainingConfig))
-    }
-
-
-def _field_names(owner: type) -> list[str]:
-    return [field.name for field in fields(owner)]
+    if config.get("task") != task:
+        return base_values(task, None)
+    config = dict(upgraded(config))
+    known = [field.name for field in fields(TrainingConfig)]
+    training = {name: config[TRAINING][name] for name in known if name in config[TRAINING]}
+    return {TASK: dict(config[TASK]), TRAINING: training}
 
 
 def with_values(values: Values, given: Mapping[Flag, Any]) -> Values:
-    """The same with other values of these flags."""
-    changed = {part: dict(content) for part, content in values.items()}
-    for flag, value in given.items():
-        changed[flag.part][flag.name] = value
+    """The same settings with other values of these flags. Another part takes its own defaults."""
+    changed = {section: dict(content) for section, content in values.items()}
+    for flag, value in sorted(given.items(), key=lambda one: one[0].name.count(".")):
+        content = changed[flag.section]
+        if content.get(flag.name, value) != value:
+            for name in [name for name in content if name.startswith(f"{flag.name}.")]:
+                del content[name]
+        content[flag.name] = value
     return changed
 
 
-def build(kind: type[Task], values: Values) -> tuple[Task, TrainingConfig]:
+def build(task: str, values: Values) -> tuple[Task, TrainingConfig]:
     """The task and the training settings."""
+    from equipool.training import TrainingConfig
+
     if "steps" not in values[TRAINING]:
-        raise ValueError("--steps is missing: say how many, or choose a --preset")
-    training = {**kind.training_defaults, **values[TRAINING]}
-    return kind(**_tupled(values[TASK])), TrainingConfig(**_tupled(training))
+        raise ValueError("--steps is missing: give a number, or choose a --preset")
+    return make_task(task, values), TrainingConfig(**values[TRAINING])
 
 
-def _tupled(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+def make_task(task: str, values: Values) -> Task:
+    """The task alone."""
+    from equipool.training.config import task_from_config
+
+    return task_from_config({"task": task, "fields": values[TASK]})
 
 
 def axes_of(
-    kind: type[Task], flags: list[Flag], given: Mapping[Flag, str], preset: str | None
+    task: str, flags: Iterable[Flag], given: Mapping[Flag, str], preset: str | None
 ) -> dict[Flag, tuple[Any, ...]]:
-    """The values that each flag takes in a sweep, in the order of the flags: those given, else
-    those of the preset."""
-    own = find_preset(kind.name, preset).axes if preset is not None else {}
-    axes = {flag: own[flag.name] for flag in flags if flag.part == TASK and flag.name in own}
+    """The values of each flag in a sweep, in the order of the flags: those given, else those of the
+    preset."""
+    own = find_preset(task, preset).axes if preset is not None else {}
+    axes = {flag: own[flag.name] for flag in flags if flag.section == TASK and flag.name in own}
     axes |= {flag: flag.read_several(text) for flag, text in given.items()}
     return {flag: axes[flag] for flag in flags if flag in axes}
 
@@ -85,18 +103,18 @@ def combinations(values: Values, axes: Mapping[Flag, tuple[Any, ...]]) -> list[V
     ]
 
 
-def run_name(kind: type[Task], values: Values, told: Mapping[Flag, tuple[Any, ...]]) -> str:
-    """A run's name: its aggregation, size and seed, and what else a sweep goes through."""
-    task = kind(**_tupled(values[TASK]))
-    parts = {name: getattr(task, name) for name in TOLD if getattr(task, name, None) is not None}
-    for flag, choices in told.items():
+def run_name(task: str, values: Values, axes: Mapping[Flag, tuple[Any, ...]]) -> str:
+    """A run's name: its method, size and seed, and what else a sweep varies."""
+    made = make_task(task, values)
+    parts = {name: getattr(made, name) for name in NAMED if getattr(made, name, None) is not None}
+    for flag, choices in axes.items():
         if len(choices) > 1:
-            parts[flag.parameter] = values[flag.part][flag.name]
+            parts[flag.name] = values[flag.section][flag.name]
     ordered = sorted(parts.items(), key=lambda part: part[0] == "seed")
-    return "-".join(_told(name, value) for name, value in ordered)
+    return "-".join(_in_name(name, value) for name, value in ordered)
 
 
-def _told(name: str, value: Any) -> str:
+def _in_name(name: str, value: Any) -> str:
     if name == "csv":
         return f"csv-{Path(value).name.split('.')[0]}"
-    return str(value) if name == "aggregation" else f"{name.replace('_', '-')}-{written(value)}"
+    return str(value) if name == "aggregation" else f"{name.replace('_', '-')}-{as_typed(value)}"

@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from equipool.cli.errors import STOPPED, WRONG_USE, fail, plain_errors
-from equipool.cli.per_task import Request, task_commands
-from equipool.cli.places import (
-    DataDir,
-    Device,
-    MaxSeconds,
-    Together,
-    check_seconds,
-    default_folder,
-    device_from_name,
-)
-from equipool.cli.planning import Planned, plan_runs
-from equipool.cli.settings import axes_of, base_values
-from equipool.cli.words import command_line, print_summary, say
-from equipool.experiments.data_folder import using_data_folder
-from equipool.report import best_groups, read_runs, summaries
-from equipool.training import Stop, StorageError, train_together
-from equipool.training.devices import check_extras
-from equipool.training.folder import RunFolder
+from equipool.cli import console
+from equipool.cli.flags import Flag
+from equipool.cli.groups import Request, task_commands
+from equipool.cli.settings import Values, axes_of, base_values, build, combinations, run_name
 
-ABOUT = (
-    "Train several networks: flags take several values with commas between them. "
-    "Runs that are done are skipped, runs that were stopped are gone on with."
-)
+if TYPE_CHECKING:
+    from equipool.training import Plan, Stop
+
+ABOUT = """Train a network for each combination of settings.
+
+Flags take several values with commas between them, as in --seed 0,1,2. Finished runs are skipped;
+interrupted ones resume."""
 
 
 @dataclass(frozen=True)
@@ -41,61 +30,134 @@ class SweepOptions:
     """Options of `equipool sweep` that are the same for all tasks."""
 
     out: Annotated[
-        Path | None, typer.Option(help="directory of all the runs; by default runs/TASK")
+        Path | None, console.option("directory of all runs (default: runs/TASK)", "PATH")
     ] = None
-    preset: Annotated[
-        str | None, typer.Option(help="settings and values to start from; flags change them")
-    ] = None
-    device: Device = "auto"
-    together: Together = 1
-    max_seconds: MaxSeconds = None
-    data_dir: DataDir = None
+    preset: console.PresetName = None
+    device: console.Device = "auto"
+    together: console.Together = 1
+    max_seconds: console.MaxSeconds = None
+    data_dir: console.DataDir = None
+
+    def words(self) -> dict[str, object]:
+        """The options that differ from their defaults, as typed."""
+        return {
+            "--preset": self.preset,
+            "--out": self.out,
+            "--max-seconds": self.max_seconds,
+            "--device": None if self.device == "auto" else self.device,
+            "--together": None if self.together == 1 else self.together,
+            "--data-dir": self.data_dir,
+        }
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A run of a sweep: its plan, and whether it has started or finished."""
+
+    plan: Plan
+    started: bool
+    finished: bool
+
+    @property
+    def name(self) -> str:
+        return Path(self.plan.out).name
+
+    def is_finished_now(self) -> bool:
+        from equipool.training.folder import RunFolder
+
+        return RunFolder(self.plan.out).record.exists()
 
 
 def run(request: Request, options: SweepOptions) -> None:
-    """Train what is not done, print what came of all."""
-    stop = Stop(options.max_seconds, say)
-    out = options.out or default_folder(request.kind.name, options.preset)
-    how = _how(request, options, out)
-    with plain_errors(WRONG_USE):
+    """Train what is not finished, and print the results of all."""
+    with console.plain_errors():
+        from equipool.experiments.data_folder import using_data_folder
+        from equipool.training import Stop
+        from equipool.training.devices import check_extras
+
+    stop = Stop(options.max_seconds, console.report_line)
+    out = options.out or console.default_folder(request.task, options.preset)
+    words = ["sweep", request.task, *request.words()]
+    how = console.command_line(words, options.words() | {"--out": out})
+    with console.plain_errors(console.WRONG_USE):
         check_extras()
-        device = device_from_name(options.device)
-        check_seconds(options.max_seconds)
-        axes = axes_of(request.kind, request.flags, request.given, options.preset)
-        planned = plan_runs(request.kind, base_values(request.kind, options.preset), axes, out)
-    with plain_errors(), using_data_folder(options.data_dir):
+        device = console.device_from_name(options.device)
+        console.check_seconds(options.max_seconds)
+        console.check_together(options.together)
+        axes = axes_of(request.task, request.flags, request.given, options.preset)
+        planned = plan_runs(request.task, base_values(request.task, options.preset), axes, out)
+    with console.plain_errors(), using_data_folder(options.data_dir):
         _announce(planned, out)
-        waiting = [one for one in planned if not one.done]
+        waiting = [one for one in planned if not one.finished]
         try:
             with stop.on_signals():
                 failed = _train(waiting, options.together, device, stop, how)
         except KeyboardInterrupt:
             failed = []
-            say(f"Interrupted. To go on: {how}")
-        done = [one.plan.out for one in planned if one.is_done_now()]
-        _conclude(done, len(planned), failed, options, out, how)
+            console.report_line(f"Interrupted. To resume: {how}")
+        finished = [one.plan.out for one in planned if one.is_finished_now()]
+        _conclude(finished, len(planned), failed, options, out, how)
 
 
-def _how(request: Request, options: SweepOptions, out: Path) -> str:
-    words = ["sweep", request.kind.name, *request.words()]
-    given = {"--preset": options.preset, "--out": out, "--max-seconds": options.max_seconds}
-    device = None if options.device == "auto" else options.device
-    together = None if options.together == 1 else options.together
-    given |= {"--device": device, "--together": together, "--data-dir": options.data_dir}
-    return command_line(words, given)
+def plan_runs(
+    task: str, values: Values, axes: Mapping[Flag, tuple[Any, ...]], out: Path
+) -> list[Planned]:
+    """A run for each combination of the axes' values.
+
+    A run with the same config that is in `out` already is used, whatever its name. A new one gets a
+    name made from its values; if a run with another config has that name, this raises
+    `ConfigMismatchError` with the difference.
+    """
+    from equipool.training.folder import RunFolder
+
+    files = sorted(out.glob("*/config.json"))
+    existing = {file.parent: RunFolder(file.parent).read_config() for file in files}
+    planned = [
+        _plan_run(task, chosen, out / run_name(task, chosen, axes), existing)
+        for chosen in combinations(values, axes)
+    ]
+    names = Counter(one.name for one in planned)
+    doubled = [name for name, number in names.items() if number > 1]
+    if doubled:
+        raise ValueError(
+            f"two of the runs would be called {doubled[0]}: choose values that differ, or sweep "
+            "them separately with an --out for each"
+        )
+    return planned
+
+
+def _plan_run(
+    task: str, values: Values, folder: Path, existing: Mapping[Path, dict[str, Any]]
+) -> Planned:
+    from equipool.training import ConfigMismatchError, Plan
+    from equipool.training.config import chosen_config, differences_of_choice
+    from equipool.training.folder import RunFolder
+
+    made, config = build(task, values)
+    wanted = chosen_config(made, config)  # the data is read when a run starts
+    same = [path for path, saved in existing.items() if not differences_of_choice(saved, wanted)]
+    if not same and folder in existing:
+        different = differences_of_choice(existing[folder], wanted)
+        raise ConfigMismatchError(
+            f"{folder} was started with other settings: drop these flags or choose another --out\n"
+            + "\n".join(f"  {line}" for line in different)
+        )
+    place = same[0] if same else folder
+    finished = bool(same) and RunFolder(place).record.exists()
+    return Planned(Plan(made, config, place), started=bool(same), finished=finished)
 
 
 def _announce(planned: Sequence[Planned], out: Path) -> None:
-    done = sum(one.done for one in planned)
-    begun = sum(one.begun and not one.done for one in planned)
-    say(
-        f"{len(planned)} runs in {out}: {done} done, {begun} to go on with, "
-        f"{len(planned) - done - begun} to start"
+    finished = sum(one.finished for one in planned)
+    started = sum(one.started and not one.finished for one in planned)
+    console.report_line(
+        f"{len(planned)} runs in {out}: {finished} finished, {started} to resume, "
+        f"{len(planned) - finished - started} to start"
     )
 
 
 def groups(waiting: Sequence[Planned], together: int) -> Iterator[list[Planned]]:
-    """Neighbours of the same precision, `together` at a time."""
+    """Neighbours of the same precision, up to `together` of them."""
     for _, same in groupby(waiting, key=lambda one: one.plan.config.precision):
         runs = list(same)
         for first in range(0, len(runs), together):
@@ -105,30 +167,32 @@ def groups(waiting: Sequence[Planned], together: int) -> Iterator[list[Planned]]
 def _train(
     waiting: Sequence[Planned], together: int, device: str | None, stop: Stop, how: str
 ) -> list[Planned]:
-    """Train until all is done or it is to stop; the runs that failed."""
+    """Train until everything is finished or it is time to stop; the runs that failed."""
+    from equipool import training
+
     failed: list[Planned] = []
     begun = 0
     for group in groups(waiting, together):
-        # after the first group, whether to stop is what all processes have agreed on in its end
+        # after the first group all processes have agreed at its end whether to stop
         if stop.reason is not None or (not begun and stop.due()):
-            say(f"No further run is begun: {stop.reason}. To go on: {how}")
+            console.report_line(f"Stopping before the next run: {stop.reason}. To resume: {how}")
             break
         names = ", ".join(one.name for one in group)
-        say(f"[{begun + 1}/{len(waiting)}] {names}")
+        console.report_line(f"[{begun + 1}/{len(waiting)}] {names}")
         begun += len(group)
         try:
-            records = train_together(
+            records = training.train_together(
                 [one.plan for one in group],
                 resume=True,
                 device=device,
                 stop_after=stop,
                 how_to_resume=how,
             )
-        except StorageError:
-            raise  # of the next run as well
-        except Exception as error:  # one run's failure must not cost the others
-            failed += [one for one in group if not one.is_done_now()]
-            say(f"{names} failed, {type(error).__name__}: {error}")
+        except training.StorageError:
+            raise  # the next run would fail as well
+        except Exception as error:  # one run's failure must not stop the others
+            failed += [one for one in group if not one.is_finished_now()]
+            console.report_line(f"{names} failed, {type(error).__name__}: {error}")
             continue
         if not all(record.complete for record in records):
             break
@@ -136,30 +200,33 @@ def _train(
 
 
 def _conclude(
-    done: Sequence[str | Path],
+    finished: Sequence[str | Path],
     number: int,
     failed: Sequence[Planned],
     options: SweepOptions,
     out: Path,
     how: str,
 ) -> None:
-    if done:
-        runs = read_runs(done)
+    from equipool.report import best_groups, read_runs, summaries
+    from equipool.training.folder import RunFolder
+
+    if finished:
+        runs = read_runs(finished)
         for summary in summaries(runs):
-            print_summary(summary)
+            console.print_summary(summary)
         for line in best_groups(runs):
-            say(line)
-        say(f"For the curves: {command_line(['report', str(out)], {})}")
+            console.report_line(line)
+        console.report_line(f"For the curves: {console.command_line(['report', str(out)], {})}")
     if failed:
         first = failed[0].plan
         if not RunFolder(first.out).config.exists():
-            fail(f"{len(failed)} runs failed, for the reasons above: they could not be started")
+            console.fail(f"{len(failed)} runs could not be started, for the reasons above")
         again = {"--out": first.out, "--resume": True, "--data-dir": options.data_dir}
-        alone = command_line(["train", first.task.name], again)
-        fail(f"{len(failed)} runs failed; to see why: {alone}")
-    if len(done) < number:
-        say(f"{len(done)} of {number} runs are done. To go on: {how}")
-        raise typer.Exit(STOPPED)
+        alone = console.command_line(["train", first.task.name], again)
+        console.fail(f"{len(failed)} runs failed; to see why: {alone}")
+    if len(finished) < number:
+        console.report_line(f"{len(finished)} of {number} runs are finished. To resume: {how}")
+        raise typer.Exit(console.STOPPED)
 
 
 app = task_commands(ABOUT, SweepOptions, run)

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from equipool.cli.errors import STOPPED, WRONG_USE, plain_errors
+from equipool.cli import console
 from equipool.cli.flags import TASK, TRAINING, check_apart
-from equipool.cli.per_task import Request, task_commands
-from equipool.cli.places import (
-    DataDir,
-    Device,
-    check_seconds,
-    default_folder,
-    device_from_name,
-)
+from equipool.cli.groups import Request, task_commands
 from equipool.cli.settings import (
     Values,
     base_values,
@@ -26,94 +19,132 @@ from equipool.cli.settings import (
     saved_values,
     with_values,
 )
-from equipool.cli.words import command_line, print_record, say
-from equipool.environment import leads
-from equipool.experiments.data_folder import using_data_folder
-from equipool.training import Record, train
 
-ABOUT = "Train a network. A run can be stopped and gone on with at any time."
+if TYPE_CHECKING:
+    from equipool.training import Record
+
+ABOUT = """Train a network. Interrupted runs resume with --resume.
+
+On Ctrl-C, SIGTERM or --max-seconds the run saves and prints the command that resumes it."""
 
 
 @dataclass(frozen=True)
 class TrainOptions:
     """Options of `equipool train` that are the same for all tasks."""
 
-    out: Annotated[Path | None, typer.Option(help="the run's directory; by default runs/...")] = (
-        None
-    )
+    out: Annotated[
+        Path | None, console.option("directory of the run (default: runs/TASK/NAME)", "PATH")
+    ] = None
     resume: Annotated[
         bool,
-        typer.Option(
+        console.option(
+            "resume the run in --out with its saved settings; start it if there is none. "
+            "A larger --steps extends a finished run",
+            "",
             "--resume",
-            help="go on with the run in --out, whose settings need not be given again; "
-            "where there is none, start it",
         ),
     ] = False
-    preset: Annotated[
-        str | None, typer.Option(help="settings to start from; flags change them")
-    ] = None
-    device: Device = "auto"
+    preset: console.PresetName = None
+    device: console.Device = "auto"
     record: Annotated[
-        Path | None, typer.Option(help="write the record to this JSON file as well")
+        Path | None, console.option("also write the summary to this JSON file", "PATH")
     ] = None
-    max_seconds: Annotated[
-        float | None, typer.Option(help="stop after so many seconds, and save")
-    ] = None
-    data_dir: DataDir = None
+    max_seconds: console.MaxSeconds = None
+    data_dir: console.DataDir = None
 
 
 def run(request: Request, options: TrainOptions) -> None:
-    """Train, print what came of it."""
-    kind, out = request.kind, options.out
-    with plain_errors(WRONG_USE):
-        check_seconds(options.max_seconds)
+    """Train, and print the results."""
+    with console.plain_errors():
+        from equipool import training
+        from equipool.experiments.data_folder import using_data_folder
+
+    with console.plain_errors(console.WRONG_USE):
+        console.check_seconds(options.max_seconds)
         values = _values(request, options)
-        task, config = build(kind, values)
-        device = device_from_name(options.device)
+        task, config = build(request.task, values)
+        device = console.device_from_name(options.device)
+        out = options.out
         if out is None:
-            out = default_folder(kind.name, options.preset) / run_name(kind, values, {})
-    with plain_errors(), using_data_folder(options.data_dir):
-        found = train(
+            name = run_name(request.task, values, {})
+            out = console.default_folder(request.task, options.preset) / name
+    with console.plain_errors(), using_data_folder(options.data_dir):
+        if options.record is not None:
+            check_writable(options.record)
+        found = training.train(
             task,
             config,
             out,
             options.resume,
             device,
             stop_after=options.max_seconds,
-            how_to_resume=_how(kind.name, options, out),
+            how_to_resume=_how_to_resume(request.task, options, out),
         )
-        _conclude(found, out, options.record)
+        _conclude(found, out, options)
+
+
+def check_writable(file: Path) -> None:
+    """Refuse a file that cannot be written, before the training that would be lost."""
+    if file.is_dir():
+        raise ValueError(f"--record is {file}, which is a directory: expected a file")
+    existing = next(folder for folder in file.absolute().parents if folder.exists())
+    if not existing.is_dir():
+        raise ValueError(f"--record is {file}, but {existing} is not a directory")
+    probe = existing / f".{file.name}.writable"
+    try:
+        if file.exists():
+            file.open("ab").close()
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise OSError(f"--record is {file}, which cannot be written: {error.strerror}") from error
 
 
 def _values(request: Request, options: TrainOptions) -> Values:
-    """The preset's, or those of the run that is gone on with, and what the flags say."""
-    values = base_values(request.kind, options.preset)
+    """The settings of the preset, or of the run that is resumed, changed by the flags."""
+    values = base_values(request.task, options.preset)
     if options.resume and options.preset is None and options.out is not None:
-        values = saved_values(request.kind, options.out)
-        check_apart(request.given, values[TASK])
+        values = saved_values(request.task, options.out)
+        if "steps" in values[TRAINING]:
+            check_apart(request.given, values[TASK])
     values = with_values(values, {flag: flag.read(text) for flag, text in request.given.items()})
     if options.resume and "steps" not in values[TRAINING]:
         raise ValueError(
-            "--resume: say which run by --out"
+            "--resume requires --out, the directory of the run"
             if options.out is None
-            else f"--resume: there is no run of {request.kind.name} in {options.out} to go on with"
+            else f"--resume: {options.out} has no run of {request.task}"
         )
     return values
 
 
-def _how(task: str, options: TrainOptions, out: Path) -> str:
+def _how_to_resume(task: str, options: TrainOptions, out: Path) -> str:
     device = None if options.device == "auto" else options.device
     given = {"--out": out, "--resume": True, "--device": device, "--record": options.record}
-    return command_line(["train", task], given | {"--data-dir": options.data_dir})
+    return console.command_line(["train", task], given | {"--data-dir": options.data_dir})
 
 
-def _conclude(found: Record, out: Path, file: Path | None) -> None:
+def _conclude(found: Record, out: Path, options: TrainOptions) -> None:
     if not found.complete:
-        raise typer.Exit(STOPPED)
-    print_record(found)
-    if file is not None and leads():
-        found.write(file)
-    say(f"The run is in {out}" + (f", its record in {file}" if file is not None else ""))
+        raise typer.Exit(console.STOPPED)
+    console.print_record(found)
+    if options.record is not None and console.is_leader():
+        found.write(options.record)
+    written = "" if options.record is None else f", its summary in {options.record}"
+    console.report_line(f"The run is in {out}{written}")
+    if has_failed(found):
+        console.fail(
+            f"the run failed: no evaluation gave a finite number ({found.skipped:,} steps skipped)"
+        )
+    if found.config["training"]["schedule"] == "constant":
+        longer = {"--out": out, "--resume": True, "--steps": 2 * found.steps}
+        console.report_line(
+            f"To train longer: {console.command_line(['train', found.task], longer)}"
+        )
+
+
+def has_failed(record: Record) -> bool:
+    """Whether nothing was learned: every step was skipped, or no evaluation gave a number."""
+    return record.skipped >= record.steps or record.best is None
 
 
 app = task_commands(ABOUT, TrainOptions, run)

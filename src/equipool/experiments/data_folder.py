@@ -1,4 +1,4 @@
-"""Where data lies."""
+"""The data directory."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _chosen: ContextVar[Path | None] = ContextVar("the data folder", default=None)
 
 
 def data_folder(given: str | Path | None = None) -> Path:
-    """The folder that data is read from and downloaded to: the one given, else that of
-    `using_data_folder`, else what the environment variable EQUIPOOL_DATA says, else `equipool` in
-    the user's cache folder (XDG_CACHE_HOME, or `~/.cache`). It need not exist.
+    """The directory that data is read from and downloaded to: `given`, else that of
+    `using_data_folder`, else the environment variable EQUIPOOL_DATA, else `equipool` in the user's
+    cache directory (XDG_CACHE_HOME, or `~/.cache`). It need not exist.
 
-    Where data lies is no part of a run's identity, so it is no field of a task: a task calls this
-    without an argument.
+    The location of the data does not identify a run, so it is not a field of a task: a task calls
+    this without an argument.
 
     Example:
         >>> data_folder("my data").name
@@ -36,15 +36,15 @@ def data_folder(given: str | Path | None = None) -> Path:
 
 
 def cache_folder() -> Path:
-    """`equipool` in the user's cache folder."""
+    """`equipool` in the user's cache directory."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    # a relative path there is to be ignored, says the standard
+    # the XDG standard requires that a relative path be ignored
     return (cache if cache.is_absolute() else Path.home() / ".cache") / "equipool"
 
 
 @contextmanager
 def using_data_folder(given: str | Path | None) -> Iterator[None]:
-    """Inside the block `data_folder()` is the folder given; None changes nothing.
+    """Inside the block `data_folder()` returns `given`; None changes nothing.
 
     Example:
         >>> with using_data_folder("my data"):

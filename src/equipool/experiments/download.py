@@ -1,4 +1,4 @@
-"""Files from where their makers publish them."""
+"""Downloads of published files."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import Path
 
 
 class MissingDataError(FileNotFoundError):
-    """Data is not there and could not be fetched; the message says how to get it."""
+    """Data is missing and could not be downloaded; the message explains how to get it."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file that is published.
+    """A published file.
 
     Args:
-        name: what it is called in the data folder.
-        url: where it is.
+        name: its name in the data directory.
+        url: its address.
         checksum: of its content, as `md5:...` or `sha256:...`.
-        about: what it is, for people.
+        about: what to call it in messages.
     """
 
     name: str
@@ -29,11 +29,11 @@ class Source:
 
 
 def fetch(source: Source, folder: Path) -> Path:
-    """The file in the folder, downloaded first where it is not there.
+    """The file in the folder, downloaded if it is missing.
 
-    A download whose checksum is not the source's is refused and not kept. A file that is there
-    already is taken as it is. Where there is no network, or pooch is not installed,
-    `MissingDataError` says what to get from where, and where to put it.
+    A download with another checksum is refused and deleted; a file that exists is not checked.
+    Without a network or without pooch this raises `MissingDataError`, which names the address and
+    where to put the file.
     """
     file = folder / source.name
     if file.exists():

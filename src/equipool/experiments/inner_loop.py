@@ -1,70 +1,159 @@
-"""Settings of equilibrium aggregation that all experiments have."""
+"""The equilibrium layer as the experiments build it, and the settings for it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from inspect import signature
+from typing import TYPE_CHECKING, Any
 
-from equipool.aggregation import EquilibriumAggregation
-from equipool.experiments.equilibrium import equilibrium_layer
+from equipool.experiments.parts import (
+    DIFFERENTIATIONS,
+    SOLVERS,
+    STARTS,
+    STEPS,
+    DifferentiationSetting,
+    Part,
+    SolverSetting,
+    StartSetting,
+    StepsSetting,
+)
+
+if TYPE_CHECKING:
+    from equipool.aggregation import EquilibriumAggregation
 
 SHARE = "at least 0 and less than 1"
+
+# Fields of runs that were started before the parts had settings of their own.
+OLD_SOLVER = {
+    "inner_learning_rate": "learning_rate",
+    "inner_momentum": "momentum",
+    "inner_max_step": "max_step",
+    "inner_curvature_safe": "curvature_safe",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class InnerLoop:
-    """Fields of a task that has equilibrium layers; the defaults are the paper's.
+    """Fields of a task that has equilibrium layers. The defaults are the paper's.
 
     Args:
-        inner_learning_rate: step size that the inner optimiser starts with.
-        inner_momentum: momentum that the inner optimiser starts with.
-        inner_max_step: the longest step of the inner optimiser; None for any length.
-        inner_curvature_safe: whether the inner steps are shortened where the energy is steep.
-        start_value: of every component of a learned start; None for the zero vector.
-        regularizer_weight: weight that the regulariser starts with.
-        potential_dropout: share of the potentials' hidden units that are dropped in training.
+        solver: inner optimiser.
+        differentiation: gradient of the layer.
+        start: first y of each set.
+        regularizer_weight: initial weight of the regulariser.
+        potential_dropout: dropout rate of the potential's hidden units.
+        bias_std: standard deviation of the potential's initial biases.
+
+    Each part is a name, or a mapping with its `name` and arguments:
+
+    >>> InnerLoop(solver={"name": "restrained-nesterov", "momentum": 0.5}).solver["momentum"]
+    0.5
     """
 
-    inner_learning_rate: float = 0.125
-    inner_momentum: float = 0.9
-    inner_max_step: float | None = None
-    inner_curvature_safe: bool = False
-    start_value: float | None = None
+    solver: SolverSetting = "restrained-nesterov"
+    differentiation: DifferentiationSetting = "unrolled"
+    start: StartSetting = "zero"
     regularizer_weight: float = 0.1
     potential_dropout: float = 0.0
+    bias_std: float = 0.0
 
     def __post_init__(self) -> None:
-        longest = self.inner_max_step
         for name, met, expected in (
-            ("inner_learning_rate", self.inner_learning_rate > 0, "more than 0"),
-            ("inner_momentum", 0 <= self.inner_momentum < 1, SHARE),
-            ("inner_max_step", longest is None or longest > 0, "more than 0, or None"),
             ("regularizer_weight", self.regularizer_weight > 0, "more than 0"),
             ("potential_dropout", 0 <= self.potential_dropout < 1, SHARE),
+            ("bias_std", self.bias_std >= 0, "0 or more"),
         ):
             if not met:
                 raise ValueError(f"{name} is {getattr(self, name)!r}, expected {expected}")
+        for name, family in (
+            ("solver", SOLVERS),
+            ("differentiation", DIFFERENTIATIONS),
+            ("start", STARTS),
+        ):
+            part = family.complete(getattr(self, name))
+            family.build(part, {"out_channels": 1})  # refuses values that no layer could have
+            object.__setattr__(self, name, part)
+        for name in ("inner_steps", "local_steps"):
+            if hasattr(self, name):
+                object.__setattr__(self, name, check_steps(name, getattr(self, name)))
+
+    @classmethod
+    def upgrade(cls, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields of an older run under today's names.
+
+        Example:
+            >>> InnerLoop.upgrade({"inner_momentum": 0.5, "start_value": None})
+            {'solver': {'name': 'restrained-nesterov', 'momentum': 0.5}, 'start': 'zero'}
+        """
+        found = dict(fields)
+        old = {new: found.pop(name) for name, new in OLD_SOLVER.items() if name in found}
+        if old:
+            found["solver"] = {"name": "restrained-nesterov", **old}
+        if "start_value" in found:
+            value = found.pop("start_value")
+            found["start"] = "zero" if value is None else {"name": "learned", "value": value}
+        return found
 
     def equilibrium_layer(
-        self, in_channels: int, out_channels: int, potential: Sequence[int], num_steps: int
+        self,
+        in_channels: int,
+        out_channels: int,
+        potential: Sequence[int],
+        steps: StepsSetting,
     ) -> EquilibriumAggregation:
         """A layer with these settings, whose potential has layers of these sizes.
 
         Example:
-            >>> loop = InnerLoop(start_value=1.0)
-            >>> loop.equilibrium_layer(3, 8, (16, 16, 4), num_steps=5).start
+            >>> loop = InnerLoop(start={"name": "learned", "value": 1.0})
+            >>> loop.equilibrium_layer(3, 8, (16, 16, 4), steps=5).start
             LearnedStart(8, value=1.0)
         """
-        return equilibrium_layer(
+        from equipool.aggregation import EquilibriumAggregation
+        from equipool.potentials.resnet import ResNetPotential
+        from equipool.regularizers import SquaredNorm
+
+        return EquilibriumAggregation(
             in_channels,
             out_channels,
-            potential,
-            num_steps=num_steps,
-            learning_rate=self.inner_learning_rate,
-            momentum=self.inner_momentum,
-            max_step=self.inner_max_step,
-            curvature_safe=self.inner_curvature_safe,
-            start_value=self.start_value,
-            regularizer_weight=self.regularizer_weight,
-            dropout=self.potential_dropout,
+            potential=ResNetPotential(
+                in_channels,
+                out_channels,
+                tuple(potential),
+                dropout=self.potential_dropout,
+                **_bias_arguments(ResNetPotential, self.bias_std),
+            ),
+            regularizer=SquaredNorm(self.regularizer_weight),
+            solver=SOLVERS.build(self.solver),
+            differentiation=DIFFERENTIATIONS.build(self.differentiation),
+            start=STARTS.build(self.start, {"out_channels": out_channels}),
+            **_steps_arguments(EquilibriumAggregation, steps),
         )
+
+
+def check_steps(name: str, steps: StepsSetting) -> int | Part:
+    """A step rule: a number is kept, and stands for so many steps."""
+    if isinstance(steps, int) and not isinstance(steps, bool):
+        if steps < 0:
+            raise ValueError(f"{name} is {steps!r}, expected 0 or more")
+        return steps
+    if not isinstance(steps, str | Mapping):
+        raise ValueError(f"{name} is {steps!r}, expected a number or {', '.join(STEPS.names)}")
+    if isinstance(steps, Mapping) and isinstance(steps.get("name"), int):
+        steps = {"num_steps": steps["name"], **steps, "name": "fixed"}
+    part = STEPS.complete(steps)
+    STEPS.build(part)
+    return part
+
+
+def _bias_arguments(kind: type, bias_std: float) -> dict[str, Any]:
+    return {"bias_std": bias_std} if "bias_std" in signature(kind).parameters else {}
+
+
+def _steps_arguments(kind: type, steps: StepsSetting) -> dict[str, Any]:
+    rule = steps if isinstance(steps, int) else STEPS.build(steps)
+    if "steps" in signature(kind).parameters:
+        return {"steps": rule}
+    if isinstance(rule, int):
+        return {"num_steps": rule}
+    return vars(rule)

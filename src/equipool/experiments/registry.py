@@ -1,4 +1,4 @@
-"""The experiments: data, network, loss and evaluation of each."""
+"""The tasks of all experiments. Importing it imports torch; `presets.py` does not."""
 
 from equipool.experiments.median.task import MedianTask
 from equipool.experiments.molecules import MoleculeTask

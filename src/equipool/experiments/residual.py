@@ -10,15 +10,15 @@ from torch import Tensor, nn
 
 
 class ResidualNetwork(nn.Module):
-    r"""The network of `ResNetPotential`, for elements alone:
+    r"""The network of `ResNetPotential`, applied to elements without y:
 
     $$z_l = S_l z_{l-1} + \tanh(\mathrm{LN}(W_l z_{l-1} + b_l)),$$
 
-    where the last layer has neither normalisation nor tanh, and $S_l$ is the identity where the
-    sizes match and a learned affine map elsewhere.
+    where the last layer has neither normalisation nor tanh, and $S_l$ is the identity if the sizes
+    match and a learned affine map otherwise.
 
-    The weights start as torch's linear layers do, with random biases. With biases of zero, as the
-    potential has them, the first normalisation of a single number would leave only its sign.
+    The weights are initialised as torch's linear layers are, with random biases. With zero biases,
+    as in the paper's potential, normalising a single number would leave only its sign.
 
     Args:
         sizes: size of the input, then of each layer.

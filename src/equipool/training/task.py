@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -92,9 +91,6 @@ class Task(ABC):
     lower_is_better: ClassVar[bool] = True
     #: Further metrics for reports.
     reported: ClassVar[tuple[str, ...]] = ()
-    #: Training settings of the command, which presets and flags override.
-    training_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
-
     batch_size: int
     seed: int
 

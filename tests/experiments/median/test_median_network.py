@@ -3,13 +3,13 @@ import torch
 
 from equipool import Nesterov
 from equipool.baselines import MeanPooling
-from equipool.experiments.equilibrium import equilibrium_layer
+from equipool.experiments.inner_loop import InnerLoop
 from equipool.experiments.median.network import equilibrium_network, pooling_network
 from equipool.experiments.registry import MedianTask
 
 
 def ours(hidden=(256, 256, 1), out_channels=4, head_width=128, num_steps=5, **settings):
-    layer = equilibrium_layer(1, out_channels, hidden, num_steps=num_steps, **settings)
+    layer = InnerLoop(**settings).equilibrium_layer(1, out_channels, hidden, num_steps)
     return equilibrium_network(layer, head_width)
 
 
@@ -67,7 +67,10 @@ def test_unrestrained_it_is_the_papers_solver():
 
 def test_a_restrained_search_stays_near_its_start():
     torch.manual_seed(0)
-    free, held = (ours((16, 16, 1), max_step=s) for s in (None, 0.1))
+    free, held = (
+        ours((16, 16, 1), solver={"name": "restrained-nesterov", "max_step": longest})
+        for longest in (None, 0.1)
+    )
     x = 1e-3 * torch.rand(3, 10, 1)
     assert free.aggregation(x).norm(dim=-1).max() > 1
     assert held.aggregation(x).norm(dim=-1).max() <= 0.5001

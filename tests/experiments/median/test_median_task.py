@@ -229,9 +229,8 @@ def test_fields_reach_the_layer():
         aggregation="equilibrium",
         potential_output=3,
         inner_steps=2,
-        inner_learning_rate=0.02,
-        inner_momentum=0.5,
-        start_value=1.0,
+        solver={"name": "nesterov", "learning_rate": 0.02, "momentum": 0.5},
+        start={"name": "learned", "value": 1.0},
         regularizer_weight=0.3,
         head_width=20,
     )

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 import molecule_table
 from equipool.cli import make_app
-from equipool.cli.presets import PRESETS
 from equipool.experiments.data_folder import using_data_folder
+from equipool.experiments.presets import MOLECULES
 from equipool.experiments.registry import MoleculeTask
 from equipool.training import TrainingConfig, read_record
 
@@ -109,7 +109,7 @@ def test_a_table_and_a_data_set_are_not_both_taken(equipool, table, tmp_path, co
     given = flags(table) | {"--dataset": "tox21", "--out": tmp_path / "run"}
     done = equipool(command, "molecules", given)
     assert done.exit_code == 2
-    assert "--csv and --dataset are both given, expected one of them" in done.output
+    assert "give either --csv or --dataset, not both" in done.output
     assert not (tmp_path / "run").exists()
 
 
@@ -119,7 +119,7 @@ def test_a_run_on_a_table_does_not_go_on_with_a_data_set(equipool, table, tmp_pa
     assert equipool("train", "molecules", given).exit_code == 3
     done = equipool("train", "molecules", "--out", out, "--resume", "--dataset", "tox21")
     assert done.exit_code == 2
-    assert f"--dataset is given, but the run is of --csv {table}" in done.output
+    assert f"--dataset contradicts the run, which has --csv {table}" in done.output
     assert equipool("train", "molecules", "--out", out, "--resume").exit_code == 0
 
 
@@ -231,7 +231,7 @@ def test_a_sweep_is_planned_without_the_data(equipool, table, tmp_path):
     shutil.rmtree(tmp_path / "data")  # with what was prepared of it
     again = equipool("sweep", "molecules", given, "--out", out)
     assert again.exit_code == 0, again.output
-    assert "2 done, 0 to go on with, 0 to start" in again.output
+    assert "2 finished, 0 to resume, 0 to start" in again.output
 
 
 def test_data_that_is_not_there_is_said(equipool, tmp_path):
@@ -242,11 +242,9 @@ def test_data_that_is_not_there_is_said(equipool, tmp_path):
 
 def test_presets_are_settings_of_the_task():
     for name, expected in (("quick", MoleculeTask.quick()), ("paper", MoleculeTask.paper())):
-        preset = PRESETS["molecules"][name]
-        fields = {key: tuple(v) if isinstance(v, list) else v for key, v in preset.fields.items()}
-        assert MoleculeTask(**fields) == expected
+        preset = MOLECULES.presets[name]
+        assert getattr(MoleculeTask, preset.recipe)() == expected
         assert TrainingConfig(**preset.training).aux_weight == 0  # the task has weights of its own
         for axis, values in preset.axes.items():
             for value in values:
                 dataclasses.replace(expected, **{axis: value})
-        json.dumps(preset.fields)

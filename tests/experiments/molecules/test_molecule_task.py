@@ -144,8 +144,11 @@ def test_molecules_that_rdkit_refuses_are_treated_as_in_the_data():
 def test_fields_reach_the_network(molecules):
     task = dataclasses.replace(
         TINY, aggregation="equilibrium", local_aggregation="equilibrium", convolution="gcn",
-        inner_steps=7, local_steps=3, inner_momentum=0.3, inner_max_step=0.5,
-        inner_curvature_safe=True, virtual_node=True, dropout=0.1, readout_dropout=0.2,
+        inner_steps=7, local_steps=3, virtual_node=True,
+        solver={
+            "name": "restrained-nesterov", "momentum": 0.3, "max_step": 0.5, "curvature_safe": True,
+        },
+        dropout=0.1, readout_dropout=0.2,
         atom_dropout=0.3, potential_dropout=0.4,
     )  # fmt: skip
     found = network(task)

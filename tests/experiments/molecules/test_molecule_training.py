@@ -31,7 +31,7 @@ CASES = {
     "local equilibrium": {"local_aggregation": "equilibrium", "potential_dropout": 0.2},
     "both, gcn": {
         "aggregation": "equilibrium", "local_aggregation": "equilibrium", "convolution": "gcn",
-        "inner_max_step": 0.5, "inner_curvature_safe": True,
+        "solver": {"name": "restrained-nesterov", "max_step": 0.5, "curvature_safe": True},
     },
 }  # fmt: skip
 

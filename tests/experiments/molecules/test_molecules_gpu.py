@@ -41,8 +41,8 @@ CASES = {
     "both": {"aggregation": "equilibrium", "local_aggregation": "equilibrium"},
     "both, restrained": {
         "aggregation": "equilibrium", "local_aggregation": "equilibrium", "convolution": "gcn",
-        "virtual_node": True, "inner_max_step": 0.5, "inner_curvature_safe": True,
-        "potential_dropout": 0.2,
+        "virtual_node": True, "potential_dropout": 0.2,
+        "solver": {"name": "restrained-nesterov", "max_step": 0.5, "curvature_safe": True},
     },
 }  # fmt: skip
 TRACKED = ("running_mean", "running_var", "num_batches_tracked")

@@ -3,14 +3,14 @@ import torch
 from torch.nn import functional
 
 from equipool.baselines import AGGREGATIONS, aggregation_from_name
-from equipool.experiments.equilibrium import equilibrium_layer
+from equipool.experiments.inner_loop import InnerLoop
 from equipool.experiments.omniglot.network import ConvolutionalBlock, ImageEncoder, OmniglotNetwork
 
 
 def make_network(name):
     torch.manual_seed(0)
     if name == "equilibrium":
-        aggregation = equilibrium_layer(8, 8, (8, 8, 4), num_steps=3)
+        aggregation = InnerLoop().equilibrium_layer(8, 8, (8, 8, 4), 3)
     else:
         aggregation = aggregation_from_name(name, 8, 8, set_size=6)
     network = OmniglotNetwork(ImageEncoder(8, (4, 6), 8), aggregation, 8, 5, 12)

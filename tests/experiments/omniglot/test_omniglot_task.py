@@ -243,11 +243,14 @@ def test_fields_reach_the_network():
     task = dataclasses.replace(
         SMALL,
         aggregation="equilibrium",
-        inner_learning_rate=0.02,
-        inner_momentum=0.5,
-        inner_max_step=0.25,
-        inner_curvature_safe=True,
-        start_value=1.0,
+        solver={
+            "name": "restrained-nesterov",
+            "learning_rate": 0.02,
+            "momentum": 0.5,
+            "max_step": 0.25,
+            "curvature_safe": True,
+        },
+        start={"name": "learned", "value": 1.0},
         regularizer_weight=0.3,
     )
     network = task.network()

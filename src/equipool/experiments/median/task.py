@@ -18,6 +18,7 @@ from equipool.experiments.median.network import (
     equilibrium_network,
     pooling_network,
 )
+from equipool.experiments.parts import StepsSetting
 from equipool.experiments.streams import generator_for
 from equipool.training import Batch, Loss, Shard, Task, track
 
@@ -66,14 +67,13 @@ class MedianTask(InnerLoop, Task):
     width: int = 256
     head_width: int = 128
     potential_output: int = 1
-    inner_steps: int = 5
+    inner_steps: StepsSetting = 5
     evaluation_sets: int = 4000
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in POSITIVE:
             self.expect(name, getattr(self, name) >= 1, "1 or more")
-        self.expect("inner_steps", self.inner_steps >= 0, "0 or more")
         known = list(AGGREGATIONS)
         self.expect("aggregation", self.aggregation in known, f"one of {known}")
 
@@ -98,9 +98,8 @@ class MedianTask(InnerLoop, Task):
             set_size=32,
             width=64,
             potential_output=8,
-            inner_learning_rate=0.1,
-            inner_momentum=0.5,
-            start_value=1.0,
+            solver={"name": "restrained-nesterov", "learning_rate": 0.1, "momentum": 0.5},
+            start={"name": "learned", "value": 1.0},
             evaluation_sets=8000,
         )
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -38,11 +36,12 @@ from equipool.experiments.molecules.network import (
     make_readout,
 )
 from equipool.experiments.molecules.storage import send
+from equipool.experiments.parts import StepsSetting
 from equipool.training.task import Batch, Loss, Shard, Task
 
 LOCAL_AGGREGATIONS = ("sum", "equilibrium")
 POSITIVE = ("depth", "width", "batch_size", "usual_atoms")
-NOT_NEGATIVE = ("inner_steps", "local_steps", "readout_aux_weight", "local_aux_weight")
+NOT_NEGATIVE = ("readout_aux_weight", "local_aux_weight")
 SHARES = ("dropout", "readout_dropout", "atom_dropout")
 TABLE_FIELDS = ("smiles", "labels", "split", "kind")
 SMILES, SPLIT = "smiles", "scaffold"  # defaults for a table
@@ -101,7 +100,6 @@ class MoleculeTask(InnerLoop, Task):
     monitor: ClassVar[str] = "valid_score"
     lower_is_better: ClassVar[bool] = False
     reported: ClassVar[tuple[str, ...]] = ("test_score",)
-    training_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({"aux_weight": 0.0})
 
     aggregation: str = "equilibrium"
     dataset: str | None = "molhiv"
@@ -124,9 +122,9 @@ class MoleculeTask(InnerLoop, Task):
     bond_capacity: int | None = None
     train_limit: int | None = None
     potential: tuple[int, ...] = (600, 300, 32)
-    inner_steps: int = 15
+    inner_steps: StepsSetting = 15
     local_potential: tuple[int, ...] | None = None
-    local_steps: int = 15
+    local_steps: StepsSetting = 15
     readout_aux_weight: float = 1.0
     local_aux_weight: float = 1e-4
     usual_atoms: int = 26
@@ -184,8 +182,7 @@ class MoleculeTask(InnerLoop, Task):
             potential=(128, 64, 32),
             inner_steps=5,
             local_steps=5,
-            inner_learning_rate=0.5,
-            inner_momentum=0.5,
+            solver={"name": "restrained-nesterov", "learning_rate": 0.5, "momentum": 0.5},
             regularizer_weight=0.01,
             readout_aux_weight=0.01,
         )

@@ -22,6 +22,7 @@ from equipool.experiments.omniglot.images import (
 )
 from equipool.experiments.omniglot.network import ImageEncoder, OmniglotNetwork
 from equipool.experiments.omniglot.sets import CharacterSets, Pool, sample_sets
+from equipool.experiments.parts import StepsSetting
 from equipool.experiments.streams import generator_for
 from equipool.training import Batch, Examination, Loss, Shard, Task, track
 
@@ -74,14 +75,13 @@ class OmniglotTask(InnerLoop, Task):
     encoder: tuple[int, ...] = (16, 32, 64)
     head_width: int = 128
     potential: tuple[int, ...] = (512, 512, 32)
-    inner_steps: int = 10
+    inner_steps: StepsSetting = 10
     evaluation_sets: int = 1000
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in POSITIVE:
             self.expect(name, getattr(self, name) >= 1, "1 or more")
-        self.expect("inner_steps", self.inner_steps >= 0, "0 or more")
         most, enough = self.set_size, self.max_classes
         told = f"at most {most}, the number of images in a set"
         self.expect("max_classes", self.max_classes <= most, told)

@@ -8,7 +8,7 @@ import reference_networks as plain
 import torch
 
 from equipool.baselines import aggregation_from_name
-from equipool.experiments.equilibrium import equilibrium_layer
+from equipool.experiments.inner_loop import InnerLoop
 from equipool.experiments.molecules.batching import Capacity
 from equipool.experiments.molecules.network import (
     CONVOLUTIONS,
@@ -28,7 +28,8 @@ READOUTS = ("sum", "mean", "attention", "pna", "set-transformer", "equilibrium")
 
 
 def equilibrium(steps=4):
-    return equilibrium_layer(WIDTH, WIDTH, (8, 6, 3), num_steps=steps, learning_rate=0.05)
+    loop = InnerLoop(solver={"name": "restrained-nesterov", "learning_rate": 0.05})
+    return loop.equilibrium_layer(WIDTH, WIDTH, (8, 6, 3), steps)
 
 
 def make_network(
@@ -263,7 +264,7 @@ def test_sets_padded_beforehand_give_the_same(readout, monkeypatch):
 
 def test_a_local_layer_keeps_the_size_of_atoms():
     with pytest.raises(ValueError, match="out_channels is 5, expected 4"):
-        EquilibriumOfMessages(equilibrium_layer(4, 5, (6, 3), num_steps=1))
+        EquilibriumOfMessages(InnerLoop().equilibrium_layer(4, 5, (6, 3), 1))
 
 
 def test_sizes_are_those_of_the_reference():

@@ -1,38 +1,61 @@
-"""Settings that belong together, by task and name."""
+"""The experiments by name, and settings that belong together.
+
+Nothing here imports torch: the help lists the experiments and their presets without it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
-
-from equipool.experiments.registry import MedianTask, MoleculeTask, OmniglotTask
 
 
 @dataclass(frozen=True)
 class Preset:
-    """Values of fields, and what a sweep goes through.
+    """Settings to start from.
 
     Args:
         about: what it is for.
-        fields: of the task.
-        training: of the training settings.
-        axes: values of fields that `equipool sweep` goes through.
+        recipe: class method of the task that makes it with these fields.
+        training: training settings.
+        axes: values of fields that `equipool sweep` runs in turn.
     """
 
     about: str
-    fields: Mapping[str, Any]
+    recipe: str
     training: Mapping[str, Any]
     axes: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Experiment:
+    """Where a task is, and its presets.
+
+    Args:
+        about: what is learned.
+        module: where the task's class is.
+        kind: the name of the class.
+        presets: settings to start from.
+        training: training settings that differ from the defaults of `TrainingConfig`.
+    """
+
+    about: str
+    module: str
+    kind: str
+    presets: Mapping[str, Preset]
+    training: Mapping[str, Any] = field(default_factory=dict)
+
+
 METHODS = ("sum", "attention", "equilibrium")
 
-PRESETS: dict[str, dict[str, Preset]] = {
-    "median": {
+MEDIAN = Experiment(
+    "the median of 100 numbers",
+    "equipool.experiments.median.task",
+    "MedianTask",
+    {
         "quick": Preset(
-            "minutes on two cores, enough to order the methods",
-            asdict(MedianTask.quick()),
+            "a few minutes on two cores, enough to rank the methods",
+            "quick",
             {
                 "steps": 1500,
                 "learning_rate": 0.01,
@@ -44,8 +67,8 @@ PRESETS: dict[str, dict[str, Preset]] = {
             {"aggregation": METHODS},
         ),
         "paper": Preset(
-            "as in the paper: 10 million steps, seven sizes, five seeds",
-            asdict(MedianTask.paper()),
+            "the paper's settings: 10 million steps, seven sizes, five seeds",
+            "paper",
             {"steps": 10_000_000},
             {
                 "aggregation": METHODS,
@@ -54,10 +77,16 @@ PRESETS: dict[str, dict[str, Preset]] = {
             },
         ),
     },
-    "omniglot": {
+)
+
+OMNIGLOT = Experiment(
+    "the number of different characters in a set of handwritten ones",
+    "equipool.experiments.omniglot.task",
+    "OmniglotTask",
+    {
         "quick": Preset(
-            "minutes on two cores, enough to count better than by guessing",
-            asdict(OmniglotTask.quick()),
+            "a few minutes on two cores, enough to beat guessing",
+            "quick",
             {
                 "steps": 3000,
                 "learning_rate": 1e-3,
@@ -71,16 +100,22 @@ PRESETS: dict[str, dict[str, Preset]] = {
             {"aggregation": METHODS},
         ),
         "paper": Preset(
-            "as in the paper: 10 million steps",
-            asdict(OmniglotTask.paper()),
+            "the paper's settings: 10 million steps",
+            "paper",
             {"steps": 10_000_000, "aux_weight": 1e-4},
             {"aggregation": METHODS},
         ),
     },
-    "molecules": {
+)
+
+MOLECULES = Experiment(
+    "properties of molecules, from OGB's data sets or your own table",
+    "equipool.experiments.molecules.task",
+    "MoleculeTask",
+    {
         "quick": Preset(
-            "molhiv in a small network: minutes on two cores",
-            asdict(MoleculeTask.quick()),
+            "molhiv with a small network, a few minutes on two cores",
+            "quick",
             {
                 "steps": 1000,
                 "learning_rate": 3e-3,
@@ -94,8 +129,8 @@ PRESETS: dict[str, dict[str, Preset]] = {
             {"aggregation": METHODS},
         ),
         "paper": Preset(
-            "as in the paper: molpcba, 10 million steps, two networks, four readouts",
-            asdict(MoleculeTask.paper()),
+            "the paper's settings: molpcba, 10 million steps, two networks, four readouts",
+            "paper",
             {"steps": 10_000_000, "aux_weight": 0.0},
             {
                 "aggregation": ("sum", "attention", "pna", "equilibrium"),
@@ -103,13 +138,15 @@ PRESETS: dict[str, dict[str, Preset]] = {
             },
         ),
     },
-}
+    {"aux_weight": 0.0},  # the task has weights of its own
+)
+
+EXPERIMENTS = {"median": MEDIAN, "omniglot": OMNIGLOT, "molecules": MOLECULES}
 
 
 def find_preset(task: str, name: str) -> Preset:
     """A task's preset."""
-    known = PRESETS.get(task, {})
+    known = EXPERIMENTS[task].presets
     if name not in known:
-        expected = f"one of {', '.join(known)}" if known else f"none: {task} has no presets"
-        raise ValueError(f"--preset is {name!r}, expected {expected}")
+        raise ValueError(f"--preset is {name!r}, expected one of {', '.join(known)}")
     return known[name]

@@ -1,0 +1,218 @@
+"""What all commands share: their options, their errors and what they print."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from equipool.report import Summary
+    from equipool.training import Record
+
+WRONG_USE = 2
+STOPPED = 3  # stopped early; can be resumed
+WHICH = ("best", "last")
+RUN = "Run"  # heading of the options that no task has
+
+
+def option(about: str, metavar: str, *names: str) -> Any:
+    """An option under the heading `RUN`."""
+    return typer.Option(*names, help=about, metavar=metavar, rich_help_panel=RUN)
+
+
+Device = Annotated[str, option("cpu, cuda, cuda:1, ... or auto", "NAME")]
+Together = Annotated[int, option("runs to train at the same time", "INT")]
+MaxSeconds = Annotated[
+    float | None,
+    option("save and stop after this many seconds", "FLOAT"),
+]
+DataDir = Annotated[
+    Path | None,
+    option("data directory (default: $EQUIPOOL_DATA, then the cache directory)", "PATH"),
+]
+PresetName = Annotated[
+    str | None, option("start from these settings; other flags override them", "NAME")
+]
+Which = Annotated[str, typer.Option(help="best or last checkpoint", metavar="best|last")]
+
+
+def fail(message: str, status: int = 1) -> NoReturn:
+    """End the command with a message."""
+    typer.echo(f"Error: {message}", err=True)
+    raise typer.Exit(status)
+
+
+@contextmanager
+def plain_errors(status: int = 1) -> Iterator[None]:
+    """Errors whose cause lies outside the program end the command with their message alone: wrong
+    values, files that are missing or cannot be written, missing packages, too little memory. When
+    the reader of the output has left, as in `| head`, typer ends the command silently."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except (ValueError, OSError, ImportError, MemoryError) as error:
+        fail(str(error) or type(error).__name__, status)
+
+
+@contextmanager
+def suggesting_last(which: str) -> Iterator[None]:
+    """If the best checkpoint is damaged, the message suggests the last one."""
+    from equipool.training import BrokenCheckpointError
+
+    try:
+        yield
+    except BrokenCheckpointError as error:
+        if which == "last" or "--which last" in str(error):
+            raise
+        raise BrokenCheckpointError(f"{error}; try --which last") from error
+
+
+def check_which(which: str) -> None:
+    """Refuse anything but the two checkpoints."""
+    if which not in WHICH:
+        raise ValueError(f"--which is {which!r}, expected one of {', '.join(WHICH)}")
+
+
+def check_seconds(limit: float | None) -> None:
+    """Refuse a time limit that is not positive."""
+    if limit is not None and not limit > 0:
+        raise ValueError(f"--max-seconds is {limit:g}, expected more than 0")
+
+
+def check_together(together: int) -> None:
+    """Refuse to train no run at a time."""
+    if together < 1:
+        raise ValueError(f"--together is {together}, expected 1 or more")
+
+
+def device_from_name(name: str) -> str | None:
+    """The engine's name of a device; refuses one that does not exist."""
+    import torch
+
+    from equipool.training.devices import resolve_device
+
+    if name == "auto":
+        return None
+    try:
+        torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"--device is {name!r}, expected cpu, cuda, cuda:1, ... or auto") from None
+    resolve_device(name)
+    return name
+
+
+def default_folder(task: str, preset: str | None) -> Path:
+    """Where runs go without `--out`."""
+    return Path("runs") / (task if preset is None else f"{task}-{preset}")
+
+
+def make_console() -> Console:
+    """Wide enough for the tables when the width is unknown."""
+    from rich.console import Console
+
+    console = Console()
+    return console if console.is_terminal else Console(width=120)
+
+
+def is_leader() -> bool:
+    """Whether this process prints, of those that torchrun started."""
+    from equipool.environment import leads
+
+    return leads()
+
+
+def report_line(text: str) -> None:
+    """Print a line, once."""
+    if is_leader():
+        typer.echo(text)
+
+
+def command_line(words: Sequence[str], options: Mapping[str, object]) -> str:
+    """A command that can be copied into a shell; options that are None or False are left out.
+
+    Example:
+        >>> command_line(["train", "median"], {"--out": "my runs", "--resume": True})
+        "equipool train median --out 'my runs' --resume"
+    """
+    parts = ["equipool", *words]
+    for option, value in options.items():
+        if value is True:
+            parts.append(option)
+        elif value is not None and value is not False:
+            parts += [option, str(value)]
+    return shlex.join(parts)
+
+
+def print_record(record: Record) -> None:
+    """The metrics of a run: of its last evaluation and of the best."""
+    from rich.table import Table
+
+    if not is_leader():
+        return
+    table = Table(
+        "metric",
+        f"last, step {record.steps:,}",
+        f"best, step {record.best['step']:,}" if record.best else "best",
+    )
+    best = record.best["metrics"] if record.best else {}
+    for name, value in record.metrics.items():
+        table.add_row(name, _number(value), _number(best.get(name)))
+    make_console().print(table)
+    typer.echo(
+        f"{record.training_seconds:,.1f} s of training, {record.seconds:,.1f} s in total; "
+        f"{record.num_parameters:,} parameters; {record.skipped} skipped steps, "
+        f"{record.spikes} spikes"
+    )
+
+
+def print_summary(summary: Summary) -> None:
+    """The table of several runs, in several tables if the terminal is narrow."""
+    from rich.table import Table
+
+    if not is_leader():
+        return
+    console = make_console()
+    columns = zip(summary.headings, *summary.rows, strict=True)
+    widths = [_width(heading, cells, whole=i > 0) for i, (heading, *cells) in enumerate(columns)]
+    for number, fitting in enumerate(_fitting(widths, console.width)):
+        table = Table(title=None if number else summary.title)
+        for column in fitting:
+            table.add_column(summary.headings[column], min_width=widths[column], overflow="fold")
+        for row in summary.rows:
+            table.add_row(*(row[column] for column in fitting))
+        console.print(table)
+
+
+def _width(heading: str, cells: Sequence[str], whole: bool) -> int:
+    """Width of a column in which no word is broken, and no cell if it is `whole`."""
+    pieces = cells if whole else " ".join(cells).split()
+    return max(map(len, (*heading.split(), *pieces)))
+
+
+def _fitting(widths: Sequence[int], available: int) -> list[list[int]]:
+    """Columns of tables that fit into the available width, each with the first column.
+
+    Example:
+        >>> _fitting([4, 4, 4, 4], 24), _fitting([4, 4, 4, 4], 99)
+        ([[0, 1, 2], [0, 3]], [[0, 1, 2, 3]])
+    """
+    frame = 3  # of a column, and one more
+    tables = [[0]]
+    for column in range(1, len(widths)):
+        used = 1 + sum(widths[c] + frame for c in (*tables[-1], column))
+        if used > available and len(tables[-1]) > 1:
+            tables.append([0])
+        tables[-1].append(column)
+    return tables
+
+
+def _number(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.6g}"
