@@ -1,6 +1,7 @@
 """What a solve says about itself, one set's trouble kept from the others, and recording."""
 
 import math
+import threading
 
 import pytest
 import torch
@@ -364,3 +365,28 @@ def test_a_users_own_potential_against_its_formula():
     x, index = flatten(sets)
     expected = torch.stack([s.sum(0) / (len(s) + 0.5) for s in sets])
     torch.testing.assert_close(layer(x, index), expected, rtol=1e-6, atol=1e-8)
+
+
+def test_each_thread_records_its_own_layers():
+    """Blocks that are open in two threads at the same time do not see each other's solves."""
+    layer = quadratic(3)
+    batches = [torch.randn(n, 3) for n in (2, 5)]
+    both_open, found = threading.Barrier(2), {}
+
+    def run(number):
+        with equipool.record() as solutions:
+            both_open.wait(timeout=60)
+            layer(batches[number])
+            both_open.wait(timeout=60)
+        found[number] = [solution.y for solution in solutions]
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in (0, 1)]
+    with equipool.record() as outside:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not outside
+    for number, batch in enumerate(batches):
+        (y,) = found[number]
+        assert torch.equal(y, layer(batch))

@@ -323,7 +323,8 @@ def test_without_gradients_no_more_than_the_steps_are_computed(way):
 
 def test_errors():
     for num_steps in (0, -1, 2.0, True):
-        with pytest.raises(ValueError, match=f"num_steps is {num_steps}, expected an int of 1"):
+        message = f"num_steps is {num_steps}, expected an int of 1"
+        with pytest.raises((TypeError, ValueError), match=message):
             Truncated(num_steps)
 
 
