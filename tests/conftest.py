@@ -1,8 +1,8 @@
 """Settings of the whole suite.
 
-`HYPOTHESIS_PROFILE=thorough` draws many more examples. `EQUIPOOL_TEST_SEED=n` shifts every seed that
-a test sets with `torch.manual_seed`, so that other weights and batches are drawn: a test must hold
-for any n.
+`HYPOTHESIS_PROFILE=thorough` draws many more examples. `EQUIPOOL_TEST_SEED=n` shifts every seed
+that a test sets with `torch.manual_seed`, so that other weights and batches are drawn: a test must
+hold for any n.
 """
 
 import os

@@ -210,9 +210,9 @@ def test_a_few_stopped_sets_are_carried_along():
 def test_rows_are_chosen_only_where_one_has_stopped(monkeypatch):
     """While all move, and after those that have stopped are dropped, a step is taken as it is."""
     held = []
-    hold = descent._hold
+    hold = descent._stop_rows
     monkeypatch.setattr(
-        descent, "_hold", lambda *walks: held.append(len(walks[0].moving)) or hold(*walks)
+        descent, "_stop_rows", lambda *walks: held.append(len(walks[0].moving)) or hold(*walks)
     )
     x, index = fast_and_slow()
     with torch.no_grad():

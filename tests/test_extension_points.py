@@ -204,7 +204,7 @@ def test_classes_and_numbers_are_no_parts(name):
 
 @pytest.mark.parametrize("bad", [equipool.Cholesky, 1e-3])
 def test_classes_and_numbers_are_no_linear_solvers(bad):
-    with pytest.raises(TypeError, match="linear_solver is .* such as"):
+    with pytest.raises(TypeError, match=r"linear_solver is .* such as"):
         Implicit(bad)
 
 

@@ -47,7 +47,7 @@ def test_num_steps_changes_the_fixed_number_alone():
 def test_num_steps_cannot_be_set_where_it_would_be_ignored():
     layer = make(steps=ToTolerance(1e-2, 30))
     assert layer.num_steps == 30
-    with pytest.raises(AttributeError, match="assign layer.steps"):
+    with pytest.raises(AttributeError, match=r"assign layer\.steps"):
         layer.num_steps = 5
     assert layer.steps == ToTolerance(1e-2, 30)
 

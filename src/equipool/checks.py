@@ -45,7 +45,7 @@ def check_like(
     shape: Sequence[int] | None,
     dtypes: tuple[torch.dtype, ...],
 ) -> None:
-    """Check that an argument fits the elements: its kind, shape and device."""
+    """Check the dtype, shape and device of an argument against the elements."""
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name} is a {type(tensor).__name__}, expected a tensor")
     if tensor.dtype not in dtypes:
@@ -55,7 +55,7 @@ def check_like(
     if shape is not None and tuple(tensor.shape) != tuple(shape):
         raise ValueError(
             f"{name} has shape {list(tensor.shape)}, expected {list(shape)} "
-            f"to go with x of shape {list(x.shape)}"
+            f"for x of shape {list(x.shape)}"
         )
     if tensor.device != x.device:
         raise ValueError(f"{name} is on {tensor.device} and x on {x.device}, expected one device")

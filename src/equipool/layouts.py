@@ -1,4 +1,4 @@
-"""The layouts people keep batches of sets in, all read into one."""
+"""The layouts of a batch of sets, all read into one."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def gather_sets(
     nothing, so a batch can be padded to a fixed capacity.
 
     Values of `index` and `ptr` are checked where that is free: on the CPU, and wherever the number
-    of sets has to be read from `index` anyway. On another device with `dim_size` or `ptr` given,
-    nothing waits for the device.
+    of sets must be read from `index` anyway. On a GPU with `dim_size` or `ptr` given, nothing waits
+    for the device.
     """
     check_elements(x)
     num_sets = as_dim_size(dim_size)
@@ -84,7 +84,7 @@ def _from_index(
             raise ValueError("give dim_size (the number of sets) to compile or export the layer")
         real = index if mask is None else index[mask]
         dim_size = int(real.max()) + 1 if real.numel() else 0
-        check_range(real, dim_size)  # the device was waited for already
+        check_range(real, dim_size)  # this has waited for the device already
     if values_are_at_hand(x):
         check_range(index if mask is None else index[mask], dim_size)
     return _arrange(x, index, mask, dim_size, in_order=False)
@@ -101,7 +101,7 @@ def _from_ptr(x: Tensor, ptr: Tensor, dim_size: int | None) -> tuple[Tensor, Set
     index = _index_of(ptr, x.shape[0])
     if values_are_at_hand(x) or torch.compiler.is_compiling():
         return x, make_sets(index, ptr.diff(), num_sets, padded=False)
-    # Counted, so that the device itself refuses elements that lie beyond the last offset.
+    # Counted, so that the device itself rejects elements beyond the last offset.
     counts = segment_sum(torch.ones_like(index), index, num_sets)
     return x, make_sets(index, counts, num_sets, padded=False)
 
@@ -133,7 +133,7 @@ def _from_padded(x: Tensor, mask: Tensor | None, dim_size: int | None) -> tuple[
 def _arrange(
     x: Tensor, index: Tensor, mask: Tensor | None, num_sets: int, *, in_order: bool
 ) -> tuple[Tensor, Sets]:
-    """Sort the elements by set, the masked ones last and zeroed: they may hold anything."""
+    """Sort the elements by set, masked ones last and set to zero, as they may hold anything."""
     num_rows = num_sets
     if mask is not None:
         num_rows = num_sets + 1

@@ -19,8 +19,8 @@ class Bounds(NamedTuple):
 
 
 class Objective(Protocol):
-    """What a solver minimises: a function of each row of `y [num_rows, K]`, a row being the output of
-    a set."""
+    """What a solver minimises: a function of each row of `y [num_rows, K]`, where a row is the
+    output of a set."""
 
     def value(self, y: Tensor) -> Tensor:
         """`[num_rows]`."""

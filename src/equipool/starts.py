@@ -19,7 +19,7 @@ class Start(nn.Module):
 
     @abstractmethod
     def forward(self, x: Tensor, sets: Sets) -> Tensor:
-        """Starts for a batch whose elements `x [N, C]` are in set order."""
+        """The starts of a batch whose elements `x [N, C]` are in set order."""
 
 
 class ZeroStart(Start):

@@ -100,5 +100,5 @@ def test_bad_number_of_steps(bad):
 
 
 def test_bad_solver():
-    with pytest.raises(TypeError, match="solver is 0.125, expected an instance of Solver"):
+    with pytest.raises(TypeError, match=r"solver is 0\.125, expected an instance of Solver"):
         Polished(0.125)

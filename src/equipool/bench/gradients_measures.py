@@ -243,9 +243,9 @@ def measure_stopping(
     )
     difference = (batch.pool(fixed_layer) - solution.y).abs().max()
     return Stopping(
-        layer.out_channels, sets, batch.x.shape[0], layer.steps.tolerance, float(steps[::2].median()),
-        float(steps[1::2].median()), fixed_layer.num_steps, timings["fixed"],
-        timings["stopping"], float(difference),
+        layer.out_channels, sets, batch.x.shape[0], layer.steps.tolerance,
+        float(steps[::2].median()), float(steps[1::2].median()), fixed_layer.num_steps,
+        timings["fixed"], timings["stopping"], float(difference),
     )  # fmt: skip
 
 

@@ -33,9 +33,10 @@ class LinearSolver(ABC):
     r"""Solves $(H + \rho I) x = b$ for each row, $H$ being symmetric, known by its products alone,
     and positive definite where there is to be a solution.
 
-    A subclass must provide `attempt`. No row depends on another. A system counts as solved only where the solution is finite and its
-    residual small. A row with $b = 0$ is solved by $x = 0$, and so is one with $H b = 0$: nothing
-    pulls there, and of all $x$ that leave the least residual zero is the shortest.
+    A subclass must provide `attempt`, which must treat every row by itself. A system counts as
+    solved only if the solution is finite and its residual small. A row with $b = 0$ is solved by
+    $x = 0$, and so is one with $H b = 0$: of all $x$ with the smallest residual, zero is the
+    shortest.
 
     Args:
         ridge: $\rho$, 0 or more. It bounds the solution, $\lVert x \rVert \le \lVert b \rVert /
