@@ -335,7 +335,7 @@ class EquilibriumAggregation(nn.Module):
 def _outside_inference_mode() -> AbstractContextManager[object]:
     """Leaves inference mode, in which `torch.func.grad` gives zeros before torch 2.12. Gradients
     stay off."""
-    if not torch.is_inference_mode_enabled() or torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():
         return nullcontext()
     stack = ExitStack()
     stack.enter_context(torch.inference_mode(False))
@@ -345,7 +345,7 @@ def _outside_inference_mode() -> AbstractContextManager[object]:
 
 def _normal(tensor: Tensor) -> Tensor:
     """A tensor that autograd can use: one made in inference mode is copied."""
-    return tensor.clone() if tensor.is_inference() else tensor
+    return tensor.clone() if not torch.compiler.is_compiling() and tensor.is_inference() else tensor
 
 
 def _error_bound(gradient: Tensor, y: Tensor, bounds: Bounds | None) -> Tensor | None:

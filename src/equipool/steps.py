@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, SupportsIndex
 
 from equipool.checks import as_count
 
@@ -99,7 +99,7 @@ class ToTolerance(Steps):
         return Budget(self.max_steps, self.tolerance, self.tolerance)
 
 
-def as_steps(steps: Steps | int | None, num_steps: int | None = None) -> Steps:
+def as_steps(steps: Steps | SupportsIndex | None, num_steps: int | None = None) -> Steps:
     """Read the arguments `steps` and `num_steps` of a layer."""
     if steps is not None and num_steps is not None:
         raise ValueError(
