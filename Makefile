@@ -14,7 +14,7 @@ TRITON := triton==3.6.0; sys_platform == "linux"
 export PIP_CONSTRAINT := constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench test test-fast lint format docs docs-serve clean
+.PHONY: help setup demo bench test test-fast test-floor lint format docs docs-serve clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,6 +48,16 @@ test: $(READY)  ## Run all tests
 test-fast: $(READY)  ## Run the tests that take seconds
 	@$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal \
 		-m "not gpu and not compile and not large and not processes"
+
+# The tests of the core alone: the oldest torch has no such builds of the other packages.
+test-floor:  ## Run the core's tests on the oldest torch that pyproject.toml allows
+	@test -x .venv-floor/bin/python || $(PYTHON) -m venv .venv-floor
+	@floor=$$(sed -n 's/^dependencies = \["torch>=\(.*\)"\]/\1/p' pyproject.toml) && \
+	PIP_CONSTRAINT= .venv-floor/bin/python -m pip install -qq "torch==$$floor.*" numpy pytest hypothesis
+	@PYTHONPATH=src OMP_NUM_THREADS=1 .venv-floor/bin/python -m pytest -q tests/test_*.py \
+		tests/gradients tests/solvers tests/potentials tests/properties \
+		--ignore tests/test_readme.py --ignore tests/test_docs.py --ignore tests/test_comparison_result.py \
+		--ignore tests/test_rooms.py -m "not gpu and not compile and not large and not processes"
 
 # The cache does not see that a module moved, which sorts imports otherwise.
 lint: $(READY)  ## Check style and types

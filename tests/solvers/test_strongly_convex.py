@@ -75,7 +75,7 @@ def test_a_convex_potential_is_solved_whatever_the_size_of_the_set():
 
 def test_unknown_bounds_are_refused():
     layer = EquilibriumAggregation(3, 4, solver=StronglyConvexNesterov())
-    with pytest.raises(ValueError, match=r"does not know bounds .* use a ConvexPotential"):
+    with pytest.raises(ValueError, match=r"bounds .* are not known.* use a ConvexPotential"):
         layer(torch.randn(2, 3))
 
 

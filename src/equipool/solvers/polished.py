@@ -25,15 +25,14 @@ class PolishedState(NamedTuple):
 
 
 class Polished(Solver[PolishedState]):
-    """Another solver whose last steps are Newton's: the first come near a minimum cheaply, the last
-    find its digits. The output size must be small (see `Newton`).
+    """Another solver followed by Newton steps: the first steps approach a minimum cheaply, the last
+    ones refine it. The output size must be small (see `Newton`).
 
-    Where a search stops before its budget is spent, having reached the tolerance, there is nothing
-    left to polish.
+    If a search reaches the tolerance before its budget is spent, it stops without Newton steps.
 
     Args:
         solver: takes the first steps.
-        newton_steps: how many of the steps are Newton's.
+        newton_steps: the number of Newton steps at the end.
         newton: takes the last steps. Default: `Newton()`.
 
     Example:
