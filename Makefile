@@ -49,15 +49,17 @@ test-fast: $(READY)  ## Run the tests that take seconds
 	@$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal \
 		-m "not gpu and not compile and not large and not processes"
 
-# The tests of the core alone: the oldest torch has no such builds of the other packages.
+# The tests of the core alone, which need no package beside torch.
+NOT_CORE := $(addprefix tests/test_,readme.py docs.py export.py comparison_result.py rooms.py)
+
 test-floor:  ## Run the core's tests on the oldest torch that pyproject.toml allows
 	@test -x .venv-floor/bin/python || $(PYTHON) -m venv .venv-floor
 	@floor=$$(sed -n 's/^dependencies = \["torch>=\(.*\)"\]/\1/p' pyproject.toml) && \
 	PIP_CONSTRAINT= .venv-floor/bin/python -m pip install -qq "torch==$$floor.*" numpy pytest hypothesis
-	@PYTHONPATH=src OMP_NUM_THREADS=1 .venv-floor/bin/python -m pytest -q tests/test_*.py \
+	@PYTHONPATH=src OMP_NUM_THREADS=1 .venv-floor/bin/python -m pytest -q \
+		$(filter-out $(NOT_CORE),$(wildcard tests/test_*.py)) \
 		tests/gradients tests/solvers tests/potentials tests/properties \
-		--ignore tests/test_readme.py --ignore tests/test_docs.py --ignore tests/test_comparison_result.py \
-		--ignore tests/test_rooms.py -m "not gpu and not compile and not large and not processes"
+		-m "not gpu and not compile and not large and not processes"
 
 # The cache does not see that a module moved, which sorts imports otherwise.
 lint: $(READY)  ## Check style and types
