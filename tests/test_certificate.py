@@ -6,9 +6,9 @@ import torch
 from equipool import (
     ConvexPotential,
     EquilibriumAggregation,
+    Fixed,
     SquaredNorm,
     StronglyConvexNesterov,
-    ToTolerance,
 )
 
 
@@ -32,7 +32,7 @@ def make_batch():
 def minimum(layer, x, index):
     exact = make_layer().double()
     exact.load_state_dict(layer.state_dict())
-    exact.steps = ToTolerance(1e-12, 20_000)
+    exact.steps = Fixed(3000, tolerance=1e-12)
     with torch.no_grad():
         solution = exact.solve(x.double(), index, dim_size=6)
     assert solution.converged.all()
