@@ -1,6 +1,7 @@
 """What a solve says about itself, one set's trouble kept from the others, and recording."""
 
 import math
+import threading
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from torch import nn
 
 import equipool
 from cases import SCALINGS, Quadratic, flatten, make_layer, make_sets, offsets
-from equipool import EquilibriumAggregation, LearnedStart, Nesterov, NoRegularizer, Potential
+from equipool import EquilibriumAggregation, Fixed, LearnedStart, Nesterov, NoRegularizer, Potential
 
 SIZES = (3, 1, 0, 6, 2)
 
@@ -89,9 +90,9 @@ def test_tolerance_is_the_border():
     x, index = flatten(make_sets((3, 5), dtype=torch.float32))
     layer = quadratic(10)
     residual = layer.solve(x, index).residual
-    layer.tolerance = residual.max().item()
+    layer.steps = Fixed(10, tolerance=residual.max().item())
     assert layer.solve(x, index).converged.all()
-    layer.tolerance = residual.min().item() / 2
+    layer.steps = Fixed(10, tolerance=residual.min().item() / 2)
     assert not layer.solve(x, index).converged.any()
 
 
@@ -364,3 +365,28 @@ def test_a_users_own_potential_against_its_formula():
     x, index = flatten(sets)
     expected = torch.stack([s.sum(0) / (len(s) + 0.5) for s in sets])
     torch.testing.assert_close(layer(x, index), expected, rtol=1e-6, atol=1e-8)
+
+
+def test_each_thread_records_its_own_layers():
+    """Blocks that are open in two threads at the same time do not see each other's solves."""
+    layer = quadratic(3)
+    batches = [torch.randn(n, 3) for n in (2, 5)]
+    both_open, found = threading.Barrier(2), {}
+
+    def run(number):
+        with equipool.record() as solutions:
+            both_open.wait(timeout=60)
+            layer(batches[number])
+            both_open.wait(timeout=60)
+        found[number] = [solution.y for solution in solutions]
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in (0, 1)]
+    with equipool.record() as outside:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not outside
+    for number, batch in enumerate(batches):
+        (y,) = found[number]
+        assert torch.equal(y, layer(batch))

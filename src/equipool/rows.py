@@ -1,4 +1,4 @@
-"""States made of tensors with a row for each set, and of what all rows share.
+"""Solver states: tensors with a row per set, and values that all sets share.
 
 A state is a tuple of tensors, numbers, None and further states. A tensor with dimensions has a row
 for each set; one without is shared by all of them.
@@ -16,12 +16,12 @@ T = TypeVar("T")
 
 
 def take_rows(state: T, rows: Tensor) -> T:
-    """Those rows alone."""
+    """The state of some rows alone."""
     return _map(lambda tensor: tensor.index_select(0, rows), state)
 
 
 def put_rows(state: T, rows: Tensor, new: T) -> T:
-    """The state with those rows replaced, one after the other, by the rows of another."""
+    """The state with some rows replaced, in order, by the rows of another."""
     return _map(lambda old, new: old.index_copy(0, rows, new), state, new)
 
 
@@ -35,8 +35,8 @@ def choose_rows(condition: Tensor, yes: T, no: T) -> T:
 
 
 def with_unchanged(state: T, source: T, condition: Tensor) -> T:
-    """The state, value for value, with numbers that are those of the source taken from there, in
-    the rows where the condition `[num_rows]` holds: gradients pass to the source."""
+    """The state with the same values, but where the condition `[num_rows]` holds, values equal to
+    those of the source are taken from there, so that gradients pass to the source."""
 
     def take(own: Tensor, other: Tensor) -> Tensor:
         if not own.is_floating_point():
@@ -47,7 +47,7 @@ def with_unchanged(state: T, source: T, condition: Tensor) -> T:
 
 
 def with_shared(state: T, source: T) -> T:
-    """The state's rows, with what all rows share taken from the source."""
+    """The state's rows, with the shared values taken from the source."""
     return _map(lambda own, _: own, state, source, shared=lambda _, other: other)
 
 

@@ -22,8 +22,11 @@ from equipool.ops.segments import (
 class Sets:
     """Which element belongs to which set, elements of a set side by side.
 
-    There may be one row more than there are sets: the padding row, which owns the elements that
-    belong to no set. It counts as empty, so it has no energy, never moves and receives no gradient.
+    A potential's `over` and a start's `forward` receive it: `spread` gives each element the row of
+    its set, and `sum` adds up the elements of each set.
+
+    There may be one row more than there are sets: the padding row, for elements that belong to no
+    set. It counts as empty, so it has no energy, never moves and receives no gradient.
     """
 
     index: Tensor  # [N] row of each element, ascending
@@ -62,8 +65,8 @@ class Sets:
         return rows[: self.num_sets] if self.padded else rows
 
     def restrict(self, rows: Tensor) -> tuple[Tensor, Sets]:
-        """Some of the rows alone, given by number, ascending: which elements are theirs, and the
-        sets that they make."""
+        """Some rows alone, given by ascending numbers: the numbers of their elements, and the sets
+        of those."""
         number = self.index.new_full((self.num_rows,), -1)
         number[rows] = torch.arange(rows.shape[0], device=rows.device, dtype=number.dtype)
         of_elements = number[self.index]
@@ -74,9 +77,7 @@ class Sets:
 
 def make_sets(index: Tensor, counts: Tensor, num_sets: int, *, padded: bool) -> Sets:
     """Sets from each element's row, ascending, and the rows' counts."""
-    index = (
-        index.contiguous()
-    )  # one number expanded to all elements, say: kernels read it as it lies
+    index = index.contiguous()  # kernels read its memory; it may be an expanded number
     wanted = blocks_are_wanted(index.shape[0])
     blocks = make_blocks(index, counts.shape[0]) if wanted else None
     return Sets(index, counts, num_sets, padded, blocks)
