@@ -12,7 +12,7 @@ from equipool import (
     RestrainedNesterov,
     Truncated,
 )
-from equipool.ops.restrained import cut
+from equipool.ops.momentum import cut
 
 
 class Quadratic(nn.Module):

@@ -13,8 +13,8 @@ from equipool.differentiation.base import Differentiation
 from equipool.differentiation.last_steps import check_num_steps, follow_last_steps
 from equipool.linear_solvers import ConjugateGradients, LinearSolver
 from equipool.objective import Objective
-from equipool.ops.attach import attach
-from equipool.ops.fixed_shapes import shapes_are_fixed
+from equipool.ops.availability import shapes_are_fixed
+from equipool.ops.derivatives import attach
 from equipool.solvers.base import Solver
 
 # A minimum that is farther off than this, or than this part of the output, has not been reached.

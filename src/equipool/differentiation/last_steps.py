@@ -10,7 +10,7 @@ from torch import Tensor
 from equipool.descent import Budget, Descent, Walk, Wanted, arrive, iterate, pick_up, set_out
 from equipool.differentiation.base import Differentiation
 from equipool.objective import Objective
-from equipool.ops.attach import attach
+from equipool.ops.derivatives import attach
 from equipool.solvers.base import Solver
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from equipool.objective import Bounds, LinearMap
+from equipool.ops.derivatives import separate
 from equipool.sets import Sets
 
 
@@ -90,8 +91,25 @@ class AutogradSum(SummedPotential):
         return self.sets.sum(values.to(y.dtype))
 
     def gradient(self, y: Tensor) -> Tensor:
-        return torch.func.grad(lambda y: self.value(y).sum())(y)
+        # A row that is not finite may be left out of the loss, but must not reach other rows.
+        point, rest = separate(y)
+        return self._gradient(point) + rest
+
+    def _gradient(self, y: Tensor) -> Tensor:
+        if not _has_backward_hooks(self.potential):
+            return torch.func.grad(lambda y: self.value(y).sum())(y)
+        # Backward hooks of modules do not pass through torch.func.
+        recorded = torch.is_grad_enabled()
+        with torch.enable_grad():
+            point = y.view_as(y) if y.requires_grad else y.detach().requires_grad_()
+            total = self.value(point).sum()
+            return torch.autograd.grad(total, point, create_graph=recorded)[0]
 
     def restrict(self, rows: Tensor) -> Self:
         elements, sets = self.sets.restrict(rows)
         return type(self)(self.potential, self.x.index_select(0, elements), sets)
+
+
+def _has_backward_hooks(potential: object) -> bool:
+    modules = potential.modules() if isinstance(potential, nn.Module) else ()
+    return any(module._backward_hooks or module._backward_pre_hooks for module in modules)

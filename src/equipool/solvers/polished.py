@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from equipool.objective import Objective
-from equipool.ops.attach import attach
+from equipool.ops.derivatives import attach
 from equipool.solvers.base import Solver, SolverState
 from equipool.solvers.newton import Newton, NewtonState
 

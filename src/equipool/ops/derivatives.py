@@ -1,0 +1,54 @@
+"""Derivatives that are not what automatic differentiation would make of the values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from equipool.ops.availability import is_exporting
+
+
+def attach(y: Tensor, *others: Tensor) -> Tensor:
+    """y unchanged, with a gradient of zero by the others: a parameter that never receives a
+    gradient stops distributed training."""
+    return _Attach.apply(y, *others) if any(other.requires_grad for other in others) else y
+
+
+class _Attach(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(y: Tensor, *others: Tensor) -> Tensor:
+        return y.clone()  # a view could not be changed in place
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[1:])
+
+    @staticmethod
+    def backward(ctx: Any, by_y: Tensor) -> tuple[Tensor, ...]:
+        return by_y, *(torch.zeros_like(other) for other in ctx.saved_tensors)
+
+
+# A set that is not finite may be left out of the loss. The derivative that arrives at its row is
+# then zero, but zero times infinity is NaN, and in a sum over rows it reaches every other set. So
+# no operation that sums over rows may multiply by what is not finite.
+
+
+def separate(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows with zeros in place of what is not finite, and a constant that adds it again. Of
+    their sum, which is the rows, only the finite part has a derivative."""
+    if is_exporting() or not torch.is_grad_enabled():
+        return rows, torch.zeros((), dtype=rows.dtype, device=rows.device)
+    finite = rows.nan_to_num(0.0, 0.0, 0.0)
+    return finite, (rows - finite).detach()
+
+
+def scaled(factor: Tensor, rows: Tensor) -> Tensor:
+    """`factor * rows`; what is not finite in the rows adds nothing to the factor's derivative."""
+    if is_exporting() or not torch.is_grad_enabled():
+        return factor * rows
+    finite, rest = separate(rows)
+    return factor * finite + rest
