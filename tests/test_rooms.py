@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "rows": set(),
     "solution": set(),
     "reference": set(),
-    "sets": {"ops"},
+    "sets": {"checks", "ops"},
     "layouts": {"checks", "ops", "sets"},
     "starts": {"sets"},
     "potentials": {"objective", "ops", "scalars", "sets"},

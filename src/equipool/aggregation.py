@@ -19,7 +19,7 @@ from equipool.potentials.base import AutogradSum, Potential
 from equipool.potentials.resnet import ResNetPotential
 from equipool.regularizers import Regularizer, SquaredNorm
 from equipool.scalings import SCALINGS, ScalingName, scaling_weights
-from equipool.sets import Sets
+from equipool.sets import Sets, empty_invalid_sets
 from equipool.solution import Solution, active_recorders
 from equipool.solvers import Nesterov, Solver
 from equipool.starts import Start, ZeroStart
@@ -35,6 +35,14 @@ class Problem(NamedTuple):
     sets: Sets
     energy: Energy
     start: Tensor  # [num_rows, K]
+    valid: Tensor | None  # [num_rows, 1] whether all elements are finite; None where all are
+
+    def mark(self, rows: Tensor) -> Tensor:
+        """`[num_rows, ...]` with NaN, which has no gradient, for the sets that are not valid."""
+        if self.valid is None:
+            return rows
+        valid = self.valid if rows.dim() > 1 else self.valid.squeeze(-1)
+        return torch.where(valid, rows, torch.nan)
 
 
 class EquilibriumAggregation(nn.Module):
@@ -229,7 +237,7 @@ class EquilibriumAggregation(nn.Module):
         rows = y.to(problem.start.dtype)
         if problem.sets.padded:
             rows = torch.cat([rows, rows.new_zeros(1, self.out_channels)])
-        return problem.sets.real(problem.energy.value(rows))
+        return problem.sets.real(problem.mark(problem.energy.value(rows)))
 
     def _pose(
         self,
@@ -241,6 +249,7 @@ class EquilibriumAggregation(nn.Module):
     ) -> Problem:
         x, sets = gather_sets(x, index, ptr=ptr, mask=mask, dim_size=dim_size)
         self._check_fits(x)
+        x, sets, valid = empty_invalid_sets(x, sets)
         # y lives in float32 at least: its steps are small beside it, and sums are long.
         dtype = torch.promote_types(x.dtype, torch.float32)
         summed = (
@@ -249,7 +258,7 @@ class EquilibriumAggregation(nn.Module):
             else AutogradSum(self.potential, x, sets)
         )
         energy = Energy(summed, self.regularizer, scaling_weights(self.scaling, sets.counts, dtype))
-        return Problem(x, sets, energy, self.start(x, sets).to(dtype))
+        return Problem(x, sets, energy, self.start(x, sets).to(dtype), valid)
 
     def _descend(self, problem: Problem, wanted: Wanted) -> Descent:
         return self.differentiation(
@@ -262,24 +271,31 @@ class EquilibriumAggregation(nn.Module):
         return Budget(self.max_steps, self.tolerance, self.tolerance)
 
     def _output(self, problem: Problem, y: Tensor) -> Tensor:
-        return problem.sets.real(y).to(problem.x.dtype)
+        return problem.sets.real(problem.mark(y)).to(problem.x.dtype)
 
     def _solution(self, problem: Problem, descent: Descent, diagnostics: bool = True) -> Solution:
-        x, sets, energy, _ = problem
+        x, sets, energy, _, valid = problem
         energies = residual = converged = error_bound = None
         with torch.no_grad():
-            broken = sets.sum((~torch.isfinite(x)).any(-1).to(descent.y.dtype)) > 0
-            finite = sets.real(~broken & torch.isfinite(descent.y).all(-1))
+            finite = sets.real(torch.isfinite(problem.mark(descent.y)).all(-1))
             if diagnostics:
-                gradient = energy.gradient(descent.y.detach())
+                gradient = problem.mark(energy.gradient(descent.y.detach()))
                 residual = sets.real(gradient.abs().amax(-1))
                 converged = finite & (residual <= self.tolerance)
                 if not _products_are_short(x):
                     error_bound = _error_bound(gradient, descent.y, energy.bounds())
         if diagnostics:
-            energies = sets.real(energy.value(descent.y))
+            # No energy is taken where its gradient is not finite: it would reach other sets'.
+            known = torch.isfinite(gradient).all(-1)
+            point = torch.where(known.unsqueeze(-1), descent.y, 0)
+            energies = sets.real(torch.where(known, energy.value(point), torch.nan))
         occupied = sets.counts > 0
-        penalty = torch.where(occupied, descent.squared_gradient, 0).sum()
+        counted = occupied & torch.isfinite(descent.squared_gradient)
+        penalty = torch.where(counted, descent.squared_gradient, 0).sum()
+        if valid is not None:
+            occupied = occupied | ~valid.squeeze(-1)
+            if descent.fallback is not None:
+                descent.fallback.logical_or_(~valid.squeeze(-1))
         path = descent.trajectory
         return Solution(
             y=self._output(problem, descent.y),
@@ -288,7 +304,7 @@ class EquilibriumAggregation(nn.Module):
             converged=converged,
             finite=finite,
             occupied=sets.real(occupied),
-            aux_loss=penalty / occupied.sum().clamp(min=1),
+            aux_loss=penalty / counted.sum().clamp(min=1),
             trajectory=torch.stack([self._output(problem, y) for y in path]) if path else None,
             num_steps=self._budget().num_steps,
             steps=sets.real(descent.steps),

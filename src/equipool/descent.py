@@ -9,6 +9,7 @@ from torch import Tensor
 
 from equipool.objective import Objective
 from equipool.ops.availability import shapes_are_fixed
+from equipool.ops.derivatives import squared_norms
 from equipool.rows import choose_rows, put_rows, take_rows, with_shared, with_unchanged
 from equipool.solvers.base import Solver, SolverState
 
@@ -139,7 +140,7 @@ def _advance(solver: Solver[Any], objective: Objective, walk: Walk, wanted: Want
     state = solver.step(objective, walk.state)
     total = walk.total
     if wanted.squared_gradient:
-        square = state.gradient.square().sum(-1)
+        square = squared_norms(state.gradient)
         total = square if total is None else total + square
     path = (*walk.path, state.y) if wanted.trajectory else ()
     return walk._replace(state=state, total=total, path=path)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from equipool.objective import Bounds, LinearMap
 from equipool.ops.combination import combine
+from equipool.ops.derivatives import separate
 from equipool.potentials.base import SummedPotential
 from equipool.regularizers import Proportional, Regularizer
 from equipool.scalings import Weights
@@ -42,7 +43,9 @@ class Energy:
         gradient, weights = self.potential.gradient(y), self.weights
         if isinstance(self.slope, Proportional):
             return combine(gradient, weights.potential, y, weights.regularizer, self.slope.factor)
-        return torch.addcmul(weights.potential * gradient, weights.regularizer, self.slope(y))
+        point, rest = separate(y)
+        slope = self.slope(point) + rest
+        return torch.addcmul(weights.potential * gradient, weights.regularizer, slope)
 
     def hessian(self, y: Tensor) -> LinearMap:
         """The product with the Hessian at y, without a graph."""

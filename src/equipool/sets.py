@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from equipool.checks import values_are_at_hand
+from equipool.ops.availability import is_exporting
 from equipool.ops.segments import (
     Blocks,
     block_spread,
@@ -80,3 +82,29 @@ def make_sets(index: Tensor, counts: Tensor, num_sets: int, *, padded: bool) -> 
     wanted = blocks_are_wanted(index.shape[0])
     blocks = make_blocks(index, counts.shape[0]) if wanted else None
     return Sets(index, counts, num_sets, padded, blocks)
+
+
+def empty_invalid_sets(x: Tensor, sets: Sets) -> tuple[Tensor, Sets, Tensor | None]:
+    """Empty the sets that have an element which is not finite.
+
+    Left as they are, they would reach the other sets in the backward pass even if the loss leaves
+    them out, as zero times NaN is NaN. An empty set has no energy and passes no gradient.
+
+    Returns:
+        The elements, the sets, and `[num_rows, 1]` whether each was left as it was; None for all.
+        An exported program, which has no backward pass, leaves all as they were.
+    """
+    if is_exporting():
+        return x, sets, None
+    sizes = torch.linalg.vector_norm(x.detach(), torch.inf, dim=-1)
+    valid = sets.sum(0 * sizes) == 0  # 0 times what is not finite is NaN
+    counts = torch.where(valid, sets.counts, 0)
+    if not values_are_at_hand(x) or torch._C._are_functorch_transforms_active():
+        # The elements stay, and count for nothing.
+        x = torch.where((sizes < torch.inf).unsqueeze(-1), x, 0)
+        return x, replace(sets, counts=counts), valid.unsqueeze(-1)
+    if bool(valid.all()):
+        return x, sets, None
+    kept = valid[sets.index]
+    left = make_sets(sets.index[kept], counts, sets.num_sets, padded=sets.padded)
+    return x[kept], left, valid.unsqueeze(-1)

@@ -88,7 +88,8 @@ def test_small_gradients_give_right_derivatives(kind, device, request):
     torch.testing.assert_close(found, -gradient.sum(), rtol=1e-4, atol=1e-14)
 
 
-@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numpy, in Triton's interpreter
+@pytest.mark.parametrize("options", [OPTIONS[0], OPTIONS[-1]])
 @pytest.mark.parametrize("kind", ["plain operations", "kernel"])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 3e38])
 def test_rows_left_out_of_the_loss_contribute_nothing(bad, kind, options, device, request):

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equipool.ops.availability import is_exporting
+from equipool.ops.availability import is_batched, is_exporting, kernels_serve
 
 
 def attach(y: Tensor, *others: Tensor) -> Tensor:
@@ -52,3 +52,38 @@ def scaled(factor: Tensor, rows: Tensor) -> Tensor:
         return factor * rows
     finite, rest = separate(rows)
     return factor * finite + rest
+
+
+def squared_norms(rows: Tensor) -> Tensor:
+    """`[num_rows, K] -> [num_rows]`; a row whose derivative is zero may not be finite."""
+    if kernels_serve(rows):
+        return _SquaredNorms.apply(rows.contiguous())
+    if is_exporting() or not torch.is_grad_enabled():
+        return rows.square().sum(-1)
+    finite, rest = separate(rows)
+    return finite.square().sum(-1) + rest.abs().sum(-1)
+
+
+class _SquaredNorms(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor) -> Tensor:
+        from equipool.ops import kernels
+
+        out = rows.new_empty(rows.shape[0])
+        kernels.squared_norms[(rows.shape[0],)](rows, out, rows.shape[1], BLOCK=kernels.BLOCK)
+        ctx.save_for_backward(rows)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, by_out: Tensor) -> Tensor:
+        from equipool.ops import kernels
+
+        (rows,) = ctx.saved_tensors
+        if torch.is_grad_enabled() or is_batched(by_out):
+            # To be differentiated again, or for a batch of derivatives.
+            return 2 * by_out.unsqueeze(-1) * rows.nan_to_num(0.0, 0.0, 0.0)
+        by_rows = torch.empty_like(rows)
+        kernels.squared_norms_backward[(rows.shape[0],)](
+            by_out.contiguous(), rows, by_rows, rows.shape[1], BLOCK=kernels.BLOCK
+        )
+        return by_rows

@@ -1,5 +1,5 @@
-"""Triton kernels over all numbers of a tensor: how they are launched, and those of `combination.py`
-and `ranges.py`."""
+"""Triton kernels over all numbers of a tensor: how they are launched, and those of `combination.py`,
+`derivatives.py` and `ranges.py`."""
 
 # ruff: noqa: N803
 from __future__ import annotations
@@ -56,6 +56,29 @@ def combine_backward(
         tl.store(by_y + at, by_weighted * scale, mask=mask)
         found += by_weighted * tl.load(y + at, mask=mask & (by_weighted != 0), other=0.0)
     tl.store(by_factor + tl.program_id(0), tl.sum(found, axis=0))
+
+
+@triton.jit
+def squared_norms(rows, out, width, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    found = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, width, BLOCK):
+        columns = start + tl.arange(0, BLOCK)
+        value = tl.load(rows + row * width + columns, mask=columns < width, other=0.0)
+        found += value * value
+    tl.store(out + row, tl.sum(found, axis=0))
+
+
+@triton.jit
+def squared_norms_backward(by_out, rows, by_rows, width, BLOCK: tl.constexpr):
+    """Where the derivative is zero, the row does not count: it may not be finite."""
+    row = tl.program_id(0).to(tl.int64)
+    by = tl.load(by_out + row)
+    for start in range(0, width, BLOCK):
+        columns = start + tl.arange(0, BLOCK)
+        mask = columns < width
+        value = tl.load(rows + row * width + columns, mask=mask, other=0.0)
+        tl.store(by_rows + row * width + columns, tl.where(by == 0, 0.0, 2 * by * value), mask=mask)
 
 
 # Ranges are computed in float64, which costs nothing with one number: in float32, logarithms near 1

@@ -103,7 +103,8 @@ def _plain_step(
     if limits.max_gradient is not None:
         gradient = cut(gradient, limits.max_gradient)
     if curvature is not None:
-        gradient = gradient / (learning_rate * curvature).clamp(min=1)
+        gradient, rest = separate(gradient)
+        gradient = gradient / (learning_rate * curvature.nan_to_num()).clamp(min=1) + rest
     velocity = scaled(momentum, velocity) - scaled(learning_rate, gradient)
     if limits.max_step is not None:
         velocity = cut(velocity, limits.max_step)

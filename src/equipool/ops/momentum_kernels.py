@@ -152,7 +152,7 @@ def backward(
         to_g = -alpha * to_v
         if SAFE:  # where the curvature limits the step, alpha cancels
             by_alpha -= tl.where(alpha * curved < 1.0, _times(to_v, followed), 0.0)
-            to_g = to_g * share
+            to_g = _times(to_g, share)
         else:
             by_alpha -= _times(to_v, followed)
         if CUT_GRADIENT:

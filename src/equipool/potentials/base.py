@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from equipool.objective import Bounds, LinearMap
+from equipool.ops.availability import is_batched, shapes_are_fixed
 from equipool.ops.derivatives import separate
 from equipool.sets import Sets
 
@@ -93,7 +94,19 @@ class AutogradSum(SummedPotential):
     def gradient(self, y: Tensor) -> Tensor:
         # A row that is not finite may be left out of the loss, but must not reach other rows.
         point, rest = separate(y)
-        return self._gradient(point) + rest
+        gradient = self._gradient(point)
+        if torch.is_grad_enabled() and self.x.device.type == "cpu" and not shapes_are_fixed():
+            gradient = self._without_overflow(point, gradient)
+        return gradient + rest
+
+    def _without_overflow(self, y: Tensor, gradient: Tensor) -> Tensor:
+        """The gradient, in whose graph are no rows that are not finite. On a GPU finding out would
+        wait for the device."""
+        if is_batched(gradient) or bool(torch.isfinite(gradient).all()):
+            return gradient
+        (rows,) = torch.isfinite(gradient).all(-1).nonzero(as_tuple=True)
+        finite = self.restrict(rows)._gradient(y.index_select(0, rows))
+        return gradient.detach().index_copy(0, rows, finite)
 
     def _gradient(self, y: Tensor) -> Tensor:
         if not _has_backward_hooks(self.potential):
