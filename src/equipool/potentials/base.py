@@ -8,6 +8,7 @@ from typing import Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _global_backward_hooks, _global_backward_pre_hooks
 
 from equipool.objective import Bounds, LinearMap
 from equipool.ops.availability import is_batched, shapes_are_fixed
@@ -125,4 +126,5 @@ class AutogradSum(SummedPotential):
 
 def _has_backward_hooks(potential: object) -> bool:
     modules = potential.modules() if isinstance(potential, nn.Module) else ()
-    return any(module._backward_hooks or module._backward_pre_hooks for module in modules)
+    everywhere = (_global_backward_hooks, _global_backward_pre_hooks)
+    return any(everywhere) or any(m._backward_hooks or m._backward_pre_hooks for m in modules)
