@@ -11,7 +11,7 @@ import torch
 from equipool import EquilibriumAggregation, ResNetPotential
 from equipool.experiments.molecules.network import MaskedBatchNorm, RealRows, norm
 from equipool.experiments.registry import MedianTask
-from equipool.ops import combination, momentum, ranges
+from equipool.ops import combination, derivatives, momentum, ranges
 from equipool.ops.resnet_gradient import implementations
 from equipool.training import TrainingConfig, verdict
 from equipool.training.devices import Place
@@ -19,7 +19,7 @@ from equipool.training.step import NUMBERS, Step
 from forced_kernels import force_kernels
 from kernel_launches import jitted, launches
 
-SERVED = (implementations, combination, momentum, norm, ranges, verdict)
+SERVED = (implementations, combination, derivatives, momentum, norm, ranges, verdict)
 HERE = Path(__file__).parent
 
 pytestmark = [
@@ -48,7 +48,8 @@ def short_kind():
     potential = ResNetPotential(5, 3, (40, 24, 6))
     layer = EquilibriumAggregation(5, 3, potential=potential, num_steps=2)
     with torch.autocast("cpu", torch.bfloat16):
-        layer(torch.randn(20, 5), torch.arange(20) // 7, dim_size=3).sum().backward()
+        solution = layer.solve(torch.randn(20, 5), torch.arange(20) // 7, dim_size=3)
+        (solution.y.sum() + solution.aux_loss).backward()
 
 
 def normalise(dtype):

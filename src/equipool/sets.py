@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from equipool.checks import values_are_at_hand
-from equipool.ops.availability import is_exporting
+from equipool.ops.availability import is_batched, is_exporting
 from equipool.ops.segments import (
     Blocks,
     block_spread,
@@ -98,13 +98,8 @@ def empty_invalid_sets(x: Tensor, sets: Sets) -> tuple[Tensor, Sets, Tensor | No
         return x, sets, None
     sizes = torch.linalg.vector_norm(x.detach(), torch.inf, dim=-1)
     valid = sets.sum(0 * sizes) == 0  # 0 times what is not finite is NaN
-    counts = torch.where(valid, sets.counts, 0)
-    if not values_are_at_hand(x) or torch._C._are_functorch_transforms_active():
-        # The elements stay, and count for nothing.
-        x = torch.where((sizes < torch.inf).unsqueeze(-1), x, 0)
-        return x, replace(sets, counts=counts), valid.unsqueeze(-1)
-    if bool(valid.all()):
+    if values_are_at_hand(x) and not is_batched(x) and bool(valid.all()):
         return x, sets, None
-    kept = valid[sets.index]
-    left = make_sets(sets.index[kept], counts, sets.num_sets, padded=sets.padded)
-    return x[kept], left, valid.unsqueeze(-1)
+    # The elements stay, as zeros, and count for nothing: other sets' rounding stays the same.
+    x = torch.where((sizes < torch.inf).unsqueeze(-1), x, 0)
+    return x, replace(sets, counts=torch.where(valid, sets.counts, 0)), valid.unsqueeze(-1)

@@ -195,7 +195,7 @@ def test_dropout_is_refused_with_hooks_on_the_potential():
     potential = ResNetPotential(3, 4, (8, 5, 3), dropout=0.5)
     potential.register_forward_hook(double)
     layer = EquilibriumAggregation(3, 4, potential=potential)
-    with pytest.raises(ValueError, match="dropout is 0.5, expected 0 with"):
+    with pytest.raises(ValueError, match=r"dropout is 0\.5, expected 0 with"):
         layer(torch.randn(5, 3))
     layer.eval()(torch.randn(5, 3))
 

@@ -174,7 +174,7 @@ def test_solvers_that_diverge(potential, solver):
 def test_steps_after_the_divergence():
     """Every number of steps around the one at which the numbers overflow."""
     layer, x, index = diverging("factored")
-    for num_steps in (20, 60, 61, 62, 63, 64, 100, 300, 400):
+    for num_steps in (100, 200, 250, 400):
         layer.num_steps = num_steps
         solution, found = gradients(layer, x, index, [0, 2])
         assert all(g is None or g.isfinite().all() for g in found)

@@ -1,5 +1,5 @@
-"""Triton kernels over all numbers of a tensor: how they are launched, and those of `combination.py`,
-`derivatives.py` and `ranges.py`."""
+"""Triton kernels of `combination.py`, `derivatives.py` and `ranges.py`, and the launch of kernels
+that go over all numbers of a tensor."""
 
 # ruff: noqa: N803
 from __future__ import annotations

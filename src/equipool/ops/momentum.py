@@ -187,18 +187,18 @@ def _plain_adjoint(
 ) -> tuple[Tensor | None, ...]:
     """The kernel's backward in operations that can be differentiated again."""
     # Aliases: tensors of an earlier step depend on the same scalars; those paths are not ours.
-    *rows, curvature = saved
-    velocity, gradient, learning_rate, momentum = (t.view_as(t) for t in rows)
+    *given, curvature = saved
     recorded = torch.is_grad_enabled()
     with torch.enable_grad():
-        inputs = [torch.zeros_like(velocity), velocity, gradient, learning_rate, momentum]
-        if not recorded:
-            inputs = [tensor.detach() for tensor in inputs]
-        # The derivative does not depend on y.
+        y = torch.zeros_like(given[0])  # the derivative does not depend on it
+        inputs = [y, *(t.view_as(t) if recorded else t.detach() for t in given)]
         inputs = [t if t.requires_grad else t.requires_grad_() for t in inputs]
-        outputs = _plain_step(*inputs, curvature, limits)  # type: ignore[arg-type]
-        given = [(out, by) for out, by in zip(outputs, by_outputs, strict=True) if by is not None]
+        velocity, gradient, learning_rate, momentum = inputs[1:]
+        outputs = _plain_step(
+            inputs[0], velocity, gradient, learning_rate, momentum, curvature, limits
+        )
+        used = [(out, by) for out, by in zip(outputs, by_outputs, strict=True) if by is not None]
         return torch.autograd.grad(
-            [out for out, _ in given], inputs, [by for _, by in given],
+            [out for out, _ in used], inputs, [by for _, by in used],
             create_graph=recorded, allow_unused=True,
         )  # fmt: skip

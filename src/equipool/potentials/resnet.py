@@ -163,16 +163,17 @@ def _is_factorable(potential: ResNetPotential) -> bool:
     its parts has been replaced, hooked or resized so that it computes another function."""
     sizes = (potential.in_channels + potential.out_channels, *potential.hidden)
     pairs = list(pairwise(sizes))
+    linears, norms, skips = potential.linears, potential.norms, potential.skips
+    if not _is_unchanged(potential) or _has_any_global_hook():
+        return False
+    if not len(linears) == len(skips) == len(norms) + 1 == len(pairs):
+        return False
     return (
-        _is_unchanged(potential)
-        and not _has_any_global_hook()
-        and len(potential.linears) == len(potential.skips) == len(pairs)
-        and all(_is_linear(part, *pair) for part, pair in zip(potential.linears, pairs, strict=True))
-        and len(potential.norms) == len(pairs) - 1
-        and all(_is_norm(norm, b) for norm, (_, b) in zip(potential.norms, pairs[:-1], strict=True))
+        all(_is_linear(linear, *pair) for linear, pair in zip(linears, pairs, strict=True))
+        and all(_is_norm(norm, b) for norm, (_, b) in zip(norms, pairs[:-1], strict=True))
         and all(
-            _is_linear(part, a, b) or (a == b and _is_plain(part, nn.Identity))
-            for part, (a, b) in zip(potential.skips, pairs, strict=True)
+            _is_linear(skip, a, b) or (a == b and _is_plain(skip, nn.Identity))
+            for skip, (a, b) in zip(skips, pairs, strict=True)
         )
     )
 
@@ -286,7 +287,8 @@ def _maps(potential: ResNetPotential, kept: Kept) -> Maps:
 
 
 def _affine(linear: nn.Linear, kept: Tensor | None) -> tuple[Tensor, Tensor]:
-    weight, bias = _wide(linear.weight), linear.bias
+    weight = _wide(linear.weight)
+    bias: Tensor | None = linear.bias
     if bias is None:
         bias = weight.new_zeros(weight.shape[0])
     return weight if kept is None else weight * kept, _wide(bias)

@@ -4,8 +4,8 @@ Elements are in set order. A *tile* is a run of elements of one set; kernels tha
 a tile each and write its sum, and `reduce_tiles` adds the tiles of each set in order: no atomics,
 the same result every time. Everything is computed in float32; what lies in memory may be shorter.
 
-The notation is that of `elements.py`. `SIZE` is a layer's size, `WIDTH` the columns set aside for it,
-which is a multiple of the alignment, and `BLOCK` the next power of two.
+The notation is that of `elements.py`. `SIZE` is a layer's size, `WIDTH` the columns set aside for
+it, which is a multiple of the alignment, and `BLOCK` the next power of two.
 """
 
 # ruff: noqa: N803
@@ -70,8 +70,8 @@ def activate(
     SIZE: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
     HAS_PRODUCTS: tl.constexpr, HAS_DOT: tl.constexpr,
 ):  # fmt: skip
-    """`h` of a hidden layer; with a direction `h_dot` in the first rows of out, and `h` after. Where
-    the direction is zero, `u` is read as zero: it may not be finite.
+    """`h` of a hidden layer; with a direction `h_dot` in the first rows of out, and `h` after.
+    Where the direction is zero, `u` is read as zero: it may not be finite.
 
     The means that the adjoint needs again are kept: `stats [N, 4]` holds the mean of `u`, `rstd`,
     the mean of `u_dot` and that of `xhat * u_dot`.
@@ -126,8 +126,8 @@ def activate(
 @triton.jit(do_not_specialize=["num_elements"])
 def last_layer(
     x_part, y_part, y_part_dot, live_rows, index, products, tile_start, tile_end, adjoints, sums,
-    by_x_part, num_elements, x_stride, y_stride, products_stride, adjoints_stride, sums_stride, by_u_sums,
-    column, products_column, scale,
+    by_x_part, num_elements, x_stride, y_stride, products_stride, adjoints_stride, sums_stride,
+    by_u_sums, column, products_column, scale,
     SIZE: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
     HAS_PRODUCTS: tl.constexpr, HAS_DOT: tl.constexpr, HAS_SHARED: tl.constexpr,
 ):  # fmt: skip

@@ -124,15 +124,16 @@ class TorchGradient:
         delta_sum, by_y_part = _zeros_like(y_part), _zeros_like(y_part)
         for chunk in self._chunks():
             mine = _next_kept(remaining, len(network.gammas)) if kept else None
-            alive = live[chunk.row_of]
-            if chunk.segments is not None and not bool(alive.all()):
-                by_x_part[chunk.rows] = 0
-                chunk, mine = _select(chunk, mine, alive)
-            u = self._pre_activations(y_part, chunk, alive if chunk.segments is None else None)
+            alive = live[chunk.row_of].unsqueeze(-1)
+            if chunk.segments is not None and bool(alive.all()):
+                alive = None
+            elif mine is not None:
+                mine = Kept(_masked(mine.others, alive), tuple(_masked(h, alive) for h in mine.by_h))
+            u = self._pre_activations(y_part, chunk, alive)
             u_dot = _spread(y_part_dot, chunk.row_of)
             delta, by_u = element_adjoints(network, u, u_dot, sums, mine)
-            by_x_part[chunk.rows, : self.spec.sizes[0]] = by_u.first
-            by_x_part[chunk.rows, self.spec.sizes[0] :] = by_u.others
+            for total, part in zip(self._columns(by_x_part[chunk.rows]), by_u, strict=True):
+                total.copy_(part)
             delta_sum = _add_columns(delta_sum, chunk, delta)
             by_y_part = _add_columns(by_y_part, chunk, by_u)
         both = torch.cat([torch.cat(delta_sum, 1), torch.cat(by_y_part, 1)])
@@ -166,7 +167,7 @@ class TorchGradient:
         """The contributions of x and y; those of x alone to elements that are alive, if given."""
         u = _spread(y_part, chunk.row_of)
         for total, part in zip(u, self._columns(self.x_part[chunk.rows]), strict=True):
-            total.add_(part if alive is None else torch.where(alive.unsqueeze(-1), part, 0))
+            total.add_(part if alive is None else _masked(part, alive))
         return u
 
     def _chunks(self) -> Iterator[_Chunk]:
@@ -264,9 +265,9 @@ def _one_by_one(
 
 
 class _Chunk(NamedTuple):
-    """Some of the elements, in order."""
+    """A run of the elements."""
 
-    rows: slice | Tensor  # which elements
+    rows: slice  # which elements
     row_of: Tensor  # the row of each
     segments: slice | None  # the rows that they are in, where values may be read
 
@@ -275,15 +276,8 @@ def _next_kept(kept: Iterator[Tensor], hidden: int) -> Kept:
     return Kept(next(kept), tuple(islice(kept, hidden)))
 
 
-def _select(
-    chunk: _Chunk, kept: Kept | None, alive: Tensor
-) -> tuple[_Chunk, Kept | None]:
-    """The elements of a chunk that are alive, and what was kept of them."""
-    assert isinstance(chunk.rows, slice)
-    (elements,) = alive.nonzero(as_tuple=True)
-    if kept is not None:
-        kept = Kept(kept.others[elements], tuple(by_h[elements] for by_h in kept.by_h))
-    return _Chunk(elements + chunk.rows.start, chunk.row_of[elements], chunk.segments), kept
+def _masked(values: Tensor, alive: Tensor) -> Tensor:
+    return torch.where(alive, values, 0)
 
 
 def _zeros_like(columns: Columns) -> Columns:
