@@ -93,7 +93,7 @@ def resized(potential):
 # What is changed, and whether the fast operation still serves.
 CHANGES = {
     "nothing": (lambda potential: None, True),
-    "eps": (set_eps, True),
+    "eps": (set_eps, False),
     "linear without bias": (without("linears"), True),
     "skip without bias": (without("skips"), True),
     "norm without bias": (without("norms", bias=False), True),

@@ -171,6 +171,7 @@ def _is_factorable(potential: ResNetPotential) -> bool:
     return (
         all(_is_linear(linear, *pair) for linear, pair in zip(linears, pairs, strict=True))
         and all(_is_norm(norm, b) for norm, (_, b) in zip(norms, pairs[:-1], strict=True))
+        and all(norm.eps == norms[0].eps for norm in norms)
         and all(
             _is_linear(skip, a, b) or (a == b and _is_plain(skip, nn.Identity))
             for skip, (a, b) in zip(skips, pairs, strict=True)
@@ -224,7 +225,7 @@ class FactoredSum(AutogradSum):
         spec = Spec(
             sizes=potential.hidden,
             scale=2.0 / (potential.hidden[-1] if potential.reduction == "mean" else 1),
-            eps=tuple(norm.eps for norm in norms),
+            eps=norms[0].eps if norms else 0.0,
             product_dtype=torch.get_autocast_dtype(device) if autocast else x.dtype,
         )
         with torch.autocast(device, enabled=False):

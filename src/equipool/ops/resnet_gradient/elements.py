@@ -20,7 +20,7 @@ class Network(NamedTuple):
 
     sizes: tuple[int, ...]
     scale: float  # the potential is scale / 2 times the sum of the last layer's squares
-    eps: tuple[float, ...]  # of each hidden layer's normalisation
+    eps: float
     product_dtype: torch.dtype  # the precision of the matrix products' operands
     from_hidden: tuple[Tensor, ...]
     gammas: tuple[Tensor, ...]
@@ -200,7 +200,7 @@ def _activate(network: Network, u: Columns, j: int) -> Layer:
     # tanh(t) = 1 - 2 sigmoid(-2 t), and torch's sigmoid is many times faster than its tanh on a
     # CPU.
     t, mean, rstd = torch.native_layer_norm(
-        own, [own.shape[1]], network.steep_gammas[j], network.steep_betas[j], network.eps[j]
+        own, [own.shape[1]], network.steep_gammas[j], network.steep_betas[j], network.eps
     )
     return Layer(own, mean, rstd, torch.rsub(t.sigmoid_(), 1, alpha=2))
 

@@ -38,8 +38,8 @@ class Spec:
     scale: float
     """The potential is half of this times the sum of the last layer's squares."""
 
-    eps: tuple[float, ...]
-    """Added to the variance in each hidden layer's normalisation."""
+    eps: float
+    """Added to the variance in the normalisations."""
 
     product_dtype: torch.dtype
     """Precision of the matrix products' operands; sums are taken in float32 at least."""

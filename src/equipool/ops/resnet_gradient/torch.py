@@ -81,7 +81,8 @@ class TorchGradient:
             # Plain operations, so that the program can be loaded without equipool.
             return self.evaluate(y, keep=False)[0]
         keep = differentiated and self._take_room()
-        return _Gradient.apply(self.spec, keep, y, self.index, *self.shared)[0]
+        operation = _CompiledGradient if torch.compiler.is_compiling() else _EagerGradient
+        return operation.apply(self.spec, keep, y, self.index, *self.shared)[0]
 
     def hessian_product(self, direction: Tensor, y: Tensor) -> Tensor:
         """The derivative of `sum of direction * gradient` by y: the Hessian being symmetric, its
@@ -124,11 +125,13 @@ class TorchGradient:
         delta_sum, by_y_part = _zeros_like(y_part), _zeros_like(y_part)
         for chunk in self._chunks():
             mine = _next_kept(remaining, len(network.gammas)) if kept else None
-            alive = live[chunk.row_of].unsqueeze(-1)
-            if chunk.segments is not None and bool(alive.all()):
+            alive: Tensor | None = live[chunk.row_of].unsqueeze(-1)
+            if chunk.segments is not None and bool(live[chunk.row_of].all()):
                 alive = None
-            elif mine is not None:
-                mine = Kept(_masked(mine.others, alive), tuple(_masked(h, alive) for h in mine.by_h))
+            if mine is not None and alive is not None:
+                mine = Kept(
+                    _masked(mine.others, alive), tuple(_masked(h, alive) for h in mine.by_h)
+                )
             u = self._pre_activations(y_part, chunk, alive)
             u_dot = _spread(y_part_dot, chunk.row_of)
             delta, by_u = element_adjoints(network, u, u_dot, sums, mine)
@@ -183,6 +186,8 @@ class TorchGradient:
 
 
 class _Gradient(torch.autograd.Function):
+    """The operation, abstract: torch.compile traces none that has a `jvp`."""
+
     @staticmethod
     def forward(
         spec: Spec, keep: bool, y: Tensor, index: Tensor, *shared: Tensor
@@ -211,13 +216,19 @@ class _Gradient(torch.autograd.Function):
             by_y, *by_shared = vjp(ctx.spec, ctx.num_kept, by_gradient, *ctx.saved_tensors)
         return None, None, by_y, None, *by_shared
 
+
+class _CompiledGradient(_Gradient):
+    pass
+
+
+class _EagerGradient(_Gradient):
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
         raise RuntimeError(FORWARD_MODE)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Any, Any]:
-        return _one_by_one(_Gradient.apply, info.batch_size, in_dims, inputs)
+        return _one_by_one(_EagerGradient.apply, info.batch_size, in_dims, inputs)
 
 
 class _Vjp(torch.autograd.Function):

@@ -253,7 +253,7 @@ class Evaluator:
                 part.x_part, y_part, y_part_dot, live, part.index, products,
                 self.gammas[j], self.betas[j], h, stats[j],
                 part.num_elements, part.x_part.stride(0), y_part.stride(0), products.stride(0),
-                h.stride(0), layer.column, layer.products_column, self.spec.eps[j],
+                h.stride(0), layer.column, layer.products_column, self.spec.eps,
                 HAS_DOT=y_part_dot is not None, **layer.by_rows,
             )  # fmt: skip
             if j == 0:
