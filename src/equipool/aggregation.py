@@ -20,7 +20,7 @@ from equipool.potentials.base import AutogradSum, Potential, SummedPotential
 from equipool.potentials.resnet import ResNetPotential
 from equipool.regularizers import Regularizer, SquaredNorm
 from equipool.scalings import SCALINGS, ScalingName, scaling_weights
-from equipool.sets import Sets
+from equipool.sets import Sets, empty_invalid_sets
 from equipool.solution import Solution, active_recorders
 from equipool.solvers import Nesterov, Solver
 from equipool.starts import Start, ZeroStart
@@ -165,7 +165,7 @@ class EquilibriumAggregation(nn.Module):
             descent = self.differentiation(search)
             for recorder in recorders:
                 recorder.append(self._solution(x, sets, search, descent, recorder.diagnostics))
-            return sets.real(descent.y).to(x.dtype)
+            return sets.real(sets.mark(descent.y)).to(x.dtype)
 
     def solve(
         self,
@@ -210,7 +210,7 @@ class EquilibriumAggregation(nn.Module):
             rows = _normal(y).to(search.start.dtype)
             if sets.padded:
                 rows = torch.cat([rows, rows.new_zeros(1, self.out_channels)])
-            return sets.real(search.objective.value(rows))
+            return sets.real(sets.mark(search.objective.value(rows)))
 
     def _gather(
         self,
@@ -223,7 +223,7 @@ class EquilibriumAggregation(nn.Module):
         """The elements `[N, C]` in set order, and the sets."""
         x, sets = gather_sets(x, index, ptr=ptr, mask=mask, dim_size=dim_size)
         self._check_fits(x)
-        return _normal(x), sets
+        return empty_invalid_sets(_normal(x), sets)
 
     def _search(
         self,
@@ -262,27 +262,34 @@ class EquilibriumAggregation(nn.Module):
         energy, energies = search.objective, None
         residual = converged = error_bound = None
         with torch.no_grad():
-            broken = sets.sum((~torch.isfinite(x)).any(-1).to(descent.y.dtype)) > 0
-            finite = sets.real(~broken & torch.isfinite(descent.y).all(-1))
+            finite = sets.real(torch.isfinite(sets.mark(descent.y)).all(-1))
             if diagnostics:
-                gradient = energy.gradient(descent.y.detach())
+                gradient = sets.mark(energy.gradient(descent.y.detach()))
                 residual = sets.real(gradient.abs().amax(-1))
                 converged = finite & (residual <= search.budget.converged_at)
                 if not _products_are_short(x):
                     error_bound = _error_bound(gradient, descent.y, energy.bounds())
         if diagnostics:
-            energies = sets.real(energy.value(descent.y))
+            # No energy is taken where its gradient is not finite: it would reach other sets'.
+            known = torch.isfinite(gradient).all(-1)
+            point = torch.where(known.unsqueeze(-1), descent.y, 0)
+            energies = sets.real(torch.where(known, energy.value(point), torch.nan))
         occupied = sets.counts > 0
-        penalty = torch.where(occupied, descent.squared_gradient, 0).sum()
-        path = [sets.real(y).to(x.dtype) for y in descent.trajectory]
+        counted = occupied & torch.isfinite(descent.squared_gradient)
+        penalty = torch.where(counted, descent.squared_gradient, 0).sum()
+        if sets.valid is not None:
+            occupied = occupied | ~sets.valid.squeeze(-1)
+            if descent.fallback is not None:
+                descent.fallback.logical_or_(~sets.valid.squeeze(-1))
+        path = [sets.real(sets.mark(y)).to(x.dtype) for y in descent.trajectory]
         return Solution(
-            y=sets.real(descent.y).to(x.dtype),
+            y=sets.real(sets.mark(descent.y)).to(x.dtype),
             energy=energies,
             residual=residual,
             converged=converged,
             finite=finite,
             occupied=sets.real(occupied),
-            aux_loss=penalty / occupied.sum().clamp(min=1),
+            aux_loss=penalty / counted.sum().clamp(min=1),
             trajectory=torch.stack(path) if path else None,
             num_steps=search.budget.num_steps,
             steps=sets.real(descent.steps),

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from equipool.objective import Objective
-from equipool.ops.fixed_shapes import shapes_are_fixed
+from equipool.ops.availability import shapes_are_fixed
 from equipool.rows import choose_rows, put_rows, take_rows, with_shared, with_unchanged
 from equipool.solvers.base import Solver, SolverState
 from equipool.steps import Budget

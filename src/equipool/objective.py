@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 LinearMap = Callable[[Tensor], Tensor]
@@ -16,6 +17,15 @@ class Bounds(NamedTuple):
 
     lower: Tensor
     upper: Tensor
+
+
+def assemble(product: LinearMap, like: Tensor) -> Tensor:
+    """The symmetric matrix `[num_rows, K, K]` of each row, from its products with the unit vectors:
+    `product` maps `[num_rows, K]`, the shape of `like`, to itself. Rounding is evened out."""
+    units = torch.eye(like.shape[-1], dtype=like.dtype, device=like.device)
+    columns = [product(unit.expand_as(like).contiguous()) for unit in units]
+    matrix = torch.stack(columns, dim=-1)
+    return (matrix + matrix.mT) / 2
 
 
 class Objective(Protocol):

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from equipool.objective import Bounds
 from equipool.ops.combination import combine
+from equipool.ops.derivatives import separate
 from equipool.scalars import PositiveScalar
 
 AddProduct = Callable[[Tensor, Tensor], Tensor]
@@ -60,7 +61,9 @@ class BoundRegularizer(ABC):
 
     def add_gradient(self, other: Tensor, weight: Tensor, y: Tensor, own_weight: Tensor) -> Tensor:
         """`weight * other + own_weight * gradient(y)`, with weights `[B, 1]`."""
-        return torch.addcmul(weight * other, own_weight, self.gradient(y))
+        # A row that is not finite may be left out of the loss, but must not reach the others.
+        point, rest = separate(y)
+        return torch.addcmul(weight * other, own_weight, self.gradient(point) + rest)
 
     def add_hessian(self, y: Tensor, own_weight: Tensor) -> AddProduct:
         """The function `other, v -> other + own_weight * H v` with the Hessian `H` at y, without a

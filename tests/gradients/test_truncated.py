@@ -284,7 +284,7 @@ def count_nodes(layer):
 @each_way
 def test_memory_does_not_grow_with_the_steps(way, monkeypatch):
     # What the first steps of a solve keep while there is room would hide the rest.
-    monkeypatch.setattr("equipool.ops.resnet_gradient.op.KEPT_FLOATS", 0)
+    monkeypatch.setattr("equipool.ops.resnet_gradient.torch.KEPT_FLOATS", 0)
     way = Truncated(5) if way is WAYS["more than there are"] else way
     few, many = (make_layer(num_steps=num_steps) for num_steps in (5, 50))
     assert saved_bytes(many) > 2 * saved_bytes(few)  # unrolled

@@ -13,7 +13,7 @@ from equipool import (
     ToTolerance,
     Truncated,
 )
-from equipool.ops.restrained import cut
+from equipool.ops.momentum import cut
 
 
 class Quadratic(nn.Module):

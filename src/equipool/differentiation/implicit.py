@@ -14,8 +14,8 @@ from equipool.differentiation.base import Differentiation
 from equipool.differentiation.last_steps import follow_last_steps
 from equipool.linear_solvers import ConjugateGradients, LinearSolver
 from equipool.objective import Objective
-from equipool.ops.attach import attach
-from equipool.ops.fixed_shapes import shapes_are_fixed
+from equipool.ops.availability import shapes_are_fixed
+from equipool.ops.derivatives import attach
 
 # A minimum that is further away than this, or than this fraction of the output, was not reached.
 NEAR = 0.1

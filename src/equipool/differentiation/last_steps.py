@@ -10,7 +10,7 @@ from torch import Tensor
 from equipool.checks import as_count
 from equipool.descent import Descent, Search
 from equipool.differentiation.base import Differentiation
-from equipool.ops.attach import attach
+from equipool.ops.derivatives import attach
 
 
 class LastSteps(Differentiation):

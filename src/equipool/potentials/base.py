@@ -8,8 +8,11 @@ from typing import Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _global_backward_hooks, _global_backward_pre_hooks
 
 from equipool.objective import Bounds, LinearMap
+from equipool.ops.availability import is_batched, shapes_are_fixed
+from equipool.ops.derivatives import separate
 from equipool.sets import Sets
 
 
@@ -125,8 +128,38 @@ class AutogradSum(SummedPotential):
         return self.sets.sum(values.to(y.dtype))
 
     def gradient(self, y: Tensor) -> Tensor:
-        return torch.func.grad(lambda y: self.value(y).sum())(y)
+        # A row that is not finite may be left out of the loss, but must not reach other rows.
+        point, rest = separate(y)
+        gradient = self._gradient(point)
+        if torch.is_grad_enabled() and self.x.device.type == "cpu" and not shapes_are_fixed():
+            gradient = self._without_overflow(point, gradient)
+        return gradient + rest
+
+    def _without_overflow(self, y: Tensor, gradient: Tensor) -> Tensor:
+        """The gradient, in whose graph are no rows that are not finite. On a GPU finding out would
+        wait for the device."""
+        if is_batched(gradient) or bool(torch.isfinite(gradient).all()):
+            return gradient
+        (rows,) = torch.isfinite(gradient).all(-1).nonzero(as_tuple=True)
+        finite = self.restrict(rows)._gradient(y.index_select(0, rows))
+        return gradient.detach().index_copy(0, rows, finite)
+
+    def _gradient(self, y: Tensor) -> Tensor:
+        if not _has_backward_hooks(self.potential):
+            return torch.func.grad(lambda y: self.value(y).sum())(y)
+        # Backward hooks of modules do not pass through torch.func.
+        recorded = torch.is_grad_enabled()
+        with torch.enable_grad():
+            point = y.view_as(y) if y.requires_grad else y.detach().requires_grad_()
+            total = self.value(point).sum()
+            return torch.autograd.grad(total, point, create_graph=recorded)[0]
 
     def restrict(self, rows: Tensor) -> Self:
         elements, sets = self.sets.restrict(rows)
         return type(self)(self.potential, self.x.index_select(0, elements), sets)
+
+
+def _has_backward_hooks(potential: object) -> bool:
+    modules = potential.modules() if isinstance(potential, nn.Module) else ()
+    everywhere = (_global_backward_hooks, _global_backward_pre_hooks)
+    return any(everywhere) or any(m._backward_hooks or m._backward_pre_hooks for m in modules)

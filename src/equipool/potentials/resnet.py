@@ -6,14 +6,16 @@ import math
 import warnings
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.modules.module import _has_any_global_hook
+from torch.nn.utils.parametrize import is_parametrized
 
 from equipool.objective import LinearMap
-from equipool.ops.resnet_gradient import Maps, Spec, bind_gradient
+from equipool.ops.resnet_gradient import Maps, Spec, make_gradient
 from equipool.potentials.base import AutogradSum, Potential, SummedPotential
 from equipool.sets import Sets
 
@@ -123,7 +125,7 @@ class ResNetPotential(Potential):
             read = z if factor is None else z * factor.to(z.dtype)
             h = linear(read)
             if i < last:
-                h = torch.tanh(_layer_norm(h, self.norms[i]))
+                h = torch.tanh(_normalise(h, self.norms[i]))
             z = skip(z if isinstance(skip, nn.Identity) else read) + h
         squares = _wide(z).square()
         return squares.mean(-1) if self.reduction == "mean" else squares.sum(-1)
@@ -131,12 +133,13 @@ class ResNetPotential(Potential):
     def over(self, x: Tensor, sets: Sets) -> SummedPotential:
         potential: ResNetPotential | Thinned = self
         if self.training and self.dropout > 0:
-            if type(self).forward is not ResNetPotential.forward:
+            if not _is_unchanged(self):
                 raise ValueError(
-                    f"dropout is {self.dropout}, expected 0 with a forward of your own"
+                    f"dropout is {self.dropout}, expected 0 with a forward of your own or hooks on "
+                    "the potential"
                 )
             potential = Thinned(self, x)
-        factored = self.factored and _is_as_built(self)
+        factored = self.factored and _is_factorable(self)
         return (FactoredSum if factored else AutogradSum)(potential, x, sets)
 
     def extra_repr(self) -> str:
@@ -185,21 +188,59 @@ class Thinned:
         return self.potential.energy(x, y, self.kept)
 
 
-def _is_as_built(potential: ResNetPotential) -> bool:
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def _is_factorable(potential: ResNetPotential) -> bool:
     """Whether the hand-written gradient is that of this potential: neither its forward nor one of
-    its layers has been replaced by something that computes another function."""
-
-    def computes(module: nn.Module, *kinds: type[nn.Module]) -> bool:
-        kind = next((kind for kind in kinds if isinstance(module, kind)), None)
-        hooked = bool(module._forward_hooks or module._forward_pre_hooks)
-        return kind is not None and type(module).forward is kind.forward and not hooked
-
+    its parts has been replaced, hooked or resized so that it computes another function."""
+    sizes = (potential.in_channels + potential.out_channels, *potential.hidden)
+    pairs = list(pairwise(sizes))
+    linears, norms, skips = potential.linears, potential.norms, potential.skips
+    if not _is_unchanged(potential) or _has_any_global_hook():
+        return False
+    if not len(linears) == len(skips) == len(norms) + 1 == len(pairs):
+        return False
     return (
-        type(potential).forward is ResNetPotential.forward
-        and all(computes(module, nn.Linear) for module in potential.linears)
-        and all(computes(module, nn.LayerNorm) for module in potential.norms)
-        and all(computes(module, nn.Linear, nn.Identity) for module in potential.skips)
+        all(_is_linear(linear, *pair) for linear, pair in zip(linears, pairs, strict=True))
+        and all(_is_norm(norm, b) for norm, (_, b) in zip(norms, pairs[:-1], strict=True))
+        and all(norm.eps == norms[0].eps for norm in norms)
+        and all(
+            _is_linear(skip, a, b) or (a == b and _is_plain(skip, nn.Identity))
+            for skip, (a, b) in zip(skips, pairs, strict=True)
+        )
     )
+
+
+def _is_unchanged(potential: ResNetPotential) -> bool:
+    kind = type(potential)
+    return (
+        kind.forward is ResNetPotential.forward
+        and kind.energy is ResNetPotential.energy
+        and not {"forward", "energy"} & potential.__dict__.keys()
+        and not _is_hooked(potential)
+    )
+
+
+def _is_linear(module: nn.Module, in_features: int, out_features: int) -> bool:
+    return _is_plain(module, nn.Linear) and module.weight.shape == (out_features, in_features)
+
+
+def _is_norm(module: nn.Module, size: int) -> bool:
+    return _is_plain(module, nn.LayerNorm) and module.normalized_shape == (size,)
+
+
+def _is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether a module computes what torch's own class does; it may be parametrized, as its weight
+    is then read all the same."""
+    found = type(module)
+    if is_parametrized(module):
+        found = found.__bases__[0]
+    return found is kind and "forward" not in module.__dict__ and not _is_hooked(module)
+
+
+def _is_hooked(module: nn.Module) -> bool:
+    return any(getattr(module, name) for name in HOOKS)
 
 
 class FactoredSum(AutogradSum):
@@ -210,6 +251,7 @@ class FactoredSum(AutogradSum):
         potential = given.potential if isinstance(given, Thinned) else given
         kept = given.kept if isinstance(given, Thinned) else whole(potential)
         norms = [norm for norm in potential.norms if isinstance(norm, nn.LayerNorm)]
+        scales = [_scale_and_shift(norm, x) for norm in norms]
         device = x.device.type
         # As torch's own operations do, leave float64 alone.
         autocast = torch.is_autocast_enabled(device) and x.dtype != torch.float64
@@ -220,42 +262,48 @@ class FactoredSum(AutogradSum):
             product_dtype=torch.get_autocast_dtype(device) if autocast else x.dtype,
         )
         with torch.autocast(device, enabled=False):
-            self._bound = bind_gradient(
-                spec,
-                _maps(potential, kept),
-                x,
-                sets.index,
-                sets.num_rows,
-                [_wide(norm.weight) for norm in norms],
-                [_wide(norm.bias) for norm in norms],
-            )
+            self.factored = make_gradient(
+                spec, _maps(potential, kept), x, sets.index, sets.num_rows,
+                [gamma for gamma, _ in scales], [beta for _, beta in scales],
+            )  # fmt: skip
 
     def value(self, y: Tensor) -> Tensor:
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
             return super().value(y)
         with torch.autocast(y.device.type, enabled=False):
-            return self._bound.value(y)
+            return self.factored.value(y)
 
     def gradient(self, y: Tensor) -> Tensor:
         with torch.autocast(y.device.type, enabled=False):
-            return self._bound.gradient(y)
+            return self.factored.gradient(y)
 
     def hessian(self, y: Tensor) -> LinearMap:
         @torch.no_grad()
         def product(direction: Tensor) -> Tensor:
             with torch.autocast(y.device.type, enabled=False):
-                return self._bound.hessian_product(direction, y)
+                return self.factored.hessian_product(direction, y)
 
         return product
 
 
-def _layer_norm(h: Tensor, norm: nn.Module) -> Tensor:
-    """The normalisation written out: the third derivative of torch's own is wrong (pytorch#175754),
-    and a second gradient through the layer needs it."""
-    assert isinstance(norm, nn.LayerNorm)
+def _normalise(h: Tensor, norm: nn.Module) -> Tensor:
+    """LayerNorm written out: the third derivative of torch's own is wrong (pytorch#175754), and a
+    second gradient through the layer needs it. Any other module is called."""
+    if not isinstance(norm, nn.LayerNorm) or not _is_norm(norm, h.shape[-1]):
+        return cast(Tensor, norm(h))
+    gamma, beta = norm.weight, norm.bias
     centered = _wide(h) - _wide(h).mean(-1, keepdim=True)
     scaled = centered * torch.rsqrt(centered.square().mean(-1, keepdim=True) + norm.eps)
-    return (scaled * norm.weight + norm.bias).to(h.dtype)
+    scaled = scaled if gamma is None else scaled * gamma
+    return (scaled if beta is None else scaled + beta).to(h.dtype)
+
+
+def _scale_and_shift(norm: nn.LayerNorm, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Ones and zeros for a normalisation without them."""
+    size = norm.normalized_shape
+    gamma = like.new_ones(size) if norm.weight is None else norm.weight
+    beta = like.new_zeros(size) if norm.bias is None else norm.bias
+    return _wide(gamma), _wide(beta)
 
 
 def _maps(potential: ResNetPotential, kept: Kept) -> Maps:
@@ -274,7 +322,10 @@ def _maps(potential: ResNetPotential, kept: Kept) -> Maps:
 
 def _affine(linear: nn.Linear, kept: Tensor | None) -> tuple[Tensor, Tensor]:
     weight = _wide(linear.weight)
-    return weight if kept is None else weight * kept, _wide(linear.bias)
+    bias: Tensor | None = linear.bias
+    if bias is None:
+        bias = weight.new_zeros(weight.shape[0])
+    return weight if kept is None else weight * kept, _wide(bias)
 
 
 def _wide(tensor: Tensor) -> Tensor:

@@ -8,8 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from equipool.objective import Objective
-from equipool.ops.assembly import assemble
+from equipool.objective import Objective, assemble
 from equipool.solvers.base import Solver
 from equipool.solvers.rounding import slack
 

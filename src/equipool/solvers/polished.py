@@ -8,7 +8,7 @@ from torch import Tensor
 
 from equipool.checks import as_count, check_part
 from equipool.objective import Objective
-from equipool.ops.attach import attach
+from equipool.ops.derivatives import attach
 from equipool.solvers.base import Solver, SolverState
 from equipool.solvers.newton import Newton, NewtonState
 
