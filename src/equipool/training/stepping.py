@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import torch
 
 from equipool import CapturedStep, capture_step
+from equipool.capture import own_workspaces
 from equipool.training.devices import Place
 from equipool.training.journal import Journal
 from equipool.training.step import Step
@@ -78,23 +77,6 @@ class Captured(Stepping):
 
     def take(self, position: int) -> None:
         self._replay()
-
-
-@contextmanager
-def own_workspaces() -> Iterator[None]:
-    """A graph recorded inside has scratch memory of its own for matrix products.
-
-    torch keeps that memory by stream, and records all graphs on one: graphs that run at the same
-    time would write to each other's.
-    """
-    clear: Callable[[], None] | None = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
-    if clear is not None:
-        clear()
-    try:
-        yield
-    finally:
-        if clear is not None:
-            clear()
 
 
 def make_stepping(

@@ -1,0 +1,67 @@
+"""Noticing that modules have changed since a solve was recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+# Modules from elsewhere may do anything in Python, which a recording would leave out.
+KNOWN = ("equipool.", "torch.nn.modules.")
+PLAIN = (bool, int, float, str, tuple, type(None))
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+class Watch:
+    """What some modules are made of: their parts, settings, and where their tensors lie.
+
+    Args:
+        parts: the modules.
+    """
+
+    def __init__(self, parts: Sequence[nn.Module]) -> None:
+        self._parts = parts
+        modules = list(dict.fromkeys(module for part in parts for module in part.modules()))
+        self._lengths: list[tuple[dict[str, Any], int]] = []
+        self._values: list[tuple[dict[str, Any], str, Any]] = []
+        self._tensors: list[tuple[dict[str, Tensor | None], str, Tensor, int, bool]] = []
+        for module in modules:
+            self._add(module)
+        found = [tensor for _, _, tensor, _, trainable in self._tensors if trainable]
+        self.trainable: list[Tensor] = list({id(tensor): tensor for tensor in found}.values())
+        self.replayable = all(
+            type(module).__module__.startswith(KNOWN)
+            and not any(getattr(module, hooks) for hooks in HOOKS)
+            for module in modules
+        )
+
+    def _add(self, module: nn.Module) -> None:
+        own = module.__dict__
+        self._lengths += [(own, len(own)), *((own[h], len(own[h])) for h in HOOKS)]
+        for name, value in own.items():
+            if isinstance(value, PLAIN) and name != "training":
+                self._values.append((own, name, value))
+        for name, child in module._modules.items():
+            self._values.append((module._modules, name, child))
+        for tensors in (module._parameters, module._buffers):
+            self._lengths.append((tensors, len(tensors)))
+            for name, tensor in tensors.items():
+                if tensor is not None:
+                    place = tensor.data_ptr()
+                    self._tensors.append((tensors, name, tensor, place, tensor.requires_grad))
+
+    def holds(self, parts: Sequence[nn.Module]) -> bool:
+        """Whether these are the same modules, as they were."""
+        if any(part is not before for part, before in zip(parts, self._parts, strict=True)):
+            return False
+        for tensors, name, tensor, place, trainable in self._tensors:
+            if (
+                tensors.get(name) is not tensor
+                or tensor.data_ptr() != place
+                or tensor.requires_grad != trainable
+            ):
+                return False
+        if any(len(content) != length for content, length in self._lengths):
+            return False
+        return all(content.get(name) == value for content, name, value in self._values)
