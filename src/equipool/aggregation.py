@@ -18,8 +18,8 @@ from equipool.layouts import gather_sets
 from equipool.objective import Bounds
 from equipool.potentials.base import AutogradSum, Potential
 from equipool.potentials.resnet import ResNetPotential
-from equipool.replay import Replays, graphs_serve
 from equipool.regularizers import Regularizer, SquaredNorm
+from equipool.replay import Replays, graphs_serve
 from equipool.scalings import SCALINGS, ScalingName, scaling_weights
 from equipool.sets import Sets
 from equipool.solution import Solution, active_recorders
@@ -192,13 +192,8 @@ class EquilibriumAggregation(nn.Module):
         self._check_fits(x)
         recorders = active_recorders()
         if not recorders and self.cuda_graphs and graphs_serve(x) and self._is_replayable():
-            rows = self._replays.solve(
-                self._rows,
-                self._parts(),
-                x,
-                sets,
-                (self.num_steps, self.scaling, self.differentiation),
-            )
+            variant = (self.num_steps, self.scaling, self.differentiation)
+            rows = self._replays.solve(self, EquilibriumAggregation._rows, x, sets, variant)
             if rows is not None:
                 return rows[0]
         problem = self._problem(x, sets)
@@ -263,9 +258,6 @@ class EquilibriumAggregation(nn.Module):
     def _rows(self, x: Tensor, sets: Sets) -> tuple[Tensor, ...]:
         problem = self._problem(x, sets)
         return (self._descend(problem, Wanted(squared_gradient=False)).y.to(x.dtype),)
-
-    def _parts(self) -> tuple[nn.Module, ...]:
-        return self.potential, self.regularizer, self.solver, self.start
 
     def _is_replayable(self) -> bool:
         return (

@@ -12,10 +12,12 @@ this and replays its own forward first.
 
 from __future__ import annotations
 
+import copy
 import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -29,18 +31,20 @@ from equipool.watch import Watch
 
 MOST_GRAPHS = 16
 
-# Part of a batch that may be padding. It starts at the first and doubles whenever there are too
-# many graphs; where the last does not suffice, batches vary too much for graphs to pay.
-LEAST_WASTE, MOST_WASTE = 1 / 64, 1 / 4
+# Padding that a batch may get, as a part of its size. It starts at the first and doubles whenever
+# there are too many graphs; where the last does not suffice, sizes vary too much for graphs.
+LEAST_WASTE, MOST_WASTE = 1 / 64, 1 / 2
 SMALL = 64  # elements that may always be padding: a small batch costs the same with them
+LARGE = 32_768  # elements from which work, not launching, takes the time
+WASTE_IF_LARGE = 1 / 16
 
 SECOND_GRADIENT = (
     "CUDA graphs cannot compute the gradient of the layer's gradient: build the layer with "
     "cuda_graphs=False and the potential with ResNetPotential(..., factored=False)"
 )
 
-Solve = Callable[[Tensor, Sets], tuple[Tensor, ...]]
-"""Elements in set order and their sets -> tensors with one row per set."""
+Solve = Callable[[Any, Tensor, Sets], tuple[Tensor, ...]]
+"""A layer, elements in set order and their sets -> tensors with one row per set."""
 
 
 class Capacity(NamedTuple):
@@ -52,7 +56,7 @@ class Capacity(NamedTuple):
     def holds(self, need: Capacity, waste: float) -> bool:
         """Whether a batch fits, with no more padding than `waste` allows."""
         room = zip(self, need, strict=True)
-        return all(n <= own <= n + max(SMALL, waste * n) for own, n in room)
+        return all(n <= own <= n + _padding(n, waste) for own, n in room)
 
 
 def capacity_for(need: Capacity, waste: float) -> Capacity:
@@ -62,7 +66,13 @@ def capacity_for(need: Capacity, waste: float) -> Capacity:
         >>> capacity_for(Capacity(6600, 250), waste=1 / 64)
         Capacity(elements=6656, sets=256)
     """
-    return Capacity(*(_round_up(n, max(SMALL // 2, int(waste * n) // 2)) for n in need))
+    return Capacity(*(_round_up(n, _padding(n, waste)) for n in need))
+
+
+def _padding(number: int, waste: float) -> int:
+    if number > LARGE:
+        waste = min(waste, WASTE_IF_LARGE)
+    return max(SMALL, int(waste * number))
 
 
 def _round_up(number: int, step: int) -> int:
@@ -92,29 +102,29 @@ class Replays:
         return len(self._graphs)
 
     def solve(
-        self, solve: Solve, parts: Sequence[nn.Module], x: Tensor, sets: Sets, variant: Hashable
+        self, layer: nn.Module, solve: Solve, x: Tensor, sets: Sets, variant: Hashable
     ) -> tuple[Tensor, ...] | None:
         """Replay the solve of a batch. None where it has to be launched kernel by kernel: on a
         first call, and after recording has failed.
 
         Args:
+            layer: whose graphs these are.
             solve: is recorded.
-            parts: the modules that it reads.
             x: elements in set order, `[N, C]`.
             sets: their sets.
             variant: distinguishes the functions that `solve` may be.
         """
         if self.failed or sets.num_elements == 0 or sets.num_sets == 0:
             return None
-        watch = self._current_watch(parts)
+        watch = self._current_watch(layer)
         if not watch.replayable:
             return None
         recorded = torch.is_grad_enabled() and (x.requires_grad or bool(watch.trainable))
         kind = (variant, recorded, recorded and x.requires_grad, x.device, x.dtype, *_modes())
         need = Capacity(sets.num_elements, sets.num_sets)
         graph = self._find(kind, need)
-        if graph is None:
-            graph = self._record(kind, need, solve, x, watch.trainable if recorded else None)
+        if graph is None and self._is_worth_recording(kind):
+            graph = self._record(layer, solve, kind, need, x, watch.trainable if recorded else None)
         if graph is None:
             return None
         index = sets.index
@@ -124,10 +134,10 @@ class Replays:
             return graph.run(x, index, sets.num_sets)
         return _Replay.apply(graph, sets.num_sets, x, index, *watch.trainable)
 
-    def _current_watch(self, parts: Sequence[nn.Module]) -> Watch:
-        if self._watch is None or not self._watch.holds(parts):
+    def _current_watch(self, layer: nn.Module) -> Watch:
+        if self._watch is None or not self._watch.holds():
             self._clear()
-            self._watch = Watch(parts)
+            self._watch = Watch(layer)
         return self._watch
 
     def _clear(self) -> None:
@@ -145,38 +155,44 @@ class Replays:
         self._graphs.move_to_end(key)
         return self._graphs[key]
 
+    def _is_worth_recording(self, kind: Hashable) -> bool:
+        """Not on a first call, which may be the only one, and which builds what is built once."""
+        if kind not in self._seen:
+            self._seen.add(kind)
+            return False
+        return len(self._graphs) < MOST_GRAPHS or self._make_room()
+
+    def _make_room(self) -> bool:
+        """Begin anew with graphs that each serve more sizes."""
+        self._waste *= 2
+        if self._waste > MOST_WASTE:
+            self._give_up("the sizes of the batches vary too much for CUDA graphs")
+            return False
+        self._graphs.clear()
+        self._memory = None
+        return True
+
     def _record(
         self,
+        layer: nn.Module,
+        solve: Solve,
         kind: Hashable,
         need: Capacity,
-        solve: Solve,
         x: Tensor,
         parameters: Sequence[Tensor] | None,
     ) -> Graph | None:
-        if kind not in self._seen:  # a call of its own builds what is built once, and may be alone
-            self._seen.add(kind)
-            return None
-        if len(self._graphs) >= MOST_GRAPHS and not self._make_room():
-            return None
         capacity = capacity_for(need, self._waste)
         if self._memory is None:
             self._memory = Memory(self._lock)
+        alias, aliases = _alias(layer)
+        inputs = None if parameters is None else [aliases[id(p)] for p in parameters]
         try:
-            graph = Graph(capacity, solve, x, parameters, self._memory)
+            graph = Graph(capacity, partial(solve, alias), x, inputs, self._memory)
         except RuntimeError as error:
             self._give_up(f"it could not be recorded as a CUDA graph ({error})")
             return None
         self._graphs[kind, capacity] = graph
         return graph
-
-    def _make_room(self) -> bool:
-        """Drop the graph that was not used for longest, and let the others serve more sizes."""
-        self._waste *= 2
-        if self._waste > MOST_WASTE:
-            self._give_up("the sizes of the batches vary too much for CUDA graphs")
-            return False
-        self._graphs.popitem(last=False)
-        return True
 
     def _give_up(self, reason: str) -> None:
         self._clear()
@@ -186,6 +202,18 @@ class Replays:
             "Pass cuda_graphs=False to the layer to silence this",
             stacklevel=6,
         )
+
+
+def _alias(layer: nn.Module) -> tuple[nn.Module, dict[int, Tensor]]:
+    """The layer once more with other tensors in the same memory, and these by the identity of the
+    layer's own. A backward pass through the layer's own would wait for the stream that they were
+    last used on, which a recording must not."""
+    aliases: dict[int, Any] = {}
+    for tensor in layer.parameters():
+        aliases[id(tensor)] = nn.Parameter(tensor.detach(), requires_grad=tensor.requires_grad)
+    for tensor in layer.buffers():
+        aliases[id(tensor)] = tensor.detach()
+    return copy.deepcopy(layer, dict(aliases)), aliases
 
 
 class Memory:
@@ -224,7 +252,7 @@ class Graph:
     def __init__(
         self,
         capacity: Capacity,
-        solve: Solve,
+        solve: Callable[[Tensor, Sets], tuple[Tensor, ...]],
         like: Tensor,
         parameters: Sequence[Tensor] | None,
         memory: Memory,
@@ -241,21 +269,26 @@ class Graph:
                 self._inputs.insert(0, self._x.requires_grad_())
             self._record(solve)
 
-    def _record(self, solve: Solve) -> None:
+    def _record(self, solve: Callable[[Tensor, Sets], tuple[Tensor, ...]]) -> None:
         recorded = torch.is_grad_enabled()
         self._forward, self._backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            outputs = self._run(solve)
-            self._by = [torch.zeros_like(out) for out in outputs]
-            if recorded:
-                self._differentiate(outputs)
-            del outputs
-        torch.cuda.current_stream().wait_stream(stream)
+
+        def run() -> tuple[Tensor, ...]:
+            return solve(self._x, _padded_sets(self._index, self.capacity.sets))
+
+        with own_workspaces():
+            stream = torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                outputs = run()
+                self._by = [torch.zeros_like(out) for out in outputs]
+                if recorded:
+                    self._differentiate(outputs)
+                del outputs
+            torch.cuda.current_stream().wait_stream(stream)
         with own_workspaces():
             with self._capturing(self._forward):
-                outputs = self._run(solve)
+                outputs = run()
             self._outputs = [out.detach() for out in outputs]
             if recorded:
                 with self._capturing(self._backward):
@@ -263,13 +296,11 @@ class Graph:
                     if self._x.requires_grad:
                         self._by_x = found.pop(0)
                     self._by_parameters = Packed(found)
+        self._inputs.clear()
 
     def _capturing(self, graph: torch.cuda.CUDAGraph) -> Any:
         # Other threads, such as one that pins a loader's batches, may go on meanwhile.
         return torch.cuda.graph(graph, self.memory.pool, capture_error_mode="thread_local")
-
-    def _run(self, solve: Solve) -> tuple[Tensor, ...]:
-        return solve(self._x, _padded_sets(self._index, self.capacity.sets))
 
     def _differentiate(self, outputs: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
         pairs = zip(outputs, self._by, strict=True)

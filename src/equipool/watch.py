@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -14,34 +13,39 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 
 
 class Watch:
-    """What some modules are made of: their parts, settings, and where their tensors lie.
+    """What a layer is made of: its parts, their settings, and where their tensors lie. The settings
+    of the layer itself are not watched.
 
     Args:
-        parts: the modules.
+        layer: the layer.
     """
 
-    def __init__(self, parts: Sequence[nn.Module]) -> None:
-        self._parts = parts
-        modules = list(dict.fromkeys(module for part in parts for module in part.modules()))
+    def __init__(self, layer: nn.Module) -> None:
         self._lengths: list[tuple[dict[str, Any], int]] = []
         self._values: list[tuple[dict[str, Any], str, Any]] = []
         self._tensors: list[tuple[dict[str, Tensor | None], str, Tensor, int, bool]] = []
-        for module in modules:
-            self._add(module)
+        parts = [module for module in layer.modules() if module is not layer]
+        self._add_contents(layer)
+        for module in parts:
+            self._add_settings(module)
+            self._add_contents(module)
         found = [tensor for _, _, tensor, _, trainable in self._tensors if trainable]
         self.trainable: list[Tensor] = list({id(tensor): tensor for tensor in found}.values())
         self.replayable = all(
             type(module).__module__.startswith(KNOWN)
             and not any(getattr(module, hooks) for hooks in HOOKS)
-            for module in modules
+            for module in parts
         )
 
-    def _add(self, module: nn.Module) -> None:
+    def _add_settings(self, module: nn.Module) -> None:
         own = module.__dict__
-        self._lengths += [(own, len(own)), *((own[h], len(own[h])) for h in HOOKS)]
+        self._lengths += [(own, len(own)), *((own[hooks], len(own[hooks])) for hooks in HOOKS)]
         for name, value in own.items():
             if isinstance(value, PLAIN) and name != "training":
                 self._values.append((own, name, value))
+
+    def _add_contents(self, module: nn.Module) -> None:
+        self._lengths.append((module._modules, len(module._modules)))
         for name, child in module._modules.items():
             self._values.append((module._modules, name, child))
         for tensors in (module._parameters, module._buffers):
@@ -51,10 +55,8 @@ class Watch:
                     place = tensor.data_ptr()
                     self._tensors.append((tensors, name, tensor, place, tensor.requires_grad))
 
-    def holds(self, parts: Sequence[nn.Module]) -> bool:
-        """Whether these are the same modules, as they were."""
-        if any(part is not before for part, before in zip(parts, self._parts, strict=True)):
-            return False
+    def holds(self) -> bool:
+        """Whether all of it is still as it was."""
         for tensors, name, tensor, place, trainable in self._tensors:
             if (
                 tensors.get(name) is not tensor

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-import torch
-
 from equipool import CapturedStep, capture_step
 from equipool.capture import own_workspaces
 from equipool.training.devices import Place
