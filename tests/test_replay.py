@@ -136,14 +136,15 @@ def test_training_with_an_ordinary_optimiser(pair):
             loss = layer(*make_batch(8, 200 + seed, seed)).square().mean()
             loss.backward()
             optimizer.step()
-        losses.append(float(loss))
+        losses.append(loss.item())
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
 
 
 @gpu
 def test_a_parameter_that_changes_before_the_backward_is_noticed(pair):
     fast, _ = pair
-    loss = fast(*make_batch(8, 200)).square().mean()
+    x, index = make_batch(8, 200)
+    loss = fast(x.requires_grad_(), index).square().mean()
     with torch.no_grad():
         fast.potential.linears[0].weight.add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):

@@ -98,3 +98,15 @@ def own_workspaces() -> Iterator[None]:
     finally:
         if clear is not None:
             clear()
+
+
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """Garbage may hold a graph, whose end would break off a recording."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

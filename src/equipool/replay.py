@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from equipool.capture import own_workspaces
+from equipool.capture import no_garbage_collection, own_workspaces
 from equipool.ops.fixed_shapes import shapes_are_fixed
 from equipool.ops.segments import segment_sum
 from equipool.sets import Sets, make_sets
@@ -89,7 +89,7 @@ class Replays:
         self._watch: Watch | None = None
         self._memory: Memory | None = None
         self._waste = LEAST_WASTE
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.failed = False
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Replays:
@@ -122,9 +122,11 @@ class Replays:
         recorded = torch.is_grad_enabled() and (x.requires_grad or bool(watch.trainable))
         kind = (variant, recorded, recorded and x.requires_grad, x.device, x.dtype, *_modes())
         need = Capacity(sets.num_elements, sets.num_sets)
-        graph = self._find(kind, need)
-        if graph is None and self._is_worth_recording(kind):
-            graph = self._record(layer, solve, kind, need, x, watch.trainable if recorded else None)
+        parameters = watch.trainable if recorded else None
+        with self._lock:
+            graph = self._find(kind, need)
+            if graph is None and self._is_worth_recording(kind):
+                graph = self._record(layer, solve, kind, need, x, parameters)
         if graph is None:
             return None
         index = sets.index
@@ -219,7 +221,7 @@ def _alias(layer: nn.Module) -> tuple[nn.Module, dict[int, Tensor]]:
 class Memory:
     """The memory that a layer's graphs share, and a count of the writes to it."""
 
-    def __init__(self, lock: threading.Lock) -> None:
+    def __init__(self, lock: Any) -> None:
         self.pool = torch.cuda.graph_pool_handle()
         self.lock = lock  # one thread at a time: a batch is copied in, solved, and copied out
         self.version = 0
@@ -286,7 +288,7 @@ class Graph:
                     self._differentiate(outputs)
                 del outputs
             torch.cuda.current_stream().wait_stream(stream)
-        with own_workspaces():
+        with own_workspaces(), no_garbage_collection():
             with self._capturing(self._forward):
                 outputs = run()
             self._outputs = [out.detach() for out in outputs]

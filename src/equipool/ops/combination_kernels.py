@@ -13,7 +13,7 @@ __all__ = ["BLOCK", "backward", "forward", "grid", "total"]
 
 @triton.jit
 def forward(
-    gradient, weight, y, y_weight, factor, out, size, width, BLOCK: tl.constexpr
+    gradient, weight, y, y_weight, factor, out, size, width: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     scale = tl.load(factor).to(tl.float32)
     first = tl.program_id(0).to(tl.int64) * BLOCK
@@ -28,8 +28,8 @@ def forward(
 
 @triton.jit
 def backward(
-    by_out, weight, y, y_weight, factor, by_gradient, by_y, by_factor, size, width,
-    BLOCK: tl.constexpr,
+    by_out, weight, y, y_weight, factor, by_gradient, by_y, by_factor, size,
+    width: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     scale = tl.load(factor).to(tl.float32)
     found = tl.zeros([BLOCK], tl.float32)

@@ -73,37 +73,6 @@ class Part:
         return self.tiles.start.shape[0]
 
 
-class Aside:
-    """Work beside the current stream, while a graph is captured; its result is not waited for
-    until `join`."""
-
-    def __init__(self) -> None:
-        self.stream = None
-        self.held: list = []
-
-    def run(self, function, *tensors) -> None:
-        if not torch.cuda.is_current_stream_capturing():
-            function(*tensors)
-            return
-        here = torch.cuda.current_stream()
-        if self.stream is None:
-            self.stream = torch.cuda.Stream()
-        self.stream.wait_stream(here)
-        with torch.cuda.stream(self.stream):
-            function(*tensors)
-            done = torch.cuda.Event()
-            done.record()
-        self.held.append((done, tensors))
-        while len(self.held) > 6:
-            done, _ = self.held.pop(0)
-            here.wait_event(done)
-
-    def join(self) -> None:
-        if self.stream is not None and self.held:
-            torch.cuda.current_stream().wait_stream(self.stream)
-            self.held.clear()
-
-
 class TritonGradient:
     """The summed potential's gradient for one batch.
 
@@ -138,7 +107,6 @@ class TritonGradient:
         ]
         self.by_shared: tuple[Tensor, ...] = ()  # derivatives, while they are added up
         self.by_norms: list[Tensor] = []  # [num_tiles, 2, size] for each hidden layer, likewise
-        self.aside = Aside()
         self.adding_for = -1  # the backward pass they are added up for
 
     def value(self, y: Tensor) -> Tensor:
@@ -156,7 +124,7 @@ class TritonGradient:
         """The derivative by y; those by what the steps share are added up in `by_shared`."""
         self._begin()
         points, both = self._along(by_gradient, y, shared=True)
-        self.aside.run(self._add_product, self.by_shared[1], both.T, points)
+        self._add_product(self.by_shared[1], both.T, points)
         return self._product(both[self.num_rows :], self.from_y)
 
     def hessian_product(self, direction: Tensor, y: Tensor) -> Tensor:
@@ -173,7 +141,6 @@ class TritonGradient:
     def take_by_shared(self) -> tuple[Tensor, ...]:
         """Hand over what was added up, and begin anew."""
         self._begin()
-        self.aside.join()
         taken, self.by_shared = self.by_shared, ()
         norms, self.by_norms = [_sum_of_tiles(by_norm) for by_norm in self.by_norms], []
         for part in self.parts:
@@ -238,7 +205,7 @@ class TritonGradient:
             after = adjoints[:, self.after[j] :]
             h = hs.pop()
             if shared:
-                self.aside.run(self._add_product, self.by_shared[2 + j], after.T, h)
+                self._add_product(self.by_shared[2 + j], after.T, h)
             by_hs = after @ self.to_hidden[j].T
             kernels.hidden_adjoints[(part.num_tiles,)](
                 part.x_part, y_part, y_part_dot, part.index, products, stats[j], h, by_hs,
