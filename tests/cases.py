@@ -51,10 +51,10 @@ def make_layer(
 def make_sets(
     sizes: Sequence[int], channels: int = 3, dtype: torch.dtype = torch.float64, seed: int = 1
 ) -> list[Tensor]:
-    """One `[n, channels]` set for each size."""
-    generator = torch.Generator().manual_seed(seed)
-    return [torch.randn(n, channels, generator=generator, dtype=torch.float64).to(dtype)
-            for n in sizes]  # fmt: skip
+    """One `[n, channels]` set for each size, the same for the same seed."""
+    with torch.random.fork_rng([]):
+        torch.manual_seed(seed)
+        return [torch.randn(n, channels, dtype=torch.float64).to(dtype) for n in sizes]
 
 
 def flatten(sets: Sequence[Tensor]) -> tuple[Tensor, Tensor]:

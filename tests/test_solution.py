@@ -8,7 +8,7 @@ from torch import nn
 
 import equipool
 from cases import SCALINGS, Quadratic, flatten, make_layer, make_sets, offsets
-from equipool import EquilibriumAggregation, LearnedStart, Nesterov, NoRegularizer, Potential
+from equipool import EquilibriumAggregation, Fixed, LearnedStart, Nesterov, NoRegularizer, Potential
 
 SIZES = (3, 1, 0, 6, 2)
 
@@ -89,9 +89,9 @@ def test_tolerance_is_the_border():
     x, index = flatten(make_sets((3, 5), dtype=torch.float32))
     layer = quadratic(10)
     residual = layer.solve(x, index).residual
-    layer.tolerance = residual.max().item()
+    layer.steps = Fixed(10, tolerance=residual.max().item())
     assert layer.solve(x, index).converged.all()
-    layer.tolerance = residual.min().item() / 2
+    layer.steps = Fixed(10, tolerance=residual.min().item() / 2)
     assert not layer.solve(x, index).converged.any()
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import SupportsIndex
+
 import torch
 from torch import Tensor
 
 from equipool.checks import (
     INTEGERS,
+    as_dim_size,
     check_agrees,
-    check_dim_size,
     check_elements,
     check_like,
     check_lowest,
@@ -29,7 +31,7 @@ def gather_sets(
     *,
     ptr: Tensor | None = None,
     mask: Tensor | None = None,
-    dim_size: int | None = None,
+    dim_size: SupportsIndex | None = None,
 ) -> tuple[Tensor, Sets]:
     """Read a batch of sets in any layout; return its elements `[N, C]` in set order, and the sets.
 
@@ -49,18 +51,17 @@ def gather_sets(
     nothing waits for the device.
     """
     check_elements(x)
-    if dim_size is not None:
-        check_dim_size(dim_size)
+    num_sets = as_dim_size(dim_size)
     if x.is_nested:
         refuse_with("a nested x", index=index, ptr=ptr, mask=mask)
         check_nested(x)
-        return _from_ptr(x.values(), x.offsets(), dim_size)  # type: ignore[attr-defined]
+        return _from_ptr(x.values(), x.offsets(), num_sets)  # type: ignore[attr-defined]
     if x.dim() == 3:
         refuse_with("a padded x of shape [B, L, C]", index=index, ptr=ptr)
-        return _from_padded(x, mask, dim_size)
+        return _from_padded(x, mask, num_sets)
     if ptr is not None:
         refuse_with("ptr", index=index, mask=mask)
-        return _from_ptr(x, ptr, dim_size)
+        return _from_ptr(x, ptr, num_sets)
     if mask is not None:
         check_like("mask", mask, x, x.shape[:1], (torch.bool,))
         if index is not None:
@@ -68,8 +69,8 @@ def gather_sets(
         if values_are_at_hand(x):  # padding is dropped rather than carried along
             x, index, mask = x[mask], index if index is None else index[mask], None
     if index is not None:
-        return _from_index(x, index, mask, dim_size)
-    check_agrees(dim_size, 1, "x without index is one set")
+        return _from_index(x, index, mask, num_sets)
+    check_agrees(num_sets, 1, "x without index is one set")
     zeros = torch.zeros(x.shape[0], dtype=torch.long, device=x.device)
     return _arrange(x, zeros, mask, 1, in_order=mask is None)
 

@@ -1,4 +1,4 @@
-"""What a solver sees of the energy it minimises."""
+"""What a solver sees of the energy that it minimises."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from typing import NamedTuple, Protocol
 from torch import Tensor
 
 LinearMap = Callable[[Tensor], Tensor]
-"""`[num_rows, K] -> [num_rows, K]`, each row by itself."""
+"""A linear map `[num_rows, K] -> [num_rows, K]` of each row by itself."""
 
 
 class Bounds(NamedTuple):
-    """Between these lie the eigenvalues of each row's Hessian, whatever y is: `[num_rows]` each."""
+    """Bounds of the eigenvalues of each row's Hessian over all y, `[num_rows]` each."""
 
     lower: Tensor
     upper: Tensor
 
 
 class Objective(Protocol):
-    """A function of each row of `y [num_rows, K]`, a row being a set's output."""
+    """What a solver minimises: a function of each row of `y [num_rows, K]`, a row being the output of
+    a set."""
 
     def value(self, y: Tensor) -> Tensor:
         """`[num_rows]`."""
@@ -31,7 +32,7 @@ class Objective(Protocol):
         """The product with the Hessian at y. Its result has no graph."""
 
     def bounds(self) -> Bounds | None:
-        """Bounds of the curvature, where they are known."""
+        """Bounds of the curvature, or None if they are not known."""
 
-    def restrict(self, rows: Tensor) -> Objective:
-        """The same for some of the rows alone, given by number, ascending."""
+    def restrict(self, rows: Tensor) -> Objective | None:
+        """The same for some rows alone, given by ascending numbers, or None if not available."""

@@ -6,7 +6,7 @@ from implicit_cases import SIZES, convex_layer, each_linear_solver, gradients, r
 from torch import nn
 
 from cases import assert_near, flatten, make_layer, make_sets
-from equipool import EquilibriumAggregation, LearnedStart, Nesterov, NoRegularizer, Unrolled
+from equipool import EquilibriumAggregation, Fixed, LearnedStart, Nesterov, NoRegularizer, Unrolled
 from equipool.differentiation import Implicit, Truncated
 from equipool.linear_solvers import Cholesky
 
@@ -98,7 +98,7 @@ def test_a_set_at_a_saddle_falls_back(linear_solver):
 @each_linear_solver
 def test_a_set_far_from_its_minimum_falls_back_however_small_its_gradient(linear_solver):
     """exp(r) falls for ever: its gradient is soon small, and its curvature as small."""
-    layer = one_channel(torch.exp, 6.0, num_steps=1, tolerance=1e-2)
+    layer = one_channel(torch.exp, 6.0, steps=Fixed(1, tolerance=1e-2))
     layer.differentiation = Implicit(linear_solver, tolerance=1e-2)
     x = torch.zeros(1, 1).double().requires_grad_()
     solution = layer.solve(x)
@@ -213,7 +213,7 @@ def test_a_set_that_is_not_finite_falls_back_and_harms_no_other():
 @pytest.mark.parametrize("tolerance", [1e-1, 0.0])
 def test_what_has_converged_is_what_has_for_the_layer(tolerance):
     layer = make_layer()
-    layer.num_steps, layer.tolerance, layer.differentiation = 200, tolerance, Implicit()
+    layer.steps, layer.differentiation = Fixed(200, tolerance), Implicit()
     solution = layer.solve(*flatten(make_sets((2, 5, 3))))
     assert torch.equal(solution.fallback, ~solution.converged)
     assert solution.converged.any() == (tolerance == 1e-1)

@@ -16,6 +16,7 @@ from equipool import (
     NoRegularizer,
     ResNetPotential,
     RestrainedNesterov,
+    ToTolerance,
     Truncated,
     Unrolled,
 )
@@ -250,7 +251,7 @@ class TestLayers:
 
     @pytest.mark.parametrize("way", [Unrolled(), Truncated(2)])
     def test_sets_that_stop_early(self, way, layer, device, forced):
-        layer.differentiation, layer.max_steps, layer.tolerance = way, 12, 0.1
+        layer.differentiation, layer.steps = way, ToTolerance(0.1, 12)
         x, index = batch(layer, device)
         assert layer.solve(x, index).steps.unique().numel() > 1
         assert_as_in_float64(layer, device, plain_loss)

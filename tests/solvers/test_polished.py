@@ -7,7 +7,7 @@ import torch
 from energies import random_rugged, states_of
 
 from cases import flatten, make_layer, make_sets
-from equipool import Nesterov, OneStep, Unrolled
+from equipool import Nesterov, OneStep, ToTolerance, Unrolled
 from equipool.solvers import Newton, Polished, SafeguardedNesterov
 
 OBJECTIVE = random_rugged(3, 2, 1.0, 0)
@@ -76,7 +76,7 @@ def test_solved_to_a_tolerance_the_last_steps_are_still_newtons(grad):
     """With a few first-order steps none converges; what then does, converges by polishing."""
     x, index = flatten(make_sets((3, 5, 8, 2)))
     layer = polished_layer(1)
-    layer.max_steps, layer.tolerance = 60, 1e-10
+    layer.steps = ToTolerance(1e-10, 60)
     with torch.set_grad_enabled(grad):
         solution = layer.solve(x, index)
     assert bool(solution.converged.all())

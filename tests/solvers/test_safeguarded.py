@@ -25,6 +25,7 @@ from equipool import (
     OneStep,
     ResNetPotential,
     SquaredNorm,
+    ToTolerance,
     Unrolled,
 )
 from equipool.linear_solvers import Cholesky
@@ -236,7 +237,7 @@ def bad_layer(solver, seed, in_channels, hidden, reduction, max_steps=4000):
     torch.manual_seed(seed)
     potential = ResNetPotential(in_channels, 64, hidden, reduction)
     layer = EquilibriumAggregation(
-        in_channels, 64, potential=potential, solver=solver, max_steps=max_steps
+        in_channels, 64, potential=potential, solver=solver, steps=ToTolerance(1e-3, max_steps)
     )
     return layer.double(), torch.randn(26, in_channels).double()
 
@@ -283,7 +284,7 @@ def test_further_steps_go_on_with_what_was_found_out():
 def test_gradients_of_a_solve_that_stops_early_are_finite_and_not_zero():
     torch.manual_seed(0)
     layer = EquilibriumAggregation(
-        3, 4, solver=SafeguardedNesterov(), differentiation=OneStep(), max_steps=300
+        3, 4, solver=SafeguardedNesterov(), differentiation=OneStep(), steps=ToTolerance(1e-3, 300)
     )
     layer(torch.randn(6, 3)).sum().backward()
     for parameter in layer.potential.linears.parameters():

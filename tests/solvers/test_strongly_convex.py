@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cases import flatten, make_sets
-from equipool import EquilibriumAggregation, NoRegularizer, SquaredNorm
+from equipool import EquilibriumAggregation, NoRegularizer, SquaredNorm, ToTolerance
 from equipool.objective import Bounds
 from equipool.potentials.convex import ConvexPotential
 from equipool.solvers import StronglyConvexNesterov
@@ -61,7 +61,7 @@ def convex_layer(weight=0.5, regularizer=None):
     return EquilibriumAggregation(
         3, 4, potential=ConvexPotential(3, 4, hidden=(8, 6)),
         regularizer=regularizer if regularizer is not None else SquaredNorm(weight),
-        solver=StronglyConvexNesterov(), max_steps=2000, tolerance=1e-9, scaling="sum",
+        solver=StronglyConvexNesterov(), steps=ToTolerance(1e-9, 2000), scaling="sum",
     ).double()  # fmt: skip
 
 

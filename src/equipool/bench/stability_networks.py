@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from equipool import EquilibriumAggregation, LearnedStart
-from equipool.descent import Budget, Wanted
-from equipool.differentiation import Unrolled
+from equipool.descent import Search
 from equipool.energy import Energy
 from equipool.ops.resnet_gradient import Folded, fold
 from equipool.potentials import ResNetPotential
@@ -22,6 +21,7 @@ from equipool.potentials.base import SummedPotential
 from equipool.regularizers import SquaredNorm
 from equipool.scalars import LearnedScalar
 from equipool.scalings import scaling_weights
+from equipool.steps import Budget
 
 HEAD_WIDTH = 32
 EPSILON = 1e-5  # of the normalisations
@@ -190,8 +190,8 @@ class StackedRegressors(nn.Module):
         summed = StackedSum(self._network(x), self.sizes, self.gradient)
         start = self.start.repeat_interleave(x.shape[1], 0)
         energy = Energy(summed, self.regularizer, weights)
-        budget, wanted = Budget(self.num_steps), Wanted(squared_gradient=False)
-        y = Unrolled()(self.solver, energy, start, budget, wanted).y
+        budget = Budget(self.num_steps)
+        y = Search(self.solver, energy, start, budget, keep_squared_gradient=False).solve().y
         return y.unflatten(0, x.shape[:2])
 
     def predict(self, y: Tensor) -> Tensor:

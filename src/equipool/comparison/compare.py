@@ -101,11 +101,11 @@ def usual_ways(layer: EquilibriumAggregation) -> dict[str, Differentiation]:
         "Unrolled": Unrolled(),
         "Truncated(5)": Truncated(5),
         "OneStep": OneStep(),
-        "Implicit, CG": Implicit(ConjugateGradients(), layer.tolerance),
-        "Implicit, Neumann": Implicit(Neumann(), layer.tolerance),
+        "Implicit, CG": Implicit(ConjugateGradients(), layer.steps.tolerance),
+        "Implicit, Neumann": Implicit(Neumann(), layer.steps.tolerance),
     }
     if layer.out_channels <= SMALL_OUTPUT:
-        ways["Implicit, Cholesky"] = Implicit(Cholesky(), layer.tolerance)
+        ways["Implicit, Cholesky"] = Implicit(Cholesky(), layer.steps.tolerance)
     return ways
 
 
@@ -183,11 +183,10 @@ def _setting(layer: EquilibriumAggregation, batch: Batch, num_sets: int) -> str:
     else:
         rows = batch.x.values() if batch.x.is_nested else batch.x
         elements = rows.shape[:-1].numel()
-    steps = (
-        f"T = {layer.num_steps}"
-        if layer.max_steps is None
-        else f"at most {layer.max_steps} steps to {layer.tolerance:g}"
-    )
+    budget = layer.steps.budget(layer.training)
+    steps = f"T = {budget.num_steps}"
+    if budget.stop_at is not None:
+        steps = f"at most {budget.num_steps} steps to {budget.stop_at:g}"
     dtype = str(batch.x.dtype).removeprefix("torch.")
     return (
         f"{num_sets:,} sets, {elements:,} elements, {layer.in_channels} -> {layer.out_channels}, "

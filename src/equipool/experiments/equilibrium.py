@@ -24,6 +24,7 @@ def equilibrium_layer(
     start_value: float | None = None,
     regularizer_weight: float = 0.1,
     dropout: float = 0.0,
+    bias_std: float = 0.0,
 ) -> EquilibriumAggregation:
     """Equilibrium Aggregation with the paper's potential. The defaults are the paper's, too:
     unrestrained, the solver is `Nesterov`.
@@ -40,6 +41,7 @@ def equilibrium_layer(
         start_value: of every component of a learned start; None for the zero vector.
         regularizer_weight: that the regulariser starts with.
         dropout: of the potential's hidden units.
+        bias_std: standard deviation of the potential's initial biases.
 
     Example:
         >>> layer = equilibrium_layer(3, 8, (16, 16, 4), num_steps=5)
@@ -52,7 +54,9 @@ def equilibrium_layer(
     return EquilibriumAggregation(
         in_channels,
         out_channels,
-        potential=ResNetPotential(in_channels, out_channels, tuple(hidden), dropout=dropout),
+        potential=ResNetPotential(
+            in_channels, out_channels, tuple(hidden), dropout=dropout, bias_std=bias_std
+        ),
         regularizer=SquaredNorm(regularizer_weight),
         solver=RestrainedNesterov(
             learning_rate, momentum, max_step=max_step, curvature_safe=curvature_safe

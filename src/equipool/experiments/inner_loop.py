@@ -23,6 +23,7 @@ class InnerLoop:
         start_value: of every component of a learned start; None for the zero vector.
         regularizer_weight: weight that the regulariser starts with.
         potential_dropout: share of the potentials' hidden units that are dropped in training.
+        bias_std: standard deviation of the potentials' initial biases; 0 as in the paper.
     """
 
     inner_learning_rate: float = 0.125
@@ -32,6 +33,7 @@ class InnerLoop:
     start_value: float | None = None
     regularizer_weight: float = 0.1
     potential_dropout: float = 0.0
+    bias_std: float = 0.0
 
     def __post_init__(self) -> None:
         longest = self.inner_max_step
@@ -41,6 +43,7 @@ class InnerLoop:
             ("inner_max_step", longest is None or longest > 0, "more than 0, or None"),
             ("regularizer_weight", self.regularizer_weight > 0, "more than 0"),
             ("potential_dropout", 0 <= self.potential_dropout < 1, SHARE),
+            ("bias_std", self.bias_std >= 0, "0 or more"),
         ):
             if not met:
                 raise ValueError(f"{name} is {getattr(self, name)!r}, expected {expected}")
@@ -67,4 +70,5 @@ class InnerLoop:
             start_value=self.start_value,
             regularizer_weight=self.regularizer_weight,
             dropout=self.potential_dropout,
+            bias_std=self.bias_std,
         )

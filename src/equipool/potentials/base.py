@@ -14,35 +14,64 @@ from equipool.sets import Sets
 
 
 class SummedPotential(ABC):
-    """The potential of one batch, summed over each set, as a function of the sets' `y` alone."""
+    """The potential of one batch, summed over each set, as a function of the sets' `y` alone.
+
+    A subclass must provide `value` and `gradient`. Both treat every row of y by itself, and the
+    gradient must be differentiable by y, by the elements and by every parameter: `Unrolled`
+    differentiates through it. The other methods are optional; override
+
+    - `hessian`, if a product with the Hessian is cheaper than by automatic differentiation,
+    - `restrict`, to save time when some sets of a batch have stopped: without it, the search
+      computes all of them until the last has stopped,
+    - `bounds`, if bounds of the curvature are known, which `StronglyConvexNesterov` needs.
+
+    Example:
+        >>> class SummedDistance(equipool.SummedPotential):
+        ...     def __init__(self, x, sets):
+        ...         self.x, self.sets = x, sets
+        ...     def value(self, y):
+        ...         return self.sets.sum((self.x - self.sets.spread(y)).square().sum(-1))
+        ...     def gradient(self, y):
+        ...         return self.sets.sum(2 * (self.sets.spread(y) - self.x))
+        >>> class Distance(equipool.Potential):
+        ...     def forward(self, x, y):
+        ...         return (x - y).square().sum(-1)
+        ...     def over(self, x, sets):
+        ...         return SummedDistance(x, sets)
+        >>> layer = equipool.EquilibriumAggregation(3, 3, potential=Distance(), steps=50)
+        >>> layer.solve(torch.randn(5, 3)).converged
+        tensor([True])
+    """
 
     @abstractmethod
     def value(self, y: Tensor) -> Tensor:
-        """`[num_rows, K] -> [num_rows]`."""
+        """The sum over each set, `[num_rows, K] -> [num_rows]`."""
 
     @abstractmethod
     def gradient(self, y: Tensor) -> Tensor:
         """Its derivative by y, `[num_rows, K] -> [num_rows, K]`; differentiable itself."""
-
-    @abstractmethod
-    def restrict(self, rows: Tensor) -> SummedPotential:
-        """The same for some of the rows alone, given by number, ascending."""
 
     def hessian(self, y: Tensor) -> LinearMap:
         """The product with the Hessian at y, without a graph."""
         product = torch.func.vjp(self.gradient, y.detach())[1]
         return lambda direction: product(direction)[0].detach()
 
+    def restrict(self, rows: Tensor) -> SummedPotential | None:
+        """The same for some rows alone, given by ascending numbers; None if not available."""
+        return None
+
     def bounds(self) -> Bounds | None:
-        """Bounds of the Hessian's eigenvalues over all y, where they are known."""
+        """Bounds of the Hessian's eigenvalues over all y, or None if they are not known."""
         return None
 
 
 class Potential(nn.Module):
     """The disagreement `F(x, y) -> [N]` between an element and the output of its set.
 
-    Any module with that call serves as a potential. One that derives from this class may also say
-    how its sum over sets is best computed, by overriding `over`.
+    Any module with that call is a potential. A subclass of this class must provide `forward`. It
+    may override `over`, which returns the sum over the sets of a batch as a `SummedPotential`, if
+    that sum or its gradient can be computed faster than by automatic differentiation. If it has
+    attributes `in_channels` and `out_channels`, the layer compares them with its own.
 
     Example:
         >>> class Quadratic(torch.nn.Module):
@@ -68,7 +97,13 @@ class Potential(nn.Module):
 
 
 class AutogradSum(SummedPotential):
-    """Any potential summed over sets, its gradient by automatic differentiation."""
+    """Any potential summed over sets, with its gradient by automatic differentiation.
+
+    Args:
+        potential: `x [N, C]`, `y [N, K]` -> `[N]`.
+        x: the elements of the batch in set order, `[N, C]`.
+        sets: the sets of the batch.
+    """
 
     def __init__(
         self, potential: Callable[[Tensor, Tensor], Tensor], x: Tensor, sets: Sets

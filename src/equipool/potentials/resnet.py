@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Literal
@@ -15,6 +17,8 @@ from equipool.ops.resnet_gradient import Maps, Spec, bind_gradient
 from equipool.potentials.base import AutogradSum, Potential, SummedPotential
 from equipool.sets import Sets
 
+MIN_WIDTH = 16  # of the normalised layers, by default
+
 Kept = Sequence[Tensor | None]  # of each layer's input: a factor for each unit, or None for all
 
 
@@ -26,15 +30,17 @@ class ResNetPotential(Potential):
     where the last layer has neither normalisation nor tanh, and $S_l$ is the identity where the
     sizes match and a learned affine map elsewhere.
 
-    Where an element is exactly zero, so is the first $z$ at a start of zero, and the normalisation
-    of zeros is nearly singular: a set of nothing but zeros has a derivative of 1e9 and more there.
-    Such data want another start, `LearnedStart(value=1)`.
+    With zero biases, as in the paper's library, an element of zeros at a start of zero gives
+    pre-activations of zero, where the normalisation is singular: gradients of sets with such
+    elements, such as ReLU features, reach 1e9 and more. The biases are therefore drawn at random by
+    default. With `bias_std=0` use another start, `LearnedStart(value=1)`, for such data.
 
     Args:
         in_channels: size of an element.
         out_channels: size of a set's output.
         hidden: sizes of the layers, the last one included. Default: the listing's
-            `(2 * out_channels, out_channels, 32)`.
+            `(2 * out_channels, out_channels, 32)`, with at least 16 units in the first two. All but
+            the last are normalised, which needs more than a few units.
         reduction: `"mean"` of the squares, as in the paper's listing, or `"sum"`, as in its text.
         factored: whether the gradient by y is taken by the hand-written operation, which is faster
             and keeps no activations, or by automatic differentiation, which can be differentiated
@@ -43,6 +49,8 @@ class ResNetPotential(Potential):
             identity skip keeps them. They are drawn when the layer is called and are the same for
             all sets and all steps of the search, so that there is an energy to descend. Another
             call, the layer's `energy` too, draws others; `forward` alone drops nothing.
+        bias_std: standard deviation of the normal distribution that the initial biases are drawn
+            from. 0 gives the paper's zeros.
 
     Shapes:
         `x [N, in_channels]`, `y [N, out_channels]` -> `[N]`, never negative.
@@ -61,21 +69,26 @@ class ResNetPotential(Potential):
         reduction: Literal["mean", "sum"] = "mean",
         factored: bool = True,
         dropout: float = 0.0,
+        bias_std: float = 0.3,
     ) -> None:
         super().__init__()
-        hidden = tuple(hidden) if hidden is not None else (2 * out_channels, out_channels, 32)
+        hidden = tuple(hidden) if hidden is not None else default_hidden(out_channels)
         if not hidden or min(hidden) < 1:
             raise ValueError(f"hidden is {hidden}, expected at least one size, each 1 or more")
         if reduction not in ("mean", "sum"):
             raise ValueError(f"reduction is {reduction!r}, expected 'mean' or 'sum'")
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout is {dropout!r}, expected at least 0 and less than 1")
+        if not (math.isfinite(bias_std) and bias_std >= 0):
+            raise ValueError(f"bias_std is {bias_std!r}, expected a finite number of 0 or more")
+        _warn_of_small_norms(hidden)
         self.in_channels = in_channels
         self.out_channels = out_channels
         self.hidden = hidden
         self.reduction = reduction
         self.factored = factored
         self.dropout = dropout
+        self.bias_std = bias_std
         sizes = (in_channels + out_channels, *hidden)
         pairs = list(pairwise(sizes))
         self.linears = nn.ModuleList(nn.Linear(a, b) for a, b in pairs)
@@ -84,13 +97,17 @@ class ResNetPotential(Potential):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the weights as the paper's library does by default: from a normal distribution of
-        deviation `1 / sqrt(fan_in)`, cut at two deviations; biases are zero."""
+        """Draw the weights as the paper's library does by default, from a normal distribution of
+        deviation `1 / sqrt(fan_in)`, cut at two deviations, and the biases from one of deviation
+        `bias_std`."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 std = module.in_features**-0.5
                 nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
-                nn.init.zeros_(module.bias)
+                if self.bias_std > 0:
+                    nn.init.normal_(module.bias, std=self.bias_std)
+                else:
+                    nn.init.zeros_(module.bias)
             elif isinstance(module, nn.LayerNorm):
                 module.reset_parameters()
 
@@ -127,6 +144,22 @@ class ResNetPotential(Potential):
         return (
             f"{self.in_channels}, {self.out_channels}, hidden={self.hidden}, "
             f"reduction={self.reduction!r}{dropout}"
+        )
+
+
+def default_hidden(out_channels: int) -> tuple[int, int, int]:
+    """The paper's sizes, with a floor: normalising one unit gives a constant, and normalising two
+    gives nearly a sign."""
+    return max(2 * out_channels, MIN_WIDTH), max(out_channels, MIN_WIDTH), 32
+
+
+def _warn_of_small_norms(hidden: Sequence[int]) -> None:
+    if any(size <= 2 for size in hidden[:-1]):
+        warnings.warn(
+            f"hidden is {tuple(hidden)}: normalising a layer of one unit makes it constant, and of "
+            f"two units nearly a sign; use larger sizes, {MIN_WIDTH} or more for all but the last",
+            UserWarning,
+            stacklevel=3,
         )
 
 

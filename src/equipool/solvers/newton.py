@@ -59,7 +59,7 @@ class Newton(Solver[NewtonState]):
         damping: d, the least damping that is not zero, as a part of the curvature.
 
     Example:
-        >>> layer = equipool.EquilibriumAggregation(3, 2, solver=Newton(), max_steps=30)
+        >>> layer = equipool.EquilibriumAggregation(3, 2, solver=Newton(), steps=30)
         >>> layer.solve(torch.randn(5, 3)).converged
         tensor([True])
     """

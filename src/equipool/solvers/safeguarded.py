@@ -61,7 +61,8 @@ class SafeguardedNesterov(Solver[SafeguardedState]):
 
     Example:
         >>> solver = SafeguardedNesterov(learning_rate=100.0)  # far too large
-        >>> layer = equipool.EquilibriumAggregation(3, 8, solver=solver, max_steps=1000)
+        >>> steps = equipool.ToTolerance(1e-3, max_steps=1000)
+        >>> layer = equipool.EquilibriumAggregation(3, 8, solver=solver, steps=steps)
         >>> layer.solve(torch.randn(5, 3)).converged
         tensor([True])
     """

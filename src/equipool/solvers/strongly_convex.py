@@ -42,7 +42,7 @@ class StronglyConvexNesterov(Solver[StronglyConvexState]):
         >>> from equipool.potentials import ConvexPotential
         >>> layer = equipool.EquilibriumAggregation(
         ...     3, 2, potential=ConvexPotential(3, 2), solver=StronglyConvexNesterov(),
-        ...     max_steps=1000, tolerance=1e-4,
+        ...     steps=equipool.ToTolerance(1e-4, max_steps=1000),
         ... )
         >>> layer.solve(torch.randn(5, 3)).converged
         tensor([True])
