@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from equipool import EquilibriumAggregation, GradientDescent
-from equipool.watch import Watch
+from equipool.replay.watch import Watch
 
 
 @pytest.fixture

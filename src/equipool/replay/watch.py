@@ -23,7 +23,7 @@ class Watch:
     def __init__(self, layer: nn.Module) -> None:
         self._lengths: list[tuple[dict[str, Any], int]] = []
         self._values: list[tuple[dict[str, Any], str, Any]] = []
-        self._tensors: list[tuple[dict[str, Tensor | None], str, Tensor, int, bool]] = []
+        self._tensors: list[tuple[dict[str, Any], str, Tensor, int, bool]] = []
         parts = [module for module in layer.modules() if module is not layer]
         self._add_contents(layer)
         for module in parts:
@@ -48,7 +48,8 @@ class Watch:
         self._lengths.append((module._modules, len(module._modules)))
         for name, child in module._modules.items():
             self._values.append((module._modules, name, child))
-        for tensors in (module._parameters, module._buffers):
+        contents: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
+        for tensors in contents:
             self._lengths.append((tensors, len(tensors)))
             for name, tensor in tensors.items():
                 if tensor is not None:

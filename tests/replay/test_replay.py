@@ -11,8 +11,24 @@ import torch
 from torch import nn
 
 import equipool
-from equipool import EquilibriumAggregation, Nesterov, ResNetPotential, Truncated
-from equipool.replay import MOST_GRAPHS, Capacity, Replays, capacity_for
+from equipool import (
+    EquilibriumAggregation,
+    GradientDescent,
+    HeavyBall,
+    Nesterov,
+    Newton,
+    Polished,
+    ResNetPotential,
+    RestrainedNesterov,
+    SafeguardedNesterov,
+    ToTolerance,
+    Truncated,
+    closed_form,
+)
+from equipool.replay import Replays
+from equipool.replay.capacity import Capacity, capacity_for
+from equipool.replay.replays import MOST_GRAPHS
+from equipool.replay.stopping import stride
 
 gpu = pytest.mark.gpu
 
@@ -306,6 +322,74 @@ def test_a_set_that_is_not_finite_spoils_no_later_batch(pair):
     assert_same(outcome(fast, *batch), outcome(slow, *batch))
 
 
+SOLVERS = {
+    "nesterov": Nesterov,
+    "heavy ball": HeavyBall,
+    "gradient descent": GradientDescent,
+    "restrained": lambda: RestrainedNesterov(0.1, 0.5, max_step=0.5, curvature_safe=True),
+    "safeguarded": SafeguardedNesterov,
+    "newton": Newton,
+    "polished": lambda: Polished(Nesterov()),
+}
+
+
+@gpu
+@pytest.mark.parametrize("make_solver", SOLVERS.values(), ids=SOLVERS)
+@pytest.mark.parametrize("steps", [4, ToTolerance(1e-2, max_steps=60)], ids=["fixed", "tolerance"])
+def test_every_solver(make_solver, steps):
+    fast = make_layer(solver=make_solver(), steps=steps).cuda()
+    slow = make_layer(solver=make_solver(), steps=steps, cuda_graphs=False).cuda()
+    for seed in range(3):
+        batch = make_batch(8, 200 + seed, seed)
+        with torch.no_grad():
+            assert_same([fast(*batch)], [slow(*batch)], 1e-3)
+        if steps == 4:
+            assert_same(outcome(fast, *batch), outcome(slow, *batch), 1e-3)
+
+
+@gpu
+def test_sets_stop_at_the_tolerance():
+    fast = make_layer(steps=ToTolerance(1e-2, max_steps=100)).cuda()
+    slow = make_layer(steps=ToTolerance(1e-2, max_steps=100), cuda_graphs=False).cuda()
+    with torch.no_grad():
+        for seed in range(3):
+            batch = make_batch(8, 200, seed)
+            found, expected = fast.solve(*batch), slow.solve(*batch)
+            assert_same([found.y, found.residual], [expected.y, expected.residual], 1e-3)
+            assert (found.steps - expected.steps).abs().max() <= 1  # rounding may decide
+            assert torch.equal(found.converged, expected.converged)
+    assert len(fast._replays) > 0
+
+
+@gpu
+def test_solve_and_record(pair):
+    fast, slow = pair
+    for seed in range(3):
+        batch = make_batch(8, 200, seed)
+        for diagnostics in (True, False):
+            losses = []
+            for layer in (fast, slow):
+                layer.zero_grad()
+                with equipool.record(diagnostics) as solutions:
+                    y = layer(*batch)
+                (y.square().mean() + 0.1 * solutions.aux_loss).backward()
+                losses.append([solutions.aux_loss.detach(), *(p.grad for p in layer.parameters())])
+            assert_same(*losses)
+        found, expected = fast.solve(*batch), slow.solve(*batch)
+        assert_same([found.energy, found.residual], [expected.energy, expected.residual], 1e-3)
+
+
+@gpu
+@pytest.mark.parametrize("name", ["mean", "median", "sum", "max"])
+def test_closed_forms(name):
+    layer = getattr(closed_form, name)(16).cuda()
+    batch = make_batch(8, 200)
+    with torch.no_grad():
+        first, *later = (layer(*batch) for _ in range(3))
+    for other in later:
+        assert_same([other], [first])
+
+
 @gpu
 def test_own_potentials_and_hooks_are_launched():
     class Own(nn.Module):
@@ -380,3 +464,8 @@ def test_on_a_cpu_nothing_is_recorded():
     for _ in range(3):
         layer(torch.randn(5, 16)).sum().backward()
     assert len(layer._replays) == 0
+
+
+@pytest.mark.parametrize("num_steps", [1, 7, 10, 60, 199, 200])
+def test_strides_make_up_the_number_of_steps(num_steps):
+    assert num_steps % stride(num_steps) == 0
