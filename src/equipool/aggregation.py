@@ -265,7 +265,7 @@ class EquilibriumAggregation(nn.Module):
         call, and the backward pass of `Implicit` decides by values what to do next."""
         draws = self.training and getattr(self.potential, "dropout", 0) > 0
         decides = torch.is_grad_enabled() and isinstance(self.differentiation, Implicit)
-        return not draws and not decides
+        return not draws and not decides and self.solver.recordable
 
     def search(
         self,

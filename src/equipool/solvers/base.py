@@ -38,6 +38,9 @@ class Solver(nn.Module, Generic[State]):
     Learned scalars are read in `init`, once a solve, and are kept in the state.
     """
 
+    recordable = True
+    """Whether the steps can be recorded as a CUDA graph."""
+
     @abstractmethod
     def init(self, y: Tensor, num_steps: int, objective: Objective) -> State:
         """The state before the first of at most `num_steps` steps."""
