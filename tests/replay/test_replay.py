@@ -267,6 +267,7 @@ def test_several_streams(pair):
 
 
 @gpu
+@pytest.mark.filterwarnings("ignore:The AccumulateGrad node")  # torch notices the threads
 def test_several_threads(pair):
     fast, slow = pair
     batches = [make_batch(8, 200 + seed, seed) for seed in range(4)]
