@@ -34,13 +34,14 @@ MAY_IMPORT = {
     "descent": {"objective", "ops", "rows", "solvers", "steps"},
     "linear_solvers": {"checks", "objective", "ops", "rows"},
     "differentiation": {"checks", "descent", "linear_solvers", "objective", "ops"},
+    "capture": set(),
+    "replay": {"capture", "descent", "ops", "rows", "sets", "steps"},
 }
 PARTS = set(MAY_IMPORT) - {"reference"}
 MAY_IMPORT["aggregation"] = PARTS
 MAY_IMPORT["closed_form"] = PARTS | {"aggregation"}
-MAY_IMPORT["capture"] = set()
 MAY_IMPORT["comparison"] = PARTS | {"aggregation"}
-MAY_IMPORT["public"] = PARTS | {"aggregation", "capture", "closed_form", "comparison"}
+MAY_IMPORT["public"] = PARTS | {"aggregation", "closed_form", "comparison"}
 MAY_IMPORT["__init__"] = {"public"}
 MAY_IMPORT["pyg"] = PARTS | {"aggregation", "closed_form", "__init__"}
 

@@ -12,19 +12,20 @@ from torch import Tensor, nn
 
 from equipool.checks import FLOATS, check_like, check_part
 from equipool.descent import Descent, Search
-from equipool.differentiation import Differentiation, Unrolled
+from equipool.differentiation import Differentiation, Implicit, Unrolled
 from equipool.energy import Energy
 from equipool.layouts import gather_sets
 from equipool.objective import Bounds
 from equipool.potentials.base import AutogradSum, Potential, SummedPotential
 from equipool.potentials.resnet import ResNetPotential
 from equipool.regularizers import Regularizer, SquaredNorm
+from equipool.replay import Replays, graphs_serve
 from equipool.scalings import SCALINGS, ScalingName, scaling_weights
 from equipool.sets import Sets, empty_invalid_sets
 from equipool.solution import Solution, active_recorders
 from equipool.solvers import Nesterov, Solver
 from equipool.starts import Start, ZeroStart
-from equipool.steps import Steps, as_steps, with_num_steps
+from equipool.steps import Budget, Steps, as_steps, with_num_steps
 
 # The error of a gradient, in units of rounding of the largest curvature.
 ROUNDINGS = 16
@@ -55,6 +56,8 @@ class EquilibriumAggregation(nn.Module):
             without scaling, `"mean"` independent of that number.
         check_finite: raise an error if `x` has a value that is not finite. On a GPU this waits for
             the device.
+        cuda_graphs: on a GPU, record the solve and its backward pass as CUDA graphs on the second
+            call and replay them from then on, for batches of any size. Results are the same.
 
     Shapes:
         `x [N, C]` with `index [N]` or `ptr [B + 1]`, `x [B, L, C]` with `mask [B, L]`, a jagged
@@ -81,6 +84,7 @@ class EquilibriumAggregation(nn.Module):
         num_steps: int | None = None,
         scaling: ScalingName = "log",
         check_finite: bool = False,
+        cuda_graphs: bool = True,
     ) -> None:
         super().__init__()
         if min(in_channels, out_channels) < 1:
@@ -99,6 +103,8 @@ class EquilibriumAggregation(nn.Module):
         self.steps = as_steps(steps, num_steps)
         self.scaling = scaling
         self.check_finite = check_finite
+        self.cuda_graphs = cuda_graphs
+        self._replays = Replays()
         self._check_parts()
 
     @property
@@ -160,11 +166,13 @@ class EquilibriumAggregation(nn.Module):
         """
         with _outside_inference_mode():
             x, sets = self._gather(x, index, ptr, mask, dim_size)
-            recorders = active_recorders()
-            search = self._search(x, sets, keep_squared_gradient=bool(recorders))
-            descent = self.differentiation(search)
+            recorders, budget = active_recorders(), self.steps.budget(self.training)
+            descent, search = self._descend(x, sets, budget, bool(recorders))
             for recorder in recorders:
-                recorder.append(self._solution(x, sets, search, descent, recorder.diagnostics))
+                diagnosed = None
+                if recorder.diagnostics:
+                    diagnosed = search = search or self.search(x, sets, budget)
+                recorder.append(self._solution(x, sets, budget, descent, diagnosed))
             return sets.real(sets.mark(descent.y)).to(x.dtype)
 
     def solve(
@@ -189,8 +197,10 @@ class EquilibriumAggregation(nn.Module):
         """
         with _outside_inference_mode():
             x, sets = self._gather(x, index, ptr, mask, dim_size)
-            search = self._search(x, sets, keep_trajectory=trajectory)
-            return self._solution(x, sets, search, self.differentiation(search))
+            budget = self.steps.budget(self.training)
+            descent, search = self._descend(x, sets, budget, keep_trajectory=trajectory)
+            search = search or self.search(x, sets, budget)
+            return self._solution(x, sets, budget, descent, search)
 
     def energy(
         self,
@@ -205,7 +215,7 @@ class EquilibriumAggregation(nn.Module):
         """Energy of each set at `y [B, K]`, scaled as in the search: `[B]`, never a batch mean."""
         with _outside_inference_mode():
             x, sets = self._gather(x, index, ptr, mask, dim_size)
-            search = self._search(x, sets)
+            search = self.search(x, sets, self.steps.budget(self.training))
             check_like("y", y, x, (sets.num_sets, self.out_channels), FLOATS)
             rows = _normal(y).to(search.start.dtype)
             if sets.padded:
@@ -225,14 +235,53 @@ class EquilibriumAggregation(nn.Module):
         self._check_fits(x)
         return empty_invalid_sets(_normal(x), sets)
 
-    def _search(
+    def _descend(
         self,
         x: Tensor,
         sets: Sets,
+        budget: Budget,
+        keep_squared_gradient: bool = True,
+        keep_trajectory: bool = False,
+    ) -> tuple[Descent, Search | None]:
+        """Search, by a recorded graph if one serves. Returns the search unless it did."""
+        if self.cuda_graphs and not keep_trajectory and graphs_serve(x) and self._is_replayable():
+            descent = self._replays.solve(self, x, sets, budget, keep_squared_gradient)
+            if descent is not None:
+                return descent, None
+        search = self.search(
+            x,
+            sets,
+            budget,
+            keep_squared_gradient=keep_squared_gradient,
+            keep_trajectory=keep_trajectory,
+        )
+        return self.differentiation(search), search
+
+    def _is_replayable(self) -> bool:
+        """Whether the search is the same program for every batch. Dropout draws another for each
+        call, and the backward pass of `Implicit` decides by values what to do next."""
+        draws = self.training and getattr(self.potential, "dropout", 0) > 0
+        decides = torch.is_grad_enabled() and isinstance(self.differentiation, Implicit)
+        return not draws and not decides and self.solver.recordable
+
+    def search(
+        self,
+        x: Tensor,
+        sets: Sets,
+        budget: Budget,
         *,
         keep_squared_gradient: bool = True,
         keep_trajectory: bool = False,
     ) -> Search:
+        """The search for the minimum of each set, before its first step.
+
+        Args:
+            x: elements in set order, `[N, C]`.
+            sets: their sets.
+            budget: how long to search.
+            keep_squared_gradient: whether to add up the squared gradients, for the auxiliary loss.
+            keep_trajectory: whether to keep y of every step.
+        """
         # y is float32 at least: its steps are small beside it, and sums are long.
         dtype = torch.promote_types(x.dtype, torch.float32)
         weights = scaling_weights(self.scaling, sets.counts, dtype)
@@ -240,7 +289,7 @@ class EquilibriumAggregation(nn.Module):
             self.solver,
             Energy(self._summed_potential(x, sets), self.regularizer, weights),
             self.start(x, sets).to(dtype),
-            self.steps.budget(self.training),
+            budget,
             keep_squared_gradient,
             keep_trajectory,
         )
@@ -257,19 +306,20 @@ class EquilibriumAggregation(nn.Module):
         return summed
 
     def _solution(
-        self, x: Tensor, sets: Sets, search: Search, descent: Descent, diagnostics: bool = True
+        self, x: Tensor, sets: Sets, budget: Budget, descent: Descent, search: Search | None
     ) -> Solution:
-        energy, energies = search.objective, None
-        residual = converged = error_bound = None
+        """What the search found, with diagnostics if it is given."""
+        energies = residual = converged = error_bound = None
         with torch.no_grad():
             finite = sets.real(torch.isfinite(sets.mark(descent.y)).all(-1))
-            if diagnostics:
+            if search is not None:
+                energy = search.objective
                 gradient = sets.mark(energy.gradient(descent.y.detach()))
                 residual = sets.real(gradient.abs().amax(-1))
-                converged = finite & (residual <= search.budget.converged_at)
+                converged = finite & (residual <= budget.converged_at)
                 if not _products_are_short(x):
                     error_bound = _error_bound(gradient, descent.y, energy.bounds())
-        if diagnostics:
+        if search is not None:
             # No energy is taken where its gradient is not finite: it would reach other sets'.
             known = torch.isfinite(gradient).all(-1)
             point = torch.where(known.unsqueeze(-1), descent.y, 0)
@@ -291,7 +341,7 @@ class EquilibriumAggregation(nn.Module):
             occupied=sets.real(occupied),
             aux_loss=penalty / counted.sum().clamp(min=1),
             trajectory=torch.stack(path) if path else None,
-            num_steps=search.budget.num_steps,
+            num_steps=budget.num_steps,
             steps=sets.real(descent.steps),
             error_bound=None if error_bound is None else sets.real(error_bound),
             fallback=None if descent.fallback is None else sets.real(descent.fallback),

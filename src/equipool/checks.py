@@ -107,12 +107,16 @@ def check_range(index: Tensor, num_sets: int) -> None:
     if index.numel() == 0:
         return
     low, high = (int(v) for v in torch.aminmax(index))
-    if low < 0:
-        raise ValueError(f"index has the negative value {low}, expected values from 0")
+    check_lowest(low)
     if high >= num_sets:
         raise ValueError(
             f"index has the value {high}, expected values below {num_sets}, the number of sets"
         )
+
+
+def check_lowest(index: int) -> None:
+    if index < 0:
+        raise ValueError(f"index has the negative value {index}, expected values from 0")
 
 
 def check_offsets(ptr: Tensor, num_elements: int) -> None:

@@ -91,6 +91,13 @@ class Search(NamedTuple):
             return progress
         return progress._replace(unstopped=progress.moving)
 
+    def begin_counting(self) -> Progress:
+        """The state before the first step of a search with a tolerance, in the form that it has
+        after a step."""
+        progress = self.begin()
+        total = progress.squared_gradient if self.keep_squared_gradient else None
+        return progress._replace(total=total, taken=progress.steps)
+
     def run(self, progress: Progress, num_steps: int, stop_at: float | None = None) -> Progress:
         """Take steps. This is the only loop.
 

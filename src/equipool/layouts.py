@@ -13,6 +13,7 @@ from equipool.checks import (
     check_agrees,
     check_elements,
     check_like,
+    check_lowest,
     check_nested,
     check_offsets,
     check_range,
@@ -78,16 +79,25 @@ def _from_index(
     x: Tensor, index: Tensor, mask: Tensor | None, dim_size: int | None
 ) -> tuple[Tensor, Sets]:
     check_like("index", index, x, x.shape[:1], INTEGERS)
-    index = index.long()
+    index, ascends = index.long(), False
     if dim_size is None:
         if torch.compiler.is_compiling():
             raise ValueError("give dim_size (the number of sets) to compile or export the layer")
-        real = index if mask is None else index[mask]
-        dim_size = int(real.max()) + 1 if real.numel() else 0
-        check_range(real, dim_size)  # this has waited for the device already
-    if values_are_at_hand(x):
+        dim_size, ascends = _look_at(index if mask is None else index[mask])
+    elif values_are_at_hand(x):
         check_range(index if mask is None else index[mask], dim_size)
-    return _arrange(x, index, mask, dim_size, in_order=False)
+    return _arrange(x, index, mask, dim_size, in_order=ascends and mask is None)
+
+
+def _look_at(index: Tensor) -> tuple[int, bool]:
+    """The number of sets, and whether the index ascends; waits for the device once."""
+    if index.numel() == 0:
+        return 0, True
+    low, high = torch.aminmax(index)
+    ascends = (index[1:] >= index[:-1]).all()
+    found = torch.stack([low, high, ascends.long()]).tolist()
+    check_lowest(found[0])
+    return found[1] + 1, bool(found[2])
 
 
 def _from_ptr(x: Tensor, ptr: Tensor, dim_size: int | None) -> tuple[Tensor, Sets]:

@@ -7,7 +7,7 @@ for each set; one without is shared by all of them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -49,6 +49,30 @@ def with_unchanged(state: T, source: T, condition: Tensor) -> T:
 def with_shared(state: T, source: T) -> T:
     """The state's rows, with the shared values taken from the source."""
     return _map(lambda own, _: own, state, source, shared=lambda _, other: other)
+
+
+def in_own_memory(state: T) -> T:
+    """A copy whose tensors share no memory, so that each can be written to."""
+    return _map(torch.clone, state, shared=torch.clone)
+
+
+def copy_into(state: T, target: T) -> None:
+    """Write a state into the memory of another of the same form. It may read that memory itself."""
+    new, old = _leaves(state), _leaves(target)
+    for one, other in zip(new, old, strict=True):
+        if not isinstance(one, Tensor) and one != other:
+            raise RuntimeError(f"a solver's state has {one!r} after a step and {other!r} before")
+    places = {tensor.data_ptr() for tensor in old if isinstance(tensor, Tensor)}
+    copies = [t.clone() if isinstance(t, Tensor) and t.data_ptr() in places else t for t in new]
+    for source, destination in zip(copies, old, strict=True):
+        if isinstance(destination, Tensor):
+            destination.copy_(source)
+
+
+def _leaves(state: object) -> list[Any]:
+    if not isinstance(state, tuple):
+        return [state]
+    return [leaf for part in state for leaf in _leaves(part)]
 
 
 def _per_row(condition: Tensor, like: Tensor) -> Tensor:

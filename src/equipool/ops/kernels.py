@@ -24,7 +24,7 @@ def total(of_programs: Tensor) -> Tensor:
 
 @triton.jit
 def combine(
-    gradient, weight, y, y_weight, factor, out, size, width, BLOCK: tl.constexpr
+    gradient, weight, y, y_weight, factor, out, size, width: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     scale = tl.load(factor).to(tl.float32)
     first = tl.program_id(0).to(tl.int64) * BLOCK
@@ -39,8 +39,8 @@ def combine(
 
 @triton.jit
 def combine_backward(
-    by_out, weight, y, y_weight, factor, by_gradient, by_y, by_factor, size, width,
-    BLOCK: tl.constexpr,
+    by_out, weight, y, y_weight, factor, by_gradient, by_y, by_factor, size,
+    width: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Where the derivative is zero, y does not count: it may not be finite."""
     scale = tl.load(factor).to(tl.float32)

@@ -64,6 +64,9 @@ class Solver(nn.Module, Generic[State]):
         torch.Size([1, 8])
     """
 
+    recordable = True
+    """Whether the steps can be recorded as a CUDA graph."""
+
     @abstractmethod
     def init(self, y: Tensor, num_steps: int, objective: Objective) -> State:
         """The state before the first of at most `num_steps` steps."""

@@ -63,6 +63,8 @@ class Newton(Solver[NewtonState]):
         tensor([True])
     """
 
+    recordable = False  # factorisations wait for the device
+
     def __init__(self, damping: float = 1e-3) -> None:
         super().__init__()
         if not (math.isfinite(damping) and damping > 0):

@@ -42,6 +42,8 @@ class Polished(Solver[PolishedState]):
         tensor([True])
     """
 
+    recordable = False
+
     def __init__(
         self, solver: Solver[Any], newton_steps: int = 3, newton: Newton | None = None
     ) -> None:
