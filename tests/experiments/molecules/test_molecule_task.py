@@ -17,7 +17,7 @@ from equipool.experiments.molecules.data import (
     RandomSplit,
     ScaffoldSplit,
 )
-from equipool.experiments.molecules.metrics import mean_roc_auc
+from equipool.experiments.molecules.labels import mean_roc_auc
 from equipool.experiments.registry import TASKS, MoleculeTask
 from equipool.training.config import TrainingConfig, run_config, task_from_config
 from equipool.training.task import Shard
@@ -284,18 +284,18 @@ def test_long_molecules_are_predicted_a_few_at_a_time(molecules, monkeypatch):
     model = network(TINY).eval()
     expected = predict_molecules(model, molecules, CPU)
     longest = int(molecules.num_atoms.max())
-    monkeypatch.setattr("equipool.experiments.molecules.inference.MAX_ATOMS", 7 * longest + 1)
+    monkeypatch.setattr("equipool.experiments.molecules.storage.MAX_ATOMS", 7 * longest + 1)
     sizes = []
     model.register_forward_pre_hook(lambda _, given: sizes.append(given[0].num_molecules))
     torch.testing.assert_close(predict_molecules(model, molecules, CPU), expected)
     assert set(sizes) == {7}
-    monkeypatch.setattr("equipool.experiments.molecules.inference.MAX_ATOMS", 1)
+    monkeypatch.setattr("equipool.experiments.molecules.storage.MAX_ATOMS", 1)
     torch.testing.assert_close(predict_molecules(model, molecules, CPU), expected)
 
 
 def test_every_molecule_is_evaluated_once(molecules, monkeypatch):
-    monkeypatch.setattr("equipool.experiments.molecules.inference.MAX_MOLECULES", 5)
-    monkeypatch.setattr("equipool.experiments.molecules.inference.BATCHES_SENT", 2)
+    monkeypatch.setattr("equipool.experiments.molecules.storage.MAX_MOLECULES", 5)
+    monkeypatch.setattr("equipool.experiments.molecules.storage.BATCHES_SENT", 2)
     model = network(TINY).eval()
     sizes = []
     model.register_forward_pre_hook(

@@ -139,11 +139,7 @@ def test_many_rows_stay_in_order(tmp_path):
         ("smiles,A\n", {}, "has no data rows"),
         ("SMILES,A\nCC,0\n", {}, "no column 'smiles': its columns are 'SMILES', 'A'"),
         ("C;1\nCC;0\n", {}, "'C;1'; columns must be separated by commas"),
-        (
-            "smiles,A\nCC,0\n",
-            {"labels": ("B",)},
-            "no column 'B': its columns are 'smiles'",
-        ),
+        ("smiles,A\nCC,0\n", {"labels": ("B",)}, "no column 'B': its columns are 'smiles'"),
         ("smiles,A\nCC,0\n", {"split": ColumnSplit("C")}, "no column 'C'"),
         ("smiles,A,A\nCC,0,0\n", {}, "2 columns named 'A': rename them"),
         ("smiles,smiles,A\nCC,CC,0\n", {}, "2 columns named 'smiles'"),

@@ -4,8 +4,12 @@ import pytest
 import torch
 from molecule_files import ogb
 
-from equipool.experiments.molecules.data import ATOM_CATEGORIES, BOND_CATEGORIES, MoleculeSet
-from equipool.experiments.molecules.data.molecule_set import ranges
+from equipool.experiments.molecules.data import MoleculeSet
+from equipool.experiments.molecules.data.molecule_set import (
+    ATOM_CATEGORIES,
+    BOND_CATEGORIES,
+    ranges,
+)
 
 
 def make_set():

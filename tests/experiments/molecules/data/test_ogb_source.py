@@ -2,7 +2,6 @@ import gzip
 
 import numpy as np
 import pytest
-import torch
 from molecule_files import ODD, SHARED, needs_shared_data, ogb, write_ogb_folder, write_packed
 
 from equipool.experiments.molecules.data import OgbFolder, load_molecules
@@ -14,11 +13,7 @@ SMILES = [*ODD, "CCO", "c1ccncc1"]
 LABELS = np.random.default_rng(0).choice([0.0, 1.0, NAN], (len(SMILES), 3))
 BEYOND = r"edge.csv.gz: molecule 22 \(from 0\) has 6 atoms, found a bond between \[0, 6\]"
 NO_CLASS = r"graph-label.csv.gz: molecule 1 \(from 0\): expected 0, 1 or missing .*, found 0.5"
-SPLIT = {
-    "train": list(range(2, len(SMILES))),
-    "valid": [1],
-    "test": [0],
-}
+SPLIT = {"train": list(range(2, len(SMILES))), "valid": [1], "test": [0]}
 
 
 @pytest.fixture
@@ -111,11 +106,7 @@ def change(folder, name, edit):
         ("raw/edge", lambda rows: ["0,-1", *rows[1:]], "edge.csv.gz.*expected numbers below"),
         ("raw/edge", lambda rows: [*rows[:-1], "0,6"], BEYOND),
         ("raw/edge", lambda rows: [*rows[:-1], "6,0"], BEYOND.replace("0, 6", "6, 0")),
-        (
-            "raw/num-edge-list",
-            lambda rows: ["-1", *rows[1:]],
-            "num-edge.*at least 0, found -1",
-        ),
+        ("raw/num-edge-list", lambda rows: ["-1", *rows[1:]], "num-edge.*at least 0, found -1"),
         ("raw/edge-feat", lambda rows: ["9,0,0", *rows[1:]], r"below \(5, 6, 2\)"),
         ("raw/edge-feat", lambda rows: [row + ",0" for row in rows], "rows of 3 numbers, found 4"),
         ("raw/node-feat", lambda rows: ["x" + rows[0], *rows[1:]], "node-feat.csv.gz, after line"),
@@ -133,11 +124,7 @@ def change(folder, name, edit):
         ("raw/num-node-list", lambda rows: ["40000", *rows[1:]], "at most 32,767 atoms"),
         ("split/scaffold/test", lambda rows: ["23"], "test.csv.gz: expected positions below 23"),
         ("split/scaffold/test", lambda rows: ["-1"], "test.csv.gz: expected positions below 23"),
-        (
-            "split/scaffold/test",
-            lambda rows: ["1"],
-            "test.csv.gz: a molecule is also in",
-        ),
+        ("split/scaffold/test", lambda rows: ["1"], "test.csv.gz: a molecule is also in"),
         ("split/scaffold/test", lambda rows: ["0", "0"], "test.csv.gz: a molecule is listed twice"),
     ],
 )
@@ -203,8 +190,6 @@ def test_the_genuine_counts_and_split_of_molpcba():
     assert num_bonds.mean() == pytest.approx(28.11, abs=0.01)  # 28.1
     parts = genuine.assign(GroupIndex([""] * 437_929))
     assert np.bincount(parts).tolist() == [350_343, 43_793, 43_793]
-    for at, positions in enumerate(genuine.positions().values()):
-        assert torch.equal(torch.from_numpy(parts)[positions].unique(), torch.tensor([at]))
 
 
 @needs_shared_data
