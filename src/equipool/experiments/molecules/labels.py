@@ -159,12 +159,7 @@ def average_precision(predictions: Tensor, labels: Tensor) -> Tensor:
 
 def absolute_error(predictions: Tensor, labels: Tensor) -> Tensor:
     """Mean absolute error of each label, `[G, L], [G, L] -> [L]` float64; NaN for a label that is
-    missing everywhere.
-
-    Example:
-        >>> absolute_error(torch.tensor([[1.0], [2.0]]), torch.tensor([[1.5], [float("nan")]]))
-        tensor([0.5000], dtype=torch.float64)
-    """
+    missing everywhere."""
     _check_shapes(predictions, labels)
     known = ~labels.isnan()
     errors = (predictions.double() - labels.double()).abs().masked_fill(~known, 0)

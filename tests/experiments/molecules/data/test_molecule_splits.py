@@ -17,7 +17,7 @@ from equipool.experiments.molecules.data import (
 )
 from equipool.experiments.molecules.data.featurize import parse_smiles
 from equipool.experiments.molecules.data.molecule_set import PARTS
-from equipool.experiments.molecules.data.splits import GroupIndex, scaffold_of, split_named
+from equipool.experiments.molecules.data.splits import GroupIndex, scaffold_of
 
 
 def scaffold_split_of_ogb(scaffolds, train=0.8, valid=0.1):
@@ -132,17 +132,6 @@ def test_a_column_says_the_split():
     for cell in ("", "trian", "0"):
         with pytest.raises(ValueError, match=f"split column 'fold': .*found '{cell}'"):
             split.check_cell(cell)
-
-
-def test_splits_by_name():
-    assert split_named("scaffold") == ScaffoldSplit()
-    assert split_named("random") == RandomSplit()
-    assert split_named("Scaffold") == ScaffoldSplit()
-    assert split_named("RANDOM") == RandomSplit()
-    assert split_named("Fold") == ColumnSplit("Fold")
-    assert split_named("fold") == ColumnSplit("fold")
-    assert split_named("fold").column == "fold"
-    assert ScaffoldSplit().column is None
 
 
 @pytest.mark.parametrize("split", [ScaffoldSplit, RandomSplit])

@@ -23,7 +23,7 @@ from equipool.experiments.molecules.data.molecule_set import (
     BOND_CATEGORIES,
     PARTS,
     MoleculeSet,
-    offsets_of,
+    molecule_set,
 )
 from equipool.experiments.molecules.data.sources import Contents, MoleculeSource
 from equipool.experiments.molecules.data.splits import GroupIndex
@@ -68,19 +68,9 @@ class MoleculeCache:
     def molecules(self) -> MoleculeSet:
         """The molecules. The tensors of atoms and bonds are memory-mapped."""
         tensors = self._tensors()
-        parts = tensors["parts"]
-        return MoleculeSet(
-            atoms=tensors["atoms"],
-            bonds=tensors["bonds"],
-            ends=tensors["ends"].T,
-            atom_start=offsets_of(tensors["num_atoms"]),
-            bond_start=offsets_of(tensors["num_bonds"]),
-            labels=_decode_labels(tensors["labels"]),
-            label_names=tuple(self.about["label_names"]),
-            kind=self.about["kind"],
-            split={name: (parts == at).nonzero().squeeze(1) for at, name in enumerate(PARTS)},
-            source_rows=tensors["source_rows"],
-        )
+        arrays = tensors | {"ends": tensors["ends"].T, "labels": _decode_labels(tensors["labels"])}
+        names = tuple(self.about["label_names"])
+        return molecule_set(arrays, tensors["parts"], names, self.about["kind"])
 
     def part_sizes(self) -> dict[str, int]:
         """The number of molecules in each split part."""
@@ -133,7 +123,8 @@ def write_cache(
     """Write chunks as they arrive to `path`, and return the problems with them.
 
     Arrays grow in files of their own in the folder `scratch`, which are then mapped into memory and
-    handed to safetensors: memory does not grow with the number of atoms and bonds.
+    handed to safetensors. Only the groups of the split stay in memory: 1.6 million molecules, a
+    file of 1 GiB, took 70 MiB, beside mapped pages that the system can drop.
     """
     from safetensors.torch import save_file
 

@@ -32,7 +32,7 @@ from equipool.experiments.molecules.data.molecule_set import (
     BOND_CATEGORIES,
     PARTS,
     MoleculeSet,
-    offsets_of,
+    molecule_set,
 )
 from equipool.experiments.molecules.data.splits import RandomSplit, Split
 
@@ -136,18 +136,14 @@ def featurize(batch: SmilesRows, split: Split, unparsable: Unparsable) -> Chunk:
                 graphs.append(graph)
                 groups.append(split.group(molecule, smiles, batch.split_cells[at]))
     atoms, bonds, ends = _concatenate(graphs)
-    return Chunk(
-        num_atoms=np.array([len(graph[0]) for graph in graphs], np.int32),
-        num_bonds=np.array([len(graph[1]) for graph in graphs], np.int32),
-        atoms=atoms,
-        bonds=bonds,
-        ends=ends,
-        labels=batch.labels[kept],
-        source_rows=np.array(batch.rows, np.int64)[kept],
-        groups=tuple(groups),
-        problems=tuple(problems),
-        num_rows=len(batch.rows),
+    num_atoms, num_bonds = (
+        np.array([len(graph[at]) for graph in graphs], np.int32) for at in range(2)
     )
+    rows = np.array(batch.rows, np.int64)[kept]
+    return Chunk(
+        num_atoms, num_bonds, atoms, bonds, ends, batch.labels[kept], rows,
+        tuple(groups), tuple(problems), len(batch.rows),
+    )  # fmt: skip
 
 
 def featurize_all(
@@ -198,19 +194,13 @@ def molecules_from_smiles(
     no_labels = np.empty((len(stripped), 0), np.float32)
     batch = SmilesRows(list(range(len(stripped))), stripped, [""] * len(stripped), no_labels)
     chunk = featurize(batch, RandomSplit(), unparsable or LeaveOut())
-    molecules = MoleculeSet(
-        atoms=torch.from_numpy(chunk.atoms),
-        bonds=torch.from_numpy(chunk.bonds),
-        ends=torch.from_numpy(chunk.ends),
-        atom_start=offsets_of(torch.from_numpy(chunk.num_atoms)),
-        bond_start=offsets_of(torch.from_numpy(chunk.num_bonds)),
-        labels=torch.from_numpy(chunk.labels),
-        label_names=(),
-        kind="classification",
-        split={part: torch.empty(0, dtype=torch.int64) for part in PARTS},
-        source_rows=torch.from_numpy(chunk.source_rows),
-    )
-    return molecules, chunk.problems
+    arrays = {
+        name: torch.from_numpy(value)
+        for name, value in vars(chunk).items()
+        if isinstance(value, np.ndarray)
+    }
+    nowhere = torch.full((len(chunk.groups),), len(PARTS))
+    return molecule_set(arrays, nowhere, (), "classification"), chunk.problems
 
 
 def parse_smiles(smiles: str) -> tuple[Any | None, str]:

@@ -117,6 +117,20 @@ class MoleculeSet:
             raise ValueError("split: a molecule is in two parts, or twice in one")
 
 
+def molecule_set(
+    arrays: dict[str, Tensor], parts: Tensor, label_names: tuple[str, ...], kind: str
+) -> MoleculeSet:
+    """A set of arrays by name, with `num_atoms [G]` and `num_bonds [G]` in place of offsets, and
+    `parts [G]`, an index into `PARTS` or a larger number for a molecule in no part."""
+    return MoleculeSet(
+        arrays["atoms"], arrays["bonds"], arrays["ends"],
+        offsets_of(arrays["num_atoms"]), offsets_of(arrays["num_bonds"]),
+        arrays["labels"], label_names, kind,
+        {name: (parts == at).nonzero().squeeze(1) for at, name in enumerate(PARTS)},
+        arrays["source_rows"],
+    )  # fmt: skip
+
+
 def ranges(start: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
     """The concatenated ranges `start[p], ..., start[p + 1] - 1` for each `p` in `positions`, and
     the offsets of the ranges.

@@ -35,9 +35,7 @@ class OgbFolder(MoleculeSource):
     The pickles in `processed/` are not read. The files list each bond once, and `num-edge-list`
     counts it once; it is read in both directions.
 
-    Args:
-        path: the folder.
-        kind: `"classification"` or `"regression"`.
+    `kind` is `"classification"` or `"regression"`.
     """
 
     kind: str = "classification"
@@ -117,18 +115,15 @@ class OgbFolder(MoleculeSource):
         features = readers["edge-feat"].integers(bonds, BOND_CATEGORIES)
         labels = readers["graph-label"].floats(len(num_atoms), width)
         self._check_labels(labels, start)
+        number = len(num_atoms)
         return Chunk(
-            num_atoms=num_atoms.astype(np.int32),
-            num_bonds=(2 * num_bonds).astype(np.int32),
-            atoms=readers["node-feat"].integers(atoms, ATOM_CATEGORIES).astype(np.uint8),
-            bonds=features.astype(np.uint8).repeat(2, axis=0),
-            ends=both.T,
-            labels=labels,
-            source_rows=np.arange(start, start + len(num_atoms), dtype=np.int64),
-            groups=("",) * len(num_atoms),
-            problems=(),
-            num_rows=len(num_atoms),
-        )
+            num_atoms.astype(np.int32),
+            (2 * num_bonds).astype(np.int32),
+            readers["node-feat"].integers(atoms, ATOM_CATEGORIES).astype(np.uint8),
+            features.astype(np.uint8).repeat(2, axis=0),
+            both.T, labels, np.arange(start, start + number, dtype=np.int64),
+            groups=("",) * number, problems=(), num_rows=number,
+        )  # fmt: skip
 
     def _check_ends(self, ends: Array, start: int, num_atoms: Array, num_bonds: Array) -> None:
         molecules = np.arange(len(num_atoms)).repeat(num_bonds)
@@ -188,7 +183,9 @@ class _Rows:
         try:
             found = np.loadtxt(lines, np.int64, delimiter=",", ndmin=2, comments=None)
             if found.shape != (number, len(categories)):
-                raise ValueError(f"expected {len(categories)} numbers, found {found.shape[1]}")
+                raise ValueError(
+                    f"expected rows of {len(categories)} numbers, found {found.shape[1]}"
+                )
             if found.min() < 0 or (found >= categories).any():
                 values = f"{found.min(0).tolist()} to {found.max(0).tolist()}"
                 raise ValueError(f"expected numbers below {categories}, found {values}")
