@@ -4,7 +4,8 @@ from types import SimpleNamespace
 
 import torch
 
-from equipool.experiments.molecules.data import ATOM_CATEGORIES, BOND_CATEGORIES, MoleculeSet
+from equipool.experiments.molecules.data import MoleculeSet
+from equipool.experiments.molecules.data.molecule_set import ATOM_CATEGORIES, BOND_CATEGORIES
 
 ODD = {"one atom": 0, "two parts": 1, "no bonds": 2, "no atoms": 3}
 
@@ -102,5 +103,5 @@ def serve(molecules, monkeypatch):
     """Every data set is this one. Ask from a data folder of your own: sets are kept by it."""
     cache = SimpleNamespace(molecules=lambda: molecules, about={"source": {"generated": True}})
     monkeypatch.setattr(
-        "equipool.experiments.molecules.dataset.molecule_cache", lambda source, folder: cache
+        "equipool.experiments.molecules.dataset.molecule_cache", lambda source: cache
     )

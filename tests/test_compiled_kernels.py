@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from equipool import EquilibriumAggregation, ResNetPotential
-from equipool.experiments.molecules.network import MaskedBatchNorm, RealRows, norm
+from equipool.experiments.molecules.network import norm
+from equipool.experiments.molecules.network.norm import MaskedBatchNorm, RealRows
 from equipool.experiments.registry import MedianTask
 from equipool.ops import combination, derivatives, momentum, ranges
 from equipool.ops.resnet_gradient import implementations

@@ -16,7 +16,7 @@ import molecule_table
 from equipool.cli import make_app
 from equipool.cli import predict as command
 from equipool.experiments.data_folder import using_data_folder
-from equipool.experiments.molecules import inference, predict_molecules
+from equipool.experiments.molecules import predict_molecules, storage
 from equipool.experiments.molecules.predictor import MoleculePredictor, load_predictor
 from equipool.training import load_network
 
@@ -76,7 +76,7 @@ def smiles_flags(smiles):
 @pytest.mark.parametrize("in_a_batch", [2, 512])
 def test_each_row_is_its_molecule_alone(place, predict, monkeypatch, at_once, in_a_batch):
     monkeypatch.setattr(command, "AT_ONCE", at_once)
-    monkeypatch.setattr(inference, "MAX_MOLECULES", in_a_batch)
+    monkeypatch.setattr(storage, "MAX_MOLECULES", in_a_batch)
     done = predict("classes", *smiles_flags(ASKED))
     assert done.exit_code == 0, done.output
     heading, *rows = rows_of(done.stdout)

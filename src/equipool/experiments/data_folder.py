@@ -35,6 +35,12 @@ def data_folder(given: str | Path | None = None) -> Path:
     return cache_folder()
 
 
+def is_chosen(given: str | Path | None = None) -> bool:
+    """Whether the caller chose the folder, by `given` or `using_data_folder`, and not the
+    environment."""
+    return given is not None or _chosen.get() is not None
+
+
 def cache_folder() -> Path:
     """`equipool` in the user's cache directory."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", ""))

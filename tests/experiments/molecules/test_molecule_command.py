@@ -1,7 +1,6 @@
 """`equipool train molecules` on a table of one's own."""
 
 import dataclasses
-import json
 import shutil
 
 import pytest
@@ -144,23 +143,6 @@ def test_auxiliary_losses_are_weighed_once(equipool, table, tmp_path, more, expe
     assert read_record(out / "record.json").config["training"]["aux_weight"] == expected
 
 
-@pytest.mark.parametrize("flag", ["--labels", "--split", "--smiles", "--kind"])
-def test_what_is_for_a_table_is_refused_without_one(equipool, tmp_path, flag):
-    given = TINY | {"--dataset": "tox21", flag: "regression"}
-    done = equipool("train", "molecules", given, "--out", tmp_path / "run")
-    assert done.exit_code == 2
-    assert f"{flag[2:]} is 'regression', expected None without csv" in done.output
-
-
-def test_a_run_on_a_table_claims_no_data_set(equipool, table, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    done = equipool("train", "molecules", flags(table))
-    assert done.exit_code == 0, done.output
-    (config,) = tmp_path.glob("runs/**/config.json")
-    assert config.parent.name == "csv-table-convolution-gin-equilibrium-seed-0"
-    assert json.loads(config.read_text())["fields"]["dataset"] is None
-
-
 def test_the_kind_of_the_labels_can_be_said(equipool, table, tmp_path):
     given = flags(table) | {"--kind": "regression"}
     done = equipool("train", "molecules", given, "--out", tmp_path / "run")
@@ -232,12 +214,6 @@ def test_a_sweep_is_planned_without_the_data(equipool, table, tmp_path):
     again = equipool("sweep", "molecules", given, "--out", out)
     assert again.exit_code == 0, again.output
     assert "2 finished, 0 to resume, 0 to start" in again.output
-
-
-def test_data_that_is_not_there_is_said(equipool, tmp_path):
-    done = equipool("train", "molecules", TINY | {"--dataset": "tox21"}, "--out", tmp_path / "run")
-    assert done.exit_code != 0
-    assert "tox21" in done.output.lower()
 
 
 def test_presets_are_settings_of_the_task():

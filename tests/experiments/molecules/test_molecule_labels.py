@@ -115,34 +115,30 @@ def look(folder):
         MoleculeTask("sum", batch_size=4).data()
 
 
+@pytest.mark.parametrize(("part", "word"), [("valid", "validation"), ("test", "test")])
 @pytest.mark.parametrize(
     ("kind", "value", "expected"),
     [
         ("classification", 0.0, "no label has both a 0 and a 1"),
         ("classification", math.nan, "no label has both a 0 and a 1"),
         ("regression", math.nan, "no label has a value"),
+        ("regression", None, "it is empty"),
     ],
 )
-def test_validation_labels_that_give_no_score_are_said(
-    kind, value, expected, tmp_path, monkeypatch, capsys
+def test_parts_without_a_score_are_reported(
+    kind, value, expected, part, word, tmp_path, monkeypatch, capsys
 ):
     found = generated(40, kind=kind)
     serve(found, monkeypatch)
     look(tmp_path / "as it is")
     assert not capsys.readouterr().err
-    found.labels[found.split["valid"]] = value
+    if value is None:
+        found.split[part] = found.split[part][:0]
+    else:
+        found.labels[found.split[part]] = value
     look(tmp_path / "changed")
-    said = f"molhiv: the validation part has no score because {expected}."
-    assert said in capsys.readouterr().err
-
-
-def test_a_test_part_that_gives_no_score_is_said(tmp_path, monkeypatch, capsys):
-    found = generated(40)
-    found.labels[found.split["test"]] = math.nan
-    serve(found, monkeypatch)
-    look(tmp_path)
     (said,) = capsys.readouterr().err.splitlines()
-    assert said.startswith("molhiv: the test part has no score because no label has both a 0 and")
+    assert said.startswith(f"molhiv: the {word} part has no score because {expected}.")
 
 
 def test_one_process_of_several_speaks(tmp_path, monkeypatch, capsys):
@@ -165,12 +161,3 @@ def test_labels_that_do_not_count_are_named(part, word, tmp_path, monkeypatch, c
     (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith(f"molhiv: the {word} score ignores 1 of {len(found.label_names)} labels")
     assert said.endswith(f": {left_out!r}")
-
-
-@pytest.mark.parametrize("kind", ["classification", "regression"])
-def test_an_empty_validation_part_is_said(kind, tmp_path, monkeypatch, capsys):
-    found = generated(40, kind=kind)
-    found.split["valid"] = found.split["valid"][:0]
-    serve(found, monkeypatch)
-    look(tmp_path)
-    assert "the validation part has no score because it is empty" in capsys.readouterr().err

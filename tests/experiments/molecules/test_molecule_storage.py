@@ -1,5 +1,7 @@
 """Batches put together on the device, against the molecules one by one."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -53,6 +55,9 @@ def test_it_holds_the_molecules_and_nothing_else(molecules, some):
     assert batch.bond_mask[:bonds].all()
     assert (batch.molecule[atoms:] == 6).all()
     assert torch.equal(batch.molecule_mask, some >= 0)
+    labels = Resident(MoleculeArrays.of(molecules), CPU).batch({"molecules": some}, CAPACITY).labels
+    expected = molecules.labels[some].masked_fill((some < 0)[:, None], torch.nan)
+    torch.testing.assert_close(labels, expected, equal_nan=True)
     assert batch.longest == int(molecules.num_atoms.max())
 
 
@@ -74,38 +79,18 @@ def test_offsets_and_orders_are_what_they_say(molecules, some):
     assert ends[-1] == CAPACITY.atoms
 
 
-def test_a_batch_of_none():
-    batch = assemble(MoleculeArrays.of(generated(9)), torch.full((3,), -1), Capacity(3, 8, 8))
-    assert not batch.atom_mask.any()
-    assert not batch.bond_mask.any()
-    assert not batch.bond_ptr.any()
-
-
-def test_a_full_batch_has_no_padding():
-    molecules = generated(9)
-    capacity = Capacity(9, len(molecules.atoms), len(molecules.bonds))
-    batch = assemble(MoleculeArrays.of(molecules), torch.arange(9), capacity)
-    assert batch.atom_mask.all()
-    assert batch.bond_mask.all()
-    assert torch.equal(batch.atoms, molecules.atoms)
-
-
 def test_long_molecules_are_counted_in_more_bits():
     size = 40_000
     ends = torch.stack([torch.arange(size - 1), torch.arange(1, size)])
     both = torch.cat([ends, ends.flip(0)], dim=1).to(torch.int32)
     chain = MoleculeSet(
-        atoms=torch.zeros(size, 9, dtype=torch.uint8),
-        bonds=torch.zeros(both.shape[1], 3, dtype=torch.uint8),
-        ends=both,
-        atom_start=torch.tensor([0, size]),
-        bond_start=torch.tensor([0, both.shape[1]]),
-        labels=torch.zeros(1, 1),
-        label_names=("one",),
-        kind="classification",
-        split={part: torch.zeros(0, dtype=torch.int64) for part in ("train", "valid", "test")},
-        source_rows=torch.zeros(1, dtype=torch.int64),
-    )
+        torch.zeros(size, 9, dtype=torch.uint8),
+        torch.zeros(both.shape[1], 3, dtype=torch.uint8),
+        both, torch.tensor([0, size]), torch.tensor([0, both.shape[1]]),
+        torch.zeros(1, 1), ("one",), "classification",
+        {part: torch.zeros(0, dtype=torch.int64) for part in ("train", "valid", "test")},
+        torch.zeros(1, dtype=torch.int64),
+    )  # fmt: skip
     batch = assemble(MoleculeArrays.of(chain), torch.tensor([0]), Capacity(1, size, both.shape[1]))
     assert int(batch.source.max()) == int(batch.target.max()) == size - 1
     assert int(batch.by_source.max()) == both.shape[1] - 1
@@ -113,14 +98,8 @@ def test_long_molecules_are_counted_in_more_bits():
 
 def test_bonds_in_one_direction_are_refused():
     molecules = generated(9)
-    one_way = MoleculeSet(
-        **{
-            **vars(molecules),
-            "ends": molecules.ends[:, ::2],
-            "bonds": molecules.bonds[::2],
-            "bond_start": molecules.bond_start // 2,
-        }
-    )
+    half = {"ends": molecules.ends[:, ::2], "bonds": molecules.bonds[::2]}
+    one_way = replace(molecules, **half, bond_start=molecules.bond_start // 2)
     with pytest.raises(ValueError, match="expected every bond in both"):
         MoleculeArrays.of(one_way)
 
@@ -143,16 +122,6 @@ def test_streamed_is_resident(molecules):
     for resident, streamed in zip(*found, strict=True):
         torch.testing.assert_close(resident, streamed, rtol=0, atol=0, equal_nan=True)
         assert resident.molecules.longest == streamed.molecules.longest
-
-
-def test_labels_are_those_of_the_molecules():
-    molecules = generated(60)
-    stored = Resident(MoleculeArrays.of(molecules), CPU)
-    pieces = stored.send(SOME[None], CAPACITY)
-    found = stored.batch({"molecules": pieces["molecules"][0]}, CAPACITY).labels
-    expected = molecules.labels[torch.tensor([7, 3, 2, 40])]
-    torch.testing.assert_close(found[:4], expected, equal_nan=True)
-    assert found[4:].isnan().all()
 
 
 def test_what_fits_is_resident(monkeypatch):

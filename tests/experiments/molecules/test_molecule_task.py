@@ -17,8 +17,8 @@ from equipool.experiments.molecules.data import (
     RandomSplit,
     ScaffoldSplit,
 )
-from equipool.experiments.molecules.metrics import mean_roc_auc
-from equipool.experiments.registry import TASKS, MoleculeTask
+from equipool.experiments.molecules.labels import mean_roc_auc
+from equipool.experiments.registry import MoleculeTask
 from equipool.training.config import TrainingConfig, run_config, task_from_config
 from equipool.training.task import Shard
 from generated_molecules import generated, serve
@@ -72,10 +72,6 @@ def test_what_cannot_be_is_refused(name, value, expected):
         MoleculeTask(**{name: value})
 
 
-def test_it_is_known_by_its_name():
-    assert TASKS["molecules"] is MoleculeTask
-
-
 def test_its_fields_survive_json(molecules):
     config = run_config(TINY, TrainingConfig(steps=1))
     assert task_from_config(json.loads(json.dumps(config))) == TINY
@@ -83,6 +79,7 @@ def test_its_fields_survive_json(molecules):
 
 def test_the_paper():
     task = MoleculeTask.paper()
+    assert dataclasses.replace(task, dataset="ogbg-molpcba") == task
     assert (task.dataset, task.batch_size) == ("molpcba", 8)
     assert (task.depth, task.width, task.dropout) == (5, 300, 0.5)
     assert (task.potential, task.inner_steps, task.local_steps) == ((600, 300, 32), 15, 15)
@@ -108,10 +105,6 @@ def test_a_table_is_found_from_elsewhere_and_is_no_data_set(tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path.parent)
     assert MoleculeTask(**saved) == own
     assert own.source().location == tmp_path / "a.csv"
-
-
-def test_ogbs_own_names_are_known():
-    assert MoleculeTask(dataset="ogbg-molpcba") == MoleculeTask(dataset="molpcba")
 
 
 def test_a_virtual_node_needs_two_molecules(molecules):
@@ -248,11 +241,6 @@ def test_so_have_parts_of_a_batch_with_fewer_labels_than_parts(tmp_path, monkeyp
     assert {0, 1} < numbers
 
 
-def test_a_network_without_a_virtual_node_makes_none(monkeypatch):
-    monkeypatch.setattr("equipool.experiments.molecules.task.VirtualNode", None)
-    assert TINY.make_network(1, None).virtual_node is None
-
-
 def test_training_without_a_label_is_refused(tmp_path, monkeypatch):
     found = generated(40)
     found.labels[found.split["train"]] = math.nan
@@ -284,18 +272,18 @@ def test_long_molecules_are_predicted_a_few_at_a_time(molecules, monkeypatch):
     model = network(TINY).eval()
     expected = predict_molecules(model, molecules, CPU)
     longest = int(molecules.num_atoms.max())
-    monkeypatch.setattr("equipool.experiments.molecules.inference.MAX_ATOMS", 7 * longest + 1)
+    monkeypatch.setattr("equipool.experiments.molecules.storage.MAX_ATOMS", 7 * longest + 1)
     sizes = []
     model.register_forward_pre_hook(lambda _, given: sizes.append(given[0].num_molecules))
     torch.testing.assert_close(predict_molecules(model, molecules, CPU), expected)
     assert set(sizes) == {7}
-    monkeypatch.setattr("equipool.experiments.molecules.inference.MAX_ATOMS", 1)
+    monkeypatch.setattr("equipool.experiments.molecules.storage.MAX_ATOMS", 1)
     torch.testing.assert_close(predict_molecules(model, molecules, CPU), expected)
 
 
 def test_every_molecule_is_evaluated_once(molecules, monkeypatch):
-    monkeypatch.setattr("equipool.experiments.molecules.inference.MAX_MOLECULES", 5)
-    monkeypatch.setattr("equipool.experiments.molecules.inference.BATCHES_SENT", 2)
+    monkeypatch.setattr("equipool.experiments.molecules.storage.MAX_MOLECULES", 5)
+    monkeypatch.setattr("equipool.experiments.molecules.storage.BATCHES_SENT", 2)
     model = network(TINY).eval()
     sizes = []
     model.register_forward_pre_hook(
@@ -349,18 +337,3 @@ def test_numbers_are_predicted_in_their_units(tmp_path, monkeypatch):
     assert loss < 10
     assert metrics["valid_score"] == -metrics["valid_mae"]
     assert {f"test_mae_{name}" for name in found.label_names} < metrics.keys()
-
-
-def test_a_network_can_be_made_without_the_data():
-    model = MoleculeTask("mean", width=6, depth=1).make_network(3, None)
-    assert model.head.out_features == 3
-
-
-def test_several_data_folders_are_several_data_sets(tmp_path, monkeypatch):
-    for number in (20, 30):
-        folder = tmp_path / str(number)
-        serve(generated(number), monkeypatch)
-        with using_data_folder(folder):
-            assert len(TINY.data().molecules) == number
-    with using_data_folder(tmp_path / "20"):
-        assert len(TINY.data().molecules) == 20

@@ -24,10 +24,6 @@ class Capacity:
     atoms: int
     bonds: int
 
-    def __post_init__(self) -> None:
-        if min(self.molecules, self.atoms, self.bonds) < 1:
-            raise ValueError(f"the capacity is {self}, expected 1 or more of each")
-
 
 def choose_capacity(
     molecules: int,
@@ -36,13 +32,8 @@ def choose_capacity(
     given: tuple[int | None, int | None] = (None, None),
 ) -> Capacity:
     """A capacity for nearly all batches of this many molecules: the expected total size plus three
-    standard deviations, and at least the size of the largest molecule.
-
-    Args:
-        molecules: per batch.
-        atoms: of each molecule in the data, `[n]`.
-        bonds: of each molecule in the data, `[n]`.
-        given: capacities of atoms and bonds; None to choose them here.
+    standard deviations, and at least the size of the largest molecule. `atoms [n]` and `bonds [n]`
+    are those of the data; capacities that are `given` for them are kept.
     """
     names = ("atom_capacity", "bond_capacity")
     chosen = [
@@ -53,16 +44,11 @@ def choose_capacity(
 
 
 def pack(atoms: Tensor, bonds: Tensor, capacity: Capacity) -> Tensor:
-    """Cut a sequence of molecules into batches, each filled as far as it goes.
+    """Cut a sequence of molecules with `atoms [n]` and `bonds [n]` into batches, each filled as far
+    as it goes. No molecule may be larger than the capacity of a batch.
 
-    Args:
-        atoms: of each molecule, `[n]`.
-        bonds: of each molecule, `[n]`.
-        capacity: of a batch; no molecule may be larger.
-
-    Returns:
-        Positions of the molecules in each batch, `[num_batches, molecules]`: numbers from 0 to
-        n - 1 in order, then -1 for empty places.
+    Returns the positions of the molecules in each batch, `[num_batches, molecules]`: numbers from 0
+    to n - 1 in order, then -1 for empty places.
 
     Example:
         >>> pack(torch.tensor([3, 2, 4, 1]), torch.tensor([0, 0, 0, 0]), Capacity(3, 5, 1))
@@ -86,14 +72,7 @@ class Epochs:
     the seed and the epoch.
 
     The number of batches varies a little between epochs. It is computed when an epoch is first
-    needed, and remembered.
-
-    Args:
-        positions: the training molecules, `[n]`.
-        atoms: of each of them, `[n]`.
-        bonds: of each of them, `[n]`.
-        capacity: of a batch.
-        seed: of the order.
+    needed, and remembered. `positions [n]` are the training molecules, with `atoms` and `bonds`.
     """
 
     def __init__(
@@ -120,9 +99,8 @@ class Epochs:
     def locate(self, step: int) -> tuple[int, int]:
         """The epoch of a step, and its batch there."""
         while self._first_step[-1] <= step:
-            self._first_step.append(
-                self._first_step[-1] + len(self.epoch(len(self._first_step) - 1))
-            )
+            length = len(self.epoch(len(self._first_step) - 1))
+            self._first_step.append(self._first_step[-1] + length)
         epoch = bisect_right(self._first_step, step) - 1
         return epoch, step - self._first_step[epoch]
 
@@ -143,20 +121,16 @@ def _sufficient(molecules: int, sizes: Tensor) -> int:
 
 
 def _checked(name: str, value: int, sizes: Tensor) -> int:
-    if value < max(_largest(sizes), 1):
-        raise ValueError(
-            f"{name} is {value}, expected {_largest(sizes)} or more, the size of the largest "
-            "molecule"
-        )
+    if value < (largest := _largest(sizes)):
+        expected = f"{largest} or more, the size of the largest molecule"
+        raise ValueError(f"{name} is {value}, expected {expected}")
     return value
 
 
 def _batch_end(sizes: Tensor, limit: int) -> Tensor:
     """For each molecule, the end of the largest batch starting there within this limit."""
-    if _largest(sizes) > limit:
-        raise ValueError(
-            f"a molecule has {_largest(sizes)} atoms or bonds, expected {limit} or fewer"
-        )
+    if (largest := _largest(sizes)) > limit:
+        raise ValueError(f"a molecule has {largest} atoms or bonds, expected {limit} or fewer")
     total = functional.pad(sizes.cumsum(0), (1, 0))
     return torch.searchsorted(total, total[:-1] + limit, right=True) - 1
 

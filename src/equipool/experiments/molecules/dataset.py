@@ -6,19 +6,18 @@ import hashlib
 import json
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from equipool.environment import leads
+from equipool.experiments.data_folder import data_folder
 from equipool.experiments.molecules.batching import Epochs, choose_capacity
 from equipool.experiments.molecules.data import CsvSource
 from equipool.experiments.molecules.data.datasets import dataset_named
 from equipool.experiments.molecules.data.load import molecule_cache, print_status
 from equipool.experiments.molecules.data.table import listed
-from equipool.experiments.molecules.labels import Labels, labels_of
-from equipool.experiments.molecules.metrics import has_both
+from equipool.experiments.molecules.labels import Labels, has_both, labels_of
 from equipool.experiments.molecules.storage import MoleculeArrays, Storage, choose_storage
 from equipool.experiments.streams import generator_for
 
@@ -34,10 +33,11 @@ FileState = tuple[tuple[int, int], ...]
 class MoleculeData:
     """A data set, and its storage on each device."""
 
-    def __init__(self, source: str | CsvSource, folder: Path) -> None:
-        file = molecule_cache(source, folder)
+    def __init__(self, source: str | CsvSource) -> None:
+        file = molecule_cache(source)
         self.molecules = file.molecules()
-        self.fingerprint = _digest(file.about["source"])
+        identity = json.dumps(file.about["source"], sort_keys=True).encode()
+        self.fingerprint = hashlib.sha256(identity).hexdigest()[:16]
         self.arrays = MoleculeArrays.of(self.molecules)
         self.num_present = (~torch.isnan(self.molecules.labels)).sum(1)  # labels per molecule
         self.storage = cache(self._storage)
@@ -66,10 +66,8 @@ class MoleculeData:
             ignored = [n for n, s in zip(self.molecules.label_names, scored, strict=True) if not s]
             if not any(scored):
                 reason = f"no label has {required}" if len(labels) else "it is empty"
-                print_status(
-                    f"{name}: the {word} part has no score because {reason}. "
-                    f"{NO_SCORE_ADVICE[part]}"
-                )
+                advice = NO_SCORE_ADVICE[part]
+                print_status(f"{name}: the {word} part has no score because {reason}. {advice}")
             elif ignored:
                 print_status(
                     f"{name}: the {word} score ignores {len(ignored)} of {len(scored)} labels, "
@@ -83,33 +81,20 @@ class MoleculeData:
 
 
 class TrainingData:
-    """A data set, and what follows from it and a task's fields.
-
-    Args:
-        data: the data set.
-        train_limit: number of training molecules; None for all.
-        batch_size: molecules per batch.
-        capacity: atoms and bonds per batch; None to fit nearly all batches.
-        seed: of the order of the training molecules.
-        measure: the score of binary labels.
-    """
+    """A data set, and what follows from it and a task's fields: the number of training molecules
+    (None for all), molecules per batch, the capacity for atoms and bonds (None to fit nearly all
+    batches), the seed of the order of the molecules, and the score of binary labels."""
 
     def __init__(
-        self,
-        data: MoleculeData,
-        train_limit: int | None,
-        batch_size: int,
-        capacity: tuple[int | None, int | None],
-        seed: int,
-        measure: str,
-    ) -> None:
+        self, data: MoleculeData, train_limit: int | None, batch_size: int,
+        capacity: tuple[int | None, int | None], seed: int, measure: str,
+    ) -> None:  # fmt: skip
         self.data, self.seed, self.measure = data, seed, measure
         self.positions = data.training_positions(train_limit)
         if not data.num_present[self.positions].any():
-            raise ValueError(
-                f"none of the {len(self.positions):,} training molecules has a label: choose other "
-                "labels or another split"
-            )
+            number = f"{len(self.positions):,}"
+            advice = "choose other labels or another split"
+            raise ValueError(f"none of the {number} training molecules has a label: {advice}")
         self.atoms = data.molecules.num_atoms[self.positions]
         self.bonds = data.molecules.num_bonds[self.positions]
         self.capacity = choose_capacity(batch_size, self.atoms, self.bonds, capacity)
@@ -125,18 +110,16 @@ class TrainingData:
         return labels_of(self.data.molecules, self.positions, device, self.measure)
 
 
-def file_state(source: str | CsvSource, folder: Path) -> FileState:
-    """The times and sizes of the source's files, which are quick to read and change with them."""
+def data_of(source: str | CsvSource) -> MoleculeData:
+    """The data of a source, read again if its files have changed."""
+    folder = data_folder()
     found = dataset_named(source).find(folder) if isinstance(source, str) else source
     files = [] if found is None else [file for file in found.files if file.is_file()]
-    return tuple((file.stat().st_mtime_ns, file.stat().st_size) for file in files)
+    state = tuple((file.stat().st_mtime_ns, file.stat().st_size) for file in files)
+    return _read(source, folder, state)
 
 
 @cache  # for the life of the process: a captured step reads the arrays where they are
-def molecule_data(source: str | CsvSource, folder: Path, state: FileState) -> MoleculeData:
-    """The data of a source in this state, with caches in a data folder."""
-    return MoleculeData(source, folder)
-
-
-def _digest(fingerprint: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(fingerprint, sort_keys=True).encode()).hexdigest()[:16]
+def _read(source: str | CsvSource, folder: Path, state: FileState) -> MoleculeData:
+    """The data of a source in a data folder whose files have these times and sizes."""
+    return MoleculeData(source)

@@ -1,25 +1,18 @@
-"""Kinds of labels: their losses and scores."""
+"""Kinds of labels: their losses, and their scores by OGB's rules: a metric is computed per label
+without missing labels (NaN), then averaged over the labels for which it is defined."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from equipool.experiments.molecules.data.molecule_set import MoleculeSet
-from equipool.experiments.molecules.metrics import (
-    absolute_error,
-    has_both,
-    mean_average_precision,
-    mean_roc_auc,
-)
-from equipool.experiments.molecules.network import Units
+from equipool.experiments.molecules.network.layers import Units
 
-MEASURES = {"roc_auc": mean_roc_auc, "average_precision": mean_average_precision}
 SCORED_BY_PRECISION = ("molpcba", "toxcast")
 
 
@@ -54,11 +47,8 @@ class Labels(ABC):
 
 
 class BinaryLabels(Labels):
-    """Labels 0 and 1, predicted as logits, with the cross-entropy as the loss.
-
-    Args:
-        measure: the name in `MEASURES` of the metric used as the score.
-    """
+    """Labels 0 and 1, predicted as logits, with the cross-entropy as the loss. `measure` names the
+    metric that is the score, `"roc_auc"` or `"average_precision"`."""
 
     def __init__(self, measure: str = "roc_auc") -> None:
         self.measure = measure
@@ -70,26 +60,21 @@ class BinaryLabels(Labels):
         return functional.binary_cross_entropy_with_logits(prediction, labels, reduction="none")
 
     def scores(self, prediction: Tensor, labels: Tensor) -> dict[str, float]:
-        defined = bool(has_both(labels).any())
         found = {
-            name: measure(prediction, labels) if defined else math.nan
-            for name, measure in MEASURES.items()
+            "roc_auc": mean_roc_auc(prediction, labels),
+            "average_precision": mean_average_precision(prediction, labels),
         }
         return found | {"score": found[self.measure]}
 
 
 class NumericLabels(Labels):
     """Numbers. The loss is the absolute error in units of each label's standard deviation, and the
-    score is minus its mean over the labels.
+    score is minus its mean over the labels. The training molecules' `labels [n, L]` give the means
+    and deviations."""
 
-    Args:
-        labels: of the training molecules, `[n, L]`; they give the means and deviations.
-        names: of the labels.
-    """
-
-    def __init__(self, labels: Tensor, names: Sequence[str]) -> None:
+    def __init__(self, labels: Tensor, names: tuple[str, ...]) -> None:
         self.mean, self.deviation = label_moments(labels)
-        self.names = tuple(names)
+        self.names = names
 
     def units(self) -> nn.Module | None:
         return Units(self.mean, self.deviation)
@@ -100,9 +85,7 @@ class NumericLabels(Labels):
     def scores(self, prediction: Tensor, labels: Tensor) -> dict[str, float]:
         """`mae` is the mean over the labels in units of their deviations; `mae_NAME` is that of one
         label in its own units."""
-        each = torch.full((len(self.names),), torch.nan, dtype=torch.float64)
-        if len(labels):
-            each = absolute_error(prediction, labels)
+        each = absolute_error(prediction, labels)
         mean = float((each / self.deviation.to(each)).nanmean())
         own = dict(zip((f"mae_{name}" for name in self.names), each.tolist(), strict=True))
         return {"score": -mean, "mae": mean, **own}
@@ -111,14 +94,8 @@ class NumericLabels(Labels):
 def labels_of(
     molecules: MoleculeSet, training: Tensor, device: torch.device, measure: str
 ) -> Labels:
-    """The kind of labels of a data set.
-
-    Args:
-        molecules: the data set, on the CPU.
-        training: positions of the training molecules; only their labels are read.
-        device: where the predictions are.
-        measure: the score of binary labels.
-    """
+    """The kind of labels of a data set, given the positions of its training molecules (only their
+    labels are read), the device of the predictions and the score of binary labels."""
     if molecules.kind == "classification":
         return BinaryLabels(measure)
     return NumericLabels(molecules.labels[training].to(device), molecules.label_names)
@@ -147,3 +124,90 @@ def label_moments(labels: Tensor) -> tuple[Tensor, Tensor]:
     variance = (numbers - mean).masked_fill(~present, 0).square().sum(0) / count
     deviation = torch.where(variance > 0, variance.sqrt(), 1.0)
     return mean.to(labels.dtype), deviation.to(labels.dtype)
+
+
+def roc_auc(predictions: Tensor, labels: Tensor) -> Tensor:
+    """Area under the ROC curve of each label: the probability that a molecule with label 1 has a
+    higher prediction than one with label 0; ties count half.
+
+    From scores `[G, L]` and labels `[G, L]`, 0, 1 or NaN where missing, to `[L]` float64, NaN for a
+    label without a 0, without a 1, or with a NaN prediction.
+
+    Example:
+        >>> predictions = torch.tensor([[0.1], [0.4], [0.4], [0.8]])
+        >>> roc_auc(predictions, torch.tensor([[0.0], [0.0], [1.0], [1.0]]))
+        tensor([0.8750], dtype=torch.float64)
+    """
+    hits, misses = _curve(predictions, labels)
+    area = (misses.diff(dim=0) * (hits[1:] + hits[:-1])).sum(0) / 2
+    return _where_defined(area / (hits[-1] * misses[-1]), predictions, labels)
+
+
+def average_precision(predictions: Tensor, labels: Tensor) -> Tensor:
+    r"""Average precision of each label, $\sum_k (R_k - R_{k-1}) P_k$ over the thresholds $k$, with
+    precision $P$ and recall $R$. Arguments and result as for `roc_auc`.
+
+    Example:
+        >>> average_precision(torch.tensor([[0.1], [0.4], [0.8]]), torch.tensor([[1.0], [0], [1]]))
+        tensor([0.8333], dtype=torch.float64)
+    """
+    hits, misses = _curve(predictions, labels)
+    precision = hits[1:] / (hits[1:] + misses[1:]).clamp(min=1)
+    found = (hits.diff(dim=0) * precision).sum(0)
+    return _where_defined(found / hits[-1], predictions, labels)
+
+
+def absolute_error(predictions: Tensor, labels: Tensor) -> Tensor:
+    """Mean absolute error of each label, `[G, L], [G, L] -> [L]` float64; NaN for a label that is
+    missing everywhere."""
+    _check_shapes(predictions, labels)
+    known = ~labels.isnan()
+    errors = (predictions.double() - labels.double()).abs().masked_fill(~known, 0)
+    return errors.sum(0) / known.sum(0)
+
+
+def mean_roc_auc(predictions: Tensor, labels: Tensor) -> float:
+    """Mean of `roc_auc` over the labels that have both a 0 and a 1; NaN if there are none."""
+    return float(roc_auc(predictions, labels)[has_both(labels)].mean())
+
+
+def mean_average_precision(predictions: Tensor, labels: Tensor) -> float:
+    """Mean of `average_precision` over the labels that have both a 0 and a 1; NaN if there are
+    none."""
+    return float(average_precision(predictions, labels)[has_both(labels)].mean())
+
+
+def has_both(labels: Tensor) -> Tensor:
+    """Which labels have both a 0 and a 1, `[G, L] -> [L]`."""
+    return (labels == 0).any(0) & (labels == 1).any(0)
+
+
+def _curve(predictions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """The numbers of true and of false positives at each threshold, highest first, after a row of
+    zeros: `[G + 1, L]` each. Equal predictions share the counts of the last of them."""
+    _check_shapes(predictions, labels)
+    ordered, order = predictions.sort(dim=0, descending=True)
+    labels = labels.gather(0, order)
+    last = torch.ones_like(ordered, dtype=torch.bool)
+    last[:-1] = ordered[1:] != ordered[:-1]
+    number = labels.shape[0]
+    rows = torch.arange(number, device=labels.device).unsqueeze(1).expand(labels.shape)
+    # for each row, the last row with an equal prediction
+    ends = rows.masked_fill(~last, number).flip(0).cummin(0).values.flip(0)
+    return _counts(labels == 1, ends), _counts(labels == 0, ends)
+
+
+def _counts(flags: Tensor, rows: Tensor) -> Tensor:
+    counts = flags.cumsum(0, dtype=torch.float64).gather(0, rows)
+    return functional.pad(counts, (0, 0, 1, 0))
+
+
+def _where_defined(values: Tensor, predictions: Tensor, labels: Tensor) -> Tensor:
+    unusable = (predictions.isnan() & ~labels.isnan()).any(0) | ~has_both(labels)
+    return values.masked_fill(unusable, torch.nan)
+
+
+def _check_shapes(predictions: Tensor, labels: Tensor) -> None:
+    if predictions.ndim != 2 or predictions.shape != labels.shape:
+        found = f"{tuple(predictions.shape)} and {tuple(labels.shape)}"
+        raise ValueError(f"predictions and labels: expected the same shape [G, L], found {found}")

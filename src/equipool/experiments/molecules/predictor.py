@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from equipool.experiments.molecules.data import MoleculeSet, Problem, molecules_from_smiles
+from equipool.experiments.molecules.data import Problem, molecules_from_smiles
 from equipool.experiments.molecules.data.featurize import Unparsable
-from equipool.experiments.molecules.inference import predict_molecules
-from equipool.experiments.molecules.network import Units
+from equipool.experiments.molecules.network.layers import Units
+from equipool.experiments.molecules.storage import predict_molecules
 from equipool.experiments.molecules.task import MoleculeTask
 from equipool.training.config import task_from_config, training_from_config
 from equipool.training.devices import Accelerator, products_in
@@ -66,11 +66,8 @@ class MoleculePredictor:
         precision: str = "32-true",
         unparsable: Unparsable | None = None,
     ) -> None:
-        self.network = network
-        self.label_names = tuple(label_names)
-        self.kind = kind
-        self.device = torch.device(device)
-        self.precision = precision
+        self.network, self.label_names, self.kind = network, tuple(label_names), kind
+        self.device, self.precision = torch.device(device), precision
         self.unparsable = unparsable
 
     def predict(self, smiles: Sequence[str]) -> Predictions:
@@ -78,13 +75,11 @@ class MoleculePredictor:
         molecules, problems = molecules_from_smiles(smiles, self.unparsable)
         values = torch.full((len(smiles), len(self.label_names)), torch.nan)
         if len(molecules):
-            values[molecules.source_rows] = self._predict(molecules)
+            with products_in(self.precision), evaluation_mode(self.network):
+                found = predict_molecules(self.network, molecules, self.device)
+            own = found.sigmoid() if self.kind == "classification" else found
+            values[molecules.source_rows] = own
         return Predictions(tuple(smiles), self.label_names, values, problems)
-
-    def _predict(self, molecules: MoleculeSet) -> Tensor:
-        with products_in(self.precision), evaluation_mode(self.network):
-            found = predict_molecules(self.network, molecules, self.device)
-        return found.sigmoid() if self.kind == "classification" else found
 
 
 def load_predictor(
@@ -99,9 +94,8 @@ def load_predictor(
     """
     config = RunFolder(run).read_config()
     if config["task"] != MoleculeTask.name:
-        raise ValueError(
-            f"{run}: `predict` needs a {MoleculeTask.name} run; this one is `{config['task']}`"
-        )
+        found = config["task"]
+        raise ValueError(f"{run}: `predict` needs a {MoleculeTask.name} run; this one is `{found}`")
     if "data" not in config:
         raise ValueError(f"{run}: its config.json does not name the labels (expected `data`)")
     labels, kind = tuple(config["data"]["labels"]), config["data"]["kind"]

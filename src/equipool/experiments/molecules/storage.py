@@ -1,21 +1,27 @@
-"""A data set as tensors, and batches assembled from it on the device or on the host."""
+"""A data set as tensors, batches assembled from it on the device or on the host, and predictions
+for them."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
-from equipool.experiments.molecules.batching import Capacity
+from equipool.experiments.molecules.batching import Capacity, choose_capacity, pack
 from equipool.experiments.molecules.data.molecule_set import MoleculeSet
 from equipool.experiments.molecules.network.batch import MoleculeBatch
+from equipool.training.progress import track
 from equipool.training.task import Batch
 
 MEMORY_SHARE = 0.25  # of a GPU's free memory that a data set may take
+MAX_MOLECULES = 512  # per batch of a prediction
+MAX_ATOMS = 2**17  # per batch, if every molecule were padded to the longest
+BATCHES_SENT = 16  # at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,10 +52,7 @@ class MoleculeArrays:
         source, target = source[order], target[order]
         degree = torch.bincount(target, minlength=num_atoms)
         if not torch.equal(degree, torch.bincount(source, minlength=num_atoms)):
-            raise ValueError(
-                "ends: an atom has more bonds in one direction than in the other, expected every "
-                "bond in both"
-            )
+            raise ValueError("ends: expected every bond in both directions")
         first_bond = degree.cumsum(0) - degree
         by_source = torch.argsort(source, stable=True)
         begin = molecules.bond_start[:-1].repeat_interleave(molecules.num_atoms)
@@ -68,8 +71,7 @@ class MoleculeArrays:
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor by its name."""
-        content = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in content.items() if isinstance(value, Tensor)}
+        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
 
     @property
     def num_bytes(self) -> int:
@@ -94,15 +96,8 @@ class Storage(ABC):
 
     @abstractmethod
     def send(self, molecules: Tensor, capacity: Capacity) -> Batch:
-        """Send what the steps with these molecules need.
-
-        Args:
-            molecules: their positions, `[num_steps, G]` on the CPU; -1 for empty places.
-            capacity: of a batch.
-
-        Returns:
-            Tensors with a leading dimension of `num_steps`.
-        """
+        """Send what the steps with the molecules at these positions need: `[num_steps, G]` on the
+        CPU, -1 for empty places. Returns tensors with a leading dimension of `num_steps`."""
 
     @abstractmethod
     def batch(self, sent: Batch, capacity: Capacity) -> LabelledBatch:
@@ -161,15 +156,9 @@ def send(values: Tensor, device: torch.device) -> Tensor:
 
 
 def assemble(arrays: MoleculeArrays, molecules: Tensor, capacity: Capacity) -> MoleculeBatch:
-    """A batch of some molecules. Its shapes depend on the capacity alone, and nothing waits for the
-    device.
-
-    Args:
-        arrays: the data set, on the device of `molecules`.
-        molecules: their positions in the data set, `[G]`; -1 for empty places. They must fit into
-            the capacity.
-        capacity: of the batch.
-    """
+    """A batch of the molecules at these positions of the data set, `[G]` on its device; -1 for
+    empty places. They must fit into the capacity, on which alone the shapes depend. Nothing waits
+    for the device."""
     atom = _rows(arrays.atom_start, molecules, capacity.atoms)
     bond = _rows(arrays.bond_start, molecules, capacity.bonds)
     num_bonds = bond.ptr[-1:]
@@ -199,6 +188,47 @@ def _labelled(arrays: MoleculeArrays, molecules: Tensor, capacity: Capacity) -> 
     labels = arrays.labels[molecules.clamp(min=0)]
     labels = torch.where((molecules >= 0).unsqueeze(-1), labels, torch.nan)
     return LabelledBatch(assemble(arrays, molecules, capacity), labels)
+
+
+@torch.no_grad()
+def predict(
+    network: nn.Module, storage: Storage, molecules: MoleculeSet, positions: Tensor
+) -> Tensor:
+    """The network's outputs for some molecules of a data set, in batches of one shape: `[n, L]`,
+    float32, on the CPU, logits or numbers in the labels' units.
+
+    Args:
+        network: in evaluation mode, on the storage's device.
+        storage: of the data set.
+        molecules: the same data set, on the CPU.
+        positions: of the molecules, `[n]` on the CPU.
+    """
+    if not len(positions):
+        return torch.zeros(0, molecules.num_labels)
+    atoms, bonds = molecules.num_atoms, molecules.num_bonds
+    fitting = max(MAX_ATOMS // max(int(atoms.max()), 1), 1)
+    capacity = choose_capacity(min(MAX_MOLECULES, fitting, len(positions)), atoms, bonds)
+    places = pack(atoms[positions], bonds[positions], capacity)
+    steps = _send_steps(storage, torch.where(places < 0, -1, positions[places]), capacity)
+    outputs = [
+        network(storage.batch(step, capacity).molecules).labels
+        for step in track(steps, total=len(places))
+    ]
+    return torch.cat(outputs).float().cpu()[places.flatten() >= 0]
+
+
+def _send_steps(storage: Storage, molecules: Tensor, capacity: Capacity) -> Iterator[Batch]:
+    """What the storage sends for each of the batches `molecules [num_batches, G]`."""
+    for some in molecules.split(BATCHES_SENT):
+        sent = storage.send(some, capacity)
+        for step in range(len(some)):
+            yield {name: values[step] for name, values in sent.items()}
+
+
+def predict_molecules(network: nn.Module, molecules: MoleculeSet, device: torch.device) -> Tensor:
+    """The network's outputs for all molecules of a set, `[n, L]`. See `predict`."""
+    storage = Resident(MoleculeArrays.of(molecules), device)
+    return predict(network, storage, molecules, torch.arange(len(molecules)))
 
 
 class _Rows(NamedTuple):

@@ -14,35 +14,29 @@ from equipool.baselines import AGGREGATIONS, aggregation_from_name
 from equipool.experiments.data_folder import data_folder
 from equipool.experiments.inner_loop import SHARE, InnerLoop
 from equipool.experiments.molecules.batching import Capacity
-from equipool.experiments.molecules.data import DATASETS, CsvSource, KeepUnsanitised, split_named
+from equipool.experiments.molecules.data import DATASETS, CsvSource, KeepUnsanitised
 from equipool.experiments.molecules.data.featurize import Unparsable
 from equipool.experiments.molecules.data.molecule_set import KINDS
+from equipool.experiments.molecules.data.splits import split_named
 from equipool.experiments.molecules.data.table import MissingColumnError
-from equipool.experiments.molecules.dataset import (
-    MoleculeData,
-    TrainingData,
-    file_state,
-    molecule_data,
-)
-from equipool.experiments.molecules.inference import predict
+from equipool.experiments.molecules.dataset import MoleculeData, TrainingData, data_of
 from equipool.experiments.molecules.labels import usual_measure
-from equipool.experiments.molecules.network import (
+from equipool.experiments.molecules.network.layers import (
     CONVOLUTIONS,
     EquilibriumOfMessages,
-    MessageAggregation,
-    MoleculeNetwork,
     SumOfMessages,
     VirtualNode,
-    make_readout,
 )
-from equipool.experiments.molecules.storage import send
+from equipool.experiments.molecules.network.network import MoleculeNetwork, Readout
+from equipool.experiments.molecules.storage import predict, send
 from equipool.experiments.parts import StepsSetting
 from equipool.training.task import Batch, Loss, Shard, Task
 
-LOCAL_AGGREGATIONS = ("sum", "equilibrium")
-POSITIVE = ("depth", "width", "batch_size", "usual_atoms")
-NOT_NEGATIVE = ("readout_aux_weight", "local_aux_weight")
-SHARES = ("dropout", "readout_dropout", "atom_dropout")
+CHOICES = {
+    "aggregation": list(AGGREGATIONS),
+    "convolution": list(CONVOLUTIONS),
+    "local_aggregation": ["sum", "equilibrium"],
+}
 TABLE_FIELDS = ("smiles", "labels", "split", "kind")
 SMILES, SPLIT = "smiles", "scaffold"  # defaults for a table
 
@@ -131,20 +125,16 @@ class MoleculeTask(InnerLoop, Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in POSITIVE:
+        for name in ("depth", "width", "batch_size", "usual_atoms"):
             self.expect(name, getattr(self, name) >= 1, "1 or more")
-        for name in NOT_NEGATIVE:
+        for name in ("readout_aux_weight", "local_aux_weight"):
             self.expect(name, getattr(self, name) >= 0, "0 or more")
-        for name in SHARES:
+        for name in ("dropout", "readout_dropout", "atom_dropout"):
             self.expect(name, 0 <= getattr(self, name) < 1, SHARE)
         for name in ("atom_capacity", "bond_capacity", "train_limit"):
             value = getattr(self, name)
             self.expect(name, value is None or value >= 1, "1 or more, or None")
-        for name, known in (
-            ("aggregation", list(AGGREGATIONS)),
-            ("convolution", list(CONVOLUTIONS)),
-            ("local_aggregation", list(LOCAL_AGGREGATIONS)),
-        ):
+        for name, known in CHOICES.items():
             self.expect(name, getattr(self, name) in known, f"one of {known}")
         self.expect("kind", self.kind in (None, *KINDS), f"one of {list(KINDS)} or None")
         self._check_source()
@@ -173,28 +163,19 @@ class MoleculeTask(InnerLoop, Task):
     def quick(cls, aggregation: str = "equilibrium", *, seed: int = 0) -> MoleculeTask:
         """A smaller network that trains on molhiv in minutes on two cores, with fewer and longer
         inner steps. Meant for 1,000 steps (four epochs) of Adam at 0.003 with a cosine schedule."""
+        solver = {"name": "restrained-nesterov", "learning_rate": 0.5, "momentum": 0.5}
         return cls(
-            aggregation,
-            depth=3,
-            width=64,
-            dropout=0.2,
-            seed=seed,
-            potential=(128, 64, 32),
-            inner_steps=5,
-            local_steps=5,
-            solver={"name": "restrained-nesterov", "learning_rate": 0.5, "momentum": 0.5},
-            regularizer_weight=0.01,
-            readout_aux_weight=0.01,
-        )
+            aggregation, depth=3, width=64, dropout=0.2, seed=seed, potential=(128, 64, 32),
+            inner_steps=5, local_steps=5, solver=solver,
+            regularizer_weight=0.01, readout_aux_weight=0.01,
+        )  # fmt: skip
 
     def source(self) -> str | CsvSource:
         """The data set's name, or the table."""
         if self.csv is None:
             assert self.dataset is not None
             return self.dataset
-        names = None
-        if self.labels is not None:
-            names = tuple(name.strip() for name in self.labels.split(","))
+        names = None if self.labels is None else tuple(self.labels.split(","))
         split = split_named(self.split or SPLIT)
         return CsvSource(self.csv, self.smiles or SMILES, names, split, self.kind)
 
@@ -217,18 +198,15 @@ class MoleculeTask(InnerLoop, Task):
 
     def _load(self) -> TrainingData:
         """`training_data`, read again if the files have changed."""
-        source, folder = self.source(), data_folder()
         try:
-            data = molecule_data(source, folder, file_state(source, folder))
+            data = data_of(self.source())
         except MissingColumnError as error:
             raise ValueError(f"{error}{self._column_advice(error.column)}") from error
-        loaded = self._loaded.setdefault(folder, [])
+        loaded = self._loaded.setdefault(data_folder(), [])
         if not loaded or loaded[-1].data is not data:
             capacity = (self.atom_capacity, self.bond_capacity)
-            measure = usual_measure(self.dataset)
-            loaded.append(
-                TrainingData(data, self.train_limit, self.batch_size, capacity, self.seed, measure)
-            )
+            found = (data, self.train_limit, self.batch_size, capacity, self.seed)
+            loaded.append(TrainingData(*found, usual_measure(self.dataset)))
         return loaded[-1]
 
     def _column_advice(self, column: str) -> str:
@@ -267,23 +245,19 @@ class MoleculeTask(InnerLoop, Task):
 
     def make_network(self, num_labels: int, units: nn.Module | None) -> MoleculeNetwork:
         """An untrained network for this number of labels. Does not read the data."""
-        convolution = CONVOLUTIONS[self.convolution]
-        virtual_node = None
+        virtual_node, convolution = None, CONVOLUTIONS[self.convolution]
         if self.virtual_node:
             virtual_node = VirtualNode(self.width, self.depth - 1, self.dropout)
         return MoleculeNetwork(
             self.width,
             num_labels,
             [convolution(self.width, self._message_aggregation()) for _ in range(self.depth)],
-            make_readout(self._atom_aggregation()),
-            units=units,
-            virtual_node=virtual_node,
-            dropout=self.dropout,
-            readout_dropout=self.readout_dropout,
-            atom_dropout=self.atom_dropout,
-        )
+            Readout(self._atom_aggregation()),
+            units=units, virtual_node=virtual_node, dropout=self.dropout,
+            readout_dropout=self.readout_dropout, atom_dropout=self.atom_dropout,
+        )  # fmt: skip
 
-    def _message_aggregation(self) -> MessageAggregation:
+    def _message_aggregation(self) -> nn.Module:
         if self.local_aggregation == "sum":
             return SumOfMessages()
         potential = self.potential if self.local_potential is None else self.local_potential
@@ -293,9 +267,8 @@ class MoleculeTask(InnerLoop, Task):
     def _atom_aggregation(self) -> nn.Module:
         if self.aggregation == "equilibrium":
             return self.equilibrium_layer(self.width, self.width, self.potential, self.inner_steps)
-        return aggregation_from_name(
-            self.aggregation, self.width, self.width, set_size=self.usual_atoms
-        )
+        sizes = (self.width, self.width)
+        return aggregation_from_name(self.aggregation, *sizes, set_size=self.usual_atoms)
 
     def batches(self, first_step: int, num_steps: int, device: torch.device, shard: Shard) -> Batch:
         """What the storage sends for the steps, and `present [num_steps]`: the number of labels in
@@ -320,11 +293,8 @@ class MoleculeTask(InnerLoop, Task):
         labels = training.labels(device)
         prediction = network(found.molecules)
         label_loss = labels.losses(prediction.labels, found.labels).sum() / batch["present"]
-        total = (
-            label_loss
-            + self.readout_aux_weight * prediction.readout_aux_loss
-            + self.local_aux_weight * prediction.local_aux_loss
-        )
+        total = label_loss + self.readout_aux_weight * prediction.readout_aux_loss
+        total = total + self.local_aux_weight * prediction.local_aux_loss
         metrics = {"label_loss": label_loss}
         if self.aggregation == "equilibrium":
             metrics["readout_aux_loss"] = prediction.readout_aux_loss

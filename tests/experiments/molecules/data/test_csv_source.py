@@ -87,13 +87,6 @@ def test_all_other_columns_are_labels(tmp_path):
     assert molecules.labels.tolist() == [[1.0, 0.5]]
 
 
-def test_spaces_around_smiles_do_not_matter(tmp_path):
-    path = write_csv(tmp_path / "mine.csv", ["smiles", "A"], [[" CC ", 0], ["\tCO", 1], [" ", 1]])
-    source = CsvSource(path, split=RandomSplit())
-    assert load_molecules(source).num_atoms.tolist() == [2, 2]
-    assert [problem.reason for problem in load_problems(source)] == ["empty"]
-
-
 @pytest.mark.parametrize(
     ("labels", "kind", "expected"),
     [
@@ -139,11 +132,7 @@ def test_many_rows_stay_in_order(tmp_path):
         ("smiles,A\n", {}, "has no data rows"),
         ("SMILES,A\nCC,0\n", {}, "no column 'smiles': its columns are 'SMILES', 'A'"),
         ("C;1\nCC;0\n", {}, "'C;1'; columns must be separated by commas"),
-        (
-            "smiles,A\nCC,0\n",
-            {"labels": ("B",)},
-            "no column 'B': its columns are 'smiles'",
-        ),
+        ("smiles,A\nCC,0\n", {"labels": ("B",)}, "no column 'B': its columns are 'smiles'"),
         ("smiles,A\nCC,0\n", {"split": ColumnSplit("C")}, "no column 'C'"),
         ("smiles,A,A\nCC,0,0\n", {}, "2 columns named 'A': rename them"),
         ("smiles,smiles,A\nCC,CC,0\n", {}, "2 columns named 'smiles'"),
@@ -155,11 +144,7 @@ def test_many_rows_stay_in_order(tmp_path):
         ("smiles,A\nCC,high\n", {}, "Every other column was read as a label; .* --labels"),
         ("smiles,A\nCC,inf\n", {}, r"row 0 \(line 2\): column 'A': expected a finite"),
         ("smiles,A\nCC,1e39\n", {}, "expected a finite float32 number, found '1e39'"),
-        (
-            "smiles,A\nCC,\nCC,-1\n",
-            {"kind": "classification"},
-            r"row 1 \(line 3\): column 'A': expected 0 or 1, found '-1'",
-        ),
+        ("smiles,A\nCC,\nCC,-1\n", {"kind": "classification"}, "A': expected 0 or 1, found '-1'"),
         ("smiles,A,s\nCC,1,\n", {"split": ColumnSplit("s")}, r"row 0 \(line 2\): split column 's'"),
         ('smiles,A\n\n"C\nC",0\n\nCO,x\n', {}, r"row 1 \(line 6\): column 'A'"),
         ("smiles,A\nCC,0\nC\0C,x\n", {}, r"row 1|after line"),
@@ -205,10 +190,11 @@ def test_files_that_are_no_text(tmp_path, content, message):
     assert "line 0" not in str(raised.value)
 
 
-@pytest.mark.parametrize("name", ["mine.csv", "mine.csv.gz", "MINE.CSV.GZ"])
+@pytest.mark.parametrize("name", ["mine.csv", "MINE.CSV.GZ"])
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
-def test_the_name_does_not_say_whether_a_file_is_packed(tmp_path, name, pack):
-    (tmp_path / name).write_bytes(pack(b"smiles,A\nCC,0\nCO,1\n"))
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_gzip_is_known_by_content_and_a_byte_order_mark_is_ignored(tmp_path, name, pack, mark):
+    (tmp_path / name).write_bytes(pack(f"{mark}smiles,A\n CC ,0\n\tCO,1\n".encode()))
     molecules = load_molecules(CsvSource(tmp_path / name, split=RandomSplit()))
     assert molecules.labels.tolist() == [[0], [1]]
 
@@ -219,10 +205,6 @@ def test_columns_that_nobody_asks_for_may_have_one_name(tmp_path):
     path.write_text(",smiles,A,note,note,,\n0,CC,0,x,y,,\n1,CO,1,x,y,,\n")
     molecules = load_molecules(CsvSource(path, labels=("A",), split=RandomSplit()))
     assert molecules.labels.tolist() == [[0], [1]]
-
-
-def test_columns_without_a_name_are_no_labels(tmp_path):
-    path = tmp_path / "mine.csv"
     path.write_text(",smiles,A,,\n0,CC,0,,\n5,CO,1,,\n")
     molecules = load_molecules(CsvSource(path, split=RandomSplit()))
     assert (molecules.label_names, molecules.kind) == (("A",), "classification")
@@ -231,14 +213,10 @@ def test_columns_without_a_name_are_no_labels(tmp_path):
 @pytest.mark.parametrize(
     ("labels", "kind", "said"),
     [
-        (
-            [0, 1, 10],
-            None,
-            "regression (column 'B' has '10' in row 2 (line 4)), 2 labels: 'A', 'B'",
-        ),
-        ([0, 1, ""], None, "classification (all labels are 0, 1 or missing), 2 labels: 'A', 'B'"),
-        ([0, 1, 10], "regression", "regression, 2 labels: 'A', 'B'"),
-        ([0, 1, 1], "classification", "classification, 2 labels: 'A', 'B'"),
+        ([0, 1, 10], None, "regression (column 'B' has '10' in row 2 (line 4)), 2 labels"),
+        ([0, 1, ""], None, "classification (all labels are 0, 1 or missing), 2 labels"),
+        ([0, 1, 10], "regression", "regression, 2 labels"),
+        ([0, 1, 1], "classification", "classification, 2 labels"),
     ],
 )
 def test_what_a_table_is_taken_for_is_said(tmp_path, capsys, labels, kind, said):
@@ -247,7 +225,7 @@ def test_what_a_table_is_taken_for_is_said(tmp_path, capsys, labels, kind, said)
     path = write_csv(tmp_path / "mine.csv", ["smiles", "A", "B", "s"], rows)
     source = CsvSource(path, kind=kind, split=ColumnSplit("s"))
     load_molecules(source)
-    assert f": {said}; 3 train, 0 valid, 1 test\n" in capsys.readouterr().err
+    assert f": {said}: 'A', 'B'; 3 train, 0 valid, 1 test\n" in capsys.readouterr().err
     load_molecules(source)
     assert capsys.readouterr().err == "", "it is printed when it is prepared"
 
@@ -264,13 +242,6 @@ def test_a_table_that_is_not_there(tmp_path, monkeypatch):
         with pytest.raises(MissingDataError) as raised:
             load_molecules(CsvSource(path))
         assert str(raised.value) == message
-
-
-@pytest.mark.parametrize(("name", "pack"), [("mine.csv", bytes), ("mine.csv.gz", gzip.compress)])
-def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path, name, pack):
-    (tmp_path / name).write_bytes(pack("\ufeffsmiles,A\nCC,0\n".encode()))
-    source = CsvSource(tmp_path / name, split=RandomSplit())
-    assert load_molecules(source).label_names == ("A",)
 
 
 def test_no_molecule_that_can_be_read(tmp_path):
@@ -302,28 +273,10 @@ def test_sources_that_make_no_sense(arguments, message):
         CsvSource("mine.csv", **arguments)
 
 
-def test_a_list_of_labels_will_do():
-    assert CsvSource("mine.csv", labels=["A", "B"]).labels == ("A", "B")
-
-
 def test_spaces_around_labels_do_not_matter():
-    assert CsvSource("mine.csv", labels=("A", " B")).labels == ("A", "B")
+    assert CsvSource("mine.csv", labels=["A", " B"]).labels == ("A", "B")
     with pytest.raises(ValueError, match="labels: expected each column once"):
         CsvSource("mine.csv", labels=("A", "A "))
-
-
-def test_what_decides_on_the_result_is_in_the_recipe():
-    base = CsvSource("mine.csv")
-    others = [
-        CsvSource("mine.csv", smiles="SMILES"),
-        CsvSource("mine.csv", labels=("A",)),
-        CsvSource("mine.csv", split=RandomSplit()),
-        CsvSource("mine.csv", split=ScaffoldSplit(train=0.7)),
-        CsvSource("mine.csv", kind="regression"),
-        CsvSource("mine.csv", unparsable=KeepUnsanitised()),
-    ]
-    recipes = [str(source.recipe()) for source in [base, *others]]
-    assert len(set(recipes)) == len(recipes)
 
 
 def test_recipes_are_those_of_earlier_runs():

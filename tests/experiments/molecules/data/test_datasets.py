@@ -128,14 +128,15 @@ def test_the_real_labels_of_toxcast():
 
 
 @needs_shared_data
-def test_the_real_tox21():
-    """Whole: features, problems, labels and split."""
-    molecules, problems = load_molecules("tox21", SHARED), load_problems("tox21", SHARED)
-    refused = [problem.row for problem in problems]
-    assert refused == [1322, 2290, 2297, 3558, 4565, 4649, 5538, 6723]
+def test_the_real_tox21(folder):
+    """The first 2,400 rows."""
     with gzip.open(SHARED / "tox21.csv.gz", "rt") as file:
-        table = list(csv.reader(file))[1:]
+        header, *table = list(csv.reader(file))[:2401]
+    write_csv(folder / "tox21.csv.gz", header, table)
+    molecules = load_molecules("tox21")
+    refused = [problem.row for problem in load_problems("tox21")]
+    assert refused == [1322, 2290, 2297]
     kept = [row[1:] for at, row in enumerate(table) if at not in refused]
     expected = np.array([[float(cell) if cell else np.nan for cell in row] for row in kept])
     np.testing.assert_array_equal(molecules.labels.numpy(), expected.astype(np.float32))
-    assert [len(found) for found in molecules.split.values()] == [6_258, 782, 783]
+    assert sum(len(found) for found in molecules.split.values()) == len(kept)

@@ -24,9 +24,12 @@ def check_against_ogb(molecules, smiles):
 
 
 def test_odd_molecules_are_as_ogb_has_them():
-    molecules, problems = molecules_from_smiles(ODD)
+    molecules, problems = molecules_from_smiles([f" {smiles}\t" for smiles in ODD])
     assert problems == ()
     check_against_ogb(molecules, ODD)
+    assert molecules.labels.shape == (len(ODD), 0)
+    assert all(positions.numel() == 0 for positions in molecules.split.values())
+    assert molecules.atoms.dtype == torch.uint8
 
 
 @needs_shared_data
@@ -37,7 +40,7 @@ def test_odd_molecules_are_as_ogb_has_them():
 def test_real_molecules_are_as_ogb_has_them(file, column):
     with gzip.open(SHARED / f"{file}.csv.gz", "rt") as opened:
         rows = [row[column] for row in csv.DictReader(opened)]
-    sample = [rows[at] for at in np.random.default_rng(0).integers(0, len(rows), 150)]
+    sample = [rows[at] for at in np.random.default_rng(0).integers(0, len(rows), 60)]
     molecules, problems = molecules_from_smiles(sample)
     refused = {problem.row for problem in problems}
     assert len(refused) < 3
@@ -125,10 +128,6 @@ def test_a_rescued_molecule_has_rings_aromatics_and_hydrogens():
     assert molecules.bonds[:, 0].tolist().count(1) == 2  # B=N
 
 
-def test_leaving_out_rescues_nothing():
-    assert LeaveOut().rescue("CC") is None
-
-
 def test_a_molecule_that_is_too_large_is_listed(monkeypatch):
     monkeypatch.setattr("equipool.experiments.molecules.data.featurize.MAX_ATOMS", 3)
     molecules, (problem,) = molecules_from_smiles(["CCC", "CCCC"])
@@ -149,12 +148,6 @@ def test_a_bond_that_ogb_has_no_category_for_is_listed(monkeypatch):
     assert "DOUBLE" in problem.reason
 
 
-def test_spaces_around_smiles_do_not_matter():
-    molecules, problems = molecules_from_smiles([" CCO\t"])
-    assert problems == ()
-    check_against_ogb(molecules, ["CCO"])
-
-
 @pytest.mark.parametrize("unparsable", [LeaveOut(), KeepUnsanitised()])
 @pytest.mark.parametrize("smiles", ["CC O", "CC\tethane", "C\nC", "CC\u00a0O"])
 def test_several_words_are_no_molecule(smiles, unparsable):
@@ -163,13 +156,6 @@ def test_several_words_are_no_molecule(smiles, unparsable):
     assert molecules.source_rows.tolist() == [0]
     assert (problem.row, problem.smiles, problem.kept) == (1, smiles, False)
     assert "white space" in problem.reason
-
-
-def test_there_are_no_labels_and_no_parts():
-    molecules, _ = molecules_from_smiles(["C", "CC"])
-    assert molecules.labels.shape == (2, 0)
-    assert all(positions.numel() == 0 for positions in molecules.split.values())
-    assert molecules.atoms.dtype == torch.uint8
 
 
 @pytest.mark.processes

@@ -2,8 +2,6 @@
 
 import errno
 import shutil
-import subprocess
-import sys
 import threading
 from dataclasses import replace
 
@@ -15,9 +13,9 @@ from equipool.experiments.molecules import MoleculeTask
 from equipool.experiments.molecules.data import (
     CsvSource,
     RandomSplit,
+    featurize,
     load,
     load_molecules,
-    workers,
 )
 
 
@@ -31,16 +29,16 @@ class TestInterruption:
     @pytest.fixture
     def interrupt(self, monkeypatch):
         """Preparing is interrupted in the second chunk."""
-        original, calls = workers.featurize, []
+        original, calls = featurize.featurize, []
 
-        def featurize(*arguments):
+        def failing(*arguments):
             calls.append(None)
             if len(calls) > 1:
                 raise Interrupted
             return original(*arguments)
 
         with monkeypatch.context() as patch:
-            patch.setattr(workers, "featurize", featurize)
+            patch.setattr(featurize, "featurize", failing)
             yield patch
 
     def test_an_interruption_leaves_no_files(self, folder, interrupt):
@@ -125,22 +123,9 @@ class TestInterruption:
         assert entered.is_set()
         assert files_in(tmp_path) == []
 
-    @pytest.mark.processes
-    def test_two_processes_at_once(self, folder):
-        code = """
-from equipool.experiments.molecules.data import load_molecules
-print(len(load_molecules("tox21")))
-"""
-        command = [sys.executable, "-c", code]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        started = [subprocess.Popen(command, **pipes) for _ in range(2)]
-        outputs = [process.communicate(timeout=300) for process in started]
-        assert [out.strip() for out, _ in outputs] == [str(len(SMILES))] * 2, outputs
-        assert files_in(folder / "molecules") == ["tox21.safetensors"]
-
 
 class TestFolders:
-    """Where caches go: copies of private tables never go to the shared folder."""
+    """Where caches go: copies of private tables go to a shared folder only if it is chosen."""
 
     @pytest.fixture
     def mine(self, tmp_path):
@@ -172,15 +157,23 @@ class TestFolders:
         assert files_in(folder) == before
         assert len(list(cache.glob("mine-*.safetensors"))) == 1
 
-    def test_a_folder_of_one_s_choice_takes_private_tables(self, folder, cache, mine, tmp_path):
-        for choose in ("argument", "command"):
-            chosen = tmp_path / choose
-            if choose == "argument":
-                load_molecules(mine, chosen)
-            else:
-                with using_data_folder(chosen):
-                    load_molecules(mine)
-            assert len(list((chosen / "molecules").glob("mine-*.safetensors"))) == 1
+    @pytest.mark.parametrize("how", ["argument", "command", "task"])
+    @pytest.mark.parametrize("shared", [False, True])
+    def test_a_chosen_folder_takes_private_tables(
+        self, folder, cache, mine, tmp_path, monkeypatch, how, shared
+    ):
+        """Also if EQUIPOOL_DATA names the same folder."""
+        chosen = tmp_path / "chosen"
+        if shared:
+            monkeypatch.setenv("EQUIPOOL_DATA", str(chosen))
+        if how == "argument":
+            load_molecules(mine, chosen)
+        with using_data_folder(chosen if how != "argument" else None):
+            if how == "command":
+                load_molecules(mine)
+            if how == "task":
+                MoleculeTask(csv=str(mine.path), split="random").facts()
+        assert len(list((chosen / "molecules").glob("mine-*.safetensors"))) == 1
         assert not cache.exists()
 
     def test_a_read_only_choice_falls_back_to_the_user_s_cache(self, folder, cache, mine, tmp_path):

@@ -4,8 +4,8 @@ import pytest
 import torch
 from molecule_files import ogb
 
-from equipool.experiments.molecules.data import ATOM_CATEGORIES, BOND_CATEGORIES, MoleculeSet
-from equipool.experiments.molecules.data.molecule_set import ranges
+from equipool.experiments.molecules.data import MoleculeSet
+from equipool.experiments.molecules.data.molecule_set import ATOM_CATEGORIES, BOND_CATEGORIES
 
 
 def make_set():
@@ -26,14 +26,6 @@ def make_set():
         },
         source_rows=torch.tensor([0, 1, 4, 5]),
     )
-
-
-def test_sizes():
-    molecules = make_set()
-    assert len(molecules) == 4
-    assert molecules.num_labels == 2
-    assert molecules.num_atoms.tolist() == [3, 1, 0, 2]
-    assert molecules.num_bonds.tolist() == [4, 0, 0, 2]
 
 
 @pytest.mark.parametrize("positions", [[3, 0], [2], [], [1, 1, 0], [0, 1, 2, 3]])
@@ -59,6 +51,8 @@ def test_a_selection_has_the_molecules_asked_for(positions):
 
 def test_one_molecule_and_one_part():
     molecules = make_set()
+    assert molecules.num_atoms.tolist() == [3, 1, 0, 2]
+    assert molecules.num_bonds.tolist() == [4, 0, 0, 2]
     assert molecules.one(3).ends.tolist() == [[0, 1], [1, 0]]
     assert molecules.part("train").source_rows.tolist() == [0, 5]
     assert len(molecules.part("train").split["train"]) == 2
@@ -115,12 +109,6 @@ def test_bonds_are_checked_in_every_block(monkeypatch):
     wrong[0, 5] = 2
     with pytest.raises(ValueError, match="ends"):
         replace(molecules, ends=wrong)
-
-
-def test_ranges_of_nothing():
-    rows, offsets = ranges(torch.tensor([0, 2]), torch.tensor([], dtype=torch.int64))
-    assert rows.tolist() == []
-    assert offsets.tolist() == [0]
 
 
 def test_the_categories_are_those_of_ogb():

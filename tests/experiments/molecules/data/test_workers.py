@@ -1,3 +1,4 @@
+import multiprocessing
 import signal
 import subprocess
 import sys
@@ -7,7 +8,7 @@ import pytest
 from molecule_files import BROKEN, ODD, write_csv
 from odd_splits import Ending, Failing, Printing
 
-from equipool.experiments.molecules.data import LeaveOut, ScaffoldSplit, workers
+from equipool.experiments.molecules.data import LeaveOut, ScaffoldSplit, featurize
 from equipool.experiments.molecules.data.csv_source import CsvSource
 from equipool.experiments.molecules.data.featurize import SmilesRows
 
@@ -27,22 +28,30 @@ def batches(number):
 
 @pytest.fixture
 def two_workers(monkeypatch):
-    monkeypatch.setattr(workers, "MIN_ROWS", 0)
-    monkeypatch.setattr(workers, "num_cores", lambda: 2)
+    monkeypatch.setattr(featurize, "MIN_ROWS", 0)
+    monkeypatch.setattr(featurize, "num_cores", lambda: 2)
 
 
 def run(found, split=None):
-    return workers.featurize_all(found, 100, split or ScaffoldSplit(), LeaveOut())
+    return featurize.featurize_all(found, 100, split or ScaffoldSplit(), LeaveOut())
 
 
-def test_several_processes_give_what_one_gives(two_workers, tmp_path, monkeypatch):
-    """Also in a folder whose files have the names of modules."""
+def test_several_processes_give_what_one_gives(two_workers, tmp_path, monkeypatch, capfd):
+    """Also in a folder whose files have the names of modules. What workers print goes to standard
+    error. Two workers have four batches read ahead."""
     for name in ("queue", "pickle", "json", "multiprocessing"):
         (tmp_path / f"{name}.py").write_text("import os; os._exit(7)")
     monkeypatch.chdir(tmp_path)
-    chunks = list(run(batches(9)))
-    monkeypatch.setattr(workers, "MIN_ROWS", 100)
-    expected = list(run(batches(9)))
+    read, chunks = [], []
+    for chunk in run((read.append(batch) or batch for batch in batches(9)), Printing()):
+        chunks.append(chunk)
+        assert len(read) == min(len(chunks) + 3, 9)
+    captured = capfd.readouterr()
+    assert captured.out == ""
+    number = sum(len(chunk.groups) for chunk in chunks)
+    assert captured.err.count("printed") == captured.err.count("written") == number
+    monkeypatch.setattr(featurize, "MIN_ROWS", 100)
+    expected = list(run(batches(9), Printing()))
     assert len(chunks) == len(expected) == 9
     for chunk, same in zip(chunks, expected, strict=True):
         for name in ("num_atoms", "num_bonds", "atoms", "bonds", "ends", "labels", "source_rows"):
@@ -53,20 +62,10 @@ def test_several_processes_give_what_one_gives(two_workers, tmp_path, monkeypatc
         assert chunk.num_rows == same.num_rows
 
 
-def test_batches_are_read_as_they_are_needed(two_workers):
-    """Two workers have four batches read ahead, and end when the iterator is closed."""
-    read = []
-    chunks = run(read.append(batch) or batch for batch in batches(50))
-    for number in range(4, 7):
-        next(chunks)
-        assert len(read) == number
-    chunks.close()
-    assert len(read) == 6
-
-
 def test_an_error_in_a_worker_is_raised(two_workers):
     with pytest.raises(LookupError, match="no group for C") as raised:
-        list(run(batches(3), Failing()))
+        list(run(batches(50), Failing()))
+    assert not multiprocessing.active_children()
     assert "odd_splits.py" in str(raised.value.__cause__), "the traceback of the worker"
 
 
@@ -75,22 +74,14 @@ def test_a_worker_that_dies_is_reported(two_workers):
         list(run(batches(3), Ending()))
 
 
-def test_what_workers_print_goes_to_standard_error(two_workers, capfd):
-    chunks = list(run(batches(2), Printing()))
-    assert [chunk.groups for chunk in chunks] == [ODD, ODD[1:]]
-    captured = capfd.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("printed") == captured.err.count("written") == 2 * len(ODD) - 1
-
-
 def script(tmp_path, last):
     """A script without a guard, which featurizes a table in two processes."""
     table = write_csv(tmp_path / "table.csv", ["smiles", "A"], [["CC", 0]] * 2000)
     path = tmp_path / "script.py"
     path.write_text(f"""
 import os, signal
-from equipool.experiments.molecules.data import CsvSource, workers
-workers.MIN_ROWS, workers.num_cores = 0, lambda: 2
+from equipool.experiments.molecules.data import CsvSource, featurize
+featurize.MIN_ROWS, featurize.num_cores = 0, lambda: 2
 source = CsvSource({str(table)!r})
 chunks = source.chunks(source.examine())
 {last}

@@ -2,7 +2,7 @@
 
 import torch
 
-from equipool.experiments.molecules.network import MaskedBatchNorm
+from equipool.experiments.molecules.network.norm import MaskedBatchNorm
 
 
 def random_norm(channels):

@@ -7,7 +7,7 @@ import torch
 from random_norm import random_norm
 from torch import nn
 
-from equipool.experiments.molecules.network import RealRows
+from equipool.experiments.molecules.network.norm import RealRows
 from equipool.training.optimizer import running_statistics
 
 MASK = torch.tensor([True, True, False, True, False, True])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from equipool.experiments.molecules.network import CategoryEncoder, MultiHot
+from equipool.experiments.molecules.network.layers import CategoryEncoder, MultiHot
 
 
 def test_it_is_the_sum_of_embeddings():
@@ -27,7 +27,7 @@ def test_it_starts_as_ogb_does():
 
 def test_it_has_the_parameters_of_ogbs_own():
     encoders = pytest.importorskip("ogb.graphproppred.mol_encoder")
-    from equipool.experiments.molecules.data import ATOM_CATEGORIES, BOND_CATEGORIES
+    from equipool.experiments.molecules.data.molecule_set import ATOM_CATEGORIES, BOND_CATEGORIES
 
     for theirs, sizes, name in (
         (encoders.AtomEncoder(7), ATOM_CATEGORIES, "atom_embedding_list"),

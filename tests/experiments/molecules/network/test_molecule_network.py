@@ -10,15 +10,14 @@ import torch
 from equipool.baselines import aggregation_from_name
 from equipool.experiments.inner_loop import InnerLoop
 from equipool.experiments.molecules.batching import Capacity
-from equipool.experiments.molecules.network import (
+from equipool.experiments.molecules.network.layers import (
     CONVOLUTIONS,
     EquilibriumOfMessages,
     GINConvolution,
-    MoleculeNetwork,
     SumOfMessages,
     VirtualNode,
-    make_readout,
 )
+from equipool.experiments.molecules.network.network import MoleculeNetwork, Readout
 from equipool.experiments.molecules.storage import MoleculeArrays, assemble
 from generated_molecules import generated, permuted
 
@@ -46,7 +45,7 @@ def make_network(
         WIDTH,
         labels,
         layers,
-        make_readout(aggregation),
+        Readout(aggregation),
         virtual_node=VirtualNode(WIDTH, DEPTH - 1, dropout) if virtual_node else None,
         dropout=dropout,
     ).double()
@@ -109,7 +108,7 @@ def test_the_convolution_of_gin_is_that_of_pytorch_geometric():
     theirs = nn.GINEConv(Behind(), eps=float(convolution.epsilon.detach()))
     x = torch.randn(len(molecules.atoms), WIDTH, dtype=torch.float64)
     ends = torch.stack([batch.source, batch.target])
-    from equipool.experiments.molecules.network import RealRows
+    from equipool.experiments.molecules.network.norm import RealRows
 
     rows = RealRows.of(batch.atom_mask)
     found = convolution(x, batch, features, rows)
@@ -262,16 +261,11 @@ def test_sets_padded_beforehand_give_the_same(readout, monkeypatch):
         torch.testing.assert_close(mine, its, rtol=1e-6, atol=1e-9)
 
 
-def test_a_local_layer_keeps_the_size_of_atoms():
-    with pytest.raises(ValueError, match="out_channels is 5, expected 4"):
-        EquilibriumOfMessages(InnerLoop().equilibrium_layer(4, 5, (6, 3), 1))
-
-
 def test_sizes_are_those_of_the_reference():
     """OGB's GIN of five layers and width 300 has so many parameters, its embeddings included."""
     network = MoleculeNetwork(
         300, 1, [GINConvolution(300, SumOfMessages()) for _ in range(5)],
-        make_readout(aggregation_from_name("sum", 300, 300)),
+        Readout(aggregation_from_name("sum", 300, 300)),
     )  # fmt: skip
     gin = 5 * (13 * 300 + 1 + 300 * 600 + 600 + 2 * 600 + 600 * 300 + 300 + 2 * 300)
     assert sum(p.numel() for p in network.parameters()) == gin + 174 * 300 + 301

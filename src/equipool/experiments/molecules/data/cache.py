@@ -17,18 +17,13 @@ import torch
 from torch import Tensor
 
 from equipool.experiments.molecules.data import featurize
-from equipool.experiments.molecules.data.featurize import (
-    Array,
-    Chunk,
-    Problem,
-    installed_versions,
-)
+from equipool.experiments.molecules.data.featurize import Array, Chunk, Problem, installed_versions
 from equipool.experiments.molecules.data.molecule_set import (
     ATOM_CATEGORIES,
     BOND_CATEGORIES,
     PARTS,
     MoleculeSet,
-    offsets_of,
+    molecule_set,
 )
 from equipool.experiments.molecules.data.sources import Contents, MoleculeSource
 from equipool.experiments.molecules.data.splits import GroupIndex
@@ -59,10 +54,9 @@ class MoleculeCache:
             raise UnusableFileError(f"{self.path} was made from another source or recipe")
         found = self.about.get("format"), self.about.get("features")
         if found != (FORMAT, featurize.FEATURES_VERSION):
-            raise UnusableFileError(
-                f"{self.path} has another version: expected format {FORMAT} and features "
-                f"{featurize.FEATURES_VERSION}, found {found[0]} and {found[1]}"
-            )
+            expected = f"expected format {FORMAT} and features {featurize.FEATURES_VERSION}"
+            wrong = f"{expected}, found {found[0]} and {found[1]}"
+            raise UnusableFileError(f"{self.path} has another version: {wrong}")
         tensors = self._tensors()
         digests = {
             name: hashlib.sha256(tensor.numpy().reshape(-1).data).hexdigest()
@@ -74,19 +68,9 @@ class MoleculeCache:
     def molecules(self) -> MoleculeSet:
         """The molecules. The tensors of atoms and bonds are memory-mapped."""
         tensors = self._tensors()
-        parts = tensors["parts"]
-        return MoleculeSet(
-            atoms=tensors["atoms"],
-            bonds=tensors["bonds"],
-            ends=tensors["ends"].T,
-            atom_start=offsets_of(tensors["num_atoms"]),
-            bond_start=offsets_of(tensors["num_bonds"]),
-            labels=_decode_labels(tensors["labels"]),
-            label_names=tuple(self.about["label_names"]),
-            kind=self.about["kind"],
-            split={name: (parts == at).nonzero().squeeze(1) for at, name in enumerate(PARTS)},
-            source_rows=tensors["source_rows"],
-        )
+        arrays = tensors | {"ends": tensors["ends"].T, "labels": _decode_labels(tensors["labels"])}
+        names = tuple(self.about["label_names"])
+        return molecule_set(arrays, tensors["parts"], names, self.about["kind"])
 
     def part_sizes(self) -> dict[str, int]:
         """The number of molecules in each split part."""
@@ -103,13 +87,10 @@ class MoleculeCache:
 
         They are no reason to make it again: what is read of a molecule seldom changes.
         """
-        now = installed_versions()
-        then = self.about.get("made_with", now)
-        return ", ".join(
-            f"{package} {then[package]} (now {now[package]})"
-            for package in then
-            if package in now and then[package] != now[package]
-        )
+        then = self.about.get("made_with", {})
+        now = installed_versions().items()
+        changed = [(name, version) for name, version in now if then.get(name, version) != version]
+        return ", ".join(f"{name} {then[name]} (now {version})" for name, version in changed)
 
     @cached_property
     def _metadata(self) -> tuple[dict[str, Any], str]:
@@ -137,20 +118,13 @@ class MoleculeCache:
 
 
 def write_cache(
-    path: Path,
-    scratch: Path,
-    source: MoleculeSource,
-    contents: Contents,
-    chunks: Iterable[Chunk],
+    path: Path, scratch: Path, source: MoleculeSource, contents: Contents, chunks: Iterable[Chunk]
 ) -> tuple[Problem, ...]:
-    """Write chunks as they arrive, and return the problems with them.
+    """Write chunks as they arrive to `path`, and return the problems with them.
 
-    Arrays grow in files of their own, which are then mapped into memory and handed to safetensors:
-    memory does not grow with the number of atoms and bonds.
-
-    Args:
-        path: the file to write.
-        scratch: a folder for the growing arrays.
+    Arrays grow in files of their own in the folder `scratch`, which are then mapped into memory and
+    handed to safetensors. Only the groups of the split stay in memory: 1.6 million molecules, a
+    file of 1 GiB, took 70 MiB, beside mapped pages that the system can drop.
     """
     from safetensors.torch import save_file
 
@@ -167,8 +141,10 @@ def write_cache(
     with ExitStack() as stack:
         arrays = _make_arrays(scratch, contents, stack)
         for chunk in chunks:
-            for name, rows in _rows_of(chunk, contents.kind).items():
-                arrays[name].append(rows)
+            for name in ("source_rows", "num_atoms", "num_bonds", "atoms", "bonds"):
+                arrays[name].append(getattr(chunk, name))
+            arrays["ends"].append(chunk.ends.T)
+            arrays["labels"].append(_encode_labels(chunk.labels, contents.kind))
             groups.extend(chunk.groups)
             problems += chunk.problems
         arrays["parts"].append(_assign_parts(source, groups, problems))
@@ -229,24 +205,9 @@ def _make_arrays(scratch: Path, contents: Contents, stack: ExitStack) -> dict[st
     }
 
 
-def _rows_of(chunk: Chunk, kind: str) -> dict[str, Array]:
-    return {
-        "source_rows": chunk.source_rows,
-        "num_atoms": chunk.num_atoms,
-        "num_bonds": chunk.num_bonds,
-        "ends": chunk.ends.T,
-        "atoms": chunk.atoms,
-        "bonds": chunk.bonds,
-        "labels": _encode_labels(chunk.labels, kind),
-    }
-
-
 def _checksum(about: dict[str, Any], tensors: dict[str, Tensor], digests: dict[str, str]) -> str:
     """SHA-256 of everything in the file."""
-    forms = {
-        name: [str(tensor.dtype), list(tensor.shape), digests[name]]
-        for name, tensor in tensors.items()
-    }
+    forms = {key: [str(t.dtype), list(t.shape), digests[key]] for key, t in tensors.items()}
     return hashlib.sha256(json.dumps([about, forms], sort_keys=True).encode()).hexdigest()
 
 
@@ -256,10 +217,8 @@ def _assign_parts(source: MoleculeSource, groups: GroupIndex, problems: list[Pro
         raise ValueError(f"{source.location}: no molecule could be read{reason}")
     parts = source.assign(groups)
     if not (parts == PARTS.index("train")).any():
-        raise ValueError(
-            f"{source.location}: the split left no training molecules; try --split random or add "
-            "rows"
-        )
+        advice = "try --split random or add rows"
+        raise ValueError(f"{source.location}: the split left no training molecules; {advice}")
     return parts
 
 

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from equipool.experiments.molecules.data.featurize import (
-    Chunk,
-    LeaveOut,
-    SmilesRows,
-    Unparsable,
-    check_extras,
-)
+from equipool.experiments.molecules.data import featurize
+from equipool.experiments.molecules.data.featurize import Chunk, LeaveOut, SmilesRows, Unparsable
 from equipool.experiments.molecules.data.molecule_set import KINDS
 from equipool.experiments.molecules.data.sources import Contents, MoleculeSource
 from equipool.experiments.molecules.data.splits import GroupIndex, Parts, ScaffoldSplit, Split
@@ -28,7 +23,6 @@ from equipool.experiments.molecules.data.table import (
     TableError,
     parse_number,
 )
-from equipool.experiments.molecules.data.workers import featurize_all
 
 ROWS_PER_BATCH = 512
 ALL_COLUMNS = "  Every other column was read as a label; choose the label columns with --labels"
@@ -50,7 +44,6 @@ class CsvSource(MoleculeSource):
         unparsable: what to do with molecules that RDKit rejects.
     """
 
-    path: str | Path
     smiles: str = "smiles"
     labels: tuple[str, ...] | None = None
     split: Split = ScaffoldSplit()  # noqa: RUF009 - frozen
@@ -63,14 +56,11 @@ class CsvSource(MoleculeSource):
         if self.labels is not None:
             names = tuple(name.strip() for name in self.labels)  # as column names are
             object.__setattr__(self, "labels", names)
-            self._check_labels(names)
-
-    def inside(self, folder: Path) -> CsvSource:
-        return replace(self, path=folder / self.path)
-
-    @property
-    def location(self) -> Path:
-        return Path(self.path).expanduser()
+            for use, column in (("SMILES", self.smiles), ("split", self.split.column)):
+                if column in names:
+                    raise ValueError(f"labels: {column!r} is the {use} column")
+            if len(set(names)) != len(names):
+                raise ValueError(f"labels: expected each column once, found {names}")
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -94,23 +84,23 @@ class CsvSource(MoleculeSource):
         for row in table.rows():
             num_rows += 1
             try:
-                labels = columns.check(row)
+                found = columns.check(row)
+                not_binary = not_binary or found
             except ValueError as error:
                 complaints.add(row, str(error))
-            else:
-                not_binary = not_binary or columns.describe_not_binary(row, labels)
         complaints.raise_any("" if self.labels is not None else ALL_COLUMNS)
         if not num_rows:
             raise TableError(f"{table.path} has no data rows below the column names")
         if self.kind is not None:
-            return Contents(num_rows, columns.label_names, self.kind)
+            return Contents(num_rows, columns.names, self.kind)
         kind = "regression" if not_binary else "classification"
         reason = not_binary or "all labels are 0, 1 or missing"
-        return Contents(num_rows, columns.label_names, kind, reason)
+        return Contents(num_rows, columns.names, kind, reason)
 
     def chunks(self, contents: Contents) -> Iterator[Chunk]:
-        check_extras()
-        return featurize_all(self.batches(), contents.num_rows, self.split, self.unparsable)
+        featurize.check_extras()
+        batches, num_rows = self.batches(), contents.num_rows
+        return featurize.featurize_all(batches, num_rows, self.split, self.unparsable)
 
     def assign(self, groups: GroupIndex) -> Parts:
         return self.split.assign(groups)
@@ -126,15 +116,8 @@ class CsvSource(MoleculeSource):
                 rows=[row.number for row in some],
                 smiles=[columns.smiles(row) for row in some],
                 split_cells=[columns.split_cell(row) for row in some],
-                labels=labels.reshape(len(some), len(columns.label_names)),
+                labels=labels.reshape(len(some), len(columns.names)),
             )
-
-    def _check_labels(self, labels: tuple[str, ...]) -> None:
-        for use, column in {"SMILES": self.smiles, "split": self.split.column}.items():
-            if column in labels:
-                raise ValueError(f"labels: {column!r} is the {use} column")
-        if len(set(labels)) != len(labels):
-            raise ValueError(f"labels: expected each column once, found {labels}")
 
 
 class _Columns:
@@ -147,13 +130,11 @@ class _Columns:
         column = source.split.column
         self._split = None if column is None else table.position(column)
         taken = ("", source.smiles, column)  # spreadsheets add columns without a name
-        names = source.labels
-        if names is None:
-            names = tuple(name for name in table.columns if name not in taken)
-            if not names:
-                raise TableError(f"{table.path} has no label columns")
-        self.label_names = names
-        self._labels = [table.position(name) for name in names]
+        named = tuple(name for name in table.columns if name not in taken)
+        self.names = named if source.labels is None else source.labels
+        if not self.names:
+            raise TableError(f"{table.path} has no label columns")
+        self._labels = [table.position(name) for name in self.names]
 
     def smiles(self, row: Row) -> str:
         return row.cells[self._smiles].strip()
@@ -164,29 +145,22 @@ class _Columns:
     def labels(self, row: Row) -> list[float]:
         return [parse_number(row.cells[at]) for at in self._labels]
 
-    def describe_not_binary(self, row: Row, labels: list[float]) -> str:
-        """Names the first label of the row that is not 0, 1 or missing; "" if there is none."""
-        for name, at, label in zip(self.label_names, self._labels, labels, strict=True):
-            if not _is_binary(label):
-                return f"column {name!r} has {row.cells[at]!r} in {row}"
-        return ""
-
-    def check(self, row: Row) -> list[float]:
-        """The row's labels. Raises `ValueError` if the row is broken."""
+    def check(self, row: Row) -> str:
+        """Names the first label of the row that is not 0, 1 or missing; "" if there is none. Raises
+        `ValueError` if the row is broken."""
         if len(row.cells) != self._width:
             raise ValueError(f"expected {self._width} cells, found {len(row.cells)}")
         if self._split is not None:
             self._source.split.check_cell(row.cells[self._split])
-        numbers = []
-        for name, at in zip(self.label_names, self._labels, strict=True):
+        not_binary = ""
+        for name, at in zip(self.names, self._labels, strict=True):
+            cell = row.cells[at]
             try:
-                numbers.append(parse_number(row.cells[at]))
+                number = parse_number(cell)
             except ValueError as error:
                 raise ValueError(f"column {name!r}: {error}") from None
-            if self._source.kind == "classification" and not _is_binary(numbers[-1]):
-                raise ValueError(f"column {name!r}: expected 0 or 1, found {row.cells[at]!r}")
-        return numbers
-
-
-def _is_binary(number: float) -> bool:
-    return number in (0.0, 1.0) or math.isnan(number)
+            if number not in (0.0, 1.0) and not math.isnan(number):
+                if self._source.kind == "classification":
+                    raise ValueError(f"column {name!r}: expected 0 or 1, found {cell!r}")
+                not_binary = not_binary or f"column {name!r} has {cell!r} in {row}"
+        return not_binary

@@ -53,89 +53,56 @@ class Dataset:
             for form in here
             if form.location.exists()
         ]
-        return " ".join(
-            [
-                f"{self.about}: not found in {folder} (looked for {looked}).",
-                *incomplete,
-                self.advice.format(folder=folder),
-                "Or set the data folder with --data-dir or EQUIPOOL_DATA.",
-            ]
-        )
+        missing = f"{self.about}: not found in {folder} (looked for {looked})."
+        otherwise = "Or set the data folder with --data-dir or EQUIPOOL_DATA."
+        return " ".join([missing, *incomplete, self.advice.format(folder=folder), otherwise])
 
 
-def _ogb_folders(name: str, packed: str) -> tuple[OgbFolder, ...]:
-    """The folder names that `ogb` has used over time, its archive's, and our own."""
-    return tuple(OgbFolder(path) for path in (f"ogbg_{name}", f"ogbg_{name}_pyg", packed, name))
-
-
-def _ogb_advice(name: str, packed: str) -> str:
-    return (
+def _from_ogb(name: str, packed: str, about: str, *other_forms: MoleculeSource) -> Dataset:
+    """A data set of OGB, with the folder names that `ogb` has used over time, its archive's, and
+    our own."""
+    paths = (f"ogbg_{name}", f"ogbg_{name}_pyg", packed, name)
+    advice = (
         f'Get it with ogb: python -c "from ogb.graphproppred import GraphPropPredDataset as D; '
         f"D('ogbg-{name}', root='{{folder}}')\"; or unpack {OGB}/{packed}.zip there."
     )
+    return Dataset(name, about, (*map(OgbFolder, paths), *other_forms), advice)
 
 
-def _moleculenet_advice(file: str) -> str:
-    return f"Put MoleculeNet's {MOLECULENET}/{file} there."
+def _from_moleculenet(file: str, name: str, about: str, *forms: MoleculeSource) -> Dataset:
+    return Dataset(name, about, forms, f"Put MoleculeNet's {MOLECULENET}/{file} there.")
 
 
 # Newer RDKit versions reject some hypervalent metals. They are kept, to preserve OGB's order and
 # split.
 _HIV = CsvSource(
-    "molhiv.csv.gz",
-    labels=("HIV_active",),
-    split=ColumnSplit("split"),
-    kind="classification",
-    unparsable=KeepUnsanitised(),
-)
+    "molhiv.csv.gz", "smiles", ("HIV_active",), ColumnSplit("split"), "classification",
+    KeepUnsanitised(),
+)  # fmt: skip
 _TOXCAST = CsvSource("toxcast.csv.gz", kind="classification")
 _TOX21 = CsvSource("tox21.csv.gz", labels=TOX21_LABELS, kind="classification")
 _QM9 = CsvSource("qm9.csv.gz", "SMILES", QM9_LABELS, RandomSplit(), "regression")
-
-DATASETS = {
-    dataset.name: dataset
-    for dataset in (
-        Dataset(
-            "molhiv",
-            "ogbg-molhiv, 41,127 molecules and whether they inhibit HIV",
-            (
-                *_ogb_folders("molhiv", "hiv"),
-                _HIV,
-                replace(_HIV, path="molhiv.csv"),
-                replace(_HIV, path="HIV.csv", split=ScaffoldSplit()),
-            ),
-            _ogb_advice("molhiv", "hiv"),
-        ),
-        Dataset(
-            "molpcba",
-            "ogbg-molpcba, 437,929 molecules in 128 assays",
-            _ogb_folders("molpcba", "pcba"),
-            _ogb_advice("molpcba", "pcba"),
-        ),
-        Dataset(
-            "toxcast",
-            "ToxCast, 8,576 molecules in 617 assays",
-            (
-                _TOXCAST,
-                replace(_TOXCAST, path="toxcast.csv"),
-                replace(_TOXCAST, path="toxcast_data.csv.gz"),
-            ),
-            _moleculenet_advice("toxcast_data.csv.gz"),
-        ),
-        Dataset(
-            "tox21",
-            "Tox21, 7,831 molecules in 12 assays",
-            (_TOX21, replace(_TOX21, path="tox21.csv")),
-            _moleculenet_advice("tox21.csv.gz"),
-        ),
-        Dataset(
-            "qm9",
-            "QM9, 130,831 molecules and 12 of their properties",
-            (_QM9, replace(_QM9, path="qm9.csv", smiles="smiles", labels=QM9_MOLECULENET_LABELS)),
-            _moleculenet_advice("qm9.csv"),
-        ),
-    )
-}
+_ALL = (
+    _from_ogb(
+        "molhiv", "hiv", "ogbg-molhiv, 41,127 molecules and whether they inhibit HIV",
+        _HIV, replace(_HIV, path="molhiv.csv"),
+        replace(_HIV, path="HIV.csv", split=ScaffoldSplit()),
+    ),
+    _from_ogb("molpcba", "pcba", "ogbg-molpcba, 437,929 molecules in 128 assays"),
+    _from_moleculenet(
+        "toxcast_data.csv.gz", "toxcast", "ToxCast, 8,576 molecules in 617 assays",
+        *(replace(_TOXCAST, path=f"toxcast{end}") for end in (".csv.gz", ".csv", "_data.csv.gz")),
+    ),
+    _from_moleculenet(
+        "tox21.csv.gz", "tox21", "Tox21, 7,831 molecules in 12 assays",
+        _TOX21, replace(_TOX21, path="tox21.csv"),
+    ),
+    _from_moleculenet(
+        "qm9.csv", "qm9", "QM9, 130,831 molecules and 12 of their properties",
+        _QM9, replace(_QM9, path="qm9.csv", smiles="smiles", labels=QM9_MOLECULENET_LABELS),
+    ),
+)  # fmt: skip
+DATASETS = {dataset.name: dataset for dataset in _ALL}
 
 
 def dataset_named(name: str) -> Dataset:

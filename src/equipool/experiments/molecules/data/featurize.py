@@ -1,14 +1,23 @@
-"""From SMILES to OGB's features of atoms and bonds."""
+"""From SMILES to OGB's features of atoms and bonds, in several processes."""
 
 from __future__ import annotations
 
 import importlib.util
+import multiprocessing
+import os
+import signal
+import sys
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from contextlib import suppress
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,12 +32,13 @@ from equipool.experiments.molecules.data.molecule_set import (
     BOND_CATEGORIES,
     PARTS,
     MoleculeSet,
-    offsets_of,
+    molecule_set,
 )
 from equipool.experiments.molecules.data.splits import RandomSplit, Split
 
 FEATURES_VERSION = 1  # increase when features change: caches of another version are rebuilt
 MAX_ATOMS = 2**15 - 1  # atom indices are int16
+MIN_ROWS = 10_000  # fewer are done before further processes have started
 REQUIRED = ("ogb", "rdkit")
 UNREADABLE = "RDKit cannot parse it as SMILES"
 CONTAINS_SPACE = "contains white space; RDKit would ignore what follows it"
@@ -106,12 +116,6 @@ class Chunk:
     problems: tuple[Problem, ...]
     num_rows: int  # rows read, including molecules left out
 
-    def __post_init__(self) -> None:
-        sizes = {len(self.num_atoms), len(self.num_bonds), len(self.labels), len(self.groups)}
-        assert sizes == {len(self.source_rows)}
-        assert self.num_atoms.sum(dtype=np.int64) == len(self.atoms)
-        assert self.num_bonds.sum(dtype=np.int64) == len(self.bonds) == self.ends.shape[1]
-
 
 def featurize(batch: SmilesRows, split: Split, unparsable: Unparsable) -> Chunk:
     """The molecules of some rows, and the problems with them."""
@@ -132,49 +136,71 @@ def featurize(batch: SmilesRows, split: Split, unparsable: Unparsable) -> Chunk:
                 graphs.append(graph)
                 groups.append(split.group(molecule, smiles, batch.split_cells[at]))
     atoms, bonds, ends = _concatenate(graphs)
-    return Chunk(
-        num_atoms=np.array([len(graph[0]) for graph in graphs], np.int32),
-        num_bonds=np.array([len(graph[1]) for graph in graphs], np.int32),
-        atoms=atoms,
-        bonds=bonds,
-        ends=ends,
-        labels=batch.labels[kept],
-        source_rows=np.array(batch.rows, np.int64)[kept],
-        groups=tuple(groups),
-        problems=tuple(problems),
-        num_rows=len(batch.rows),
+    num_atoms, num_bonds = (
+        np.array([len(graph[at]) for graph in graphs], np.int32) for at in range(2)
     )
+    rows = np.array(batch.rows, np.int64)[kept]
+    return Chunk(
+        num_atoms, num_bonds, atoms, bonds, ends, batch.labels[kept], rows,
+        tuple(groups), tuple(problems), len(batch.rows),
+    )  # fmt: skip
+
+
+def featurize_all(
+    batches: Iterable[SmilesRows], num_rows: int, split: Split, unparsable: Unparsable
+) -> Iterator[Chunk]:
+    """`featurize` the batches, in order, on all cores. Only a few batches are read ahead."""
+    if num_rows <= MIN_ROWS:
+        for batch in batches:
+            yield featurize(batch, split, unparsable)
+        return
+    workers = num_cores()
+    pending: deque[Future[Chunk]] = deque()
+    try:
+        with _isolated():  # it starts a process, too
+            pool = ProcessPoolExecutor(workers, _Context(), _set_up_worker)
+        with pool:
+            try:
+                for batch in batches:
+                    pending.append(pool.submit(featurize, batch, split, unparsable))
+                    if len(pending) == 2 * workers:
+                        yield pending.popleft().result()
+                while pending:
+                    yield pending.popleft().result()
+            finally:
+                pool.shutdown(cancel_futures=True)
+    except BrokenProcessPool as error:
+        raise ChildProcessError(
+            "a featurizing process ended unexpectedly; the machine may be out of memory"
+        ) from error
+
+
+def num_cores() -> int:
+    """The number of cores that this process may use."""
+    limited = hasattr(os, "sched_getaffinity")
+    return len(os.sched_getaffinity(0)) if limited else os.cpu_count() or 1
 
 
 def molecules_from_smiles(
     smiles: Sequence[str], unparsable: Unparsable | None = None
 ) -> tuple[MoleculeSet, tuple[Problem, ...]]:
-    """Unlabelled molecules for prediction, and those that RDKit rejects.
+    """Unlabelled molecules for prediction, and those that RDKit rejects, which are left out if
+    `unparsable` does not rescue them.
 
     `source_rows` gives the position of each molecule in `smiles`. All split parts are empty.
-
-    Args:
-        smiles: one string per molecule.
-        unparsable: what to do with molecules that RDKit rejects (default: leave them out).
     """
     check_extras()
     stripped = [text.strip() for text in smiles]
     no_labels = np.empty((len(stripped), 0), np.float32)
     batch = SmilesRows(list(range(len(stripped))), stripped, [""] * len(stripped), no_labels)
     chunk = featurize(batch, RandomSplit(), unparsable or LeaveOut())
-    molecules = MoleculeSet(
-        atoms=torch.from_numpy(chunk.atoms),
-        bonds=torch.from_numpy(chunk.bonds),
-        ends=torch.from_numpy(chunk.ends),
-        atom_start=offsets_of(torch.from_numpy(chunk.num_atoms)),
-        bond_start=offsets_of(torch.from_numpy(chunk.num_bonds)),
-        labels=torch.from_numpy(chunk.labels),
-        label_names=(),
-        kind="classification",
-        split={part: torch.empty(0, dtype=torch.int64) for part in PARTS},
-        source_rows=torch.from_numpy(chunk.source_rows),
-    )
-    return molecules, chunk.problems
+    arrays = {
+        name: torch.from_numpy(value)
+        for name, value in vars(chunk).items()
+        if isinstance(value, np.ndarray)
+    }
+    nowhere = torch.full((len(chunk.groups),), len(PARTS))
+    return molecule_set(arrays, nowhere, (), "classification"), chunk.problems
 
 
 def parse_smiles(smiles: str) -> tuple[Any | None, str]:
@@ -240,27 +266,19 @@ def installed_versions() -> dict[str, str]:
 
 
 def _rejection_reason(smiles: str) -> str:
-    from rdkit import Chem
-
-    raw: Any = Chem.MolFromSmiles(smiles, sanitize=False)
-    if raw is None:
-        return _syntax_error(smiles)
-    problems = [problem.Message() for problem in Chem.DetectChemistryProblems(raw)]
-    return "; ".join(problems) or UNREADABLE
-
-
-def _syntax_error(smiles: str) -> str:
-    """The first line of RDKit's error message."""
     from rdkit import Chem, rdBase
 
+    raw: Any = Chem.MolFromSmiles(smiles, sanitize=False)
+    if raw is not None:
+        problems = [problem.Message() for problem in Chem.DetectChemistryProblems(raw)]
+        return "; ".join(problems) or UNREADABLE
     capture = getattr(rdBase, "CaptureErrorLog", None)  # since 2026.3
     if capture is None:
         return UNREADABLE
     with capture() as log:
         Chem.MolFromSmiles(smiles)
     first = str(log.messages).split("\n", 1)[0]
-    _, _, message = first.partition("SMILES Parse Error: ")
-    return message or UNREADABLE
+    return first.partition("SMILES Parse Error: ")[2] or UNREADABLE
 
 
 def _supported_graph(molecule: Any | None) -> tuple[Graph | None, str]:
@@ -283,3 +301,50 @@ def _concatenate(graphs: Sequence[Graph]) -> Graph:
     )
     atoms, bonds, ends = zip(empty, *graphs, strict=True)
     return np.concatenate(atoms), np.concatenate(bonds), np.concatenate(ends, axis=1)
+
+
+class _Worker(SpawnProcess):
+    """A spawned process that does not import the script that started it, so that scripts need no
+    `if __name__ == "__main__"` guard."""
+
+    def start(self) -> None:
+        with _isolated():
+            super().start()
+
+
+class _Context(SpawnContext):
+    Process = _Worker
+
+
+@contextmanager
+def _isolated() -> Iterator[None]:
+    """Processes started in the block use one thread, and import neither the main script nor
+    anything from the working directory."""
+    main = sys.modules["__main__"]
+    before = {name: os.environ.get(name) for name in ("PYTHONSAFEPATH", "OMP_NUM_THREADS")}
+    sys.modules["__main__"] = ModuleType("__main__")
+    os.environ.update(PYTHONSAFEPATH="1", OMP_NUM_THREADS="1")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
+
+
+def _set_up_worker() -> None:
+    """Runs first in every worker, which ignores Ctrl-C but ends with its parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(os, "setsid"):
+        os.setsid()  # so that Linux gives every worker its own share of a busy machine
+    os.dup2(2, 1)  # standard output may be a table
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+
+
+def _exit_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)

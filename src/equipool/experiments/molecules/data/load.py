@@ -11,19 +11,15 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import Context
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from equipool.bars import columns
-from equipool.experiments.data_folder import cache_folder, data_folder
+from equipool.experiments.data_folder import cache_folder, data_folder, is_chosen
 from equipool.experiments.download import MissingDataError
-from equipool.experiments.molecules.data.cache import (
-    MoleculeCache,
-    UnusableFileError,
-    write_cache,
-)
+from equipool.experiments.molecules.data.cache import MoleculeCache, UnusableFileError, write_cache
 from equipool.experiments.molecules.data.datasets import dataset_named
 from equipool.experiments.molecules.data.featurize import Chunk, Problem
 from equipool.experiments.molecules.data.molecule_set import MoleculeSet
@@ -42,11 +38,11 @@ def load_molecules(which: str | MoleculeSource, data_dir: str | Path | None = No
     damaged.
 
     The cache of a public data set is written to `molecules` in the data folder. The cache of a
-    table of your own holds a copy of its content, so it is never written to the shared data folder
-    of `EQUIPOOL_DATA`: it goes to `molecules` in the folder you pass as `data_dir` (`--data-dir`),
-    or else in your own cache folder (`~/.cache/equipool`), with the permissions of the table. A
-    folder that cannot be written is skipped in favour of your own cache folder. The path is printed
-    when the file is written.
+    table of your own holds a copy of its content, so it is not written to the folder that
+    `EQUIPOOL_DATA` names: it goes to `molecules` in the folder you pass as `data_dir`
+    (`--data-dir`), or else in your own cache folder (`~/.cache/equipool`), with the permissions of
+    the table. A folder that cannot be written is skipped in favour of your own cache folder. The
+    path is printed when the file is written.
 
     Args:
         which: `"molhiv"`, `"molpcba"`, `"toxcast"`, `"tox21"`, `"qm9"`, or a source such as
@@ -74,41 +70,37 @@ def molecule_cache(
     which: str | MoleculeSource, data_dir: str | Path | None = None
 ) -> MoleculeCache:
     """The cache of a data set, prepared if necessary."""
-    request = _Request(which, data_folder(data_dir))
-    found = request.find_cache()
+    request = _locate(which, data_dir)
+    found, rejected = request.find_cache()
     if found is not None:
         return found
-    source = request.source()
+    source = request.source
+    if source is None:
+        raise MissingDataError(" ".join([*(f"{reason}." for reason in rejected), request.advice]))
     contents = source.examine()  # a broken source leaves no files behind
-    path = request.writable_folder() / f"{request.name}.safetensors"
+    path = request.writable_path()
     with _locked(path.with_suffix(".lock")):
-        found = request.find_cache()  # another process may have prepared it meanwhile
+        found, rejected = request.find_cache()  # another process may have prepared it meanwhile
         if found is not None:
             return found
-        for reason in request.rejected:
+        for reason in rejected:
             print_status(f"{reason}: preparing it again")
-        prepare(source, contents, path, private=request.private)
-        return MoleculeCache(path)
+        prepare(source, contents, path, private=not isinstance(which, str))
+    return MoleculeCache(path)
 
 
 def prepare(
     source: MoleculeSource, contents: Contents, path: Path, *, private: bool = False
 ) -> None:
-    """Read the source's molecules and write them to `path`.
-
-    The file appears, or is replaced, only when it is complete.
-
-    Args:
-        source: where the molecules come from.
-        contents: what `source.examine()` found.
-        path: the file to write.
-        private: whether the source is a user's own; the file then gets its permissions.
-    """
+    """Read the source's molecules and write them to `path`, which appears, or is replaced, only
+    when it is complete. The file of a private source gets the source's permissions."""
     name = source.location.name if private else path.stem
-    with _scratch_folder(path) as scratch:
+    table = path.with_suffix(".problems.csv")
+    scratch = path.with_name(f".{path.stem}.partial")  # a killed process may have left one
+    scratch.mkdir(mode=0o700, exist_ok=True)  # the table may be private
+    try:
         chunks = with_progress(source.chunks(contents), name, contents.num_rows)
         problems = write_cache(scratch / path.name, scratch, source, contents, chunks)
-        table = path.with_suffix(".problems.csv")
         _write_problems(scratch / table.name, problems)
         for target in (table, path):
             if private:
@@ -116,6 +108,8 @@ def prepare(
             os.replace(scratch / target.name, target)
         if not problems:
             table.unlink()
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
     print_status(describe(name, contents, MoleculeCache(path).part_sizes()))
     if problems:
         print_status(describe_problems(name, problems, table))
@@ -123,13 +117,7 @@ def prepare(
 
 
 def describe(name: str, contents: Contents, sizes: dict[str, int]) -> str:
-    """A summary of what was read.
-
-    Example:
-        >>> contents = Contents(10, ("A", "B"), "regression", "column 'A' has '2'")
-        >>> print(describe("mine.csv", contents, {"train": 8, "valid": 1, "test": 1}))
-        mine.csv: regression (column 'A' has '2'), 2 labels: 'A', 'B'; 8 train, 1 valid, 1 test
-    """
+    """A summary of what was read: the kind of labels and why, their names, and the part sizes."""
     reason = f" ({contents.reason})" if contents.reason else ""
     number = len(contents.label_names)
     labels = "1 label" if number == 1 else f"{number:,} labels"
@@ -139,13 +127,7 @@ def describe(name: str, contents: Contents, sizes: dict[str, int]) -> str:
 
 
 def describe_problems(name: str, problems: tuple[Problem, ...], table: Path) -> str:
-    """How many molecules RDKit rejected, what became of them, and where they are listed.
-
-    Example:
-        >>> problems = (Problem(7, "C1CC", "unclosed ring", False),)
-        >>> print(describe_problems("mine", problems, Path("mine.csv")))
-        mine: RDKit rejects 1 molecule: 1 left out (row 7). Rows, SMILES and reasons: mine.csv
-    """
+    """How many molecules RDKit rejected, what became of them, and where they are listed."""
     counts = []
     for kept, outcome in ((True, "kept as written"), (False, "left out")):
         rows = [problem.row for problem in problems if problem.kept == kept]
@@ -154,9 +136,8 @@ def describe_problems(name: str, problems: tuple[Problem, ...], table: Path) -> 
             shown = ", ".join(map(str, rows[:MAX_SHOWN])) + ", ..." * (len(rows) > MAX_SHOWN)
             counts.append(f"{len(rows):,} {outcome} ({word} {shown})")
     molecules = "1 molecule" if len(problems) == 1 else f"{len(problems):,} molecules"
-    return (
-        f"{name}: RDKit rejects {molecules}: {'; '.join(counts)}. Rows, SMILES and reasons: {table}"
-    )
+    rejected = f"{name}: RDKit rejects {molecules}: {'; '.join(counts)}"
+    return f"{rejected}. Rows, SMILES and reasons: {table}"
 
 
 def print_status(text: str) -> None:
@@ -187,82 +168,58 @@ def _write_problems(path: Path, problems: tuple[Problem, ...]) -> None:
         writer.writerows(asdict(problem) for problem in problems)
 
 
-@contextmanager
-def _scratch_folder(path: Path) -> Iterator[Path]:
-    """A folder beside the file for unfinished files, removed at the end.
-
-    One left by a killed process is used again. Only the user can read it: the table may be private.
-    """
-    scratch = path.with_name(f".{path.stem}.partial")
-    scratch.mkdir(mode=0o700, exist_ok=True)
-    try:
-        yield scratch
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-
-
+@dataclass(frozen=True)
 class _Request:
-    """A data set to load: its name, its source if available, and the folders of its cache."""
+    """A data set to load: its source, or else how to get it, and where its cache may be."""
 
-    def __init__(self, which: str | MoleculeSource, folder: Path) -> None:
-        self._source: MoleculeSource | None
-        self.private = not isinstance(which, str)
-        if isinstance(which, str):
-            dataset = dataset_named(which)
-            self.name = dataset.name
-            self._source = dataset.find(folder)
-            self._advice = dataset.describe_missing(folder)
-        else:
-            self.name = _cache_name(which)
-            missing = which.missing()
-            self._source = None if missing else which
-            self._advice = _describe_missing(missing) if missing else ""
-        self._folders = _cache_folders(folder, self.private)
-        self._fingerprint: dict[str, Any] | None = None
-        if self._source is not None:
-            self._fingerprint = self._source.fingerprint()
-        self.rejected: list[str] = []  # why the caches found by the last search cannot be used
+    source: MoleculeSource | None
+    fingerprint: dict[str, Any] | None  # of the source
+    advice: str
+    paths: tuple[Path, ...]  # new caches go to the first that is writable
 
-    def find_cache(self) -> MoleculeCache | None:
-        """The first cache that is intact and, if the source is available, up to date."""
-        self.rejected = []
-        for folder in self._folders:
-            cache = MoleculeCache(folder / f"{self.name}.safetensors")
-            if cache.path.is_file():
-                try:
-                    cache.check(self._fingerprint)
-                except UnusableFileError as error:
-                    self.rejected.append(str(error))
-                else:
-                    return cache
-        return None
+    def find_cache(self) -> tuple[MoleculeCache | None, list[str]]:
+        """The first cache that is intact and, if the source is available, up to date; and why those
+        before it cannot be used."""
+        rejected = []
+        for path in filter(Path.is_file, self.paths):
+            cache = MoleculeCache(path)
+            try:
+                cache.check(self.fingerprint)
+            except UnusableFileError as error:
+                rejected.append(str(error))
+            else:
+                return cache, rejected
+        return None, rejected
 
-    def source(self) -> MoleculeSource:
-        """The source. `MissingDataError` explains how to get it."""
-        if self._source is None:
-            raise MissingDataError(" ".join([*(f"{r}." for r in self.rejected), self._advice]))
-        return self._source
-
-    def writable_folder(self) -> Path:
-        """The first folder that can be written to, created if necessary."""
-        for folder in self._folders:
-            if _is_writable(folder):
-                folder.mkdir(parents=True, exist_ok=True)
-                return folder
-        tried = ", ".join(str(folder) for folder in self._folders)
-        raise PermissionError(
-            f"cannot write prepared molecules to any of {tried}: choose a writable folder with "
-            "--data-dir"
-        )
+    def writable_path(self) -> Path:
+        """The first path that can be written to, in a folder created if necessary."""
+        for path in self.paths:
+            if _is_writable(path.parent):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                return path
+        tried = ", ".join(str(path.parent) for path in self.paths)
+        advice = "choose a writable folder with --data-dir"
+        raise PermissionError(f"cannot write prepared molecules to any of {tried}: {advice}")
 
 
-def _cache_folders(folder: Path, private: bool) -> list[Path]:
-    """The folders to search for caches. New ones are written to the first that is writable."""
-    shared = Context().run(data_folder)  # regardless of --data-dir
-    candidates = [folder, shared, cache_folder()]
-    if private:
-        candidates = [cache_folder()] if folder == shared else [folder, cache_folder()]
-    return [candidate / FOLDER for candidate in dict.fromkeys(candidates)]
+def _locate(which: str | MoleculeSource, data_dir: str | Path | None) -> _Request:
+    folder = data_folder(data_dir)
+    source: MoleculeSource | None
+    if isinstance(which, str):
+        dataset = dataset_named(which)
+        name, source = dataset.name, dataset.find(folder)
+        advice = dataset.describe_missing(folder)
+        shared = Context().run(data_folder)  # regardless of --data-dir
+        folders = [folder, shared, cache_folder()]
+    else:
+        missing = which.missing()
+        name, source = _cache_name(which), None if missing else which
+        advice = _describe_missing(missing) if missing else ""
+        # others may read the folder of EQUIPOOL_DATA
+        folders = [folder, cache_folder()] if is_chosen(data_dir) else [cache_folder()]
+    paths = tuple(each / FOLDER / f"{name}.safetensors" for each in dict.fromkeys(folders))
+    fingerprint = None if source is None else source.fingerprint()
+    return _Request(source, fingerprint, advice, paths)
 
 
 def _is_writable(folder: Path) -> bool:

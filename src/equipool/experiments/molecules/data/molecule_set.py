@@ -64,18 +64,15 @@ class MoleculeSet:
             raise IndexError(f"positions: expected 0 to {number - 1}, found {positions.tolist()}")
         atom_rows, atom_start = ranges(self.atom_start, positions)
         bond_rows, bond_start = ranges(self.bond_start, positions)
+        split = {
+            part: torch.isin(positions, those).nonzero().squeeze(1)
+            for part, those in self.split.items()
+        }
         return MoleculeSet(
-            atoms=self.atoms[atom_rows],
-            bonds=self.bonds[bond_rows],
-            ends=self.ends[:, bond_rows],
-            atom_start=atom_start,
-            bond_start=bond_start,
-            labels=self.labels[positions],
-            label_names=self.label_names,
-            kind=self.kind,
-            split={part: self._where(part, positions) for part in self.split},
-            source_rows=self.source_rows[positions],
-        )
+            self.atoms[atom_rows], self.bonds[bond_rows], self.ends[:, bond_rows],
+            atom_start, bond_start, self.labels[positions], self.label_names, self.kind,
+            split, self.source_rows[positions],
+        )  # fmt: skip
 
     def one(self, position: int) -> MoleculeSet:
         """The molecule at `position`."""
@@ -85,22 +82,15 @@ class MoleculeSet:
         """The molecules of one split part."""
         return self.select(self.split[name])
 
-    def _where(self, part: str, positions: Tensor) -> Tensor:
-        """The indices into `positions` of the molecules in a part."""
-        return torch.isin(positions, self.split[part]).nonzero().squeeze(1)
-
     def _check_shapes(self) -> None:
-        num_atoms, num_ends = self.atoms.shape[0], self.bonds.shape[0]
-        rows = self.atom_start.shape[0]
-        if rows < 1:
-            raise ValueError("atom_start: expected [G + 1] offsets, found none")
-        _check("atoms", self.atoms, (num_atoms, len(ATOM_CATEGORIES)), torch.uint8)
+        num_ends, number = self.bonds.shape[0], self.atom_start.shape[0] - 1
+        _check("atoms", self.atoms, (self.atoms.shape[0], len(ATOM_CATEGORIES)), torch.uint8)
         _check("bonds", self.bonds, (num_ends, len(BOND_CATEGORIES)), torch.uint8)
         _check("ends", self.ends, (2, num_ends), torch.int16, torch.int32)
-        _check("atom_start", self.atom_start, (rows,), torch.int64)
-        _check("bond_start", self.bond_start, (rows,), torch.int64)
-        _check("labels", self.labels, (rows - 1, len(self.label_names)), torch.float32)
-        _check("source_rows", self.source_rows, (rows - 1,), torch.int64)
+        _check("atom_start", self.atom_start, (max(number, 0) + 1,), torch.int64)
+        _check("bond_start", self.bond_start, (number + 1,), torch.int64)
+        _check("labels", self.labels, (number, len(self.label_names)), torch.float32)
+        _check("source_rows", self.source_rows, (number,), torch.int64)
         for part, positions in self.split.items():
             _check(f"split[{part!r}]", positions, (positions.numel(),), torch.int64)
         if tuple(self.split) != PARTS:
@@ -114,20 +104,31 @@ class MoleculeSet:
         _check_offsets("atom_start", self.atom_start, self.atoms.shape[0])
         _check_offsets("bond_start", self.bond_start, self.bonds.shape[0])
         for first in range(0, len(self), CHECK_SIZE):
-            self._check_ends(slice(first, first + CHECK_SIZE))
+            some = slice(first, first + CHECK_SIZE)
+            limit = self.num_atoms[some].repeat_interleave(self.num_bonds[some])
+            begin = int(self.bond_start[first])
+            ends = self.ends[:, begin : begin + limit.shape[0]]
+            if bool(((ends < 0) | (ends >= limit)).any()):
+                raise ValueError("ends: a bond refers to an atom that its molecule does not have")
         positions = torch.cat(list(self.split.values()))
         if positions.numel() and (positions.min() < 0 or positions.max() >= len(self)):
             raise ValueError(f"split: a position is outside the {len(self)} molecules")
         if positions.unique().numel() != positions.numel():
             raise ValueError("split: a molecule is in two parts, or twice in one")
 
-    def _check_ends(self, some: slice) -> None:
-        sizes, bonds = self.num_atoms[some], self.num_bonds[some]
-        begin = int(self.bond_start[some.start])
-        limit = sizes.repeat_interleave(bonds)
-        ends = self.ends[:, begin : begin + limit.shape[0]]
-        if bool(((ends < 0) | (ends >= limit)).any()):
-            raise ValueError("ends: a bond refers to an atom that its molecule does not have")
+
+def molecule_set(
+    arrays: dict[str, Tensor], parts: Tensor, label_names: tuple[str, ...], kind: str
+) -> MoleculeSet:
+    """A set of arrays by name, with `num_atoms [G]` and `num_bonds [G]` in place of offsets, and
+    `parts [G]`, an index into `PARTS` or a larger number for a molecule in no part."""
+    return MoleculeSet(
+        arrays["atoms"], arrays["bonds"], arrays["ends"],
+        offsets_of(arrays["num_atoms"]), offsets_of(arrays["num_bonds"]),
+        arrays["labels"], label_names, kind,
+        {name: (parts == at).nonzero().squeeze(1) for at, name in enumerate(PARTS)},
+        arrays["source_rows"],
+    )  # fmt: skip
 
 
 def ranges(start: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -163,13 +164,10 @@ def _check(name: str, found: Tensor, shape: tuple[int, ...], *dtypes: torch.dtyp
 
 
 def _check_categories(name: str, features: Tensor, categories: tuple[int, ...]) -> None:
-    if not features.shape[0]:
-        return
-    for column, (top, number) in enumerate(zip(features.amax(0).tolist(), categories, strict=True)):
+    for column, number in enumerate(categories):
+        top = features[:, column].max() if len(features) else 0
         if top >= number:
-            raise ValueError(
-                f"{name}: column {column} has {number} categories, found category {top}"
-            )
+            raise ValueError(f"{name}: column {column} has {number} categories, found {top}")
 
 
 def _check_offsets(name: str, start: Tensor, rows: int) -> None:

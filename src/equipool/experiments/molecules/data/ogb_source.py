@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
@@ -12,11 +12,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from equipool.experiments.molecules.data.featurize import MAX_ATOMS, Array, Chunk
-from equipool.experiments.molecules.data.molecule_set import (
-    ATOM_CATEGORIES,
-    BOND_CATEGORIES,
-    PARTS,
-)
+from equipool.experiments.molecules.data.molecule_set import ATOM_CATEGORIES, BOND_CATEGORIES, PARTS
 from equipool.experiments.molecules.data.sources import Contents, MoleculeSource
 from equipool.experiments.molecules.data.splits import GroupIndex, Parts
 from equipool.experiments.molecules.data.table import (
@@ -39,20 +35,10 @@ class OgbFolder(MoleculeSource):
     The pickles in `processed/` are not read. The files list each bond once, and `num-edge-list`
     counts it once; it is read in both directions.
 
-    Args:
-        path: the folder.
-        kind: `"classification"` or `"regression"`.
+    `kind` is `"classification"` or `"regression"`.
     """
 
-    path: str | Path
     kind: str = "classification"
-
-    def inside(self, folder: Path) -> OgbFolder:
-        return replace(self, path=folder / self.path)
-
-    @property
-    def location(self) -> Path:
-        return Path(self.path).expanduser()
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -70,19 +56,16 @@ class OgbFolder(MoleculeSource):
         num_atoms, num_bonds = self.counts()
         for name, counts in (("num-node-list", num_atoms), ("num-edge-list", num_bonds)):
             if counts.min(initial=0) < 0:
-                raise TableError(
-                    f"{self._raw(name)}: expected counts of at least 0, found {counts.min()}"
-                )
+                found = counts.min()
+                raise TableError(f"{self._raw(name)}: expected counts of at least 0, found {found}")
         if len(num_atoms) != len(num_bonds):
             raise TableError(
                 f"{self.location / 'raw'}: num-node-list has {len(num_atoms):,} molecules, "
                 f"num-edge-list {len(num_bonds):,}"
             )
-        if num_atoms.max(initial=0) > MAX_ATOMS:
-            raise TableError(
-                f"{self._raw('num-node-list')}: expected at most {MAX_ATOMS:,} atoms, "
-                f"found {num_atoms.max():,}"
-            )
+        if (largest := num_atoms.max(initial=0)) > MAX_ATOMS:
+            where = self._raw("num-node-list")
+            raise TableError(f"{where}: expected at most {MAX_ATOMS:,} atoms, found {largest:,}")
         labels = self._raw("graph-label")
         with table_errors(labels), open_text(labels) as file:
             first = file.readline()
@@ -92,12 +75,9 @@ class OgbFolder(MoleculeSource):
         """The number of atoms and of bonds of each molecule, `[G]` and `[G]`."""
         return self._numbers(self._raw("num-node-list")), self._numbers(self._raw("num-edge-list"))
 
-    def positions(self) -> dict[str, Array]:
-        """The positions of the molecules of each part."""
-        return {part: self._numbers(self._split(part)) for part in PARTS}
-
     def chunks(self, contents: Contents) -> Iterator[Chunk]:
         num_atoms, num_bonds = self.counts()
+        width = len(contents.label_names)
         with ExitStack() as stack:
             readers = {
                 name: _Rows(self._raw(name), stack.enter_context(open_text(self._raw(name))))
@@ -105,52 +85,45 @@ class OgbFolder(MoleculeSource):
             }
             for start in range(0, len(num_atoms), CHUNK_SIZE):
                 some = slice(start, start + CHUNK_SIZE)
-                yield self._chunk(readers, start, num_atoms[some], num_bonds[some], contents)
+                yield self._chunk(readers, start, num_atoms[some], num_bonds[some], width)
             for rows in readers.values():
                 rows.check_end()
 
     def assign(self, groups: GroupIndex) -> Parts:
         parts = np.full(len(groups), UNUSED, np.uint8)
-        for number, (part, positions) in enumerate(self.positions().items()):
+        for number, file in enumerate(map(self._split, PARTS)):
+            positions = self._numbers(file)
             if positions.size and not 0 <= positions.min() <= positions.max() < len(groups):
                 raise TableError(
-                    f"{self._split(part)}: expected positions below {len(groups):,}, "
+                    f"{file}: expected positions below {len(groups):,}, "
                     f"found {positions.min()} to {positions.max()}"
                 )
             if (parts[positions] != UNUSED).any():
-                raise TableError(f"{self._split(part)}: a molecule is also in another part")
+                raise TableError(f"{file}: a molecule is also in another part")
             if np.unique(positions).size != positions.size:
-                raise TableError(f"{self._split(part)}: a molecule is listed twice")
+                raise TableError(f"{file}: a molecule is listed twice")
             parts[positions] = number
         return parts
 
     def _chunk(
-        self,
-        readers: dict[str, _Rows],
-        start: int,
-        num_atoms: Array,
-        num_bonds: Array,
-        contents: Contents,
+        self, readers: dict[str, _Rows], start: int, num_atoms: Array, num_bonds: Array, width: int
     ) -> Chunk:
         atoms, bonds = int(num_atoms.sum()), int(num_bonds.sum())
         once = readers["edge"].integers(bonds, (MAX_ATOMS + 1,) * 2).astype(np.int16)
         both = np.stack([once, once[:, ::-1]], axis=1).reshape(-1, 2)  # both directions
         self._check_ends(once, start, num_atoms, num_bonds)
         features = readers["edge-feat"].integers(bonds, BOND_CATEGORIES)
-        labels = readers["graph-label"].floats(len(num_atoms), len(contents.label_names))
+        labels = readers["graph-label"].floats(len(num_atoms), width)
         self._check_labels(labels, start)
+        number = len(num_atoms)
         return Chunk(
-            num_atoms=num_atoms.astype(np.int32),
-            num_bonds=(2 * num_bonds).astype(np.int32),
-            atoms=readers["node-feat"].integers(atoms, ATOM_CATEGORIES).astype(np.uint8),
-            bonds=features.astype(np.uint8).repeat(2, axis=0),
-            ends=both.T,
-            labels=labels,
-            source_rows=np.arange(start, start + len(num_atoms), dtype=np.int64),
-            groups=("",) * len(num_atoms),
-            problems=(),
-            num_rows=len(num_atoms),
-        )
+            num_atoms.astype(np.int32),
+            (2 * num_bonds).astype(np.int32),
+            readers["node-feat"].integers(atoms, ATOM_CATEGORIES).astype(np.uint8),
+            features.astype(np.uint8).repeat(2, axis=0),
+            both.T, labels, np.arange(start, start + number, dtype=np.int64),
+            groups=("",) * number, problems=(), num_rows=number,
+        )  # fmt: skip
 
     def _check_ends(self, ends: Array, start: int, num_atoms: Array, num_bonds: Array) -> None:
         molecules = np.arange(len(num_atoms)).repeat(num_bonds)
@@ -200,9 +173,7 @@ class _Rows:
     """Reads rows of numbers, some at a time, from a file without a header."""
 
     def __init__(self, path: Path, file: TextIO) -> None:
-        self._path = path
-        self._file = file
-        self._read = 0
+        self._path, self._file, self._read = path, file, 0
 
     def integers(self, number: int, categories: tuple[int, ...]) -> Array:
         """The next rows, `[number, len(categories)]`; each column is below its categories."""
@@ -211,18 +182,15 @@ class _Rows:
         lines = self._lines(number)
         try:
             found = np.loadtxt(lines, np.int64, delimiter=",", ndmin=2, comments=None)
+            if found.shape != (number, len(categories)):
+                raise ValueError(
+                    f"expected rows of {len(categories)} numbers, found {found.shape[1]}"
+                )
+            if found.min() < 0 or (found >= categories).any():
+                values = f"{found.min(0).tolist()} to {found.max(0).tolist()}"
+                raise ValueError(f"expected numbers below {categories}, found {values}")
         except ValueError as error:
             raise TableError(f"{self._path}, after line {self._read:,}: {error}") from error
-        if found.shape != (number, len(categories)):
-            raise TableError(
-                f"{self._path}, after line {self._read:,}: expected rows of {len(categories)} "
-                f"numbers, found {found.shape[1]}"
-            )
-        if found.min() < 0 or (found >= categories).any():
-            raise TableError(
-                f"{self._path}, after line {self._read:,}: expected numbers below {categories}, "
-                f"found {found.min(0).tolist()} to {found.max(0).tolist()}"
-            )
         self._read += number
         return found
 
@@ -232,11 +200,9 @@ class _Rows:
         for line in self._lines(number):
             self._read += 1
             cells = line.strip().split(",")
-            if len(cells) != width:
-                raise TableError(
-                    f"{self._path}, line {self._read:,}: expected {width} cells, found {len(cells)}"
-                )
             try:
+                if len(cells) != width:
+                    raise ValueError(f"expected {width} cells, found {len(cells)}")
                 found.append([parse_number(cell) for cell in cells])
             except ValueError as error:
                 raise TableError(f"{self._path}, line {self._read:,}: {error}") from None
@@ -253,8 +219,6 @@ class _Rows:
         with table_errors(self._path):
             lines = list(islice(self._file, number))
         if len(lines) != number:
-            raise TableError(
-                f"{self._path}: expected at least {self._read + number:,} lines, "
-                f"found {self._read + len(lines):,}"
-            )
+            wanted, found = self._read + number, self._read + len(lines)
+            raise TableError(f"{self._path}: expected at least {wanted:,} lines, found {found:,}")
         return lines

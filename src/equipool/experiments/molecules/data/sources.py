@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from equipool.experiments.molecules.data.featurize import Chunk
 from equipool.experiments.molecules.data.splits import GroupIndex, Parts
@@ -23,17 +23,20 @@ class Contents:
     reason: str = ""  # why it is of this kind, if that was inferred
 
 
+@dataclass(frozen=True)
 class MoleculeSource(ABC):
     """Files of molecules in one format."""
 
-    @abstractmethod
-    def inside(self, folder: Path) -> MoleculeSource:
+    path: str | Path
+
+    def inside(self, folder: Path) -> Self:
         """The same source with its path relative to a folder."""
+        return replace(self, path=folder / self.path)
 
     @property
-    @abstractmethod
     def location(self) -> Path:
         """The file or folder."""
+        return Path(self.path).expanduser()
 
     @property
     @abstractmethod
@@ -65,15 +68,9 @@ class MoleculeSource(ABC):
 
         Runs record its hash and refuse to resume if it has changed, so its form must stay stable.
         """
-        return {
-            "recipe": self.recipe(),
-            "files": [
-                {"name": file.name, "size": file.stat().st_size, "sha256": _sha256(file)}
-                for file in self.files
-            ],
-        }
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
+        files = []
+        for file in self.files:
+            with file.open("rb") as opened:
+                digest = hashlib.file_digest(opened, "sha256").hexdigest()
+            files.append({"name": file.name, "size": file.stat().st_size, "sha256": digest})
+        return {"recipe": self.recipe(), "files": files}

@@ -100,35 +100,23 @@ class ScaffoldSplit(Split):
         return scaffold_of(molecule, smiles)
 
     def assign(self, groups: GroupIndex) -> Parts:
-        ids = groups.ids
-        sizes = np.bincount(ids, minlength=len(groups.names))
-        order = np.lexsort((-np.arange(len(sizes)), -sizes))
-        train_limit = self.train * len(groups)
-        valid_limit = (self.train + self.valid) * len(groups)
-        part_of_group = np.empty(len(sizes), np.uint8)
+        sizes = np.bincount(groups.ids, minlength=len(groups.names))
+        part_of_group = np.full(len(sizes), TEST, np.uint8)
         in_train = in_valid = 0
-        for group in order:
+        for group in np.lexsort((-np.arange(len(sizes)), -sizes)):
             size = int(sizes[group])
-            if in_train + size <= train_limit:
+            if in_train + size <= self.train * len(groups):
                 part_of_group[group] = TRAIN
                 in_train += size
-            elif in_train + in_valid + size <= valid_limit:
+            elif in_train + in_valid + size <= (self.train + self.valid) * len(groups):
                 part_of_group[group] = VALID
                 in_valid += size
-            else:
-                part_of_group[group] = TEST
-        return part_of_group[ids]
+        return part_of_group[groups.ids]
 
 
 @dataclass(frozen=True)
 class RandomSplit(Split):
-    """A random split.
-
-    Args:
-        seed: random seed.
-        train: share of the molecules for training.
-        valid: share for validation. The rest is for testing.
-    """
+    """A random split, with the shares of a `ScaffoldSplit`."""
 
     seed: int = 0
     train: float = 0.8
@@ -141,24 +129,18 @@ class RandomSplit(Split):
         return ""
 
     def assign(self, groups: GroupIndex) -> Parts:
-        number = len(groups)
-        generator = torch.Generator().manual_seed(self.seed)
+        number, generator = len(groups), torch.Generator().manual_seed(self.seed)
         order = torch.randperm(number, generator=generator).numpy()
-        end_train = round(self.train * number)
-        end_valid = round((self.train + self.valid) * number)
         parts = np.full(number, TEST, np.uint8)
-        parts[order[:end_train]] = TRAIN
-        parts[order[end_train:end_valid]] = VALID
+        parts[order[: round((self.train + self.valid) * number)]] = VALID
+        parts[order[: round(self.train * number)]] = TRAIN
         return parts
 
 
 @dataclass(frozen=True)
 class ColumnSplit(Split):
-    """A table column names the part: `train`, `valid` (or `val`, `validation`, `dev`) or `test`.
-
-    Args:
-        name: the column.
-    """
+    """The table column `name` holds the part: `train`, `valid` (or `val`, `validation`, `dev`) or
+    `test`."""
 
     name: str
 
@@ -168,9 +150,8 @@ class ColumnSplit(Split):
 
     def check_cell(self, cell: str) -> None:
         if _normalized(cell) not in PART_NAMES:
-            raise ValueError(
-                f"split column {self.name!r}: expected {', '.join(PARTS)}, found {cell!r}"
-            )
+            known = ", ".join(PARTS)
+            raise ValueError(f"split column {self.name!r}: expected {known}, found {cell!r}")
 
     def group(self, molecule: Any, smiles: str, cell: str) -> str:
         return _normalized(cell)

@@ -66,21 +66,16 @@ class Table:
         """The index of a column. `TableError` if it is missing (lists the columns) or ambiguous."""
         count = self.columns.count(column)
         if not count:
-            raise MissingColumnError(
-                f"{self.path} has no column {column!r}: its columns are "
-                f"{listed(self.columns)}{self._separator_hint()}",
-                column,
-            )
+            one = len(self.columns) == 1 and any(mark in self.columns[0] for mark in ";\t|")
+            hint = "; columns must be separated by commas" if one else ""
+            found = f"its columns are {listed(self.columns)}{hint}"
+            raise MissingColumnError(f"{self.path} has no column {column!r}: {found}", column)
         if count > 1:
             raise TableError(
                 f"{self.path} has {count} columns named {column!r}: rename them in its first line "
                 "or choose other columns"
             )
         return self.columns.index(column)
-
-    def _separator_hint(self) -> str:
-        other = len(self.columns) == 1 and any(mark in self.columns[0] for mark in ";\t|")
-        return "; columns must be separated by commas" if other else ""
 
     def rows(self) -> Iterator[Row]:
         """The data rows, whatever their number of cells."""
@@ -102,9 +97,8 @@ class Table:
                         yield Row(number, reader.line_num, cells)
                         number += 1
         except csv.Error as error:
-            raise TableError(
-                f"{self.path} cannot be read after line {reader.line_num}: {error}"
-            ) from error
+            after = f"after line {reader.line_num}: {error}"
+            raise TableError(f"{self.path} cannot be read {after}") from error
 
 
 class Complaints:
@@ -122,13 +116,12 @@ class Complaints:
 
     def raise_any(self, advice: str = "") -> None:
         """Raise `TableError` if there were any errors, with the advice as its last line."""
-        if not self._count:
-            return
-        more = self._count - len(self._shown)
-        rest = [f"  and {more:,} more"] if more else []
-        count = "1 broken row" if self._count == 1 else f"{self._count:,} broken rows"
-        last = [advice] if advice else []
-        raise TableError("\n".join([f"{self._path} has {count}:", *self._shown, *rest, *last]))
+        if self._count:
+            more = self._count - len(self._shown)
+            rest = f"  and {more:,} more" if more else ""
+            count = "1 broken row" if self._count == 1 else f"{self._count:,} broken rows"
+            lines = [f"{self._path} has {count}:", *self._shown, rest, advice]
+            raise TableError("\n".join(filter(None, lines)))
 
 
 def open_text(path: Path) -> TextIO:

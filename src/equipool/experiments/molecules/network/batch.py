@@ -71,14 +71,11 @@ def segment_sum(values: Tensor, ptr: Tensor) -> Tensor:
 
 
 def spread(rows: Tensor, index: Tensor, ptr: Tensor, order: Tensor | None = None) -> Tensor:
-    """Give every element the row of its segment, `rows[index]`: `[n, C] -> [N, C]`.
+    """Give every element the row of its segment, `rows[index]`: `[n, C] -> [N, C]`. Elements
+    outside all segments may have any index; they pass no gradient.
 
-    Args:
-        rows: one per segment.
-        index: segment of each element, `[N]`. Elements outside all segments may have any index;
-            they pass no gradient.
-        ptr: offsets of the segments' elements, `[n + 1]`.
-        order: the elements sorted by segment, `[N]`, if they are not already.
+    `ptr [n + 1]` are the offsets of the segments' elements, and `order [N]` sorts the elements by
+    segment, if they are not already.
     """
     return _Spread.apply(rows, index, ptr, order)
 

@@ -1,55 +1,42 @@
-"""The network that predicts properties of molecules, with its readouts and virtual node."""
+"""The network that predicts properties of molecules, with its readouts."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from equipool.baselines.base import DenseRival
 from equipool.checks import values_are_at_hand
 from equipool.experiments.molecules.data.molecule_set import ATOM_CATEGORIES, BOND_CATEGORIES
 from equipool.experiments.molecules.network.batch import MoleculeBatch
-from equipool.experiments.molecules.network.convolutions import Convolution
-from equipool.experiments.molecules.network.encoders import CategoryEncoder, MultiHot
+from equipool.experiments.molecules.network.layers import (
+    CategoryEncoder,
+    Convolution,
+    MultiHot,
+    VirtualNode,
+)
 from equipool.experiments.molecules.network.norm import MaskedBatchNorm, RealRows
 from equipool.solution import record
 
 
 class Readout(nn.Module):
-    """Pools the atoms of each molecule with a layer that is called like
+    """Pools the atoms of each molecule with a layer from C channels to K that is called like
     `equipool.EquilibriumAggregation`.
 
-    Args:
-        aggregation: the layer, from C channels to K.
+    Some rivals need sets padded to one size. That is the size of the largest molecule in the batch,
+    or in the data set if reading the batch's sizes would wait for the device.
     """
 
     def __init__(self, aggregation: nn.Module) -> None:
         super().__init__()
         self.aggregation = aggregation
 
-    @abstractmethod
     def forward(self, x: Tensor, mask: Tensor, batch: MoleculeBatch) -> Tensor:
         """Pool the atoms `x [V, C]` selected by `mask [V]`: `[G, K]`."""
-
-
-class FlatReadout(Readout):
-    """For layers that take concatenated sets of different sizes."""
-
-    def forward(self, x: Tensor, mask: Tensor, batch: MoleculeBatch) -> Tensor:
-        return self.aggregation(x, batch.molecule, mask=mask, dim_size=batch.num_molecules)
-
-
-class PaddedReadout(Readout):
-    """For layers that need sets padded to one size: that of the largest molecule in the batch, or
-    in the data set if reading the batch's sizes would wait for the device."""
-
-    def forward(self, x: Tensor, mask: Tensor, batch: MoleculeBatch) -> Tensor:
-        if values_are_at_hand(x):
+        if not isinstance(self.aggregation, DenseRival) or values_are_at_hand(x):
             return self.aggregation(x, batch.molecule, mask=mask, dim_size=batch.num_molecules)
         place = torch.arange(batch.longest, device=x.device)
         first, end = batch.atom_ptr[:-2].unsqueeze(-1), batch.atom_ptr[1:-1].unsqueeze(-1)
@@ -57,60 +44,6 @@ class PaddedReadout(Readout):
         real = (first + place < end) & mask[rows]
         padded = x.index_select(0, rows.flatten()).unflatten(0, rows.shape)
         return self.aggregation(padded, mask=real)
-
-
-def make_readout(aggregation: nn.Module) -> Readout:
-    """The readout that suits this layer."""
-    kind = PaddedReadout if isinstance(aggregation, DenseRival) else FlatReadout
-    return kind(aggregation)
-
-
-class VirtualNode(nn.Module):
-    r"""The virtual node of OGB's reference network: a node $v$ per molecule that starts at a
-    learned vector, initially zero, is added to all atoms before each convolution, and is updated
-    between convolutions by
-
-    $$v' = \mathrm{dropout}(\mathrm{MLP}(v + \sum_i x_i)),$$
-
-    where $x$ is the input of the convolution and the MLP has sizes `2 * channels` and `channels`,
-    each with batch normalisation and relu. $v$ has a row per molecule and one for padding atoms.
-
-    Args:
-        channels: of the atoms.
-        updates: number of updates, one fewer than convolutions.
-        dropout: dropout rate after each update.
-    """
-
-    def __init__(self, channels: int, updates: int, dropout: float) -> None:
-        super().__init__()
-        self.start = nn.Parameter(torch.zeros(1, channels))
-        self.updates = nn.ModuleList(_Update(channels) for _ in range(updates))
-        self.dropout = nn.Dropout(dropout)
-
-    def first(self, batch: MoleculeBatch) -> Tensor:
-        """The initial nodes, `[G + 1, C]`."""
-        return self.start.expand(batch.num_molecules + 1, -1)
-
-    def update(self, layer: int, virtual: Tensor, x: Tensor, batch: MoleculeBatch) -> Tensor:
-        """The nodes after the convolution `layer`, whose input was `x [V, C]`."""
-        mask = functional.pad(batch.molecule_mask, (0, 1))
-        received = virtual + batch.sum_atoms(x).to(x.dtype)
-        return self.dropout(self.updates[layer](received, RealRows.of(mask)))
-
-
-class _Update(nn.Module):
-    """Two layers with batch normalisation and relu, `[G + 1, C] -> [G + 1, C]`."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.first = nn.Linear(channels, 2 * channels)
-        self.first_norm = MaskedBatchNorm(2 * channels)
-        self.second = nn.Linear(2 * channels, channels)
-        self.second_norm = MaskedBatchNorm(channels)
-
-    def forward(self, x: Tensor, rows: RealRows) -> Tensor:
-        x = torch.relu(self.first_norm(self.first(x), rows))
-        return torch.relu(self.second_norm(self.second(x), rows))
 
 
 class Prediction(NamedTuple):
@@ -125,16 +58,9 @@ class MoleculeNetwork(nn.Module):
     """OGB's reference network: atom embeddings; convolutions, each followed by batch normalisation,
     relu (except the last) and dropout; a readout; and a linear layer.
 
-    Args:
-        channels: of the atoms.
-        num_labels: number of outputs per molecule.
-        convolutions: applied in order.
-        readout: from `channels` to `channels`.
-        units: scales the outputs to the labels' units, `[G, L] -> [G, L]`; optional.
-        virtual_node: optional.
-        dropout: dropout rate after each convolution.
-        readout_dropout: dropout rate after the readout.
-        atom_dropout: share of the atoms hidden from the readout in training.
+    `units` scales the outputs to the labels' units. `dropout` is the rate after each convolution,
+    `readout_dropout` the one after the readout, and `atom_dropout` the share of the atoms hidden
+    from the readout in training.
     """
 
     def __init__(
@@ -171,11 +97,8 @@ class MoleculeNetwork(nn.Module):
             pooled = self.readout(atoms, self._visible(batch), batch)
         labels = self.units(self.head(self.readout_dropout(pooled)))
         zero = labels.new_zeros((), dtype=torch.float32)
-        return Prediction(
-            labels,
-            readout.aux_loss if readout else zero,
-            local.aux_loss if local else zero,
-        )
+        aux_losses = [found.aux_loss if found else zero for found in (readout, local)]
+        return Prediction(labels, *aux_losses)
 
     def embed(self, batch: MoleculeBatch) -> Tensor:
         """The atoms after the last convolution, `[V, channels]`."""

@@ -36,8 +36,7 @@ class MaskedBatchNorm(nn.BatchNorm1d):
     computed in float32 or wider. A single real row is normalised to $\beta$; fewer than two real
     rows leave the running statistics unchanged. Torch's own layer raises an error in both cases.
 
-    Shapes:
-        `[N, C] -> [N, C]`; padding rows of the output are not zero.
+    Padding rows of the output are not zero.
 
     Example:
         >>> norm = MaskedBatchNorm(1)
@@ -58,9 +57,8 @@ class MaskedBatchNorm(nn.BatchNorm1d):
         if self.training and kernels_serve(x):
             return _Fused.apply(x, rows.weight, weight, bias, self)
         if self.training:
-            y, mean, variance = _Normalize.apply(
-                x, rows.weight, rows.number, weight, bias, self.eps
-            )
+            constants = (rows.weight, rows.number, weight, bias, self.eps)
+            y, mean, variance = _Normalize.apply(x, *constants)
             self._track(mean, variance, rows)
         else:
             scale = weight * torch.rsqrt(_wide(self.running_var) + self.eps)
