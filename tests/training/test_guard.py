@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from equipool.training import guard as guard_module
-from equipool.training.guard import Guard
+from equipool.training.optimizer import Guard
 from equipool.training.state import History
 
 CPU = torch.device("cpu")

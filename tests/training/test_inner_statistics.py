@@ -7,7 +7,7 @@ from toy import Toy
 
 import equipool
 from equipool import EquilibriumAggregation, HeavyBall, NoRegularizer
-from equipool.training.statistics import equilibrium_layers, inner_statistics
+from equipool.training.state import equilibrium_layers, inner_statistics
 
 
 class Two(nn.Module):

@@ -88,7 +88,7 @@ def test_what_is_in_the_log(tmp_path):
 
 
 def test_without_tensorboard_it_is_said_once(tmp_path, monkeypatch):
-    monkeypatch.setattr("equipool.training.sinks.find_spec", lambda name: None)
+    monkeypatch.setattr("equipool.training.progress.find_spec", lambda name: None)
     heard = Heard()
     folder = run(tmp_path, progress=heard)
     assert sum("TensorBoard is not installed" in text for text in heard.texts) == 1

@@ -18,7 +18,7 @@ from equipool.training import (
     read_record,
 )
 from equipool.training.devices import resolve_device
-from equipool.training.sinks import LogFile
+from equipool.training.progress import LogFile
 
 
 def test_one_process_at_a_time_trains_in_a_directory(tmp_path):

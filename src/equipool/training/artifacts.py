@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from equipool.training.files import naming, to_json, write_atomically
+from equipool.training.checkpoint import naming, to_json, write_atomically
 
 INDEX = "examination.json"
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from equipool.environment import versions
+from equipool.training.checkpoint import json_checksum, naming, to_json, write_atomically
 from equipool.training.config import differences, extended
-from equipool.training.files import json_checksum, naming, to_json, write_atomically
 
 LEFT_BY_RUNS = ("checkpoints", "log.jsonl", "last.json", "best.json", "record.json")
 PARTS = {"task": str, "fields": dict, "training": dict}  # of config.json

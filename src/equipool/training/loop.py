@@ -17,9 +17,16 @@ from torch import Tensor, nn
 from equipool.training.config import TrainingConfig, run_config
 from equipool.training.devices import Accelerator, clear_memory_errors, isolated
 from equipool.training.folder import Record, RunFolder
-from equipool.training.progress import Progress, progress_for_terminal
+from equipool.training.progress import (
+    Display,
+    Entry,
+    LogFile,
+    Progress,
+    Sink,
+    TensorBoard,
+    progress_for_terminal,
+)
 from equipool.training.run import Run
-from equipool.training.sinks import Display, Entry, LogFile, Sink, TensorBoard
 from equipool.training.state import EvaluationClock
 from equipool.training.task import Task
 

@@ -14,10 +14,17 @@ from equipool.training.checkpoint import Checkpoints
 from equipool.training.config import TrainingConfig
 from equipool.training.devices import Accelerator, StepRandomness
 from equipool.training.folder import Record, RunFolder, read_record
-from equipool.training.progress import Progress, tracking
-from equipool.training.sinks import Entry, Sink
-from equipool.training.state import RECENT, Clock, EvaluationClock, RunState, summarize
-from equipool.training.statistics import Statistics, evaluation_mode, inner_statistics
+from equipool.training.progress import Entry, Progress, Sink, tracking
+from equipool.training.state import (
+    RECENT,
+    Clock,
+    EvaluationClock,
+    RunState,
+    Statistics,
+    evaluation_mode,
+    inner_statistics,
+    summarize,
+)
 from equipool.training.step import NUMBERS, Runner, TrainStep, make_runner
 from equipool.training.task import Batch, Task
 

@@ -12,10 +12,14 @@ from torch import Tensor, nn
 import equipool
 from equipool.training.config import TrainingConfig
 from equipool.training.devices import Accelerator
-from equipool.training.guard import Guard
-from equipool.training.optimizer import Optimizer, RunningStatistics, WeightAverage, average_weight
-from equipool.training.state import History
-from equipool.training.statistics import evaluation_mode
+from equipool.training.optimizer import (
+    Guard,
+    Optimizer,
+    RunningStatistics,
+    WeightAverage,
+    average_weight,
+)
+from equipool.training.state import History, evaluation_mode
 from equipool.training.task import Batch, Loss, Task
 
 COLUMNS = ("loss", "aux_loss", "gradient_norm", "skipped")
