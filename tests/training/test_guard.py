@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 
-from equipool.training import guard as guard_module
+from equipool.training import optimizer as guard_module
 from equipool.training.optimizer import Guard
 from equipool.training.state import History
 

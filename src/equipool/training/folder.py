@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from equipool.environment import versions
-from equipool.training.checkpoint import json_checksum, naming, to_json, write_atomically
+from equipool.training.checkpoint import (
+    json_checksum,
+    naming,
+    signed_json,
+    to_json,
+    write_atomically,
+)
 from equipool.training.config import differences, extended
 
 LEFT_BY_RUNS = ("checkpoints", "log.jsonl", "last.json", "best.json", "record.json")
@@ -101,16 +107,13 @@ class RunFolder:
     def claim(self, config: dict[str, Any]) -> None:
         """Write config.json if this run is new or has more steps than before."""
         if not self.config.exists():
-            self._write_config(config | {"versions": versions(), "run": uuid.uuid4().hex})
+            started = config | {"versions": versions(), "run": uuid.uuid4().hex}
+            write_atomically(self.config, signed_json(started))
         saved = self.read_config()
         longer = extended(saved, config)
         if longer["training"] != saved["training"]:
-            self._write_config(longer)
+            write_atomically(self.config, signed_json(longer))
             self.record.unlink(missing_ok=True)  # of the shorter run
-
-    def _write_config(self, content: dict[str, Any]) -> None:
-        content = {name: value for name, value in content.items() if name != "sha256"}
-        write_atomically(self.config, to_json(content | {"sha256": json_checksum(content)}))
 
     def discard(self) -> None:
         """Remove a run that was started here but has not taken a step."""

@@ -32,12 +32,7 @@ class Guard:
     Gradients longer than $m$ are clipped: they are divided by $\max(1, (n + 10^{-6}) / m)$.
 
     Each step also writes its row of the history: losses, $n$, whether it is skipped, metrics. On a
-    GPU all of this is one kernel.
-
-    Args:
-        factor: $c$; None to skip only steps whose norm is not finite.
-        clip_norm: $m$; None for no clipping.
-        history: receives the rows.
+    GPU all of this is one kernel. `factor` is $c$, `clip_norm` is $m$; None for neither.
     """
 
     def __init__(self, factor: float | None, clip_norm: float | None, history: History) -> None:
@@ -122,12 +117,10 @@ class Optimizer:
     """
 
     def __init__(self, network: nn.Module, config: TrainingConfig, device: torch.device) -> None:
-        inner = {
-            parameter
-            for module in network.modules()
-            if isinstance(module, Solver) and config.solver_rate_factor != 1
-            for parameter in module.parameters()
-        }
+        solvers = [module for module in network.modules() if isinstance(module, Solver)]
+        inner = {p for solver in solvers for p in solver.parameters()}
+        if config.solver_rate_factor == 1:
+            inner.clear()
         self.names = {p: name for name, p in network.named_parameters() if p.requires_grad}
         if not self.names:
             raise ValueError("the network has no parameters to train")
@@ -139,12 +132,9 @@ class Optimizer:
         self.factors = [factor for _, factor in groups]
         self.adam = torch.optim.AdamW(
             [{"params": parameters} for parameters, _ in groups],
-            betas=(config.beta1, config.beta2),
-            eps=config.epsilon,
-            weight_decay=config.weight_decay,
-            fused=True,
-            capturable=device.type == "cuda",
-        )
+            betas=(config.beta1, config.beta2), eps=config.epsilon,
+            weight_decay=config.weight_decay, fused=True, capturable=device.type == "cuda",
+        )  # fmt: skip
         # torch creates the state in the first step; a checkpoint must be loaded before that
         for parameter in self.names:
             self.adam.state[parameter] = {
@@ -205,10 +195,11 @@ class WeightAverage:
     """
 
     def __init__(self, network: nn.Module) -> None:
-        self.averaged = dict(network.named_parameters()) | running_statistics(network)
+        averaged = dict(network.named_parameters()) | running_statistics(network)
+        self._current = list(averaged.values())
         self.values = {
             name: tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32)).clone()
-            for name, tensor in self.averaged.items()
+            for name, tensor in averaged.items()
         }
         # One kernel for all: gradient ascent from the average, along the weights minus itself.
         self._ascent = torch.optim.SGD(
@@ -222,7 +213,7 @@ class WeightAverage:
     @torch.no_grad()
     def update(self, weight: Tensor) -> None:
         """Move the average towards the current values by $w_t$, a scalar on the same device."""
-        for tensor, value in zip(self._current(), self.values.values(), strict=True):
+        for tensor, value in zip(self._current, self.values.values(), strict=True):
             value.grad = tensor.detach().to(value.dtype)
         self._ascent.param_groups[0]["lr"] = weight
         self._ascent.step()
@@ -231,7 +222,7 @@ class WeightAverage:
     @contextmanager
     def applied(self) -> Iterator[None]:
         """Inside the block the network has the averaged values."""
-        kept = [tensor.detach().clone() for tensor in self._current()]
+        kept = [tensor.detach().clone() for tensor in self._current]
         self.apply()
         try:
             yield
@@ -242,12 +233,9 @@ class WeightAverage:
         """Give the network the averaged values."""
         self._fill(list(self.values.values()))
 
-    def _current(self) -> list[Tensor]:
-        return list(self.averaged.values())
-
     @torch.no_grad()
     def _fill(self, values: list[Tensor]) -> None:
-        for tensor, value in zip(self._current(), values, strict=True):
+        for tensor, value in zip(self._current, values, strict=True):
             tensor.copy_(value)
 
 
@@ -261,7 +249,13 @@ class RunningStatistics:
         by_dtype: dict[torch.dtype, list[Tensor]] = {}
         for buffer in running_statistics(network).values():
             by_dtype.setdefault(buffer.dtype, []).append(buffer)
-        self._joined = [_join(buffers) for buffers in by_dtype.values()]
+        self._joined = []
+        for buffers in by_dtype.values():
+            joined = torch.cat([buffer.flatten() for buffer in buffers])
+            parts = joined.split([buffer.numel() for buffer in buffers])
+            for buffer, part in zip(buffers, parts, strict=True):
+                buffer.data = part.view_as(buffer)
+            self._joined.append(joined)
 
     def copy(self) -> list[Tensor]:
         """A copy of the current values."""
@@ -282,11 +276,3 @@ def running_statistics(network: nn.Module) -> dict[str, Tensor]:
         for name, buffer in module.named_buffers(prefix, recurse=False)
         if buffer.is_floating_point()
     }
-
-
-def _join(buffers: Sequence[Tensor]) -> Tensor:
-    joined = torch.cat([buffer.flatten() for buffer in buffers])
-    parts = joined.split([buffer.numel() for buffer in buffers])
-    for buffer, part in zip(buffers, parts, strict=True):
-        buffer.data = part.view_as(buffer)
-    return joined
