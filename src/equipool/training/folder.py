@@ -80,7 +80,12 @@ class RunFolder:
     def check(self, config: dict[str, Any], resume: bool) -> None:
         """Check that a run with these settings can start or resume here."""
         if not self.config.exists():
-            self._check_empty()
+            found = [name for name in LEFT_BY_RUNS if (self.path / name).exists()]
+            if found:
+                raise FileExistsError(
+                    f"{self.path} has {', '.join(found)} but no config.json, so the settings of "
+                    "that run are unknown: restore config.json or choose another directory"
+                )
             return
         if not resume:
             raise FileExistsError(
@@ -90,18 +95,10 @@ class RunFolder:
         saved = self.read_config()
         different = differences(extended(saved, config), config)
         if different:
+            lines = "\n".join(f"  {line}{_reason(line, saved)}" for line in different)
             raise ConfigMismatchError(
                 f"{self.path} was started with other settings. Use the same settings "
-                "or choose another directory:\n"
-                + "\n".join(f"  {line}{_reason(line, saved)}" for line in different)
-            )
-
-    def _check_empty(self) -> None:
-        found = [name for name in LEFT_BY_RUNS if (self.path / name).exists()]
-        if found:
-            raise FileExistsError(
-                f"{self.path} has {', '.join(found)} but no config.json, so the settings of that "
-                "run are unknown: restore config.json or choose another directory"
+                f"or choose another directory:\n{lines}"
             )
 
     def claim(self, config: dict[str, Any]) -> None:

@@ -43,10 +43,8 @@ def load_network(
     config, task, _ = _settings(run)
     different = differences_of_data(config, task)
     if different:
-        raise ConfigMismatchError(
-            f"the data is not what {run} was trained on:\n"
-            + "\n".join(f"  {line}" for line in different)
-        )
+        lines = "\n".join(f"  {line}" for line in different)
+        raise ConfigMismatchError(f"the data is not what {run} was trained on:\n{lines}")
     return load_weights(make_network(task), run, which).to(device)
 
 

@@ -19,7 +19,6 @@ from equipool.training.devices import Accelerator, clear_memory_errors, isolated
 from equipool.training.folder import Record, RunFolder
 from equipool.training.progress import (
     Display,
-    Entry,
     LogFile,
     Progress,
     Sink,
@@ -34,17 +33,12 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stop:
-    """Whether to stop early, and why: Ctrl-C, SIGTERM or a time limit.
-
-    Args:
-        after: seconds from now; None for no limit.
-        message: is called at once when a signal comes; stopping may take a while.
-    """
+    """Whether to stop early, and why: Ctrl-C, SIGTERM, or a limit of `after` seconds from now.
+    `message` is called at once when a signal comes; stopping may take a while."""
 
     def __init__(self, after: float | None, message: Callable[[str], None]) -> None:
-        self._message = message
+        self._message, self._listening = message, False
         self.reason: str | None = None
-        self._listening = False
         self._deadline = None if after is None else time.monotonic() + after
 
     def request(self, reason: str) -> None:
@@ -67,10 +61,13 @@ class Stop:
             return
         before = {number: signal.getsignal(number) for number in SIGNALS}
 
-        def handle(number: int, frame: object) -> None:
-            self.request("interrupted" if number == signal.SIGINT else "terminated")
+        def restore() -> None:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+        def handle(number: int, frame: object) -> None:
+            self.request("interrupted" if number == signal.SIGINT else "terminated")
+            restore()
             self._message("Stopping after this step. Press again to stop at once without saving.")
 
         for number in SIGNALS:
@@ -80,8 +77,7 @@ class Stop:
             yield
         finally:
             self._listening = False
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            restore()
 
 
 class Plan(NamedTuple):
@@ -228,8 +224,6 @@ class _StepNumbers(Sink):
     def __init__(self) -> None:
         self._columns: list[Mapping[str, Tensor]] = []
 
-    def write(self, entry: Entry) -> None: ...
-
     def steps(self, columns: Mapping[str, Tensor]) -> None:
         self._columns.append(columns)
 
@@ -257,8 +251,10 @@ def _train(
                 if leads:
                     stack.enter_context(folder.locked())
                     folder.check(identity, resume)
-                sinks = _sinks(loop.progress, folder, task, config) if leads else []
-                loop.add(task, config, identity, sinks, folder)
+                display = Display(loop.progress, folder.path.name, config.steps, task.monitor)
+                log = LogFile(folder.log, display.message)
+                board = TensorBoard(folder.tensorboard, display.message)
+                loop.add(task, config, identity, [log, board, display] if leads else [], folder)
             for run in loop.run():
                 run.stop(loop.stop.reason or "stopped", how_to_resume)
         except BaseException:
@@ -272,24 +268,9 @@ def _train(
         return records
 
 
-def _sinks(
-    progress: Progress, folder: RunFolder, task: Task, config: TrainingConfig
-) -> Sequence[Sink]:
-    display = Display(progress, folder.path.name, config.steps, task.monitor)
-    log = LogFile(folder.log, display.message)
-    return [log, TensorBoard(folder.tensorboard, display.message), display]
-
-
 class _Loop:
-    """Lets runs on one device take steps in turn.
-
-    Args:
-        stack: receives what has to be closed or restored at the end.
-        configs: the settings of the runs that will be added.
-        device: as in `train`.
-        stop: as in `train_together`.
-        progress: as in `train`.
-    """
+    """Lets runs on one device take steps in turn. `stack` receives what is closed or restored
+    at the end; the other arguments are those of `train_together`."""
 
     def __init__(
         self,
@@ -300,7 +281,11 @@ class _Loop:
         progress: Progress | bool | None,
     ) -> None:
         self._stack, self._num_runs = stack, len(configs)
-        self.progress = _display(progress)
+        if isinstance(progress, Progress):
+            self.progress = progress
+        else:
+            self.progress = Progress() if progress is False else progress_for_terminal()
+            stack.callback(self.progress.close)
         self.stop = stop if isinstance(stop, Stop) else Stop(stop, self.progress.message)
         precision = configs[0].precision
         self.accelerator = Accelerator(device, precision)
@@ -308,8 +293,6 @@ class _Loop:
             raise ValueError("several runs are trained together in one process, not under torchrun")
         self.runs: list[Run] = []
         self._evaluations = EvaluationClock()
-        if self.progress is not progress:
-            stack.callback(self.progress.close)
         stack.enter_context(isolated(self.accelerator.device, precision))
 
     def add(
@@ -322,11 +305,11 @@ class _Loop:
     ) -> Run:
         """Build a run. The arguments are those of `Run`."""
         stream = self.accelerator.new_stream() if self._num_runs > 1 else None
-        self._stack.enter_context(clear_memory_errors(_memory_advice(task, config)))
+        smaller = f"reduce the batch size (now {task.batch_size}) or the chunk (now {config.chunk})"
+        self._stack.enter_context(clear_memory_errors(smaller))
         run = Run(
-            task, config, identity, self.accelerator, sinks,
-            progress=self.progress if sinks else None, folder=folder, stream=stream,
-            together=self._num_runs, evaluations=self._evaluations,
+            task, config, identity, self.accelerator, sinks, self.progress if sinks else None,
+            folder, stream, self._num_runs, self._evaluations,
         )  # fmt: skip
         self._stack.callback(run.close)
         self.runs.append(run)
@@ -337,13 +320,12 @@ class _Loop:
         for run in self.runs:
             run.start()
         active = [run for run in self.runs if not run.finished]
-        stopped = False
-        while active and not stopped:
+        while active:
             for run in active:
                 run.advance()
-            if any(run.finished for run in active):
-                active = [run for run in active if not run.finished]
-            stopped = bool(active) and self._stops(active[0])
+            active = [run for run in active if not run.finished]
+            if active and self._stops(active[0]):
+                break
         return active
 
     def _stops(self, run: Run) -> bool:
@@ -351,13 +333,3 @@ class _Loop:
         if self.accelerator.alone:
             return self.stop.due()
         return run.at_boundary and self.accelerator.any(self.stop.due())
-
-
-def _display(progress: Progress | bool | None) -> Progress:
-    if isinstance(progress, Progress):
-        return progress
-    return Progress() if progress is False else progress_for_terminal()
-
-
-def _memory_advice(task: Task, config: TrainingConfig) -> str:
-    return f"reduce the batch size (now {task.batch_size}) or the chunk (now {config.chunk})"

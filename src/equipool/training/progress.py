@@ -7,7 +7,6 @@ import os
 import sys
 import time
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -50,7 +49,7 @@ class Progress:
 
 
 # Called with the number of parts done and their total while an evaluation is shown.
-_report: ContextVar[Callable[[int, int | None], None] | None] = ContextVar("report", default=None)
+_report: ContextVar[Callable[[int, int | None], None]] = ContextVar("report")
 
 
 def track(parts: Iterable[T], total: int | None = None) -> Iterator[T]:
@@ -66,12 +65,9 @@ def track(parts: Iterable[T], total: int | None = None) -> Iterator[T]:
         >>> sum(track([1, 2, 3]))
         6
     """
-    report = _report.get()
-    if report is None:
-        yield from parts
-        return
-    if total is None:
-        total = len(parts) if isinstance(parts, Sized) else None
+    report = _report.get(lambda done, total: None)
+    if total is None and isinstance(parts, Sized):
+        total = len(parts)
     done = 0
     for part in parts:
         report(done, total)
@@ -83,14 +79,13 @@ def track(parts: Iterable[T], total: int | None = None) -> Iterator[T]:
 @contextmanager
 def tracking(progress: Progress | None, run: str) -> Iterator[None]:
     """`track` inside the block reports to this display; to none if it is None."""
-    report = None if progress is None else partial(progress.evaluate, run)
-    token = _report.set(report)
+    progress = progress or Progress()
+    token = _report.set(partial(progress.evaluate, run))
     try:
         yield
     finally:
         _report.reset(token)
-        if progress is not None:
-            progress.end_evaluation(run)
+        progress.end_evaluation(run)
 
 
 def format_numbers(numbers: Mapping[str, float | None]) -> str:
@@ -100,10 +95,8 @@ def format_numbers(numbers: Mapping[str, float | None]) -> str:
         >>> format_numbers({"loss": 0.00012345, "steps/s": 412.3})
         'loss 0.0001234  steps/s 412.3'
     """
-    return "  ".join(
-        f"{name} {'-' if value is None else format(value, '.4g')}"
-        for name, value in numbers.items()
-    )
+    texts = {name: "-" if value is None else f"{value:.4g}" for name, value in numbers.items()}
+    return "  ".join(f"{name} {text}" for name, text in texts.items())
 
 
 class PlainProgress(Progress):
@@ -196,29 +189,28 @@ def progress_for_terminal() -> Progress:
 Entry = dict[str, Any]
 
 
-class Sink(ABC):
-    """Receives what a run reports. Everything but `write` is optional."""
+class Sink:
+    """Receives what a run reports. This base class ignores it."""
 
-    def open(self, step: int) -> None:  # noqa: B027
+    def open(self, step: int) -> None:
         """The run starts or resumes at this step."""
 
-    @abstractmethod
     def write(self, entry: Entry) -> None:
         """An entry of the log."""
 
-    def steps(self, columns: Mapping[str, Tensor]) -> None:  # noqa: B027
+    def steps(self, columns: Mapping[str, Tensor]) -> None:
         """The numbers of each step since the last call `[n]`, by name."""
 
-    def advance(self, step: int) -> None:  # noqa: B027
+    def advance(self, step: int) -> None:
         """The run has reached this step. Called often."""
 
-    def message(self, text: str) -> None:  # noqa: B027
+    def message(self, text: str) -> None:
         """A message to the user. May come before `open`."""
 
-    def sync(self) -> None:  # noqa: B027
+    def sync(self) -> None:
         """Wait until everything is on the disk."""
 
-    def close(self) -> None:  # noqa: B027
+    def close(self) -> None:
         """The run reports nothing more."""
 
 
@@ -256,12 +248,8 @@ def _parse(line: bytes) -> Entry | None:
 
 
 class LogFile(Sink):
-    """Appends a JSON object per entry to `log.jsonl`.
-
-    Args:
-        file: the log. Opening it at a step drops the entries of later steps, which are repeated.
-        warn: is called about damaged lines.
-    """
+    """Appends a JSON object per entry to `log.jsonl`. Opening it at a step drops the entries of
+    later steps, which are repeated. `warn` is called about damaged lines."""
 
     def __init__(self, file: Path, warn: Callable[[str], None]) -> None:
         self.file, self._warn = file, warn
@@ -270,7 +258,7 @@ class LogFile(Sink):
     def open(self, step: int) -> None:
         if self.file.exists():
             kept = [entry for entry in read_log(self.file, self._warn) if entry["step"] <= step]
-            write_atomically(self.file, "".join(_line(entry) for entry in kept).encode())
+            write_atomically(self.file, b"".join(map(_line, kept)))
         with naming(self.file):
             self._stream = self.file.open("ab", buffering=0)
 
@@ -278,8 +266,8 @@ class LogFile(Sink):
         """Append an entry, unbuffered: it survives if the process is killed."""
         if self._stream is None:
             return
+        content = _line(entry)
         with naming(self.file):
-            content = _line(entry).encode()
             while content:
                 content = content[self._stream.write(content) :]
 
@@ -294,8 +282,8 @@ class LogFile(Sink):
             self._stream = None
 
 
-def _line(entry: Mapping[str, Any]) -> str:
-    return json.dumps(jsonable(dict(entry)), allow_nan=False) + "\n"
+def _line(entry: Entry) -> bytes:
+    return (json.dumps(jsonable(entry), allow_nan=False) + "\n").encode()
 
 
 def flat(entry: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
@@ -315,14 +303,11 @@ def flat(entry: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
 
 
 class TensorBoard(Sink):
-    """Writes the numbers of training and of evaluations for TensorBoard.
+    """Writes the numbers of training and of evaluations for TensorBoard. Opening it at a step hides
+    the numbers of later steps.
 
-    Without the package it writes nothing, with one message. It gives up if the disk is full: the
-    log is what counts.
-
-    Args:
-        folder: where to write. Opening it at a step hides the numbers of later steps.
-        warn: is called if nothing can be written.
+    Without the package it writes nothing, and warns once. It gives up if the disk is full: the log
+    is what counts.
     """
 
     def __init__(self, folder: Path, warn: Callable[[str], None]) -> None:
@@ -339,12 +324,12 @@ class TensorBoard(Sink):
             self._writer = SummaryWriter(str(self.folder), purge_step=step + 1 if step else None)
 
     def write(self, entry: Entry) -> None:
-        prefix = {None: "train", "evaluation": "evaluation"}.get(entry.get("event"))
-        if prefix is None:
+        prefix = entry.get("event", "train")
+        if self._writer is None or prefix not in ("train", "evaluation"):
             return
         with self._giving_up():
             for name, value in flat(entry).items():
-                if self._writer is not None and name != "step":
+                if name != "step":
                     self._writer.add_scalar(f"{prefix}/{name}", value, entry["step"])
 
     def close(self) -> None:
@@ -362,31 +347,24 @@ class TensorBoard(Sink):
 
 
 class Display(Sink):
-    """Shows a run in a progress display, which several runs may share.
-
-    Args:
-        progress: the display.
-        name: of the run.
-        steps: of the run.
-        monitor: the metric to show of an evaluation.
-    """
+    """Shows a run in a progress display, which several runs may share; of an evaluation, the
+    metric `monitor`."""
 
     def __init__(self, progress: Progress, name: str, steps: int, monitor: str) -> None:
-        self.progress, self.name, self.num_steps = progress, name, steps
-        self.monitor = monitor
+        self.progress, self.name, self.num_steps, self.monitor = progress, name, steps, monitor
 
     def open(self, step: int) -> None:
         self.progress.begin(self.name, step, self.num_steps)
 
     def write(self, entry: Entry) -> None:
-        numbers: dict[str, float | None] = {}
-        if "event" not in entry:
-            numbers = {"loss": entry["loss"], **entry["metrics"]}
-            numbers["steps/s"] = entry["steps_per_second"]
-        elif entry["event"] == "evaluation":
-            numbers = {f"evaluated {self.monitor}": entry["metrics"][self.monitor]}
-        if numbers:
-            self.progress.report(self.name, entry["step"], self.num_steps, numbers)
+        event, metrics = entry.get("event"), entry.get("metrics", {})
+        if event is None:
+            numbers = {"loss": entry["loss"], **metrics, "steps/s": entry["steps_per_second"]}
+        elif event == "evaluation":
+            numbers = {f"evaluated {self.monitor}": metrics[self.monitor]}
+        else:
+            return
+        self.progress.report(self.name, entry["step"], self.num_steps, numbers)
 
     def advance(self, step: int) -> None:
         self.progress.advance(self.name, step)

@@ -42,10 +42,9 @@ def count_spikes(losses: Tensor) -> Tensor:
         >>> int(count_spikes(losses))
         1
     """
-    nothing = losses.new_zeros(0)
     if losses.dim() == 1:
-        return torch.tensor(_count_spikes(losses, nothing))
-    return torch.tensor([_count_spikes(column, nothing) for column in losses.unbind(1)])
+        return torch.tensor(_count_spikes(losses, losses.new_zeros(0)))
+    return torch.stack([count_spikes(column) for column in losses.unbind(1)])
 
 
 def _count_spikes(losses: Tensor, before: Tensor) -> int:
@@ -84,8 +83,7 @@ class History:
     def read(self, first: int, last: int) -> dict[str, Tensor]:
         """The columns of steps `first` to `last - 1`, at most `length` of them. Waits for the
         device."""
-        length = self.rows.shape[0]
-        at = torch.arange(first, last) % length
+        at = torch.arange(first, last) % self.rows.shape[0]
         return dict(zip(self.columns, self.rows.cpu()[at].unbind(1), strict=True))
 
 
@@ -125,11 +123,8 @@ class RunState:
 
     def times(self) -> dict[str, Any]:
         """Step and seconds, as each entry of the log has them."""
-        return {
-            "step": self.step,
-            "seconds": self.seconds,
-            "training_seconds": self.training_seconds,
-        }
+        names = ("step", "seconds", "training_seconds")
+        return {name: getattr(self, name) for name in names}
 
     def add_steps(self, columns: dict[str, Tensor]) -> list[int]:
         """Count the spikes and skipped steps since `logged_step`; returns the skipped steps."""
@@ -146,10 +141,9 @@ class RunState:
     def add_evaluation(self, entry: dict[str, Any], value: float, lower_is_better: bool) -> bool:
         """Add an evaluation to the curve; returns whether its `value` is the best so far."""
         self.curve.append(entry)
-        better = math.isfinite(value)
-        if better and self.best is not None:
-            before = self.best.value
-            better = value < before if lower_is_better else value > before
+        sign = 1 if lower_is_better else -1
+        beaten = self.best is None or sign * value < sign * self.best.value
+        better = beaten and math.isfinite(value)
         if better:
             self.best = Best(self.step, value)
         return better
@@ -166,19 +160,15 @@ class RunState:
 
 def summarize(columns: dict[str, Tensor], metrics: Sequence[str]) -> dict[str, Any]:
     """A point of the log: means over the steps that were taken, and the largest loss of all.
-
-    Args:
-        columns: one number per step `[n]`, by name.
-        metrics: which of the names are the task's metrics.
-    """
+    `columns` has one number per step `[n]`, by name; `metrics` are the task's among the names."""
     taken = columns["skipped"] == 0
-    means = {name: _mean(values[taken]) for name, values in columns.items() if name != "skipped"}
+    means = {
+        name: float(values[taken].double().mean()) if taken.any() else None
+        for name, values in columns.items()
+        if name != "skipped"
+    }
     of_task = {name: means.pop(name) for name in metrics}
     return {**means, "loss_max": float(columns["loss"].max()), "metrics": of_task}
-
-
-def _mean(values: Tensor) -> float | None:
-    return float(values.double().mean()) if len(values) else None
 
 
 @dataclass
@@ -192,12 +182,7 @@ class Clock:
     """Measures `state.seconds` and `state.evaluation_seconds`, from `start` on.
 
     While one of several runs is evaluated, none of them trains: the time counts as evaluation for
-    all of them.
-
-    Args:
-        state: receives the seconds.
-        device: is waited for before the time is taken.
-        evaluations: shared by the runs that are trained together.
+    all of them, in `evaluations`, which they share. The device is waited for first.
     """
 
     def __init__(self, state: RunState, device: torch.device, evaluations: EvaluationClock) -> None:
@@ -212,14 +197,9 @@ class Clock:
 
     def read(self) -> None:
         """Wait for the device and take the time."""
-        self._add(self._now())
-
-    def _now(self) -> float:
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
-        return time.perf_counter()
-
-    def _add(self, now: float) -> None:
+        now = time.perf_counter()
         self.state.seconds += now - self._last
         self.state.evaluation_seconds += self.evaluations.seconds - self._evaluated
         self._last, self._evaluated = now, self.evaluations.seconds
@@ -235,10 +215,13 @@ class Clock:
     def evaluating(self) -> Iterator[None]:
         """Time inside the block counts as evaluation."""
         self.read()
+        before = self.state.seconds
         yield
-        now = self._now()
-        self.evaluations.seconds += now - self._last
-        self._add(now)
+        self.read()
+        seconds = self.state.seconds - before
+        self.evaluations.seconds += seconds
+        self.state.evaluation_seconds += seconds
+        self._evaluated = self.evaluations.seconds
 
     def saved(self) -> None:
         """A checkpoint was written now."""
