@@ -17,16 +17,9 @@ from torch import Tensor, nn
 from equipool.training.config import TrainingConfig, run_config
 from equipool.training.devices import Accelerator, clear_memory_errors, isolated
 from equipool.training.folder import Record, RunFolder
-from equipool.training.progress import (
-    Display,
-    LogFile,
-    Progress,
-    Sink,
-    TensorBoard,
-    progress_for_terminal,
-)
+from equipool.training.progress import Progress, Sink, progress_for_terminal
 from equipool.training.run import Run
-from equipool.training.state import EvaluationClock
+from equipool.training.state import Session
 from equipool.training.task import Task
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -124,8 +117,7 @@ def train(
         `record.failed` for a run whose steps or evaluations were not finite.
     """
     how = how_to_resume or f"train(task, config, {str(out)!r}, resume=True)"
-    plan = Plan(task, config, out)
-    return _train([plan], resume, device, stop_after, progress, how)[0]
+    return _train([Plan(task, config, out)], resume, device, stop_after, progress, how)[0]
 
 
 def train_together(
@@ -204,11 +196,10 @@ def fit(
     collected = _StepNumbers()
     fields: dict[str, Any] = asdict(task) if is_dataclass(task) else {}
     identity = {"task": task.name, "fields": fields, "training": asdict(config)}
-    with ExitStack() as stack:
-        loop = _Loop(stack, [config], device, stop_after, progress)
-        display = Display(loop.progress, task.name, config.steps, task.monitor)
-        run = loop.add(task, config, identity, [collected, display], None)
-        loop.run()
+    with _session([Plan(task, config, "")], device, progress) as session:
+        stop = Stop(stop_after, session.progress.message)
+        run = Run(task, config, identity, session, sinks=[collected])
+        _take_steps([run], session, stop)
         record = run.finish()
         if not run.finished:
             collected.steps(run.unlogged_steps())
@@ -241,95 +232,62 @@ def _train(
     how_to_resume: str,
 ) -> list[Record]:
     """See `train` and `train_together`."""
-    with ExitStack() as stack:
-        loop = _Loop(stack, [plan.config for plan in plans], device, stop, progress)
-        stack.enter_context(loop.stop.on_signals())
-        leads = loop.accelerator.leads
+    runs: list[Run] = []
+    with _session(plans, device, progress) as session, ExitStack() as stack:
+        if not isinstance(stop, Stop):
+            stop = Stop(stop, session.progress.message)
+        stack.enter_context(stop.on_signals())
         try:
             for task, config, out in plans:
                 folder, identity = RunFolder(out), run_config(task, config)
-                if leads:
+                if session.accelerator.leads:
                     stack.enter_context(folder.locked())
                     folder.check(identity, resume)
-                display = Display(loop.progress, folder.path.name, config.steps, task.monitor)
-                log = LogFile(folder.log, display.message)
-                board = TensorBoard(folder.tensorboard, display.message)
-                loop.add(task, config, identity, [log, board, display] if leads else [], folder)
-            for run in loop.run():
-                run.stop(loop.stop.reason or "stopped", how_to_resume)
+                runs.append(Run(task, config, identity, session, folder))
+                stack.callback(runs[-1].close)
+            for run in _take_steps(runs, session, stop):
+                run.stop(stop.reason or "stopped", how_to_resume)
         except BaseException:
-            for run in loop.runs:
+            for run in runs:
                 run.discard()
             raise
-        records = [run.finish() for run in loop.runs]
+        records = [run.finish() for run in runs]
         # set also if it came too late for these runs: the caller may have more
-        if loop.accelerator.any(loop.stop.due()):
-            loop.stop.request(loop.stop.reason or "stopped")
+        if session.accelerator.any(stop.due()):
+            stop.request(stop.reason or "stopped")
         return records
 
 
-class _Loop:
-    """Lets runs on one device take steps in turn. `stack` receives what is closed or restored
-    at the end; the other arguments are those of `train_together`."""
-
-    def __init__(
-        self,
-        stack: ExitStack,
-        configs: Sequence[TrainingConfig],
-        device: str | torch.device | None,
-        stop: float | Stop | None,
-        progress: Progress | bool | None,
-    ) -> None:
-        self._stack, self._num_runs = stack, len(configs)
-        if isinstance(progress, Progress):
-            self.progress = progress
-        else:
-            self.progress = Progress() if progress is False else progress_for_terminal()
-            stack.callback(self.progress.close)
-        self.stop = stop if isinstance(stop, Stop) else Stop(stop, self.progress.message)
-        precision = configs[0].precision
-        self.accelerator = Accelerator(device, precision)
-        if len(configs) > 1 and not self.accelerator.alone:
+@contextmanager
+def _session(
+    plans: Sequence[Plan], device: str | torch.device | None, progress: Progress | bool | None
+) -> Iterator[Session]:
+    """The device and the display of the runs. What training changes in torch is restored."""
+    task, config, _ = plans[0]
+    smaller = f"reduce the batch size (now {task.batch_size}) or the chunk (now {config.chunk})"
+    with ExitStack() as stack:
+        if not isinstance(progress, Progress):
+            progress = Progress() if progress is False else progress_for_terminal()
+            stack.callback(progress.close)
+        accelerator = Accelerator(device, config.precision)
+        if len(plans) > 1 and not accelerator.alone:
             raise ValueError("several runs are trained together in one process, not under torchrun")
-        self.runs: list[Run] = []
-        self._evaluations = EvaluationClock()
-        stack.enter_context(isolated(self.accelerator.device, precision))
+        stack.enter_context(isolated(accelerator.device, config.precision))
+        stack.enter_context(clear_memory_errors(smaller))
+        yield Session(accelerator, progress, len(plans))
 
-    def add(
-        self,
-        task: Task,
-        config: TrainingConfig,
-        identity: dict[str, Any],
-        sinks: Sequence[Sink],
-        folder: RunFolder | None,
-    ) -> Run:
-        """Build a run. The arguments are those of `Run`."""
-        stream = self.accelerator.new_stream() if self._num_runs > 1 else None
-        smaller = f"reduce the batch size (now {task.batch_size}) or the chunk (now {config.chunk})"
-        self._stack.enter_context(clear_memory_errors(smaller))
-        run = Run(
-            task, config, identity, self.accelerator, sinks, self.progress if sinks else None,
-            folder, stream, self._num_runs, self._evaluations,
-        )  # fmt: skip
-        self._stack.callback(run.close)
-        self.runs.append(run)
-        return run
 
-    def run(self) -> list[Run]:
-        """Train the runs; returns those that were stopped early."""
-        for run in self.runs:
-            run.start()
-        active = [run for run in self.runs if not run.finished]
-        while active:
-            for run in active:
-                run.advance()
-            active = [run for run in active if not run.finished]
-            if active and self._stops(active[0]):
-                break
-        return active
-
-    def _stops(self, run: Run) -> bool:
+def _take_steps(runs: Sequence[Run], session: Session, stop: Stop) -> list[Run]:
+    """Let the runs take steps in turn; returns those that were stopped early."""
+    for run in runs:
+        run.start()
+    active = [run for run in runs if not run.finished]
+    while active:
+        for run in active:
+            run.advance()
+        active = [run for run in active if not run.finished]
         # several processes must stop after the same step, or they wait for each other forever
-        if self.accelerator.alone:
-            return self.stop.due()
-        return run.at_boundary and self.accelerator.any(self.stop.due())
+        aligned = active and (session.accelerator.alone or active[0].at_boundary)
+        if aligned and session.accelerator.any(stop.due()):
+            break
+    return active

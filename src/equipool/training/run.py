@@ -13,14 +13,14 @@ from torch import Tensor
 from equipool.environment import hardware, now, versions
 from equipool.training.checkpoint import Checkpoints
 from equipool.training.config import TrainingConfig
-from equipool.training.devices import Accelerator, StepRandomness
+from equipool.training.devices import StepRandomness
 from equipool.training.folder import Record, RunFolder, read_record
-from equipool.training.progress import Entry, Progress, Sink, tracking
+from equipool.training.progress import Display, Entry, LogFile, Sink, TensorBoard, tracking
 from equipool.training.state import (
     RECENT,
     Clock,
-    EvaluationClock,
     RunState,
+    Session,
     evaluation_mode,
     inner_statistics,
     summarize,
@@ -30,19 +30,10 @@ from equipool.training.task import Batch, Task
 
 
 class Run:
-    """A run that takes one step per call of `advance`.
+    """A run that takes one step per call of `advance`. Without a folder it has no files.
 
-    Args:
-        task: what is trained.
-        config: training settings.
-        identity: both as JSON, with what the task knows of its data.
-        accelerator: where it is computed.
-        sinks: receive everything it reports. Empty except in the process that leads.
-        progress: shows evaluations.
-        folder: the run's directory; None for a run without files.
-        stream: its own CUDA stream, if it has one.
-        together: number of runs that share the device.
-        evaluations: the evaluation time of all of them.
+    `identity` is task and config as JSON, with what the task knows of its data. `sinks` receive
+    what the run reports, in addition to its own.
     """
 
     def __init__(
@@ -50,17 +41,21 @@ class Run:
         task: Task,
         config: TrainingConfig,
         identity: dict[str, Any],
-        accelerator: Accelerator,
-        sinks: Sequence[Sink],
-        progress: Progress | None,
-        folder: RunFolder | None,
-        stream: torch.cuda.Stream | None,
-        together: int,
-        evaluations: EvaluationClock,
+        session: Session,
+        folder: RunFolder | None = None,
+        sinks: Sequence[Sink] = (),
     ) -> None:
-        self.task, self.config, self.identity = task, config, identity
-        self.accelerator, self.sinks, self.folder = accelerator, sinks, folder
-        self.together, self._progress, self._stream = together, progress, stream
+        self.task, self.config, self.identity, self.folder = task, config, identity, folder
+        self.session, self.accelerator = session, session.accelerator
+        accelerator = session.accelerator
+        self._stream = accelerator.new_stream() if session.num_runs > 1 else None
+        self.name = task.name if folder is None else folder.path.name
+        display = Display(session.progress, self.name, config.steps, task.monitor)
+        self.sinks = [*sinks, display]
+        if folder is not None:
+            warn = display.message
+            files = [LogFile(folder.log, warn), TensorBoard(folder.tensorboard, warn)]
+            self.sinks = [*files, *self.sinks] if accelerator.leads else []
         self._randomness = StepRandomness(task.seed, accelerator.shard.rank, accelerator.device)
         self._runner: Runner | None = None
         self.state = RunState()
@@ -72,7 +67,7 @@ class Run:
                 self._restore(folder)
         accelerator.synchronize()  # tasks may share data on the device, and streams do not wait
         self._saved_step = self.state.step
-        self._clock = Clock(self.state, accelerator.device, evaluations)
+        self._clock = Clock(self.state, session)
         self._next_due = self._after(self.state.step)
 
     def _make_step(self) -> TrainStep:
@@ -110,7 +105,8 @@ class Run:
         step = self.state.step
         for sink in self.sinks:
             sink.open(step)
-        about = {"hardware": self._hardware(), "together": self.together, "versions": versions()}
+        about = {"hardware": self._hardware(), "together": self.session.num_runs}
+        about["versions"] = versions()
         self.state.pieces.append({"first_step": step} | about)
         self._event("start" if step == 0 else "resume", {"date": now()} | about)
         warmup, steps = self.config.warmup_steps, self.config.steps
@@ -229,8 +225,8 @@ class Run:
 
     def _evaluate(self) -> bool:
         """Evaluate; returns whether it is the best so far."""
-        name = self.task.name if self.folder is None else self.folder.path.name
-        with self._clock.evaluating(), tracking(self._progress, name):
+        progress = self.session.progress if self.sinks else None
+        with self._clock.evaluating(), tracking(progress, self.name):
             metrics = self._metrics()
         entry = self.state.times() | {"metrics": metrics}
         value = metrics[self.task.monitor]
@@ -308,7 +304,7 @@ class Run:
         return Record(
             task=self.task.name, seed=self.task.seed, config=self.identity, versions=versions(),
             hardware=self._hardware(), date=now(), steps=state.step, complete=self.finished,
-            pieces=len(state.pieces), together=self.together, seconds=state.seconds,
+            pieces=len(state.pieces), together=self.session.num_runs, seconds=state.seconds,
             training_seconds=state.training_seconds,
             num_parameters=sum(p.numel() for p in self.train_step.module.parameters()),
             metrics=dict(state.curve[-1]["metrics"]) if state.curve else {},

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 import equipool
 from equipool import EquilibriumAggregation, Solution
 from equipool.training.checkpoint import Best, Checkpoint
+from equipool.training.devices import Accelerator
+from equipool.training.progress import Progress
 
 SPIKE = 10.0  # a loss this many times the running median is a spike
 WINDOW = 1000  # finite losses that the median is taken over
@@ -172,37 +174,41 @@ def summarize(columns: dict[str, Tensor], metrics: Sequence[str]) -> dict[str, A
 
 
 @dataclass
-class EvaluationClock:
-    """Total evaluation time of all runs that are trained together."""
+class Session:
+    """What runs that are trained together share."""
 
-    seconds: float = 0.0
+    accelerator: Accelerator
+    progress: Progress
+    num_runs: int = 1
+    evaluation_seconds: float = 0.0  # of all of them
 
 
 class Clock:
     """Measures `state.seconds` and `state.evaluation_seconds`, from `start` on.
 
     While one of several runs is evaluated, none of them trains: the time counts as evaluation for
-    all of them, in `evaluations`, which they share. The device is waited for first.
+    all of them. The device is waited for first.
     """
 
-    def __init__(self, state: RunState, device: torch.device, evaluations: EvaluationClock) -> None:
-        self.state, self.device, self.evaluations = state, device, evaluations
+    def __init__(self, state: RunState, session: Session) -> None:
+        self.state, self.session = state, session
         self.start()
 
     def start(self) -> None:
         """Count from now on."""
         self._last = self._saved = time.perf_counter()
-        self._evaluated = self.evaluations.seconds
+        self._evaluated = self.session.evaluation_seconds
         self._lap = (self.state.step, self.state.training_seconds)
 
     def read(self) -> None:
         """Wait for the device and take the time."""
-        if self.device.type == "cuda":
-            torch.cuda.current_stream(self.device).synchronize()
+        device = self.session.accelerator.device
+        if device.type == "cuda":
+            torch.cuda.current_stream(device).synchronize()
         now = time.perf_counter()
         self.state.seconds += now - self._last
-        self.state.evaluation_seconds += self.evaluations.seconds - self._evaluated
-        self._last, self._evaluated = now, self.evaluations.seconds
+        self.state.evaluation_seconds += self.session.evaluation_seconds - self._evaluated
+        self._last, self._evaluated = now, self.session.evaluation_seconds
 
     def lap(self) -> float:
         """Steps per second of training since the last lap."""
@@ -219,9 +225,9 @@ class Clock:
         yield
         self.read()
         seconds = self.state.seconds - before
-        self.evaluations.seconds += seconds
+        self.session.evaluation_seconds += seconds
         self.state.evaluation_seconds += seconds
-        self._evaluated = self.evaluations.seconds
+        self._evaluated = self.session.evaluation_seconds
 
     def saved(self) -> None:
         """A checkpoint was written now."""
