@@ -120,13 +120,6 @@ def test_a_bad_line_of_the_log_is_left_out(tmp_path, damage):
     assert points == [10, 15, 20]
 
 
-def test_a_line_that_was_cut_off_is_left_out_without_a_warning(tmp_path):
-    folder = run(tmp_path)
-    with (folder / "log.jsonl").open("ab") as file:
-        file.write(b'{"step": 20, "lo')
-    assert read_log(folder / "log.jsonl")[-1]["event"] == "finish"
-
-
 @pytest.mark.parametrize("damage", ["checkpoint", "pointer"])
 def test_where_the_best_is_damaged_the_last_is_suggested(tmp_path, damage):
     folder = run(tmp_path)
