@@ -48,7 +48,8 @@ class Run:
         self.task, self.config, self.identity, self.folder = task, config, identity, folder
         self.session, self.accelerator = session, session.accelerator
         accelerator = session.accelerator
-        self._stream = accelerator.new_stream() if session.num_runs > 1 else None
+        own_stream = session.num_runs > 1 and accelerator.device.type == "cuda"
+        self._stream = torch.cuda.Stream(accelerator.device) if own_stream else None
         self.name = task.name if folder is None else folder.path.name
         display = Display(session.progress, self.name, config.steps, task.monitor)
         self.sinks = [*sinks, display]

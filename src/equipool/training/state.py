@@ -240,15 +240,6 @@ class Clock:
 Statistics = dict[str, dict[str, float]]
 
 
-def equilibrium_layers(network: nn.Module) -> dict[str, EquilibriumAggregation]:
-    """The equilibrium layers of a network by name; `"layer"` if the network is one itself."""
-    return {
-        name or "layer": module
-        for name, module in network.named_modules()
-        if isinstance(module, EquilibriumAggregation)
-    }
-
-
 @contextmanager
 def evaluation_mode(network: nn.Module) -> Iterator[None]:
     """Evaluation mode without gradients inside the block; restores the modes of all modules."""
@@ -263,7 +254,8 @@ def evaluation_mode(network: nn.Module) -> Iterator[None]:
 
 
 def inner_statistics(network: nn.Module, forward: Callable[[], object]) -> Statistics:
-    """Statistics of every equilibrium layer that runs in `forward`, by the layer's name.
+    """Statistics of every equilibrium layer that runs in `forward`, by its name in the network;
+    `"layer"` if the network is one itself.
 
     `residual` is the largest component of the final gradient, averaged over the sets of the batch,
     `residual_max` its maximum, `converged` the fraction of sets whose residual is within the
@@ -276,7 +268,11 @@ def inner_statistics(network: nn.Module, forward: Callable[[], object]) -> Stati
         >>> round(statistics["layer"]["momentum"], 3)
         0.9
     """
-    layers = equilibrium_layers(network)
+    layers = {
+        name or "layer": module
+        for name, module in network.named_modules()
+        if isinstance(module, EquilibriumAggregation)
+    }
     if not layers:
         return {}
     solved: dict[str, list[Solution]] = defaultdict(list)
@@ -301,18 +297,14 @@ def _of_layer(layer: EquilibriumAggregation, solutions: list[Solution]) -> dict[
     found = {name: float(v) for name, v in scalars.items() if isinstance(v, Tensor)}
     some = [solution for solution in solutions if solution.occupied.any()]
     if some:
-        residual = torch.cat([_occupied(one, one.residual) for one in some])
-        converged = torch.cat([_occupied(one, one.converged) for one in some])
-        aux_loss = torch.stack([one.aux_loss for one in some])
-        found |= {
-            "residual": float(residual.mean()),
-            "residual_max": float(residual.max()),
-            "converged": float(converged.float().mean()),
-            "aux_loss": float(aux_loss.mean()),
-        }
+        residuals, converged = [], []
+        for one in some:
+            assert one.residual is not None  # diagnostics are on
+            assert one.converged is not None
+            residuals.append(one.residual[one.occupied])
+            converged.append(one.converged[one.occupied])
+        residual = torch.cat(residuals)
+        found["residual"], found["residual_max"] = float(residual.mean()), float(residual.max())
+        found["converged"] = float(torch.cat(converged).float().mean())
+        found["aux_loss"] = float(torch.stack([one.aux_loss for one in some]).mean())
     return found
-
-
-def _occupied(solution: Solution, of_sets: Tensor | None) -> Tensor:
-    assert of_sets is not None  # diagnostics are on
-    return of_sets[solution.occupied]
