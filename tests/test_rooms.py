@@ -47,9 +47,8 @@ MAY_IMPORT["pyg"] = PARTS | {"aggregation", "closed_form", "__init__"}
 
 # Rooms around the core, and what each may import of the others around it. Each may import anything
 # of the core, and the core nothing of them.
-SMALL = {"bars", "environment", "extras"}
+SMALL = {"environment", "extras"}
 MAY_IMPORT_AROUND = {
-    "bars": set(),
     "environment": set(),
     "extras": set(),
     "baselines": SMALL,

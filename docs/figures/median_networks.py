@@ -24,8 +24,8 @@ from equipool.environment import hardware, now, versions
 from equipool.experiments.median.data import held_out_sets
 from equipool.experiments.median.network import MedianNetwork
 from equipool.experiments.registry import MedianTask
+from equipool.training.checkpoint import to_json, write_atomically
 from equipool.training.config import task_from_config
-from equipool.training.files import to_json, write_atomically
 from equipool.training.folder import RunFolder
 from equipool.training.loading import load_weights
 from equipool.training.state import SPIKE

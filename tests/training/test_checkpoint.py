@@ -13,10 +13,10 @@ from equipool.training.checkpoint import (
     FORMAT,
     Best,
     Checkpoints,
+    naming,
     read_checkpoint,
     write_checkpoint,
 )
-from equipool.training.files import naming
 
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
 

@@ -31,15 +31,20 @@ def edit_json(file, change):
     file.write_text(json.dumps(content))
 
 
+def edit_state(file, change):
+    """Edit the state of a checkpoint so that its checksum matches."""
+    content = json.loads(file.read_text())
+    change(content)
+    del content["sha256"]
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    file.write_text(json.dumps(content | {"sha256": digest}))
+
+
 def without_ids(folder):
     """Make it a run of a version that wrote neither ids nor a checksum of config.json."""
     edit_json(folder / "config.json", lambda c: (c.pop("sha256"), c.pop("run")))
     for state in folder.glob("checkpoints/*/state.json"):
-        content = json.loads(state.read_text())
-        del content["run"], content["sha256"]
-        content["state"].pop("logged_step")
-        digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-        state.write_text(json.dumps(content | {"sha256": digest}))
+        edit_state(state, lambda c: (c.pop("run"), c["state"].pop("logged_step")))
 
 
 @pytest.mark.parametrize("use", ["resume", "load"])
@@ -90,11 +95,8 @@ def test_a_file_that_is_no_safetensors_falls_back(tmp_path):
     (folder / "record.json").unlink()
     broken = last_checkpoint(folder)
     (broken / "model.safetensors").write_bytes(b"no tensors")
-    content = json.loads((broken / "state.json").read_text())
-    content["files"]["model.safetensors"] = hashlib.sha256(b"no tensors").hexdigest()
-    del content["sha256"]
-    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-    (broken / "state.json").write_text(json.dumps(content | {"sha256": digest}))
+    digest = hashlib.sha256(b"no tensors").hexdigest()
+    edit_state(broken / "state.json", lambda c: c["files"].update({"model.safetensors": digest}))
     heard = Heard()
     run(tmp_path, resume=True, progress=heard)
     assert "model.safetensors is damaged" in heard
@@ -118,13 +120,6 @@ def test_a_bad_line_of_the_log_is_left_out(tmp_path, damage):
     assert "line 2 of" in heard
     points = [e["step"] for e in read_log(file) if "event" not in e]
     assert points == [10, 15, 20]
-
-
-def test_a_line_that_was_cut_off_is_left_out_without_a_warning(tmp_path):
-    folder = run(tmp_path)
-    with (folder / "log.jsonl").open("ab") as file:
-        file.write(b'{"step": 20, "lo')
-    assert read_log(folder / "log.jsonl")[-1]["event"] == "finish"
 
 
 @pytest.mark.parametrize("damage", ["checkpoint", "pointer"])
@@ -168,16 +163,11 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again(tmp_path
 @pytest.mark.parametrize(
     ("part", "name", "value"),
     [
-        ("training", "steps", "20"),
-        ("training", "steps", 20.5),
-        ("training", "learning_rate", None),
-        ("training", "compile", 1),
-        ("fields", "batch_size", "4"),
-        ("fields", "broken_steps", ["1"]),
-        ("fields", "kind", 3),
-        ("fields", "nothing", 3),
+        ("training", "steps", "20"), ("training", "steps", 20.5), ("training", "compile", 1),
+        ("training", "learning_rate", None), ("fields", "batch_size", "4"), ("fields", "kind", 3),
+        ("fields", "broken_steps", ["1"]), ("fields", "nothing", 3),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_type_in_the_config_is_named(tmp_path, part, name, value):
     folder = run(tmp_path, stop_after=0)
 

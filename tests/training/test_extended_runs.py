@@ -92,7 +92,7 @@ def test_a_start_that_fails_leaves_nothing(tmp_path, where):
 def test_a_refused_start_changes_nothing(tmp_path):
     folder = run(tmp_path)
     before = sorted(folder.rglob("*"))
-    with pytest.raises(FileExistsError):
+    with pytest.raises(FileExistsError, match=r"already holds a run: resume it"):
         run(tmp_path)
     with pytest.raises(ConfigMismatchError):
         run(tmp_path, Toy(seed=1), resume=True)

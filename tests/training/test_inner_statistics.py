@@ -7,7 +7,7 @@ from toy import Toy
 
 import equipool
 from equipool import EquilibriumAggregation, HeavyBall, NoRegularizer
-from equipool.training.statistics import equilibrium_layers, inner_statistics
+from equipool.training.state import inner_statistics
 
 
 class Two(nn.Module):
@@ -86,5 +86,4 @@ def test_nothing_is_left_on_the_layers():
 
 def test_a_network_without_such_a_layer_is_not_run():
     network = Toy(kind="plain").network()
-    assert equilibrium_layers(network) == {}
     assert inner_statistics(network, lambda: pytest.fail("it was run")) == {}

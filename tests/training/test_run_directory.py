@@ -22,17 +22,10 @@ def test_a_run_in_pieces_is_the_run_without(tmp_path, kind):
     task = Toy(kind=kind, broken_steps=(7,))
     whole = run(tmp_path, task, name="whole")
     for _ in range(25):
-        record = train(
-            task,
-            config(),
-            tmp_path / "pieces",
-            resume=True,
-            device="cpu",
-            stop_after=0,
-            progress=Heard(),
-        )
-        if record.complete:
+        pieces = run(tmp_path, task, name="pieces", resume=True, stop_after=0)
+        if (pieces / "record.json").exists():
             break
+    record = read_record(pieces / "record.json")
     assert record.complete
     assert record.pieces > 15
     assert_same_tensors(whole, tmp_path / "pieces")
@@ -88,7 +81,7 @@ def test_what_is_in_the_log(tmp_path):
 
 
 def test_without_tensorboard_it_is_said_once(tmp_path, monkeypatch):
-    monkeypatch.setattr("equipool.training.sinks.find_spec", lambda name: None)
+    monkeypatch.setattr("equipool.training.progress.find_spec", lambda name: None)
     heard = Heard()
     folder = run(tmp_path, progress=heard)
     assert sum("TensorBoard is not installed" in text for text in heard.texts) == 1

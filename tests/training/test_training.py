@@ -19,7 +19,6 @@ def naive_training(task, training):
     """The same, as plainly as it can be written. Weights and their average."""
     network = make_network(task).double()
     adam = torch.optim.Adam(network.parameters(), eps=training.epsilon)
-    schedule = training.learning_rate_schedule()
     averages = [torch.zeros_like(p) for p in network.parameters()]
     for step in range(training.steps):
         first = step - step % training.chunk
@@ -30,7 +29,7 @@ def naive_training(task, training):
         adam.zero_grad()
         (loss + training.aux_weight * solutions.aux_loss).backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), training.clip_norm)
-        adam.param_groups[0]["lr"] = training.learning_rate * schedule(step)
+        adam.param_groups[0]["lr"] = training.learning_rate * training.learning_rate_factor(step)
         adam.step()
         with torch.no_grad():
             for average, parameter in zip(averages, network.parameters(), strict=True):

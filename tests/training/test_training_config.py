@@ -23,27 +23,13 @@ from equipool.training.config import (
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("steps", 0),
-        ("chunk", 0),
-        ("log_every", 0),
-        ("evaluate_every", -1),
-        ("keep_last", 0),
-        ("learning_rate", 0.0),
-        ("warmup_steps", -1),
-        ("aux_weight", -1e-4),
-        ("clip_norm", 0.0),
-        ("checkpoint_every", 0),
-        ("checkpoint_seconds", 0.0),
-        ("guard_factor", 1.0),
-        ("ema_decay", 1.0),
-        ("beta2", 1.5),
-        ("precision", "16-mixed"),
-        ("clip_norm", math.inf),
-        ("guard_factor", math.inf),
-        ("checkpoint_seconds", math.inf),
-        ("learning_rate", math.nan),
+        ("steps", 0), ("chunk", 0), ("log_every", 0), ("evaluate_every", -1), ("keep_last", 0),
+        ("learning_rate", 0.0), ("warmup_steps", -1), ("aux_weight", -1e-4), ("clip_norm", 0.0),
+        ("checkpoint_every", 0), ("checkpoint_seconds", 0.0), ("guard_factor", 1.0),
+        ("ema_decay", 1.0), ("beta2", 1.5), ("precision", "16-mixed"), ("clip_norm", math.inf),
+        ("guard_factor", math.inf), ("checkpoint_seconds", math.inf), ("learning_rate", math.nan),
     ],
-)
+)  # fmt: skip
 def test_a_value_out_of_range_is_named(name, value):
     with pytest.raises(ValueError, match=f"{name} is {value!r}, expected"):
         config(**{name: value})

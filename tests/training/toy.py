@@ -78,14 +78,7 @@ class Toy(Task):
 def config(**changed):
     """Settings under which everything happens within 20 steps."""
     given = {
-        "steps": 20,
-        "chunk": 4,
-        "log_every": 5,
-        "evaluate_every": 8,
-        "checkpoint_every": 6,
-        "ema_decay": 0.9,
-        "warmup_steps": 3,
-        "schedule": "cosine",
-        "learning_rate": 1e-2,
-    }
+        "steps": 20, "chunk": 4, "log_every": 5, "evaluate_every": 8, "checkpoint_every": 6,
+        "ema_decay": 0.9, "warmup_steps": 3, "schedule": "cosine", "learning_rate": 1e-2,
+    }  # fmt: skip
     return TrainingConfig(**(given | changed))

@@ -140,7 +140,7 @@ def _conclude(folder: Path, setting: str) -> None:
     from equipool.report import read_runs
     from equipool.report.by_setting import draw_setting, summarize_setting
     from equipool.report.groups import group_runs
-    from equipool.training.files import write_atomically
+    from equipool.training.checkpoint import write_atomically
 
     runs = read_runs([folder])
     console.print_summary(summarize_setting(runs, setting))

@@ -46,8 +46,7 @@ def _store_metrics(run: Path, which: str, task: str, metrics: dict[str, float]) 
     from rich.table import Table
 
     from equipool.environment import now, versions
-    from equipool.training.checkpoint import Checkpoints
-    from equipool.training.files import to_json, write_atomically
+    from equipool.training.checkpoint import Checkpoints, to_json, write_atomically
 
     step = Checkpoints(run).read(which, lambda broken: None).step
     table = Table("metric", f"{which}, step {step:,}")

@@ -249,7 +249,7 @@ def _with_bar(parts: Sequence[Sequence[Query]]) -> Iterable[Sequence[Query]]:
     from rich.console import Console
     from rich.progress import Progress
 
-    from equipool.bars import columns
+    from equipool.training.progress import columns
 
     if len(parts) < 2:
         yield from parts

@@ -16,7 +16,7 @@ from equipool.report.groups import CHANGED, common_settings, group_runs, shorten
 from equipool.report.runs import RunResult
 from equipool.report.tables import Summary, best_groups, equal_seconds, number, summarize
 from equipool.training.artifacts import Picture, Table, cell_text
-from equipool.training.files import write_atomically
+from equipool.training.checkpoint import write_atomically
 
 TEMPLATE = Path(__file__).with_name("page.html.j2")
 NEEDED = {"report": ("matplotlib", "jinja2")}

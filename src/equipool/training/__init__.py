@@ -15,15 +15,18 @@ from equipool.training.artifacts import (
     read_examination,
     write_examination,
 )
-from equipool.training.checkpoint import BrokenCheckpointError, Checkpoints
+from equipool.training.checkpoint import (
+    BrokenCheckpointError,
+    Checkpoints,
+    StorageError,
+    check_writable,
+)
 from equipool.training.config import SHAPES, TrainingConfig
 from equipool.training.devices import OutOfMemoryError
-from equipool.training.files import StorageError, check_writable
 from equipool.training.folder import ConfigMismatchError, Record, RunFolder, read_record
 from equipool.training.loading import evaluate, examine, load_network
 from equipool.training.loop import Fitted, Plan, Stop, fit, train, train_together
-from equipool.training.progress import Progress, progress_for_terminal, track
-from equipool.training.sinks import read_log
+from equipool.training.progress import Progress, progress_for_terminal, read_log, track
 from equipool.training.state import SPIKE, count_spikes
 from equipool.training.step import make_network
 from equipool.training.task import Batch, Loss, Shard, Task

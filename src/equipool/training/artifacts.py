@@ -6,9 +6,8 @@ import json
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from equipool.training.files import naming, to_json, write_atomically
+from equipool.training.checkpoint import naming, to_json, write_atomically
 
 INDEX = "examination.json"
 
@@ -94,21 +93,17 @@ def read_examination(folder: Path) -> Examination:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         return Examination(
-            tuple(_table(entry) for entry in content["tables"]),
-            tuple(_gallery(entry, folder) for entry in content["galleries"]),
+            tuple(_table(**entry) for entry in content["tables"]),
+            tuple(_gallery(folder, **entry) for entry in content["galleries"]),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{file} is not an examination: {error}") from error
 
 
-def _table(entry: dict[str, Any]) -> Table:
-    rows = tuple(tuple(row) for row in entry["rows"])
-    return Table(entry["title"], tuple(entry["headings"]), rows)
+def _table(title: str, headings: list[str], rows: list[list[Cell]]) -> Table:
+    return Table(title, tuple(headings), tuple(tuple(row) for row in rows))
 
 
-def _gallery(entry: dict[str, Any], folder: Path) -> Gallery:
-    pictures = tuple(
-        Picture(picture["caption"], (folder / picture["file"]).read_bytes())
-        for picture in entry["pictures"]
-    )
-    return Gallery(entry["title"], pictures)
+def _gallery(folder: Path, title: str, pictures: list[dict[str, str]]) -> Gallery:
+    found = (Picture(one["caption"], (folder / one["file"]).read_bytes()) for one in pictures)
+    return Gallery(title, tuple(found))

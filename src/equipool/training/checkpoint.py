@@ -1,11 +1,17 @@
-"""Checkpoints: tensors as safetensors, the rest as JSON, each with its checksum."""
+"""Checkpoints: tensors as safetensors, the rest as JSON, each with its checksum; and files that
+are complete or absent, whenever the process is killed."""
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import json
+import math
+import os
 import shutil
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,20 +19,109 @@ from typing import Any
 
 from torch import Tensor
 
-from equipool.training.files import (
-    checksum,
-    json_checksum,
-    jsonable,
-    naming,
-    replace_durably,
-    sync_directory,
-    to_json,
-    write_atomically,
-    write_durably,
-)
-
 FORMAT = 2
 STATE = "state.json"
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors that making room ends
+
+
+class StorageError(OSError):
+    """A file could not be written. What was there before is untouched."""
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Turn an OSError inside the block into a `StorageError` that names the file."""
+    try:
+        yield
+    except OSError as error:
+        reason, advice = error.strerror or str(error), ""
+        if error.errno in FULL:
+            advice = "; make room and resume"
+        text = f"could not write {path.name}: {reason}. What was saved before is untouched{advice}"
+        raise StorageError(error.errno, text, str(path)) from error
+
+
+def check_writable(file: str | Path) -> None:
+    """Raise a `StorageError` if a file cannot be written here. Leaves nothing behind."""
+    file = Path(file)
+    if file.is_dir():
+        raise StorageError(errno.EISDIR, os.strerror(errno.EISDIR), str(file))
+    folder = file.absolute().parent
+    while not folder.exists():
+        folder = folder.parent
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise StorageError(error.errno, f"cannot write to {folder}: {reason}", str(file)) from error
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Write a file and wait until it is on the disk."""
+    with naming(path), path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_directory(path: Path) -> None:
+    """Wait until the directory's entries are on the disk."""
+    with naming(path):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def replace_durably(source: Path, target: Path) -> None:
+    """Rename a file or directory atomically, and wait until that is on the disk."""
+    with naming(target):
+        os.replace(source, target)
+    sync_directory(target.parent)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file that is the old or the new one at every moment."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        write_durably(partial, content)
+        replace_durably(partial, path)
+    except StorageError:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise
+
+
+def jsonable(content: Any) -> Any:
+    """The same content with None for numbers that are not finite, which JSON cannot hold."""
+    if isinstance(content, dict):
+        return {key: jsonable(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [jsonable(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
+
+
+def to_json(content: Any) -> bytes:
+    """JSON with a line per value, easy to compare."""
+    return (json.dumps(jsonable(content), indent=1, allow_nan=False) + "\n").encode()
+
+
+def checksum(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def signed_json(content: dict[str, Any]) -> bytes:
+    """An object as JSON with its own checksum under `sha256`."""
+    content = {name: value for name, value in content.items() if name != "sha256"}
+    return to_json(content | {"sha256": json_checksum(content)})
+
+
+def json_checksum(content: dict[str, Any]) -> str:
+    """The checksum of an object as JSON holds it, whatever its layout."""
+    return checksum(json.dumps(content, sort_keys=True).encode())
+
 
 Tensors = Mapping[str, Tensor]
 
@@ -57,47 +152,35 @@ def write_checkpoint(
     Everything is written under another name and renamed when it is on the disk, so a checkpoint
     at `path` is always complete.
     """
-    partial = path.with_name(f".{path.name}.partial")
+    partial, old = (path.with_name(f".{path.name}.{suffix}") for suffix in ("partial", "old"))
     shutil.rmtree(partial, ignore_errors=True)
     try:
         _write_parts(partial, tensors, {"run": run, "state": jsonable(state)})
-        _put(partial, path)
+        if path.exists():  # damaged, or of steps that are repeated
+            shutil.rmtree(old, ignore_errors=True)
+            replace_durably(path, old)
+        replace_durably(partial, path)
+        shutil.rmtree(old, ignore_errors=True)
     except OSError:
         shutil.rmtree(partial, ignore_errors=True)  # makes room
         raise
 
 
 def _write_parts(folder: Path, tensors: Mapping[str, Tensors], content: dict[str, Any]) -> None:
+    from safetensors.torch import save
+
     with naming(folder):
         folder.mkdir(parents=True)
     sums = {}
     for name, group in tensors.items():
-        data = _to_bytes(group)
+        # clones, because the format refuses tensors that share memory
+        data = save(
+            {key: value.detach().cpu().contiguous().clone() for key, value in group.items()}
+        )
         sums[f"{name}.safetensors"] = checksum(data)
         write_durably(folder / f"{name}.safetensors", data)
-    content = {"format": FORMAT, "files": sums} | content
-    write_durably(folder / STATE, to_json(content | {"sha256": json_checksum(content)}))
+    write_durably(folder / STATE, signed_json({"format": FORMAT, "files": sums} | content))
     sync_directory(folder)
-
-
-def _put(partial: Path, path: Path) -> None:
-    if path.exists():  # damaged, or of steps that are repeated
-        old = path.with_name(f".{path.name}.old")
-        shutil.rmtree(old, ignore_errors=True)
-        replace_durably(path, old)
-        replace_durably(partial, path)
-        shutil.rmtree(old, ignore_errors=True)
-    else:
-        replace_durably(partial, path)
-
-
-def _to_bytes(tensors: Tensors) -> bytes:
-    from safetensors.torch import save
-
-    # clones, because the format refuses tensors that share memory
-    return save(
-        {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
-    )
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -105,7 +188,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     from safetensors import SafetensorError
     from safetensors.torch import load
 
-    content = _read_state(path)
+    content = _read_state(path / STATE)
     tensors = {}
     for name, expected in content["files"].items():
         data = _read(path / name)
@@ -125,14 +208,12 @@ def _read(path: Path) -> bytes:
         raise BrokenCheckpointError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _read_state(path: Path) -> dict[str, Any]:
-    file = path / STATE
+def _read_state(file: Path) -> dict[str, Any]:
+    data = _read(file)
     try:
-        content = json.loads(_read(file))
+        content = json.loads(data)
         expected = content.pop("sha256")
     except (ValueError, KeyError, AttributeError, TypeError) as error:
-        if isinstance(error, BrokenCheckpointError):
-            raise
         raise BrokenCheckpointError(f"{file} is damaged: {error}") from error
     if json_checksum(content) != expected:
         raise BrokenCheckpointError(f"{file} is damaged: its checksum does not match")
@@ -151,12 +232,7 @@ class Best:
 
 class Checkpoints:
     """The checkpoints of a run: `folder/checkpoints/step-XXXXXXXX`, with the pointers
-    `folder/last.json` and `folder/best.json`.
-
-    Args:
-        folder: the run's directory.
-        keep_last: number of latest checkpoints to keep, beside the best.
-    """
+    `folder/last.json` and `folder/best.json`. Keeps the `keep_last` latest and the best."""
 
     def __init__(self, folder: Path, keep_last: int = 2) -> None:
         self.folder = folder
@@ -191,23 +267,21 @@ class Checkpoints:
 
     def point(self, step: int, best: Best | None) -> None:
         """Write the pointers to the last and the best checkpoint."""
-        self._write_pointer("last", step, {})
+        pointers: dict[str, dict[str, Any]] = {"last": {"step": step}}
         if best is not None and self.path(best.step).exists():
-            self._write_pointer("best", best.step, {"value": best.value})
-
-    def _write_pointer(self, which: str, step: int, more: dict[str, Any]) -> None:
-        content = {"step": step, "checkpoint": f"checkpoints/{self.path(step).name}"} | more
-        write_atomically(self.folder / f"{which}.json", to_json(content))
+            pointers["best"] = {"step": best.step, "value": best.value}
+        for which, content in pointers.items():
+            content["checkpoint"] = f"checkpoints/{self.path(content['step']).name}"
+            write_atomically(self.folder / f"{which}.json", to_json(content))
 
     def _prune(self, step: int, best: Best | None) -> None:
         latest = [other for other in self.steps() if other <= step][-self.keep_last :]
         kept = {*latest, *([best.step] if best else [])}
-        for other in self.steps():
-            if other < step and other not in kept:
-                doomed = self.path(other).with_name(f".{self.path(other).name}.old")
-                with suppress(OSError):  # keeping it does no harm
-                    self.path(other).rename(doomed)
-                    shutil.rmtree(doomed)
+        for path in [
+            self.path(other) for other in self.steps() if other < step and other not in kept
+        ]:
+            with suppress(OSError):  # keeping it does no harm
+                shutil.rmtree(path.rename(path.with_name(f".{path.name}.old")))
 
     def clean(self) -> None:
         """Remove what a killed process left unfinished."""
@@ -240,17 +314,16 @@ class Checkpoints:
             for problem in broken:
                 warn(f"{problem}. Using the checkpoint of step {found.step} instead")
             return found
+        if not broken and not (self.folder / "last.json").exists():
+            return None
+        problem = (
+            f"the checkpoints of {self.folder} are missing: {self.root} is empty. Restore them"
+        )
         if broken:
-            raise BrokenCheckpointError(
-                f"{broken[0]}, and no intact checkpoint is left. "
-                f"To start again from step 0, remove {self.folder}"
-            )
-        if (self.folder / "last.json").exists():
-            raise BrokenCheckpointError(
-                f"the checkpoints of {self.folder} are missing: {self.root} is empty. Restore "
-                f"them; or, to start again from step 0, remove {self.folder}"
-            )
-        return None
+            problem = f"{broken[0]}, and no intact checkpoint is left. Restore one"
+        raise BrokenCheckpointError(
+            f"{problem}; or, to start again from step 0, remove {self.folder}"
+        )
 
     def read(self, which: str, warn: Callable[[str], None]) -> Checkpoint:
         """The `"last"` or the `"best"` checkpoint; the last one if there is no best."""
@@ -280,6 +353,5 @@ class Checkpoints:
         except (OSError, ValueError, KeyError, TypeError) as error:
             if default is not None:
                 return default
-            raise BrokenCheckpointError(
-                f"{pointer} is damaged: it does not name the step of a checkpoint"
-            ) from error
+            text = f"{pointer} is damaged: it does not name the step of a checkpoint"
+            raise BrokenCheckpointError(text) from error

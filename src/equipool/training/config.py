@@ -30,43 +30,6 @@ SHAPES: dict[str, Callable[[float], float]] = {
 
 
 @dataclass(frozen=True)
-class Schedule:
-    r"""The factor of the learning rate at step $s = 0, 1, \dots$ of $S$, with $W$ warm-up steps:
-
-    $$f(s) = \frac{s + 1}{W} \;\text{ for } s < W, \qquad
-      f(s) = m + (1 - m) \, \mathrm{shape}\left(\frac{s - W}{S - W}\right) \;\text{ else}.$$
-
-    A pure function of the step, without state.
-
-    Args:
-        shape: a name in `SHAPES`.
-        steps: $S$.
-        warmup_steps: $W$.
-        final: $m$, the factor at the end.
-
-    Example:
-        >>> schedule = Schedule("linear", steps=6, warmup_steps=2)
-        >>> [schedule(step) for step in range(6)]
-        [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]
-    """
-
-    shape: str
-    steps: int
-    warmup_steps: int = 0
-    final: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.shape not in SHAPES:
-            raise ValueError(f"schedule is {self.shape!r}, expected one of {sorted(SHAPES)}")
-
-    def __call__(self, step: int) -> float:
-        if step < self.warmup_steps:
-            return (step + 1) / self.warmup_steps
-        progress = (step - self.warmup_steps) / max(self.steps - self.warmup_steps, 1)
-        return self.final + (1 - self.final) * SHAPES[self.shape](min(progress, 1.0))
-
-
-@dataclass(frozen=True)
 class TrainingConfig:
     """Training settings.
 
@@ -131,10 +94,9 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         check_types(TrainingConfig, vars(self))
-        for field in fields(self):
-            value = getattr(self, field.name)
+        for name, value in vars(self).items():
             finite = not isinstance(value, float) or math.isfinite(value)
-            self._expect(field.name, finite, "a finite number")
+            self._expect(name, finite, "a finite number")
         for name in ("steps", "chunk", "log_every", "evaluate_every", "keep_last"):
             self._expect(name, getattr(self, name) >= 1, "1 or more")
         for name in ("warmup_steps", "weight_decay", "aux_weight", "solver_rate_factor"):
@@ -156,8 +118,18 @@ class TrainingConfig:
         if not met:
             raise ValueError(f"{name} is {getattr(self, name)!r}, expected {expected}")
 
-    def learning_rate_schedule(self) -> Schedule:
-        return Schedule(self.schedule, self.steps, self.warmup_steps, self.final_learning_rate)
+    def learning_rate_factor(self, step: int) -> float:
+        r"""The factor of the learning rate at step $s = 0, 1, \dots$ of $S$, with $W$ warm-up steps
+        and the final factor $m$:
+
+        $$f(s) = \frac{s + 1}{W} \;\text{ for } s < W, \qquad
+          f(s) = m + (1 - m) \, \mathrm{shape}\left(\frac{s - W}{S - W}\right) \;\text{ else}.$$
+        """
+        if step < self.warmup_steps:
+            return (step + 1) / self.warmup_steps
+        progress = (step - self.warmup_steps) / max(self.steps - self.warmup_steps, 1)
+        final = self.final_learning_rate
+        return final + (1 - final) * SHAPES[self.schedule](min(progress, 1.0))
 
 
 def check_types(kind: type, values: Mapping[str, Any]) -> None:
@@ -228,16 +200,15 @@ def nest(fields: Mapping[str, Any]) -> dict[str, Any]:
         >>> nest({"solver": "newton", "solver.damping": 0.1, "seed": 0})
         {'solver': {'name': 'newton', 'damping': 0.1}, 'seed': 0}
     """
-    nested = {field: value for field, value in fields.items() if "." not in field}
-    for field in nested:
-        entries = {
-            name.removeprefix(f"{field}."): value
-            for name, value in fields.items()
-            if name.startswith(f"{field}.")
-        }
-        if entries:
-            nested[field] = {"name": nested[field], **nest(entries)}
-    return nested
+    entries: dict[str, dict[str, Any]] = {}
+    for name, value in fields.items():
+        field, _, entry = name.partition(".")
+        entries.setdefault(field, {})[entry] = value
+    return {
+        field: inner[""] if len(inner) == 1 else {"name": inner.pop(""), **nest(inner)}
+        for field, inner in entries.items()
+        if "" in inner
+    }
 
 
 def _as_json(content: dict[str, Any]) -> dict[str, Any]:
@@ -255,16 +226,17 @@ def differences(saved: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]
     before, now = _flat(upgraded(saved)), _flat(given)
     defaults = _flat(_defaults(saved.get("task")))
     before = {name: defaults[name] for name in now.keys() & defaults.keys()} | before
+    old, new = ({name: repr(value) for name, value in one.items()} for one in (before, now))
     return [
-        f"{name}: {_shown(before, name)} in the run, {_shown(now, name)} here"
+        f"{name}: {old.get(name, 'missing')} in the run, {new.get(name, 'missing')} here"
         for name in sorted(before.keys() | now.keys())
-        if before.get(name, _MISSING) != now.get(name, _MISSING)
+        if name not in before or name not in now or before[name] != now[name]
     ]
 
 
 def differences_of_choice(saved: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
     """Like `differences`, without those of the data."""
-    return differences(*({**config, "data": {}} for config in (saved, given)))
+    return differences({**saved, "data": {}}, {**given, "data": {}})
 
 
 def differences_of_data(saved: Mapping[str, Any], task: Task) -> list[str]:
@@ -314,20 +286,15 @@ def _defaults(task: str | None) -> dict[str, Any]:
     return _as_json(found)
 
 
-_MISSING = object()
-
-
 def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    free = {f"training.{name}" for name in FREE}
-    flat = {"task": config.get("task", _MISSING)}
+    flat = {"task": config["task"]} if "task" in config else {}
     for part in ("fields", "training", "data"):
         label = "task" if part == "fields" else part
         flat |= {f"{label}.{name}": value for name, value in config.get(part, {}).items()}
-    return {name: value for name, value in flat.items() if name not in free}
+    return {name: value for name, value in flat.items() if name not in _FREE}
 
 
-def _shown(config: Mapping[str, Any], name: str) -> str:
-    return repr(config[name]) if name in config else "missing"
+_FREE = {f"training.{name}" for name in FREE}
 
 
 def known_tasks() -> dict[str, type[Task]]:
@@ -344,13 +311,11 @@ def known_tasks() -> dict[str, type[Task]]:
 
 def task_from_config(config: Mapping[str, Any]) -> Task:
     """The task of a run, built from its saved fields."""
-    tasks = known_tasks()
-    if config["task"] not in tasks:
-        raise ValueError(
-            f"the run's task is {config['task']!r}, expected one of {sorted(tasks)}: "
-            "import the module that defines it"
-        )
-    return _make_task(tasks[config["task"]], config["fields"])
+    name, tasks = config["task"], known_tasks()
+    if name not in tasks:
+        known = f"expected one of {sorted(tasks)}: import the module that defines it"
+        raise ValueError(f"the run's task is {name!r}, {known}")
+    return _make_task(tasks[name], config["fields"])
 
 
 def _make_task(kind: type[Task], fields: Mapping[str, Any]) -> Task:

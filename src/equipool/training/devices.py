@@ -78,10 +78,6 @@ class Accelerator:
         """Whether this process writes the files."""
         return self.shard.rank == 0
 
-    def new_stream(self) -> torch.cuda.Stream | None:
-        """A new CUDA stream; None on a CPU."""
-        return torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
-
     def send(self, rows: list[list[float]]) -> torch.Tensor:
         """Copy numbers to the device without waiting for it."""
         numbers = torch.tensor(rows)

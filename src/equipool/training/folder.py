@@ -13,8 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from equipool.environment import versions
+from equipool.training.checkpoint import (
+    json_checksum,
+    naming,
+    signed_json,
+    to_json,
+    write_atomically,
+)
 from equipool.training.config import differences, extended
-from equipool.training.files import json_checksum, naming, to_json, write_atomically
 
 LEFT_BY_RUNS = ("checkpoints", "log.jsonl", "last.json", "best.json", "record.json")
 PARTS = {"task": str, "fields": dict, "training": dict}  # of config.json
@@ -74,7 +80,12 @@ class RunFolder:
     def check(self, config: dict[str, Any], resume: bool) -> None:
         """Check that a run with these settings can start or resume here."""
         if not self.config.exists():
-            self._check_empty()
+            found = [name for name in LEFT_BY_RUNS if (self.path / name).exists()]
+            if found:
+                raise FileExistsError(
+                    f"{self.path} has {', '.join(found)} but no config.json, so the settings of "
+                    "that run are unknown: restore config.json or choose another directory"
+                )
             return
         if not resume:
             raise FileExistsError(
@@ -84,33 +95,22 @@ class RunFolder:
         saved = self.read_config()
         different = differences(extended(saved, config), config)
         if different:
+            lines = "\n".join(f"  {line}{_reason(line, saved)}" for line in different)
             raise ConfigMismatchError(
                 f"{self.path} was started with other settings. Use the same settings "
-                "or choose another directory:\n"
-                + "\n".join(f"  {line}{_reason(line, saved)}" for line in different)
-            )
-
-    def _check_empty(self) -> None:
-        found = [name for name in LEFT_BY_RUNS if (self.path / name).exists()]
-        if found:
-            raise FileExistsError(
-                f"{self.path} has {', '.join(found)} but no config.json, so the settings of that "
-                "run are unknown: restore config.json or choose another directory"
+                f"or choose another directory:\n{lines}"
             )
 
     def claim(self, config: dict[str, Any]) -> None:
         """Write config.json if this run is new or has more steps than before."""
         if not self.config.exists():
-            self._write_config(config | {"versions": versions(), "run": uuid.uuid4().hex})
+            started = config | {"versions": versions(), "run": uuid.uuid4().hex}
+            write_atomically(self.config, signed_json(started))
         saved = self.read_config()
         longer = extended(saved, config)
         if longer["training"] != saved["training"]:
-            self._write_config(longer)
+            write_atomically(self.config, signed_json(longer))
             self.record.unlink(missing_ok=True)  # of the shorter run
-
-    def _write_config(self, content: dict[str, Any]) -> None:
-        content = {name: value for name, value in content.items() if name != "sha256"}
-        write_atomically(self.config, to_json(content | {"sha256": json_checksum(content)}))
 
     def discard(self) -> None:
         """Remove a run that was started here but has not taken a step."""

@@ -1,4 +1,4 @@
-"""The Triton kernel of `guard.py`: launches dominate the step of a small network."""
+"""The Triton kernel of `Guard`: launches dominate the step of a small network."""
 
 # ruff: noqa: N803
 from __future__ import annotations

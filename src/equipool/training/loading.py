@@ -21,7 +21,7 @@ from equipool.training.config import (
 from equipool.training.devices import Accelerator, check_extras, dtype_of_weights, products_in
 from equipool.training.folder import ConfigMismatchError, RunFolder
 from equipool.training.progress import Progress, tracking
-from equipool.training.statistics import evaluation_mode
+from equipool.training.state import evaluation_mode
 from equipool.training.step import make_network
 from equipool.training.task import Task
 
@@ -43,10 +43,8 @@ def load_network(
     config, task, _ = _settings(run)
     different = differences_of_data(config, task)
     if different:
-        raise ConfigMismatchError(
-            f"the data is not what {run} was trained on:\n"
-            + "\n".join(f"  {line}" for line in different)
-        )
+        lines = "\n".join(f"  {line}" for line in different)
+        raise ConfigMismatchError(f"the data is not what {run} was trained on:\n{lines}")
     return load_weights(make_network(task), run, which).to(device)
 
 

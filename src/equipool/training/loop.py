@@ -17,27 +17,21 @@ from torch import Tensor, nn
 from equipool.training.config import TrainingConfig, run_config
 from equipool.training.devices import Accelerator, clear_memory_errors, isolated
 from equipool.training.folder import Record, RunFolder
-from equipool.training.progress import Progress, progress_for_terminal
+from equipool.training.progress import Progress, Sink, progress_for_terminal
 from equipool.training.run import Run
-from equipool.training.sinks import Display, Entry, LogFile, Sink, TensorBoard
-from equipool.training.state import EvaluationClock
+from equipool.training.state import Session
 from equipool.training.task import Task
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stop:
-    """Whether to stop early, and why: Ctrl-C, SIGTERM or a time limit.
-
-    Args:
-        after: seconds from now; None for no limit.
-        message: is called at once when a signal comes; stopping may take a while.
-    """
+    """Whether to stop early, and why: Ctrl-C, SIGTERM, or a limit of `after` seconds from now.
+    `message` is called at once when a signal comes; stopping may take a while."""
 
     def __init__(self, after: float | None, message: Callable[[str], None]) -> None:
-        self._message = message
+        self._message, self._listening = message, False
         self.reason: str | None = None
-        self._listening = False
         self._deadline = None if after is None else time.monotonic() + after
 
     def request(self, reason: str) -> None:
@@ -60,10 +54,13 @@ class Stop:
             return
         before = {number: signal.getsignal(number) for number in SIGNALS}
 
-        def handle(number: int, frame: object) -> None:
-            self.request("interrupted" if number == signal.SIGINT else "terminated")
+        def restore() -> None:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+        def handle(number: int, frame: object) -> None:
+            self.request("interrupted" if number == signal.SIGINT else "terminated")
+            restore()
             self._message("Stopping after this step. Press again to stop at once without saving.")
 
         for number in SIGNALS:
@@ -73,8 +70,7 @@ class Stop:
             yield
         finally:
             self._listening = False
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            restore()
 
 
 class Plan(NamedTuple):
@@ -121,8 +117,7 @@ def train(
         `record.failed` for a run whose steps or evaluations were not finite.
     """
     how = how_to_resume or f"train(task, config, {str(out)!r}, resume=True)"
-    plan = Plan(task, config, out)
-    return _train([plan], resume, device, stop_after, progress, how)[0]
+    return _train([Plan(task, config, out)], resume, device, stop_after, progress, how)[0]
 
 
 def train_together(
@@ -201,11 +196,10 @@ def fit(
     collected = _StepNumbers()
     fields: dict[str, Any] = asdict(task) if is_dataclass(task) else {}
     identity = {"task": task.name, "fields": fields, "training": asdict(config)}
-    with ExitStack() as stack:
-        loop = _Loop(stack, [config], device, stop_after, progress)
-        display = Display(loop.progress, task.name, config.steps, task.monitor)
-        run = loop.add(task, config, identity, [collected, display], None)
-        loop.run()
+    with _session([Plan(task, config, "")], device, progress) as session:
+        stop = Stop(stop_after, session.progress.message)
+        run = Run(task, config, identity, session, sinks=[collected])
+        _take_steps([run], session, stop)
         record = run.finish()
         if not run.finished:
             collected.steps(run.unlogged_steps())
@@ -220,8 +214,6 @@ class _StepNumbers(Sink):
 
     def __init__(self) -> None:
         self._columns: list[Mapping[str, Tensor]] = []
-
-    def write(self, entry: Entry) -> None: ...
 
     def steps(self, columns: Mapping[str, Tensor]) -> None:
         self._columns.append(columns)
@@ -240,117 +232,62 @@ def _train(
     how_to_resume: str,
 ) -> list[Record]:
     """See `train` and `train_together`."""
-    with ExitStack() as stack:
-        loop = _Loop(stack, [plan.config for plan in plans], device, stop, progress)
-        stack.enter_context(loop.stop.on_signals())
-        leads = loop.accelerator.leads
+    runs: list[Run] = []
+    with _session(plans, device, progress) as session, ExitStack() as stack:
+        if not isinstance(stop, Stop):
+            stop = Stop(stop, session.progress.message)
+        stack.enter_context(stop.on_signals())
         try:
             for task, config, out in plans:
                 folder, identity = RunFolder(out), run_config(task, config)
-                if leads:
+                if session.accelerator.leads:
                     stack.enter_context(folder.locked())
                     folder.check(identity, resume)
-                sinks = _sinks(loop.progress, folder, task, config) if leads else []
-                loop.add(task, config, identity, sinks, folder)
-            for run in loop.run():
-                run.stop(loop.stop.reason or "stopped", how_to_resume)
+                runs.append(Run(task, config, identity, session, folder))
+                stack.callback(runs[-1].close)
+            for run in _take_steps(runs, session, stop):
+                run.stop(stop.reason or "stopped", how_to_resume)
         except BaseException:
-            for run in loop.runs:
+            for run in runs:
                 run.discard()
             raise
-        records = [run.finish() for run in loop.runs]
+        records = [run.finish() for run in runs]
         # set also if it came too late for these runs: the caller may have more
-        if loop.accelerator.any(loop.stop.due()):
-            loop.stop.request(loop.stop.reason or "stopped")
+        if session.accelerator.any(stop.due()):
+            stop.request(stop.reason or "stopped")
         return records
 
 
-def _sinks(
-    progress: Progress, folder: RunFolder, task: Task, config: TrainingConfig
-) -> Sequence[Sink]:
-    display = Display(progress, folder.path.name, config.steps, task.monitor)
-    log = LogFile(folder.log, display.message)
-    return [log, TensorBoard(folder.tensorboard, display.message), display]
-
-
-class _Loop:
-    """Lets runs on one device take steps in turn.
-
-    Args:
-        stack: receives what has to be closed or restored at the end.
-        configs: the settings of the runs that will be added.
-        device: as in `train`.
-        stop: as in `train_together`.
-        progress: as in `train`.
-    """
-
-    def __init__(
-        self,
-        stack: ExitStack,
-        configs: Sequence[TrainingConfig],
-        device: str | torch.device | None,
-        stop: float | Stop | None,
-        progress: Progress | bool | None,
-    ) -> None:
-        self._stack, self._num_runs = stack, len(configs)
-        self.progress = _display(progress)
-        self.stop = stop if isinstance(stop, Stop) else Stop(stop, self.progress.message)
-        precision = configs[0].precision
-        self.accelerator = Accelerator(device, precision)
-        if len(configs) > 1 and not self.accelerator.alone:
+@contextmanager
+def _session(
+    plans: Sequence[Plan], device: str | torch.device | None, progress: Progress | bool | None
+) -> Iterator[Session]:
+    """The device and the display of the runs. What training changes in torch is restored."""
+    task, config, _ = plans[0]
+    smaller = f"reduce the batch size (now {task.batch_size}) or the chunk (now {config.chunk})"
+    with ExitStack() as stack:
+        if not isinstance(progress, Progress):
+            progress = Progress() if progress is False else progress_for_terminal()
+            stack.callback(progress.close)
+        accelerator = Accelerator(device, config.precision)
+        if len(plans) > 1 and not accelerator.alone:
             raise ValueError("several runs are trained together in one process, not under torchrun")
-        self.runs: list[Run] = []
-        self._evaluations = EvaluationClock()
-        if self.progress is not progress:
-            stack.callback(self.progress.close)
-        stack.enter_context(isolated(self.accelerator.device, precision))
+        stack.enter_context(isolated(accelerator.device, config.precision))
+        stack.enter_context(clear_memory_errors(smaller))
+        yield Session(accelerator, progress, len(plans))
 
-    def add(
-        self,
-        task: Task,
-        config: TrainingConfig,
-        identity: dict[str, Any],
-        sinks: Sequence[Sink],
-        folder: RunFolder | None,
-    ) -> Run:
-        """Build a run. The arguments are those of `Run`."""
-        stream = self.accelerator.new_stream() if self._num_runs > 1 else None
-        self._stack.enter_context(clear_memory_errors(_memory_advice(task, config)))
-        run = Run(
-            task, config, identity, self.accelerator, sinks,
-            progress=self.progress if sinks else None, folder=folder, stream=stream,
-            together=self._num_runs, evaluations=self._evaluations,
-        )  # fmt: skip
-        self._stack.callback(run.close)
-        self.runs.append(run)
-        return run
 
-    def run(self) -> list[Run]:
-        """Train the runs; returns those that were stopped early."""
-        for run in self.runs:
-            run.start()
-        active = [run for run in self.runs if not run.finished]
-        stopped = False
-        while active and not stopped:
-            for run in active:
-                run.advance()
-            if any(run.finished for run in active):
-                active = [run for run in active if not run.finished]
-            stopped = bool(active) and self._stops(active[0])
-        return active
-
-    def _stops(self, run: Run) -> bool:
+def _take_steps(runs: Sequence[Run], session: Session, stop: Stop) -> list[Run]:
+    """Let the runs take steps in turn; returns those that were stopped early."""
+    for run in runs:
+        run.start()
+    active = [run for run in runs if not run.finished]
+    while active:
+        for run in active:
+            run.advance()
+        active = [run for run in active if not run.finished]
         # several processes must stop after the same step, or they wait for each other forever
-        if self.accelerator.alone:
-            return self.stop.due()
-        return run.at_boundary and self.accelerator.any(self.stop.due())
-
-
-def _display(progress: Progress | bool | None) -> Progress:
-    if isinstance(progress, Progress):
-        return progress
-    return Progress() if progress is False else progress_for_terminal()
-
-
-def _memory_advice(task: Task, config: TrainingConfig) -> str:
-    return f"reduce the batch size (now {task.batch_size}) or the chunk (now {config.chunk})"
+        aligned = active and (session.accelerator.alone or active[0].at_boundary)
+        if aligned and session.accelerator.any(stop.due()):
+            break
+    return active

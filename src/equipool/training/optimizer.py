@@ -1,7 +1,5 @@
-"""What a step does to the network: Adam, the average of the weights, running statistics.
-
-Nothing here waits for the device.
-"""
+"""What a step does with the gradients: the guard, Adam, the average of the weights, running
+statistics. Nothing here waits for the device."""
 
 from __future__ import annotations
 
@@ -13,7 +11,102 @@ import torch
 from torch import Tensor, nn
 
 from equipool import Solver
+from equipool.ops.availability import kernels_serve
 from equipool.training.config import TrainingConfig
+from equipool.training.state import History
+
+DECAY = 0.99  # of the running average of the gradient norm
+SETTLED = 100  # number of finite norms before the average is trusted
+LARGEST = torch.finfo(torch.float32).max
+
+
+class Guard:
+    r"""Decides from the gradient norm $n$ whether a step is skipped, and by what to divide the
+    gradients otherwise.
+
+    A step is skipped if $n$ is not finite, or if $n > c\,a$, where $a$ is the running average of
+    the finite norms before it. Until there are 100 of those, and while all were zero, any finite
+    norm is accepted. Every finite step moves the average towards $\min(n, c\,a)$, even if it is
+    skipped: when gradients have grown for good, the average follows and steps are taken again.
+
+    Gradients longer than $m$ are clipped: they are divided by $\max(1, (n + 10^{-6}) / m)$.
+
+    Each step also writes its row of the history: losses, $n$, whether it is skipped, metrics. On a
+    GPU all of this is one kernel. `factor` is $c$, `clip_norm` is $m$; None for neither.
+    """
+
+    def __init__(self, factor: float | None, clip_norm: float | None, history: History) -> None:
+        self.factor, self.clip_norm, self.history = factor, clip_norm, history
+        device = history.rows.device
+        self.average = torch.zeros((), device=device)
+        self.count = torch.zeros((), dtype=torch.int64, device=device)  # finite norms
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The state, to be saved and loaded in place."""
+        return {"average": self.average, "count": self.count}
+
+    @torch.no_grad()
+    def __call__(
+        self, norms: Tensor, losses: Sequence[Tensor], metrics: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor | None]:
+        """Judge a step.
+
+        Args:
+            norms: the gradient norm of each parameter `[P]`.
+            losses: scalars, the first columns of the history.
+            metrics: scalars, its last columns.
+
+        Returns:
+            1 if the step is skipped, else 0, float32; and the divisor of the gradients, float32 or
+            better, which is None without clipping and meaningless if the step is skipped.
+        """
+        if kernels_serve(norms):
+            return self._fused(norms, losses, metrics)
+        kept = torch.promote_types(norms.dtype, torch.float32)
+        norm = torch.linalg.vector_norm(norms, dtype=torch.float64).to(kept)
+        skipped = self.judge(norm)
+        self.history.write([*losses, norm, skipped, *metrics])
+        if self.clip_norm is None:
+            return skipped, None
+        return skipped, ((norm + 1e-6) / self.clip_norm).clamp(min=1)
+
+    def judge(self, norm: Tensor) -> Tensor:
+        """1 if a step with this gradient norm (a scalar) is skipped, else 0, as float32; updates
+        the average."""
+        norm = norm.float()
+        finite = norm <= LARGEST
+        limit = self._limit()
+        self.count += finite
+        weight = (1 / self.count.clamp(min=1)).clamp(min=1 - DECAY)
+        moved = torch.lerp(self.average, torch.minimum(norm, limit), weight)
+        torch.where(finite, moved, self.average, out=self.average)
+        return 1 - (norm <= limit).float()  # the comparison is false for NaN
+
+    def _limit(self) -> Tensor:
+        if self.factor is None:
+            return torch.full_like(self.average, LARGEST)
+        trusted = (self.count >= SETTLED) & (self.average > 0)
+        limit = (self.factor * self.average).clamp(max=LARGEST)
+        return limit.masked_fill(~trusted, LARGEST)
+
+    def _fused(
+        self, norms: Tensor, losses: Sequence[Tensor], metrics: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor | None]:
+        from equipool.training import guard_kernels as kernels
+
+        rows = self.history.rows
+        values = tuple(value.detach() for value in (*losses, *metrics))
+        out = torch.empty(2, dtype=torch.float32, device=rows.device)
+        # One warp, because the program overwrites the state that it reads.
+        kernels.judge[(1,)](
+            norms, norms.numel(), values, self.average, self.count, self.history.counter,
+            rows, rows.shape[0], out,
+            FACTOR=self.factor, CLIP_NORM=self.clip_norm, DECAY=DECAY, SETTLED=SETTLED,
+            LARGEST=LARGEST, NUM_VALUES=len(values), NUM_LOSSES=len(losses), BLOCK=kernels.BLOCK,
+            num_warps=1,
+        )  # fmt: skip
+        skipped, divisor = out.unbind()
+        return skipped, None if self.clip_norm is None else divisor
 
 
 class Optimizer:
@@ -24,12 +117,10 @@ class Optimizer:
     """
 
     def __init__(self, network: nn.Module, config: TrainingConfig, device: torch.device) -> None:
-        inner = {
-            parameter
-            for module in network.modules()
-            if isinstance(module, Solver) and config.solver_rate_factor != 1
-            for parameter in module.parameters()
-        }
+        solvers = [module for module in network.modules() if isinstance(module, Solver)]
+        inner = {p for solver in solvers for p in solver.parameters()}
+        if config.solver_rate_factor == 1:
+            inner.clear()
         self.names = {p: name for name, p in network.named_parameters() if p.requires_grad}
         if not self.names:
             raise ValueError("the network has no parameters to train")
@@ -41,12 +132,9 @@ class Optimizer:
         self.factors = [factor for _, factor in groups]
         self.adam = torch.optim.AdamW(
             [{"params": parameters} for parameters, _ in groups],
-            betas=(config.beta1, config.beta2),
-            eps=config.epsilon,
-            weight_decay=config.weight_decay,
-            fused=True,
-            capturable=device.type == "cuda",
-        )
+            betas=(config.beta1, config.beta2), eps=config.epsilon,
+            weight_decay=config.weight_decay, fused=True, capturable=device.type == "cuda",
+        )  # fmt: skip
         # torch creates the state in the first step; a checkpoint must be loaded before that
         for parameter in self.names:
             self.adam.state[parameter] = {
@@ -107,10 +195,11 @@ class WeightAverage:
     """
 
     def __init__(self, network: nn.Module) -> None:
-        self.averaged = dict(network.named_parameters()) | running_statistics(network)
+        averaged = dict(network.named_parameters()) | running_statistics(network)
+        self._current = list(averaged.values())
         self.values = {
             name: tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32)).clone()
-            for name, tensor in self.averaged.items()
+            for name, tensor in averaged.items()
         }
         # One kernel for all: gradient ascent from the average, along the weights minus itself.
         self._ascent = torch.optim.SGD(
@@ -124,7 +213,7 @@ class WeightAverage:
     @torch.no_grad()
     def update(self, weight: Tensor) -> None:
         """Move the average towards the current values by $w_t$, a scalar on the same device."""
-        for tensor, value in zip(self._current(), self.values.values(), strict=True):
+        for tensor, value in zip(self._current, self.values.values(), strict=True):
             value.grad = tensor.detach().to(value.dtype)
         self._ascent.param_groups[0]["lr"] = weight
         self._ascent.step()
@@ -133,7 +222,7 @@ class WeightAverage:
     @contextmanager
     def applied(self) -> Iterator[None]:
         """Inside the block the network has the averaged values."""
-        kept = [tensor.detach().clone() for tensor in self._current()]
+        kept = [tensor.detach().clone() for tensor in self._current]
         self.apply()
         try:
             yield
@@ -144,12 +233,9 @@ class WeightAverage:
         """Give the network the averaged values."""
         self._fill(list(self.values.values()))
 
-    def _current(self) -> list[Tensor]:
-        return list(self.averaged.values())
-
     @torch.no_grad()
     def _fill(self, values: list[Tensor]) -> None:
-        for tensor, value in zip(self._current(), values, strict=True):
+        for tensor, value in zip(self._current, values, strict=True):
             tensor.copy_(value)
 
 
@@ -163,7 +249,13 @@ class RunningStatistics:
         by_dtype: dict[torch.dtype, list[Tensor]] = {}
         for buffer in running_statistics(network).values():
             by_dtype.setdefault(buffer.dtype, []).append(buffer)
-        self._joined = [_join(buffers) for buffers in by_dtype.values()]
+        self._joined = []
+        for buffers in by_dtype.values():
+            joined = torch.cat([buffer.flatten() for buffer in buffers])
+            parts = joined.split([buffer.numel() for buffer in buffers])
+            for buffer, part in zip(buffers, parts, strict=True):
+                buffer.data = part.view_as(buffer)
+            self._joined.append(joined)
 
     def copy(self) -> list[Tensor]:
         """A copy of the current values."""
@@ -184,11 +276,3 @@ def running_statistics(network: nn.Module) -> dict[str, Tensor]:
         for name, buffer in module.named_buffers(prefix, recurse=False)
         if buffer.is_floating_point()
     }
-
-
-def _join(buffers: Sequence[Tensor]) -> Tensor:
-    joined = torch.cat([buffer.flatten() for buffer in buffers])
-    parts = joined.split([buffer.numel() for buffer in buffers])
-    for buffer, part in zip(buffers, parts, strict=True):
-        buffer.data = part.view_as(buffer)
-    return joined

@@ -1,17 +1,23 @@
-"""Progress of training and evaluation, shown to the user."""
+"""What a run reports, and where: its log, TensorBoard, and the display for the user."""
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, TypeVar
 
-from equipool.bars import columns
+from torch import Tensor
+
+from equipool.training.checkpoint import jsonable, naming, write_atomically
 
 T = TypeVar("T")
 SECONDS = 10.0  # between two lines about an evaluation
@@ -43,7 +49,7 @@ class Progress:
 
 
 # Called with the number of parts done and their total while an evaluation is shown.
-_report: ContextVar[Callable[[int, int | None], None] | None] = ContextVar("report", default=None)
+_report: ContextVar[Callable[[int, int | None], None]] = ContextVar("report")
 
 
 def track(parts: Iterable[T], total: int | None = None) -> Iterator[T]:
@@ -59,12 +65,9 @@ def track(parts: Iterable[T], total: int | None = None) -> Iterator[T]:
         >>> sum(track([1, 2, 3]))
         6
     """
-    report = _report.get()
-    if report is None:
-        yield from parts
-        return
-    if total is None:
-        total = len(parts) if isinstance(parts, Sized) else None
+    report = _report.get(lambda done, total: None)
+    if total is None and isinstance(parts, Sized):
+        total = len(parts)
     done = 0
     for part in parts:
         report(done, total)
@@ -76,14 +79,13 @@ def track(parts: Iterable[T], total: int | None = None) -> Iterator[T]:
 @contextmanager
 def tracking(progress: Progress | None, run: str) -> Iterator[None]:
     """`track` inside the block reports to this display; to none if it is None."""
-    report = None if progress is None else partial(progress.evaluate, run)
-    token = _report.set(report)
+    progress = progress or Progress()
+    token = _report.set(partial(progress.evaluate, run))
     try:
         yield
     finally:
         _report.reset(token)
-        if progress is not None:
-            progress.end_evaluation(run)
+        progress.end_evaluation(run)
 
 
 def format_numbers(numbers: Mapping[str, float | None]) -> str:
@@ -93,10 +95,8 @@ def format_numbers(numbers: Mapping[str, float | None]) -> str:
         >>> format_numbers({"loss": 0.00012345, "steps/s": 412.3})
         'loss 0.0001234  steps/s 412.3'
     """
-    return "  ".join(
-        f"{name} {'-' if value is None else format(value, '.4g')}"
-        for name, value in numbers.items()
-    )
+    texts = {name: "-" if value is None else f"{value:.4g}" for name, value in numbers.items()}
+    return "  ".join(f"{name} {text}" for name, text in texts.items())
 
 
 class PlainProgress(Progress):
@@ -124,6 +124,20 @@ class PlainProgress(Progress):
         print(text, flush=True)
 
 
+def columns() -> tuple[Any, ...]:
+    """Columns of a bar of rich: name, bar, count, elapsed and remaining time."""
+    from rich import progress
+
+    return (
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(bar_width=20),
+        progress.MofNCompleteColumn(),
+        progress.TimeElapsedColumn(),
+        progress.TextColumn("left"),
+        progress.TimeRemainingColumn(elapsed_when_finished=True),
+    )
+
+
 class LiveProgress(Progress):
     """Shows a bar per run with speed, remaining time and the latest numbers, and a second bar
     while the run is evaluated."""
@@ -132,9 +146,7 @@ class LiveProgress(Progress):
         from rich import progress
 
         self._bars: Any = progress.Progress(
-            *columns(),
-            progress.TextColumn("{task.fields[numbers]}"),
-            refresh_per_second=4,
+            *columns(), progress.TextColumn("{task.fields[numbers]}"), refresh_per_second=4
         )
         self._bars.start()
         self._ids: dict[str, Any] = {}
@@ -171,3 +183,191 @@ def progress_for_terminal() -> Progress:
     if sys.stdout.isatty() and find_spec("rich") is not None:
         return LiveProgress()
     return PlainProgress()
+
+
+# An entry of the log. Without an `event` it summarises training since the entry before it.
+Entry = dict[str, Any]
+
+
+class Sink:
+    """Receives what a run reports. This base class ignores it."""
+
+    def open(self, step: int) -> None:
+        """The run starts or resumes at this step."""
+
+    def write(self, entry: Entry) -> None:
+        """An entry of the log."""
+
+    def steps(self, columns: Mapping[str, Tensor]) -> None:
+        """The numbers of each step since the last call `[n]`, by name."""
+
+    def advance(self, step: int) -> None:
+        """The run has reached this step. Called often."""
+
+    def message(self, text: str) -> None:
+        """A message to the user. May come before `open`."""
+
+    def sync(self) -> None:
+        """Wait until everything is on the disk."""
+
+    def close(self) -> None:
+        """The run reports nothing more."""
+
+
+def read_log(file: str | Path, warn: Callable[[str], None] | None = None) -> list[Entry]:
+    """All entries of a log, each with its `step`; an empty list if there is no log.
+
+    Damaged lines are left out with a warning. A last line that was cut off is left out silently:
+    the process was killed while it wrote.
+
+    Args:
+        file: `log.jsonl` of a run.
+        warn: is called with each warning; by default `warnings.warn`.
+    """
+    file = Path(file)
+    if not file.exists():
+        return []
+    entries = []
+    lines = file.read_bytes().split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        entry = _parse(line)
+        if entry is not None:
+            entries.append(entry)
+        elif number < len(lines):
+            text = f"line {number} of {file} is damaged and is left out"
+            warnings.warn(text, stacklevel=2) if warn is None else warn(text)
+    return entries
+
+
+def _parse(line: bytes) -> Entry | None:
+    try:
+        entry = json.loads(line.decode())
+    except ValueError:
+        return None
+    return entry if isinstance(entry, dict) and isinstance(entry.get("step"), int) else None
+
+
+class LogFile(Sink):
+    """Appends a JSON object per entry to `log.jsonl`. Opening it at a step drops the entries of
+    later steps, which are repeated. `warn` is called about damaged lines."""
+
+    def __init__(self, file: Path, warn: Callable[[str], None]) -> None:
+        self.file, self._warn = file, warn
+        self._stream: Any = None
+
+    def open(self, step: int) -> None:
+        if self.file.exists():
+            kept = [entry for entry in read_log(self.file, self._warn) if entry["step"] <= step]
+            write_atomically(self.file, b"".join(map(_line, kept)))
+        with naming(self.file):
+            self._stream = self.file.open("ab", buffering=0)
+
+    def write(self, entry: Entry) -> None:
+        """Append an entry, unbuffered: it survives if the process is killed."""
+        if self._stream is None:
+            return
+        content = _line(entry)
+        with naming(self.file):
+            while content:
+                content = content[self._stream.write(content) :]
+
+    def sync(self) -> None:
+        if self._stream is not None:
+            with naming(self.file):
+                os.fsync(self._stream.fileno())
+
+    def close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+
+def _line(entry: Entry) -> bytes:
+    return (json.dumps(jsonable(entry), allow_nan=False) + "\n").encode()
+
+
+def flat(entry: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+    """The numbers of an entry, with the names of the parts they are in.
+
+    Example:
+        >>> flat({"loss": 0.5, "metrics": {"error": 1.0}, "event": "evaluation"})
+        {'loss': 0.5, 'metrics/error': 1.0}
+    """
+    found: dict[str, float] = {}
+    for name, value in entry.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{prefix}{name}/")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            found[prefix + name] = value
+    return found
+
+
+class TensorBoard(Sink):
+    """Writes the numbers of training and of evaluations for TensorBoard. Opening it at a step hides
+    the numbers of later steps.
+
+    Without the package it writes nothing, and warns once. It gives up if the disk is full: the log
+    is what counts.
+    """
+
+    def __init__(self, folder: Path, warn: Callable[[str], None]) -> None:
+        self.folder, self._warn = folder, warn
+        self._writer: Any = None
+
+    def open(self, step: int) -> None:
+        if find_spec("tensorboard") is None:
+            self._warn("TensorBoard is not installed; log.jsonl has the same numbers")
+            return
+        from torch.utils.tensorboard import SummaryWriter
+
+        with self._giving_up():
+            self._writer = SummaryWriter(str(self.folder), purge_step=step + 1 if step else None)
+
+    def write(self, entry: Entry) -> None:
+        prefix = entry.get("event", "train")
+        if self._writer is None or prefix not in ("train", "evaluation"):
+            return
+        with self._giving_up():
+            for name, value in flat(entry).items():
+                if name != "step":
+                    self._writer.add_scalar(f"{prefix}/{name}", value, entry["step"])
+
+    def close(self) -> None:
+        with self._giving_up():
+            if self._writer is not None:
+                self._writer.close()
+
+    @contextmanager
+    def _giving_up(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self._writer = None
+            self._warn(f"TensorBoard files are no longer written: {error}")
+
+
+class Display(Sink):
+    """Shows a run in a progress display, which several runs may share; of an evaluation, the
+    metric `monitor`."""
+
+    def __init__(self, progress: Progress, name: str, steps: int, monitor: str) -> None:
+        self.progress, self.name, self.num_steps, self.monitor = progress, name, steps, monitor
+
+    def open(self, step: int) -> None:
+        self.progress.begin(self.name, step, self.num_steps)
+
+    def write(self, entry: Entry) -> None:
+        event, metrics = entry.get("event"), entry.get("metrics", {})
+        if event is None:
+            numbers = {"loss": entry["loss"], **metrics, "steps/s": entry["steps_per_second"]}
+        elif event == "evaluation":
+            numbers = {f"evaluated {self.monitor}": metrics[self.monitor]}
+        else:
+            return
+        self.progress.report(self.name, entry["step"], self.num_steps, numbers)
+
+    def advance(self, step: int) -> None:
+        self.progress.advance(self.name, step)
+
+    def message(self, text: str) -> None:
+        self.progress.message(f"{self.name}: {text}")

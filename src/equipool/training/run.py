@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,30 +13,27 @@ from torch import Tensor
 from equipool.environment import hardware, now, versions
 from equipool.training.checkpoint import Checkpoints
 from equipool.training.config import TrainingConfig
-from equipool.training.devices import Accelerator, StepRandomness
+from equipool.training.devices import StepRandomness
 from equipool.training.folder import Record, RunFolder, read_record
-from equipool.training.progress import Progress, tracking
-from equipool.training.sinks import Entry, Sink
-from equipool.training.state import RECENT, Clock, EvaluationClock, RunState, summarize
-from equipool.training.statistics import Statistics, evaluation_mode, inner_statistics
+from equipool.training.progress import Display, Entry, LogFile, Sink, TensorBoard, tracking
+from equipool.training.state import (
+    RECENT,
+    Clock,
+    RunState,
+    Session,
+    evaluation_mode,
+    inner_statistics,
+    summarize,
+)
 from equipool.training.step import NUMBERS, Runner, TrainStep, make_runner
 from equipool.training.task import Batch, Task
 
 
 class Run:
-    """A run that takes one step per call of `advance`.
+    """A run that takes one step per call of `advance`. Without a folder it has no files.
 
-    Args:
-        task: what is trained.
-        config: training settings.
-        identity: both as JSON, with what the task knows of its data.
-        accelerator: where it is computed.
-        sinks: receive everything it reports. Empty except in the process that leads.
-        progress: shows evaluations; None for none.
-        folder: the run's directory; None for a run without files.
-        stream: its own CUDA stream, if it has one.
-        together: number of runs that share the device.
-        evaluations: the evaluation time of all of them.
+    `identity` is task and config as JSON, with what the task knows of its data. `sinks` receive
+    what the run reports, in addition to its own.
     """
 
     def __init__(
@@ -43,18 +41,22 @@ class Run:
         task: Task,
         config: TrainingConfig,
         identity: dict[str, Any],
-        accelerator: Accelerator,
-        sinks: Sequence[Sink] = (),
-        progress: Progress | None = None,
+        session: Session,
         folder: RunFolder | None = None,
-        stream: torch.cuda.Stream | None = None,
-        together: int = 1,
-        evaluations: EvaluationClock | None = None,
+        sinks: Sequence[Sink] = (),
     ) -> None:
-        self.task, self.config, self.identity = task, config, identity
-        self.accelerator, self.sinks, self.folder = accelerator, sinks, folder
-        self.together = together
-        self._progress, self._stream = progress, stream
+        self.task, self.config, self.identity, self.folder = task, config, identity, folder
+        self.session, self.accelerator = session, session.accelerator
+        accelerator = session.accelerator
+        own_stream = session.num_runs > 1 and accelerator.device.type == "cuda"
+        self._stream = torch.cuda.Stream(accelerator.device) if own_stream else None
+        self.name = task.name if folder is None else folder.path.name
+        display = Display(session.progress, self.name, config.steps, task.monitor)
+        self.sinks = [*sinks, display]
+        if folder is not None:
+            warn = display.message
+            files = [LogFile(folder.log, warn), TensorBoard(folder.tensorboard, warn)]
+            self.sinks = [*files, *self.sinks] if accelerator.leads else []
         self._randomness = StepRandomness(task.seed, accelerator.shard.rank, accelerator.device)
         self._runner: Runner | None = None
         self.state = RunState()
@@ -66,7 +68,7 @@ class Run:
                 self._restore(folder)
         accelerator.synchronize()  # tasks may share data on the device, and streams do not wait
         self._saved_step = self.state.step
-        self._clock = Clock(self.state, accelerator.device, evaluations or EvaluationClock())
+        self._clock = Clock(self.state, session)
         self._next_due = self._after(self.state.step)
 
     def _make_step(self) -> TrainStep:
@@ -74,10 +76,9 @@ class Run:
         chunk = self.task.batches(0, length, accelerator.device, accelerator.shard)
         for name, values in chunk.items():
             if values.shape[:1] != (length,):
-                raise ValueError(
-                    f"{type(self.task).__name__}.batches gave {name!r} of shape "
-                    f"{tuple(values.shape)}, expected {length} first: one per step"
-                )
+                found = f"{type(self.task).__name__}.batches gave {name!r} of shape"
+                shape = tuple(values.shape)
+                raise ValueError(f"{found} {shape}, expected {length} first: one per step")
         batch = {name: values[0] for name, values in chunk.items()}
         return TrainStep(self.task, self.config, accelerator, batch)
 
@@ -105,7 +106,8 @@ class Run:
         step = self.state.step
         for sink in self.sinks:
             sink.open(step)
-        about = {"hardware": self._hardware(), "together": self.together, "versions": versions()}
+        about = {"hardware": self._hardware(), "together": self.session.num_runs}
+        about["versions"] = versions()
         self.state.pieces.append({"first_step": step} | about)
         self._event("start" if step == 0 else "resume", {"date": now()} | about)
         warmup, steps = self.config.warmup_steps, self.config.steps
@@ -203,37 +205,29 @@ class Run:
         speed = self._clock.lap()
         for sink in self.sinks:
             sink.steps(columns)
-        self._report_skipped(state.add_steps(columns))
+        skipped = state.add_steps(columns)
+        if skipped:
+            self._event("skip", {"count": len(skipped), "steps": skipped[:20]})
+            self._message(
+                f"skipped {len(skipped)} steps before step {state.step}: their gradients "
+                "were not finite or far too large"
+            )
         entry = state.times() | summarize(columns, self.train_step.metrics)
-        entry |= {
-            "learning_rate": self.train_step.numbers(state.step - 1)[0],
-            "steps_per_second": speed,
-            "skipped": state.skipped,
-            "spikes": state.spikes,
-        }
-        inner = self._inner_statistics(batch)
+        entry["learning_rate"] = self.train_step.numbers(state.step - 1)[0]
+        entry |= {"steps_per_second": speed, "skipped": state.skipped, "spikes": state.spikes}
+        network = self.train_step.network
+        data = {name: value for name, value in batch.items() if name != NUMBERS}
+        inner = inner_statistics(self.train_step.module, lambda: self.task.loss(network, data))
         self._write(entry | ({"inner": inner} if inner else {}))
 
     def unlogged_steps(self) -> dict[str, Tensor]:
         """The numbers of each step since the last entry of the log. Waits for the device."""
         return self.train_step.history.read(self.state.logged_step, self.state.step)
 
-    def _report_skipped(self, skipped: list[int]) -> None:
-        if skipped:
-            self._event("skip", {"count": len(skipped), "steps": skipped[:20]})
-            self._message(
-                f"skipped {len(skipped)} steps before step {self.state.step}: their gradients "
-                "were not finite or far too large"
-            )
-
-    def _inner_statistics(self, batch: Batch) -> Statistics:
-        data = {name: value for name, value in batch.items() if name != NUMBERS}
-        network = self.train_step.network
-        return inner_statistics(self.train_step.module, lambda: self.task.loss(network, data))
-
     def _evaluate(self) -> bool:
         """Evaluate; returns whether it is the best so far."""
-        with self._clock.evaluating(), tracking(self._progress, self._name):
+        progress = self.session.progress if self.sinks else None
+        with self._clock.evaluating(), tracking(progress, self.name):
             metrics = self._metrics()
         entry = self.state.times() | {"metrics": metrics}
         value = metrics[self.task.monitor]
@@ -241,25 +235,16 @@ class Run:
         self._event("evaluation", entry | {"best": better})
         return better
 
-    @property
-    def _name(self) -> str:
-        return self.task.name if self.folder is None else self.folder.path.name
-
     def _metrics(self) -> dict[str, float]:
-        network = self.train_step.network
-        with evaluation_mode(network), self.averaged():
+        network, average = self.train_step.network, self.train_step.average
+        averaged = nullcontext() if average is None else average.applied()
+        with evaluation_mode(network), averaged:
             found = self.task.evaluate(network, self.accelerator.device)
         if self.task.monitor not in found:
-            raise ValueError(
-                f"{type(self.task).__name__}.evaluate gave {sorted(found)}, expected "
-                f"{self.task.monitor!r}, the task's monitor, among them"
-            )
+            gave = f"{type(self.task).__name__}.evaluate gave {sorted(found)}"
+            monitor = f"{self.task.monitor!r}, the task's monitor"
+            raise ValueError(f"{gave}, expected {monitor}, among them")
         return {name: float(value) for name, value in found.items()}
-
-    def averaged(self) -> AbstractContextManager[None]:
-        """Inside the block the network has its averaged weights, if it has some."""
-        average = self.train_step.average
-        return nullcontext() if average is None else average.applied()
 
     def _save(self) -> None:
         """Write a checkpoint. Every process must call this; the one that leads writes."""
@@ -301,13 +286,12 @@ class Run:
             if file.exists():
                 record = read_record(file)
             elif self.accelerator.leads:
-                self._write_record(record)
+                self._write_record(record, file)
         self.accelerator.barrier()  # when one process returns, the others find the record
         return record
 
-    def _write_record(self, record: Record) -> None:
-        assert self.folder is not None
-        record.write(self.folder.record)
+    def _write_record(self, record: Record, file: Path) -> None:
+        record.write(file)
         content = {"date": record.date}
         if record.warning is not None:
             content["warning"] = record.warning
@@ -319,27 +303,15 @@ class Run:
         state = self.state
         at_best = [e for e in state.curve if state.best and e["step"] == state.best.step]
         return Record(
-            task=self.task.name,
-            seed=self.task.seed,
-            config=self.identity,
-            versions=versions(),
-            hardware=self._hardware(),
-            date=now(),
-            steps=state.step,
-            complete=self.finished,
-            pieces=len(state.pieces),
-            together=self.together,
-            seconds=state.seconds,
+            task=self.task.name, seed=self.task.seed, config=self.identity, versions=versions(),
+            hardware=self._hardware(), date=now(), steps=state.step, complete=self.finished,
+            pieces=len(state.pieces), together=self.session.num_runs, seconds=state.seconds,
             training_seconds=state.training_seconds,
             num_parameters=sum(p.numel() for p in self.train_step.module.parameters()),
             metrics=dict(state.curve[-1]["metrics"]) if state.curve else {},
-            best=at_best[-1] if at_best else None,
-            curve=state.curve,
-            spikes=state.spikes,
-            skipped=state.skipped,
-            ran_on=state.parts(),
-            warning=self._warning(),
-        )
+            best=at_best[-1] if at_best else None, curve=state.curve, spikes=state.spikes,
+            skipped=state.skipped, ran_on=state.parts(), warning=self._warning(),
+        )  # fmt: skip
 
     def _warning(self) -> str | None:
         skipped, steps = self.state.skipped, self.state.step

@@ -1,18 +1,23 @@
-"""The state of a run: what happened in each step, how far it is, and how long it took."""
+"""The numbers of a run: each step's, each layer's, how far it is, and how long it took."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+import equipool
+from equipool import EquilibriumAggregation, Solution
 from equipool.training.checkpoint import Best, Checkpoint
+from equipool.training.devices import Accelerator
+from equipool.training.progress import Progress
 
 SPIKE = 10.0  # a loss this many times the running median is a spike
 WINDOW = 1000  # finite losses that the median is taken over
@@ -39,10 +44,9 @@ def count_spikes(losses: Tensor) -> Tensor:
         >>> int(count_spikes(losses))
         1
     """
-    nothing = losses.new_zeros(0)
     if losses.dim() == 1:
-        return torch.tensor(_count_spikes(losses, nothing))
-    return torch.tensor([_count_spikes(column, nothing) for column in losses.unbind(1)])
+        return torch.tensor(_count_spikes(losses, losses.new_zeros(0)))
+    return torch.stack([count_spikes(column) for column in losses.unbind(1)])
 
 
 def _count_spikes(losses: Tensor, before: Tensor) -> int:
@@ -81,8 +85,7 @@ class History:
     def read(self, first: int, last: int) -> dict[str, Tensor]:
         """The columns of steps `first` to `last - 1`, at most `length` of them. Waits for the
         device."""
-        length = self.rows.shape[0]
-        at = torch.arange(first, last) % length
+        at = torch.arange(first, last) % self.rows.shape[0]
         return dict(zip(self.columns, self.rows.cpu()[at].unbind(1), strict=True))
 
 
@@ -122,11 +125,8 @@ class RunState:
 
     def times(self) -> dict[str, Any]:
         """Step and seconds, as each entry of the log has them."""
-        return {
-            "step": self.step,
-            "seconds": self.seconds,
-            "training_seconds": self.training_seconds,
-        }
+        names = ("step", "seconds", "training_seconds")
+        return {name: getattr(self, name) for name in names}
 
     def add_steps(self, columns: dict[str, Tensor]) -> list[int]:
         """Count the spikes and skipped steps since `logged_step`; returns the skipped steps."""
@@ -143,10 +143,9 @@ class RunState:
     def add_evaluation(self, entry: dict[str, Any], value: float, lower_is_better: bool) -> bool:
         """Add an evaluation to the curve; returns whether its `value` is the best so far."""
         self.curve.append(entry)
-        better = math.isfinite(value)
-        if better and self.best is not None:
-            before = self.best.value
-            better = value < before if lower_is_better else value > before
+        sign = 1 if lower_is_better else -1
+        beaten = self.best is None or sign * value < sign * self.best.value
+        better = beaten and math.isfinite(value)
         if better:
             self.best = Best(self.step, value)
         return better
@@ -163,63 +162,53 @@ class RunState:
 
 def summarize(columns: dict[str, Tensor], metrics: Sequence[str]) -> dict[str, Any]:
     """A point of the log: means over the steps that were taken, and the largest loss of all.
-
-    Args:
-        columns: one number per step `[n]`, by name.
-        metrics: which of the names are the task's metrics.
-    """
+    `columns` has one number per step `[n]`, by name; `metrics` are the task's among the names."""
     taken = columns["skipped"] == 0
-    means = {name: _mean(values[taken]) for name, values in columns.items() if name != "skipped"}
+    means = {
+        name: float(values[taken].double().mean()) if taken.any() else None
+        for name, values in columns.items()
+        if name != "skipped"
+    }
     of_task = {name: means.pop(name) for name in metrics}
     return {**means, "loss_max": float(columns["loss"].max()), "metrics": of_task}
 
 
-def _mean(values: Tensor) -> float | None:
-    return float(values.double().mean()) if len(values) else None
-
-
 @dataclass
-class EvaluationClock:
-    """Total evaluation time of all runs that are trained together."""
+class Session:
+    """What runs that are trained together share."""
 
-    seconds: float = 0.0
+    accelerator: Accelerator
+    progress: Progress
+    num_runs: int = 1
+    evaluation_seconds: float = 0.0  # of all of them
 
 
 class Clock:
     """Measures `state.seconds` and `state.evaluation_seconds`, from `start` on.
 
     While one of several runs is evaluated, none of them trains: the time counts as evaluation for
-    all of them.
-
-    Args:
-        state: receives the seconds.
-        device: is waited for before the time is taken.
-        evaluations: shared by the runs that are trained together.
+    all of them. The device is waited for first.
     """
 
-    def __init__(self, state: RunState, device: torch.device, evaluations: EvaluationClock) -> None:
-        self.state, self.device, self.evaluations = state, device, evaluations
+    def __init__(self, state: RunState, session: Session) -> None:
+        self.state, self.session = state, session
         self.start()
 
     def start(self) -> None:
         """Count from now on."""
         self._last = self._saved = time.perf_counter()
-        self._evaluated = self.evaluations.seconds
+        self._evaluated = self.session.evaluation_seconds
         self._lap = (self.state.step, self.state.training_seconds)
 
     def read(self) -> None:
         """Wait for the device and take the time."""
-        self._add(self._now())
-
-    def _now(self) -> float:
-        if self.device.type == "cuda":
-            torch.cuda.current_stream(self.device).synchronize()
-        return time.perf_counter()
-
-    def _add(self, now: float) -> None:
+        device = self.session.accelerator.device
+        if device.type == "cuda":
+            torch.cuda.current_stream(device).synchronize()
+        now = time.perf_counter()
         self.state.seconds += now - self._last
-        self.state.evaluation_seconds += self.evaluations.seconds - self._evaluated
-        self._last, self._evaluated = now, self.evaluations.seconds
+        self.state.evaluation_seconds += self.session.evaluation_seconds - self._evaluated
+        self._last, self._evaluated = now, self.session.evaluation_seconds
 
     def lap(self) -> float:
         """Steps per second of training since the last lap."""
@@ -232,10 +221,13 @@ class Clock:
     def evaluating(self) -> Iterator[None]:
         """Time inside the block counts as evaluation."""
         self.read()
+        before = self.state.seconds
         yield
-        now = self._now()
-        self.evaluations.seconds += now - self._last
-        self._add(now)
+        self.read()
+        seconds = self.state.seconds - before
+        self.session.evaluation_seconds += seconds
+        self.state.evaluation_seconds += seconds
+        self._evaluated = self.session.evaluation_seconds
 
     def saved(self) -> None:
         """A checkpoint was written now."""
@@ -243,3 +235,76 @@ class Clock:
 
     def since_saved(self) -> float:
         return time.perf_counter() - self._saved
+
+
+Statistics = dict[str, dict[str, float]]
+
+
+@contextmanager
+def evaluation_mode(network: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients inside the block; restores the modes of all modules."""
+    modes = [(module, module.training) for module in network.modules()]
+    network.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def inner_statistics(network: nn.Module, forward: Callable[[], object]) -> Statistics:
+    """Statistics of every equilibrium layer that runs in `forward`, by its name in the network;
+    `"layer"` if the network is one itself.
+
+    `residual` is the largest component of the final gradient, averaged over the sets of the batch,
+    `residual_max` its maximum, `converged` the fraction of sets whose residual is within the
+    layer's tolerance; `aux_loss` is Eq. 5; `learning_rate`, `momentum` and `regularizer_weight` are
+    the learned scalars, if the layer has them. Empty sets, which fill up a batch, do not count.
+
+    Example:
+        >>> layer = equipool.EquilibriumAggregation(3, 8)
+        >>> statistics = inner_statistics(layer, lambda: layer(torch.ones(5, 3)))
+        >>> round(statistics["layer"]["momentum"], 3)
+        0.9
+    """
+    layers = {
+        name or "layer": module
+        for name, module in network.named_modules()
+        if isinstance(module, EquilibriumAggregation)
+    }
+    if not layers:
+        return {}
+    solved: dict[str, list[Solution]] = defaultdict(list)
+    with ExitStack() as stack:
+        stack.enter_context(evaluation_mode(network))
+        solutions = stack.enter_context(equipool.record(diagnostics=True))
+        for name, layer in layers.items():
+            handle = layer.register_forward_hook(
+                lambda *_, name=name: solved[name].append(solutions[-1])
+            )
+            stack.callback(handle.remove)
+        forward()
+        return {name: _of_layer(layer, solved[name]) for name, layer in layers.items()}
+
+
+def _of_layer(layer: EquilibriumAggregation, solutions: list[Solution]) -> dict[str, float]:
+    scalars: dict[str, object] = {
+        "learning_rate": getattr(layer.solver, "learning_rate", None),
+        "momentum": getattr(layer.solver, "momentum", None),
+        "regularizer_weight": getattr(layer.regularizer, "weight", None),
+    }
+    found = {name: float(v) for name, v in scalars.items() if isinstance(v, Tensor)}
+    some = [solution for solution in solutions if solution.occupied.any()]
+    if some:
+        residuals, converged = [], []
+        for one in some:
+            assert one.residual is not None  # diagnostics are on
+            assert one.converged is not None
+            residuals.append(one.residual[one.occupied])
+            converged.append(one.converged[one.occupied])
+        residual = torch.cat(residuals)
+        found["residual"], found["residual_max"] = float(residual.mean()), float(residual.max())
+        found["converged"] = float(torch.cat(converged).float().mean())
+        found["aux_loss"] = float(torch.stack([one.aux_loss for one in some]).mean())
+    return found

@@ -12,10 +12,14 @@ import equipool
 from equipool.capture import own_workspaces
 from equipool.training.config import TrainingConfig
 from equipool.training.devices import Accelerator
-from equipool.training.guard import Guard
-from equipool.training.optimizer import Optimizer, RunningStatistics, WeightAverage, average_weight
-from equipool.training.state import History
-from equipool.training.statistics import evaluation_mode
+from equipool.training.optimizer import (
+    Guard,
+    Optimizer,
+    RunningStatistics,
+    WeightAverage,
+    average_weight,
+)
+from equipool.training.state import History, evaluation_mode
 from equipool.training.task import Batch, Loss, Task
 
 COLUMNS = ("loss", "aux_loss", "gradient_norm", "skipped")
@@ -28,13 +32,7 @@ class TrainStep:
     """Loss, backward, guard, clipping, a row in the history, Adam, average.
 
     Its state is in tensors that stay where they are, so that it can be captured in a CUDA graph,
-    saved and loaded.
-
-    Args:
-        task: provides network and loss.
-        config: training settings.
-        accelerator: device and precision.
-        batch: the batch of any step, to find the names of the metrics.
+    saved and loaded. `batch` may be that of any step: it gives the names of the metrics.
     """
 
     def __init__(
@@ -49,10 +47,8 @@ class TrainStep:
         self.optimizer = Optimizer(self.module, config, accelerator.device)
         self.average = None if config.ema_decay is None else WeightAverage(self.module)
         self.metrics = self._metric_names(batch)
-        columns = [*COLUMNS, *self.metrics]
-        self.history = History(columns, config.log_every, accelerator.device)
+        self.history = History([*COLUMNS, *self.metrics], config.log_every, accelerator.device)
         self.guard = Guard(config.guard_factor, config.clip_norm, self.history)
-        self._schedule = config.learning_rate_schedule()
         self._running = RunningStatistics(self.module)
         constants = torch.tensor([0.0, 1.0, torch.nan], device=accelerator.device)
         self._zero, self._one, self._unknown = constants.unbind()
@@ -62,22 +58,18 @@ class TrainStep:
             loss = self.task.loss(self.network, batch)
         for name, value in {"value": loss.value, **loss.metrics}.items():
             if value.shape:
-                raise ValueError(
-                    f"the loss's {name!r} has shape {tuple(value.shape)}, expected a scalar"
-                )
-        names = list(loss.metrics)
-        clash = set(names) & set(COLUMNS)
-        if clash:
-            raise ValueError(f"a metric is called {clash.pop()!r}, a name the engine uses itself")
-        return names
+                shape = tuple(value.shape)
+                raise ValueError(f"the loss's {name!r} has shape {shape}, expected a scalar")
+            if name in COLUMNS:
+                raise ValueError(f"a metric is called {name!r}, a name the engine uses itself")
+        return list(loss.metrics)
 
     def numbers(self, step: int) -> list[float]:
         """The step's numbers from the host: learning rates and the weight of the average."""
-        rate = self.config.learning_rate * self._schedule(step)
-        decay = self.config.ema_decay
-        weight = [] if decay is None else [average_weight(decay, step + 1)]
+        rate = self.config.learning_rate * self.config.learning_rate_factor(step)
         rates = [rate * factor for factor in self.optimizer.factors]
-        return [*rates, *weight]
+        decay = self.config.ema_decay
+        return rates if decay is None else [*rates, average_weight(decay, step + 1)]
 
     def __call__(self, batch: Batch) -> None:
         """Take the step on a batch that has the step's `numbers` under `NUMBERS`."""
@@ -100,8 +92,7 @@ class TrainStep:
         """The task's loss and the layers' auxiliary loss, which is NaN if its weight is zero:
         computing it takes several kernels."""
         if not self.config.aux_weight:
-            loss = self.task.loss(self._trained, data)
-            return loss, self._unknown
+            return self.task.loss(self._trained, data), self._unknown
         with equipool.record(diagnostics=False) as solutions:
             loss = self.task.loss(self._trained, data)
         return loss, solutions.aux_loss if solutions else self._zero
@@ -115,15 +106,15 @@ class TrainStep:
 
     def tensors(self) -> Tensors:
         """All state, to be saved and loaded in place."""
-        state = {name: _tensor(name, value) for name, value in self.module.state_dict().items()}
-        more = {f"guard/{name}": value for name, value in self.guard.tensors().items()}
-        files = {
-            "model": state,
-            "optimizer": {**self.optimizer.tensors(), **more, "history": self.history.rows},
-        }
-        if self.average is not None:
-            files["average"] = self.average.tensors()
-        return files
+        state = self.module.state_dict()
+        for name, value in state.items():
+            if not isinstance(value, Tensor):
+                kind = type(value).__name__
+                raise TypeError(f"the network's state {name!r} is a {kind}, not a tensor")
+        guard = {f"guard/{name}": value for name, value in self.guard.tensors().items()}
+        optimizer = {**self.optimizer.tensors(), **guard, "history": self.history.rows}
+        average = {} if self.average is None else {"average": self.average.tensors()}
+        return {"model": state, "optimizer": optimizer, **average}
 
     @torch.no_grad()
     def load(self, files: Tensors, step: int) -> None:
@@ -141,24 +132,12 @@ def make_network(task: Task) -> nn.Module:
         return task.network()
 
 
-def _tensor(name: str, value: object) -> Tensor:
-    if not isinstance(value, Tensor):
-        raise TypeError(f"the network's state {name!r} is a {type(value).__name__}, not a tensor")
-    return value
-
-
 class Runner:
     """Runs the steps of a chunk of batches, whose tensors have the steps as first dimension.
 
     If captured, the whole step is one CUDA graph. The chunk then has fixed memory, and the graph
     reads the batch at `step % chunk length` from the step counter on the device: a step is one
-    launch without copies by the host.
-
-    Args:
-        step: the step to run.
-        chunk: the first chunk.
-        captured: whether to capture the step.
-        num_steps: number of steps taken before.
+    launch without copies by the host. `num_steps` is the number of steps taken before.
     """
 
     def __init__(self, step: TrainStep, chunk: Batch, captured: bool, num_steps: int) -> None:
@@ -209,21 +188,13 @@ def make_runner(
     num_steps: int,
     not_captured: Callable[[str], None],
 ) -> Runner:
-    """A runner that captures the step if `config.capture` allows it and the device can.
-
-    Args:
-        step: the step to run.
-        chunk: a chunk of batches.
-        accelerator: where it runs.
-        num_steps: number of steps taken before.
-        not_captured: is called with the reason if capturing fails.
-    """
+    """A runner that captures the step if `config.capture` allows it and the device can;
+    `not_captured` is called with the reason if that fails. The rest is as in `Runner`."""
     capture = step.config.capture
     possible = accelerator.device.type == "cuda" and accelerator.alone
     if capture and not possible:
-        raise ValueError(
-            "capture is True, expected None or False: only a step on one CUDA device is captured"
-        )
+        reason = "only a step on one CUDA device is captured"
+        raise ValueError(f"capture is True, expected None or False: {reason}")
     try:
         return Runner(step, chunk, possible and capture is not False, num_steps)
     except RuntimeError as error:

@@ -16,7 +16,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from equipool.bars import columns
 from equipool.experiments.data_folder import cache_folder, data_folder, is_chosen
 from equipool.experiments.download import MissingDataError
 from equipool.experiments.molecules.data.cache import MoleculeCache, UnusableFileError, write_cache
@@ -153,6 +152,8 @@ def with_progress(chunks: Iterable[Chunk], title: str, num_rows: int) -> Iterato
         return
     from rich import progress
     from rich.console import Console
+
+    from equipool.training.progress import columns
 
     with progress.Progress(*columns(), console=Console(stderr=True), refresh_per_second=4) as bars:
         bar = bars.add_task(title, total=num_rows)
