@@ -116,14 +116,14 @@ def test_tried_settings_are_ordered_by_the_best_of_each_method(tmp_path):
         ("b", counting([0.2], [0.2], "sum"), 3e-4, {}),
         ("c", counting([0.2], [0.2], "equilibrium"), 1e-3, {}),
         ("d", counting([0.4, 0.5], [0.4, 0.5], "equilibrium"), 3e-4, {}),
-        ("e", counting([0.25], [0.25], "equilibrium"), 1e-3, {"inner_max_step": 2.0}),
+        ("e", counting([0.25], [0.25], "equilibrium"), 1e-3, {"solver.max_step": 2.0}),
     ):
         made = changed(made, {"learning_rate": rate, "steps": 99}, **fields)
         write_folder(tmp_path / name, made, [], record=False)  # not at its end
     table = script.settings(read_runs([tmp_path]))
     assert [(row[0], row[1], row[3], row[4]) for row in table.rows] == [
         ("equilibrium", "0.0003", "20", "50.0 %"),
-        ("equilibrium, inner max step 2.0", "0.001", "10", "25.0 %"),
+        ("equilibrium, solver max step 2.0", "0.001", "10", "25.0 %"),
         ("equilibrium", "0.001", "10", "20.0 %"),
         ("sum", "0.001", "20", "30.0 %"),
         ("sum", "0.0003", "10", "20.0 %"),

@@ -64,7 +64,7 @@ def test_a_method_without_the_setting_is_a_constant_line(runs):
 
 
 def test_groups_that_differ_in_other_settings_are_no_constant_lines(runs, tmp_path):
-    other = changed(made([0.1], 5), inner_momentum=0.25)
+    other = changed(made([0.1], 5), **{"solver.momentum": 0.25})
     groups = group_runs([*runs, *written(tmp_path / "more", other)])
     lines = lines_of(groups, "inner_steps")
     assert sorted(run.name for line in lines for g in line.groups for run in g.runs) == list(
@@ -117,11 +117,11 @@ def test_the_sizes_are_a_setting_too(tmp_path, drawn):
 
 
 def test_with_many_settings_only_those_of_three_values_have_a_section(tmp_path, drawn):
-    names = ("inner_momentum", "inner_learning_rate", "inner_max_step", "start_value")
+    names = ("solver.momentum", "solver.learning_rate", "solver.max_step", "bias_std")
     made = [changed(record([2.0], "equilibrium"), **{name: 0.25}) for name in names]
-    made += [changed(record([3.0], "equilibrium"), inner_momentum=0.75)]
+    made += [changed(record([3.0], "equilibrium"), **{"solver.momentum": 0.75})]
     found = by_setting(written(tmp_path / "runs", record([1.0], "equilibrium"), *made))
-    assert [section.title.split()[-1] for section in found] == ["inner_momentum"]
+    assert [section.title.split()[-1] for section in found] == ["solver.momentum"]
 
 
 def test_a_run_that_never_was_finite_leaves_a_gap(tmp_path, drawn):

@@ -71,7 +71,7 @@ def test_no_picture_has_too_many_rows_and_no_group_is_lost(tmp_path):
 
 
 def test_one_setting_at_a_time_makes_one_row(tmp_path):
-    names = ("inner_momentum", "inner_learning_rate", "inner_max_step", "start_value")
+    names = ("solver.momentum", "solver.learning_rate", "solver.max_step", "bias_std")
     made = [changed(record([2.0], "equilibrium"), **{name: 0.25}) for name in names]
     runs = written(tmp_path / "runs", record([1.0], "equilibrium"), *made)
     (row,) = facets(shorten(group_runs(runs)))

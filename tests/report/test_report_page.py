@@ -161,9 +161,9 @@ def test_further_metrics_have_a_picture_each(tmp_path, drawn):
 
 
 def test_settings_that_are_not_listed_are_named(tmp_path):
-    follows = {"inner_learning_rate": 0.25, "inner_max_step": 0.5}
+    follows = {"solver.learning_rate": 0.25, "solver.max_step": 0.5}
     made = [
-        changed(record([1.0], "equilibrium"), inner_momentum=m, start_value=v, **extra)
+        changed(record([1.0], "equilibrium"), bias_std=v, **{"solver.momentum": m}, **extra)
         for m, v, extra in [
             (0.5, 0.0, {}),
             (0.5, 1.0, {}),
@@ -172,7 +172,7 @@ def test_settings_that_are_not_listed_are_named(tmp_path):
         ]
     ]
     (section,) = page.results(written(tmp_path / "runs", *made))
-    missing = {"inner_momentum", *follows} - set(section.tables[0].headings)
+    missing = {"solver.momentum", *follows} - set(section.tables[0].headings)
     assert len(missing) == 2
     assert all(name in " ".join(section.text) for name in missing)
 

@@ -95,6 +95,19 @@ def test_the_command_lists_what_it_does_not_read(tmp_path, drawn):
     assert "sweep" not in CliRunner().invoke(make_app(), words).output
 
 
+def test_a_damaged_line_of_a_log_is_reported_and_left_out(tmp_path, drawn):
+    write_folder(tmp_path / "run", record([1.0], "sum"), [point(10), point(20)])
+    log = tmp_path / "run" / "log.jsonl"
+    lines = log.read_bytes().split(b"\n")
+    log.write_bytes(b"\n".join([lines[0], b"\xff" + lines[1], *lines[2:]]))
+    words = ["report", str(tmp_path), "--out", str(tmp_path / "page.html")]
+    done = CliRunner().invoke(make_app(), words)
+    assert done.exit_code == 0, done.output
+    assert f"Warning: line 2 of {log} is damaged" in done.stderr
+    (run,) = read_runs([tmp_path], warn=lambda text: None)
+    assert [entry["step"] for entry in run.points] == [20]
+
+
 def test_nothing_to_report_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="contains no run"):
         read_runs([tmp_path])

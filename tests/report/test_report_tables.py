@@ -98,11 +98,13 @@ def test_unfinished_runs_are_counted(runs):
 
 
 def test_many_settings_are_one_column(tmp_path):
-    names = ("inner_momentum", "inner_learning_rate", "inner_max_step", "start_value")
+    names = ("solver.momentum", "solver.learning_rate", "solver.max_step", "bias_std")
     made = [changed(record([2.0], "equilibrium"), **{name: 0.25}) for name in names]
     found = rows(summarize(written(tmp_path / "runs", record([1.0], "equilibrium"), *made)))
     assert found[0]["changed"] == "-"
-    assert {row["changed"] for row in found[1:]} == {f"{n.replace('_', ' ')} 0.25" for n in names}
+    assert {row["changed"] for row in found[1:]} == {
+        f"{name.replace('_', ' ').replace('.', ' ')} 0.25" for name in names
+    }
 
 
 def test_further_metrics_at_the_end_and_at_the_best_evaluation(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ METHOD, SIZE = "aggregation", "embedding"
 ALWAYS = (METHOD, SIZE)  # named in every group, if the task has them
 CHANGED = "changed"  # stands for all other settings when many of them vary
 MOST_SETTINGS = 3  # named one by one
+ABSENT = "-"  # the value of a parameter that a run does not have: its part is another
 # settings in which the runs of a group may differ
 IGNORED = {"task.seed", *(f"training.{name}" for name in (*FREE, "log_every", "evaluate_every"))}
 
@@ -34,16 +36,29 @@ def _differ(values: Iterable[Any]) -> bool:
 
 
 def varying_settings(runs: Sequence[RunResult]) -> list[str]:
-    """Names of the settings in which these runs differ, the seed among them."""
+    """Names of the settings in which these runs differ, the seed among them. A parameter of a part
+    is left out if the choice of the part determines it: `solver.momentum` where the runs with
+    the same `solver` have the same momentum, or none."""
     every = [settings_of(run) for run in runs]
     names = dict.fromkeys(name for settings in every for name in settings)
-    return [name for name in names if _differ(settings.get(name) for settings in every)]
+    varying = [name for name in names if _differ(one.get(name, ABSENT) for one in every)]
+    return [name for name in varying if not _follows_from_part(name, varying, every)]
+
+
+def _follows_from_part(name: str, varying: Sequence[str], every: Sequence[dict[str, Any]]) -> bool:
+    part = name.rpartition(".")[0]
+    pairs = {json.dumps([one.get(part), one.get(name, ABSENT)]) for one in every}
+    return part in varying and len(pairs) == len({json.dumps(one.get(part)) for one in every})
 
 
 def common_settings(runs: Sequence[RunResult]) -> dict[str, Any]:
     """The settings that are the same in all of these runs."""
-    varying = varying_settings(runs)
-    return {name: value for name, value in settings_of(runs[0]).items() if name not in varying}
+    every = [settings_of(run) for run in runs]
+    return {
+        name: value
+        for name, value in every[0].items()
+        if not _differ(one.get(name, ABSENT) for one in every)
+    }
 
 
 class CurvePoint(NamedTuple):
@@ -101,6 +116,7 @@ class Group:
         parts = (
             str(self.settings[name]) if name in bare else f"{name} {self.settings[name]}"
             for name in names
+            if self.settings[name] != ABSENT
         )
         return ", ".join(part for part in parts if part)
 
@@ -186,7 +202,7 @@ def _alike(runs: Sequence[RunResult], names: Sequence[str]) -> list[list[RunResu
     found: dict[str, list[RunResult]] = {}
     for run in runs:
         settings = settings_of(run)
-        found.setdefault(json.dumps([settings.get(name) for name in names]), []).append(run)
+        found.setdefault(json.dumps([settings.get(name, ABSENT) for name in names]), []).append(run)
     return list(found.values())
 
 
@@ -203,7 +219,7 @@ def _short_names(run: RunResult, names: Sequence[str]) -> dict[str, Any]:
     settings = settings_of(run)
     bare = [name.partition(".")[2] for name in names]
     return {
-        short if bare.count(short) == 1 else name: settings.get(name)
+        short if bare.count(short) == 1 else name: settings.get(name, ABSENT)
         for name, short in zip(names, bare, strict=True)
     }
 
@@ -256,13 +272,14 @@ def describe(changes: dict[str, Any]) -> str:
     """Settings in one line.
 
     Example:
-        >>> describe({"ema_decay": None, "compile": True, "inner_steps": 5})
-        'ema decay none, compile on, inner steps 5'
+        >>> describe({"ema_decay": None, "compile": True, "solver.momentum": 0.5})
+        'ema decay none, compile on, solver momentum 0.5'
     """
     shown = {"True": "on", "False": "off", "None": "none"}
     return ", ".join(
-        f"{name.replace('_', ' ')} {shown.get(str(value), value)}"
+        f"{re.sub('[._]', ' ', name)} {shown.get(str(value), value)}"
         for name, value in changes.items()
+        if value != ABSENT
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from equipool.training.config import known_tasks, with_defaults
 from equipool.training.folder import PARTS, RunFolder
 
 Entry = dict[str, Any]
+Warn = Callable[[str], None] | None
 
 
 @dataclass(frozen=True)
@@ -113,16 +114,18 @@ class RunResult:
 MOST_NAMED = 5  # directories in a message
 
 
-def read_runs(paths: Iterable[str | Path]) -> list[RunResult]:
+def read_runs(paths: Iterable[str | Path], warn: Warn = None) -> list[RunResult]:
     """Read runs of one task.
 
     Args:
         paths: run directories, directories of them or of records, and record files. A run that is
             given twice is read once.
+        warn: is called about each damaged line of a log, which is left out; by default
+            `warnings.warn`.
     """
     found: list[RunResult] = []
     for path in paths:
-        for run in _read(Path(path)):
+        for run in _read(Path(path), warn):
             if not any(_same(run, other) for other in found):
                 found.append(run)
     tasks = sorted({run.task for run in found})
@@ -140,20 +143,20 @@ def _same(run: RunResult, other: RunResult) -> bool:
     return contents(run) == contents(other)
 
 
-def _read(path: Path) -> Iterator[RunResult]:
+def _read(path: Path, warn: Warn) -> Iterator[RunResult]:
     if path.is_file():
         yield _from_record(path)
         return
     if not path.is_dir():
         raise FileNotFoundError(f"{path} does not exist")
     if _is_run(path):
-        yield _from_folder(path)
+        yield _from_folder(path, warn)
         return
     inside = _inside(path)
     if not inside:
         raise ValueError(f"{path} contains no run and no record{_hint(unread_folders(path))}")
     for part in inside:
-        yield from _read(part)
+        yield from _read(part, warn)
 
 
 def unread_folders(path: Path) -> list[Path]:
@@ -220,15 +223,15 @@ def _settings(file: Path, config: dict[str, Any]) -> dict[str, Any]:
     return {part: filled[part] for part in PARTS}
 
 
-def _from_folder(path: Path) -> RunResult:
+def _from_folder(path: Path, warn: Warn) -> RunResult:
     found = {which: read_examination(examination_folder(path, which)) for which in ("best", "last")}
     examinations = {which: one for which, one in found.items() if one}
-    return replace(_from_files(path), examinations=examinations)
+    return replace(_from_files(path, warn), examinations=examinations)
 
 
-def _from_files(path: Path) -> RunResult:
+def _from_files(path: Path, warn: Warn) -> RunResult:
     folder = RunFolder(path)
-    log = read_log(folder.log)
+    log = read_log(folder.log, warn)
     points = [entry for entry in log if "event" not in entry]
     if folder.record.exists():
         return _from_record(folder.record, path.name, points)
