@@ -12,7 +12,7 @@ from equipool.report.groups import (
     usual_group,
     varying_settings,
 )
-from run_records import changed, counting, record, written
+from run_records import FOUR_SETTINGS, changed, counting, record, written
 
 
 def test_seeds_are_grouped_and_other_settings_are_not(tmp_path):
@@ -83,9 +83,7 @@ def one_at_a_time(folder):
         record([1.0], "equilibrium"),
         *(
             changed(record([2.0 + i], "equilibrium"), **{name: 0.25})
-            for i, name in enumerate(
-                ("solver.momentum", "solver.learning_rate", "solver.max_step", "bias_std")
-            )
+            for i, name in enumerate(FOUR_SETTINGS)
         ),
         record([9.0], "sum"),
         changed(record([8.0], "sum"), {"learning_rate": 0.5}),
@@ -115,23 +113,6 @@ def test_in_doubt_usual_is_what_other_methods_use(tmp_path):
     groups = one_at_a_time(tmp_path)
     sums = [group for group in groups if group.settings["aggregation"] == "sum"]
     assert usual_group(sums[::-1], groups).mean() == usual_group(sums, groups).mean() == 9.0
-
-
-def test_settings_that_follow_from_another_are_left_out(tmp_path):
-    """As an inner network that only exists with one kind of messages."""
-    follows = {"solver.learning_rate": 0.25, "solver.max_step": 0.5}
-    made = [
-        changed(record([float(i)], "equilibrium"), bias_std=v, **{"solver.momentum": m}, **extra)
-        for i, (m, v, extra) in enumerate(
-            [(0.5, 0.0, {}), (0.5, 1.0, {}), (0.9, 0.0, follows), (0.9, 1.0, follows)]
-        )
-    ]
-    groups = group_runs(written(tmp_path / "runs", *made))
-    assert set(follows) < set(groups[0].settings)
-    kept = set(shorten(groups)[0].settings) - {"aggregation", "embedding"}
-    assert len(kept) == 2
-    assert "bias_std" in kept
-    assert len({group.method for group in shorten(groups)}) == 4
 
 
 def test_few_settings_stay_as_they_are(tmp_path):

@@ -12,9 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from equipool.extras import check_extras
-from equipool.report.groups import CHANGED, common_settings, group_runs, shorten, varying_settings
+from equipool.report.groups import common_settings, group_runs, varying_settings
 from equipool.report.runs import RunResult
-from equipool.report.tables import Summary, best_groups, equal_seconds, number, summarize
+from equipool.report.tables import (
+    Summary,
+    best_groups,
+    equal_seconds,
+    make_table,
+    number,
+    summarize,
+)
 from equipool.training.artifacts import Picture, Table, cell_text
 from equipool.training.files import write_atomically
 
@@ -24,42 +31,24 @@ NEEDED = {"report": ("matplotlib", "jinja2")}
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page.
-
-    Args:
-        title: its heading.
-        text: paragraphs, plain text.
-        tables: shown below the text.
-        pictures: PNG images, shown below the tables.
-        gallery: whether the pictures are small and shown side by side, with their captions.
-        folded: parts that the reader can open and close.
-    """
+    """A part of the page: a heading, paragraphs of plain text, tables, and PNG images."""
 
     title: str
     text: Sequence[str] = ()
     tables: Sequence[Summary | Table] = ()
     pictures: Sequence[Picture] = ()
-    gallery: bool = False
-    folded: Sequence[Section] = ()
+    gallery: bool = False  # small pictures side by side, with their captions
+    folded: Sequence[Section] = ()  # parts that the reader can open and close
 
 
 def sections() -> list[Callable[[Sequence[RunResult]], list[Section]]]:
     """The sections of the page, in order. Those in files of their own are imported here because
     they need matplotlib, which is not always installed."""
     from equipool.report.by_setting import by_setting
-    from equipool.report.curves import further_metrics, inner_loop, learning_curves, training_loss
+    from equipool.report.figures import further_metrics, inner_loop, learning_curves, training_loss
 
-    return [
-        results,
-        learning_curves,
-        further_metrics,
-        by_setting,
-        training_loss,
-        inner_loop,
-        examinations,
-        all_runs,
-        settings,
-    ]
+    during = [learning_curves, further_metrics, by_setting, training_loss, inner_loop]
+    return [results, *during, examinations, all_runs, settings]
 
 
 def write_page(runs: Sequence[RunResult], file: str | Path) -> None:
@@ -74,7 +63,7 @@ def write_page(runs: Sequence[RunResult], file: str | Path) -> None:
         about=first_sentence(runs[0].kind.__doc__ or ""),
         sections=[section for make in sections() for section in make(runs)],
         cell_text=cell_text,
-        embedded=_embedded,
+        embedded=lambda png: "data:image/png;base64," + base64.b64encode(png).decode("ascii"),
     )
     file = Path(file)
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -82,18 +71,9 @@ def write_page(runs: Sequence[RunResult], file: str | Path) -> None:
 
 
 def first_sentence(text: str) -> str:
-    """The first sentence of a docstring. What follows describes defaults, which runs may change.
-
-    Example:
-        >>> first_sentence("Learn the median\\n    of 3.5 numbers. Sizes are the paper's.")
-        'Learn the median of 3.5 numbers.'
-    """
+    """The first sentence of a docstring. What follows describes defaults, which runs may change."""
     sentence, stop, _ = " ".join(text.replace("`", "").split()).partition(". ")
     return sentence + stop.strip()
-
-
-def _embedded(png: bytes) -> str:
-    return "data:image/png;base64," + base64.b64encode(png).decode("ascii")
 
 
 def results(runs: Sequence[RunResult]) -> list[Section]:
@@ -115,10 +95,6 @@ def results(runs: Sequence[RunResult]) -> list[Section]:
             " The last column compares at equal training time: each run's last evaluation within "
             f"the {seconds:.3g} seconds that all runs had."
         )
-    shown = shorten(groups)[0].settings
-    hidden = [name for name in groups[0].settings if name not in shown and CHANGED not in shown]
-    if hidden:
-        text += f" Not listed: {_listed(hidden)}, which depend on the settings that are."
     best = [f"{line}." for line in best_groups(runs)]
     return [Section("Results", [*best, text], [summarize(runs)])]
 
@@ -128,10 +104,8 @@ def examinations(runs: Sequence[RunResult]) -> list[Section]:
     folded = []
     for run in runs:
         for which, found in run.examinations.items():
-            galleries = [Section(one.title, pictures=one.pictures, gallery=True)
-                         for one in found.galleries]  # fmt: skip
-            tables = [Section(table.title, tables=[table]) for table in found.tables]
-            parts = [*tables, *galleries]
+            parts = [Section(table.title, tables=[table]) for table in found.tables]
+            parts += [Section(g.title, pictures=g.pictures, gallery=True) for g in found.galleries]
             folded.append(Section(f"{run.name}, {which} checkpoint", folded=parts))
     if not folded:
         return []
@@ -145,9 +119,7 @@ def all_runs(runs: Sequence[RunResult]) -> list[Section]:
         "Steps with a gradient that was not finite or far too long were skipped. A spike is a step "
         "whose loss exceeded ten times the median of the steps before. "
     ) + (f"There were some in {', '.join(troubled)}." if troubled else "There were none.")
-    rows = [_run_row(run) for run in runs]
-    table = Summary("runs", tuple(rows[0]), tuple(tuple(row.values()) for row in rows))
-    return [Section("Runs", [text], [table])]
+    return [Section("Runs", [text], [make_table("runs", [_run_row(run) for run in runs])])]
 
 
 def _run_row(run: RunResult) -> dict[str, str]:
@@ -155,7 +127,7 @@ def _run_row(run: RunResult) -> dict[str, str]:
     together = dict.fromkeys(str(piece.get("together", "-")) for piece in run.ran_on)
     return {
         "run": run.name,
-        "steps": run.progress,
+        "steps": f"{run.steps:,}" if run.complete else f"{run.steps:,} of {run.planned_steps:,}",
         "last": number(run.final) if run.curve else "-",
         "best": number(run.value(best)) if best else "-",
         "at step": f"{best['step']:,}" if best else "-",
@@ -173,19 +145,10 @@ def settings(runs: Sequence[RunResult]) -> list[Section]:
     varying = varying_settings(runs)
     text = "All settings of the run." if len(runs) == 1 else "The settings that all runs share."
     if varying:
-        text += f" The runs differ in {_listed(varying)}."
+        text += f" The runs differ in {', '.join(varying)}."
     rows = [(name, str(value)) for name, value in common_settings(runs).items()]
     for name in ("versions", "hardware"):
-        rows += [(name, line) for line in _distinct(runs, name)]
+        pieces = (piece.get(name, {}) for run in runs for piece in run.ran_on)
+        lines = (", ".join(f"{key} {value}" for key, value in one.items()) for one in pieces)
+        rows += [(name, line) for line in dict.fromkeys(lines) if line]
     return [Section("Settings", [text], [Summary("settings", ("setting", "value"), tuple(rows))])]
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-
-
-def _distinct(runs: Sequence[RunResult], name: str) -> list[str]:
-    """The different versions, or hardware, of all pieces of the runs; one line each."""
-    found = (piece.get(name, {}) for run in runs for piece in run.ran_on)
-    lines = (", ".join(f"{key} {value}" for key, value in one.items()) for one in found)
-    return [line for line in dict.fromkeys(lines) if line]
