@@ -154,9 +154,10 @@ def test_a_section_is_one_function(tmp_path, monkeypatch):
 
 def test_further_metrics_have_a_picture_each(tmp_path, drawn):
     runs = written(tmp_path / "runs", counting([0.5], [0.25]))
-    (found,) = [s for make in page.sections() for s in make(runs) if "train_accuracy" in s.title]
-    assert len(found.pictures) == 2
-    assert len(found.tables) == 1
+    (curves,), (results,) = learning_curves(runs), page.results(runs)
+    names = ["validation_accuracy", "test_accuracy", "train_accuracy"]
+    assert [picture.caption.split()[0] for picture in curves.pictures] == names
+    assert len(results.tables) == 2
 
 
 def test_a_missing_extra_is_named(runs, tmp_path, monkeypatch):

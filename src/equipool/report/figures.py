@@ -32,7 +32,6 @@ from equipool.report.groups import (
 )
 from equipool.report.page import Section
 from equipool.report.runs import RunResult
-from equipool.report.tables import summarize_reported
 from equipool.training.artifacts import Picture
 
 # Okabe and Ito's colours, which colour-blind readers can distinguish; lines differ in dashes and
@@ -266,20 +265,22 @@ def draw_inner(curves: dict[str, dict[str, list[CurvePoint]]]) -> bytes:
 
 
 def learning_curves(runs: Sequence[RunResult]) -> list[Section]:
-    """The monitored metric over the training."""
+    """The monitored metric over the training, and the task's further metrics."""
     groups = shorten(group_runs(runs))
-    if not groups:
+    metrics = [runs[0].kind.monitor, *runs[0].kind.reported]
+    shown = [metric for metric in metrics if any(group.mean_curve(metric) for group in groups)]
+    if not shown:
         return []
-    monitor = groups[0].runs[0].kind.monitor
     text = (
         "Lines are means over the seeds, shaded areas the range between the best and the worst "
         "seed. Left by training steps, right by training time, evaluations excluded: a step takes "
         "longer with some methods. Times compare only between runs on the same device that shared "
         "it with equally many others."
     )
-    picture = Picture(f"{monitor} by training steps and by training time", draw_curves(groups))
+    caption = "by training steps and by training time"
+    pictures = [Picture(f"{metric} {caption}", draw_curves(groups, metric)) for metric in shown]
     texts = [text, *_unfinished([run for run in runs if run.curve])]
-    return [Section("Learning curves", texts, pictures=[picture])]
+    return [Section("Learning curves", texts, pictures=pictures)]
 
 
 def _unfinished(runs: Sequence[RunResult]) -> list[str]:
@@ -289,32 +290,13 @@ def _unfinished(runs: Sequence[RunResult]) -> list[str]:
     return [text] if open_runs else []
 
 
-def further_metrics(runs: Sequence[RunResult]) -> list[Section]:
-    """The task's further metrics: a table, and curves of each."""
-    groups = shorten(group_runs(runs))
-    metrics = runs[0].kind.reported
-    if not groups or not metrics:
-        return []
-    text = (
-        "Means and standard deviations over the seeds: at the last evaluation, and at the best "
-        f"evaluation by {runs[0].kind.monitor}."
-    )
-    pictures = [
-        Picture(f"{metric} by training steps and by training time", draw_curves(groups, metric))
-        for metric in metrics
-        if any(group.mean_curve(metric) for group in groups)
-    ]
-    return [Section(", ".join(metrics), [text], [summarize_reported(runs)], pictures)]
-
-
 def training_loss(runs: Sequence[RunResult]) -> list[Section]:
     """The loss from the logs: also of runs that were interrupted before their first evaluation."""
     logged = [run for run in runs if any("loss" in point for point in run.points)]
     if not logged:
         return []
     groups = shorten(group_runs(logged, evaluated=False))
-    caption = "Training loss by training steps and by training time"
-    picture = Picture(caption, draw_curves(groups, LOSS))
+    picture = Picture("by training steps and by training time", draw_curves(groups, LOSS))
     text = "The loss of the training batches, from the logs of run directories."
     return [Section("Training loss", [text, *_unfinished(logged)], pictures=[picture])]
 

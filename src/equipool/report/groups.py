@@ -209,10 +209,9 @@ def sort_key(value: Any) -> tuple[bool, float, str]:
         >>> sorted(["none", [60, 30], 10, [5]], key=sort_key)
         [[5], 10, [60, 30], 'none']
     """
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return False, float(value), ""
-    if isinstance(value, list | tuple) and all(isinstance(part, int | float) for part in value):
-        return False, float(sum(value)), ""
+    parts = value if isinstance(value, list | tuple) else [value]
+    if all(isinstance(part, int | float) and not isinstance(part, bool) for part in parts):
+        return False, float(sum(parts)), ""
     return True, 0.0, str(value)
 
 

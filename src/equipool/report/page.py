@@ -20,7 +20,7 @@ from equipool.report.tables import (
     equal_seconds,
     make_table,
     number,
-    summarize,
+    summaries,
 )
 from equipool.training.artifacts import Picture, Table, cell_text
 from equipool.training.files import write_atomically
@@ -45,9 +45,9 @@ def sections() -> list[Callable[[Sequence[RunResult]], list[Section]]]:
     """The sections of the page, in order. Those in files of their own are imported here because
     they need matplotlib, which is not always installed."""
     from equipool.report.by_setting import by_setting
-    from equipool.report.figures import further_metrics, inner_loop, learning_curves, training_loss
+    from equipool.report.figures import inner_loop, learning_curves, training_loss
 
-    during = [learning_curves, further_metrics, by_setting, training_loss, inner_loop]
+    during = [learning_curves, by_setting, training_loss, inner_loop]
     return [results, *during, examinations, all_runs, settings]
 
 
@@ -77,7 +77,7 @@ def first_sentence(text: str) -> str:
 
 
 def results(runs: Sequence[RunResult]) -> list[Section]:
-    """The table of the monitored metric, best first."""
+    """The tables of the monitored metric, best first, and of the task's further metrics."""
     groups = group_runs(runs)
     if not groups:
         return [Section("Results", ["No run has been evaluated yet."])]
@@ -96,7 +96,7 @@ def results(runs: Sequence[RunResult]) -> list[Section]:
             f"the {seconds:.3g} seconds that all runs had."
         )
     best = [f"{line}." for line in best_groups(runs)]
-    return [Section("Results", [*best, text], [summarize(runs)])]
+    return [Section("Results", [*best, text], summaries(runs))]
 
 
 def examinations(runs: Sequence[RunResult]) -> list[Section]:

@@ -20,30 +20,23 @@ Warn = Callable[[str], None] | None
 
 @dataclass(frozen=True)
 class RunResult:
-    """The results of a run.
-
-    `config` has the `fields` of the task and the `training` settings. Each entry of `curve` is an
-    evaluation with `step`, `seconds`, `training_seconds` (without evaluations) and `metrics`.
-    `points` are the training entries of the log, which only a run directory has. `ran_on` has for
-    each piece, from a start or resume to the next, `hardware`, `versions` and `together`: how many
-    runs of its process shared the device. `num_parameters` is None for an unfinished run.
-    `examinations` are what `equipool evaluate` stored of the `"best"` and the `"last"` checkpoint.
-    """
+    """The results of a run. A piece of it is the time from a start or resume to the next."""
 
     name: str
     task: str
-    config: dict[str, Any]
+    config: dict[str, Any]  # the `fields` of the task and the `training` settings
     complete: bool
     steps: int
     pieces: int
-    ran_on: Sequence[Entry]
+    ran_on: Sequence[Entry]  # of each piece `hardware`, `versions`, `together`: runs on the device
     seconds: float
-    training_seconds: float
-    num_parameters: int | None
-    curve: Sequence[Entry]
-    points: Sequence[Entry]
+    training_seconds: float  # without evaluations
+    num_parameters: int | None  # None for an unfinished run
+    curve: Sequence[Entry]  # evaluations: `step`, `seconds`, `training_seconds`, `metrics`
+    points: Sequence[Entry]  # training entries of the log, which only a run directory has
     spikes: int
     skipped: int
+    # what `equipool evaluate` stored of the "best" and the "last" checkpoint
     examinations: Mapping[str, Examination] = field(default_factory=dict)
 
     @property
