@@ -3,13 +3,13 @@
 import pytest
 
 from equipool.report.by_setting import (
-    by_setting,
     draw_setting,
     lines_of,
     summarize_setting,
     varied_settings,
 )
 from equipool.report.groups import group_runs
+from equipool.report.page import by_setting
 from run_records import FOUR_SETTINGS, changed, record, rows, written
 
 

@@ -8,7 +8,6 @@ import pytest
 from equipool.report import read_runs
 from equipool.report.figures import (
     GREY,
-    LOSS,
     MOST_CURVES,
     MOST_FACETS,
     draw_curves,
@@ -18,6 +17,7 @@ from equipool.report.figures import (
     styles,
 )
 from equipool.report.groups import group_runs, shorten
+from equipool.report.runs import LOSS
 from run_records import FOUR_SETTINGS, changed, counting, record, write_folder, written
 from run_records import log_point as point
 

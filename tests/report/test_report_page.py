@@ -7,7 +7,7 @@ import pytest
 from equipool import extras
 from equipool.experiments.registry import TASKS
 from equipool.report import page, read_runs, summarize, write_page
-from equipool.report.figures import learning_curves, training_loss
+from equipool.report.page import learning_curves, training_loss
 from equipool.training.artifacts import (
     Examination,
     Gallery,
@@ -124,7 +124,7 @@ def test_a_run_that_was_never_evaluated_has_its_loss_in_the_page(tmp_path, drawn
 
 def test_sections_without_content_are_left_out(tmp_path, drawn):
     runs = written(tmp_path / "runs", record([2.0, None]), record([1.0, 2.0], "max"))
-    titles = [section.title for make in page.sections() for section in make(runs)]
+    titles = [section.title for make in page.SECTIONS for section in make(runs)]
     assert titles == ["Results", "Learning curves", "Runs", "Settings"]
 
 
@@ -143,7 +143,7 @@ def test_a_section_is_one_function(tmp_path, monkeypatch):
             Section("Slowest", ["By < wall time."], [table], [Picture("A", content.getvalue())])
         ]
 
-    monkeypatch.setattr(page, "sections", lambda: [slowest])
+    monkeypatch.setattr(page, "SECTIONS", [slowest])
     write_page(written(tmp_path / "runs", record([1.0])), tmp_path / "page.html")
     html = (tmp_path / "page.html").read_text()
     assert "<h2>Slowest</h2>" in html

@@ -1,4 +1,4 @@
-"""The effect of one setting: a table, a figure and a section for each setting that varies."""
+"""The effect of one setting: a table and a figure."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from equipool.report.groups import CHANGED, METHOD, Group, group_runs, shorten, sort_key
-from equipool.report.page import Section
+from equipool.report.groups import METHOD, Group, group_runs, shorten, sort_key
 from equipool.report.runs import RunResult
 from equipool.report.tables import Summary, make_table, spread
-from equipool.training.artifacts import Picture
 
 COST = "seconds per step"
 
@@ -117,23 +115,3 @@ def draw_setting(groups: Sequence[Group], setting: str) -> bytes:
             figures.use_log_scale([axes[0, 0]])
         figures.add_legend(axes[0, 0], drawn)
     return content.getvalue()
-
-
-def by_setting(runs: Sequence[RunResult]) -> list[Section]:
-    """One section for each setting with several values; with at least three if many settings
-    vary."""
-    groups = group_runs(runs)
-    if not groups:
-        return []
-    text = (
-        "Mean and standard deviation over the seeds, of the best evaluation of each run. In the "
-        "figure, dots are runs and lines their means."
-    )
-    found = []
-    many = any(CHANGED in group.settings for group in shorten(groups))
-    for setting in varied_settings(groups, least=3 if many else 2):
-        caption = f"{runs[0].kind.monitor} and seconds per step by {setting}"
-        picture = Picture(caption, draw_setting(groups, setting))
-        table = summarize_setting([run for run in runs if run.curve], setting)
-        found.append(Section(f"By {setting}", [text], [table], [picture]))
-    return found

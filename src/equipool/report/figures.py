@@ -1,5 +1,4 @@
-"""Figures of the report, and the sections that show what happened during training: metrics, loss
-and inner loop."""
+"""Figures of the report: what happened during training, and what all figures share."""
 
 from __future__ import annotations
 
@@ -19,20 +18,8 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter
 
-from equipool.report.groups import (
-    CHANGED,
-    METHOD,
-    SIZE,
-    CurvePoint,
-    Group,
-    group_runs,
-    mean_curve,
-    shorten,
-    sort_key,
-)
-from equipool.report.page import Section
-from equipool.report.runs import RunResult
-from equipool.training.artifacts import Picture
+from equipool.report.groups import CHANGED, METHOD, SIZE, CurvePoint, Group, mean_curve, sort_key
+from equipool.report.runs import LOSS
 
 # Okabe and Ito's colours, which colour-blind readers can distinguish; lines differ in dashes and
 # markers as well.
@@ -44,7 +31,7 @@ MARKERS = ("o", "s", "D", "^", "v", "P", "X", "*")
 MOST_CURVES = len(COLORS)  # with a colour and a name; further ones are grey
 WIDTH = 10.0  # inches
 CHARACTER = 0.085  # inches, of a legend
-LOSS, STEPS = "training loss", "training steps"
+STEPS = "training steps"
 MOST_FACETS = 6
 MOST_POINTS = 150  # of a curve, of which a long log has many more
 
@@ -262,54 +249,3 @@ def draw_inner(curves: dict[str, dict[str, list[CurvePoint]]]) -> bytes:
             ax.set_axis_off()
         add_legend(axes[0, 0], drawn)
     return content.getvalue()
-
-
-def learning_curves(runs: Sequence[RunResult]) -> list[Section]:
-    """The monitored metric over the training, and the task's further metrics."""
-    groups = shorten(group_runs(runs))
-    metrics = [runs[0].kind.monitor, *runs[0].kind.reported]
-    shown = [metric for metric in metrics if any(group.mean_curve(metric) for group in groups)]
-    if not shown:
-        return []
-    text = (
-        "Lines are means over the seeds, shaded areas the range between the best and the worst "
-        "seed. Left by training steps, right by training time, evaluations excluded: a step takes "
-        "longer with some methods. Times compare only between runs on the same device that shared "
-        "it with equally many others."
-    )
-    caption = "by training steps and by training time"
-    pictures = [Picture(f"{metric} {caption}", draw_curves(groups, metric)) for metric in shown]
-    texts = [text, *_unfinished([run for run in runs if run.curve])]
-    return [Section("Learning curves", texts, pictures=pictures)]
-
-
-def _unfinished(runs: Sequence[RunResult]) -> list[str]:
-    open_runs = [run for run in runs if not run.complete]
-    names = (f"{run.name} (step {run.steps:,} of {run.planned_steps:,})" for run in open_runs)
-    text = f"Thin lines that end in a cross are unfinished runs: {', '.join(names)}."
-    return [text] if open_runs else []
-
-
-def training_loss(runs: Sequence[RunResult]) -> list[Section]:
-    """The loss from the logs: also of runs that were interrupted before their first evaluation."""
-    logged = [run for run in runs if any("loss" in point for point in run.points)]
-    if not logged:
-        return []
-    groups = shorten(group_runs(logged, evaluated=False))
-    picture = Picture("by training steps and by training time", draw_curves(groups, LOSS))
-    text = "The loss of the training batches, from the logs of run directories."
-    return [Section("Training loss", [text, *_unfinished(logged)], pictures=[picture])]
-
-
-def inner_loop(runs: Sequence[RunResult]) -> list[Section]:
-    """What the equilibrium layers did during training."""
-    curves = inner_curves(shorten(group_runs(runs, evaluated=False)))
-    if not curves:
-        return []
-    text = (
-        "Statistics of the equilibrium layers on a training batch, at every entry of the log: the "
-        "largest component of the gradient at the last iterate (mean over sets), the auxiliary "
-        "loss, and the learned parameters of the inner optimiser. Means over the seeds."
-    )
-    picture = Picture("Statistics of the inner loop by training steps", draw_inner(curves))
-    return [Section("Inner loop", [text], pictures=[picture])]

@@ -1,7 +1,7 @@
 """The report: one HTML file with everything in it, made of sections.
 
 A section is a function that takes the runs and returns a list of `Section`, empty if there is
-nothing to show. `sections` lists them in the order of the page.
+nothing to show. `SECTIONS` lists them in the order of the page.
 """
 
 from __future__ import annotations
@@ -12,16 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from equipool.extras import check_extras
-from equipool.report.groups import common_settings, group_runs, varying_settings
-from equipool.report.runs import RunResult
-from equipool.report.tables import (
-    Summary,
-    best_groups,
-    equal_seconds,
-    make_table,
-    number,
-    summaries,
-)
+from equipool.report.by_setting import draw_setting, summarize_setting, varied_settings
+from equipool.report.groups import Group, common_settings, group_runs, shorten, varying_settings
+from equipool.report.runs import LOSS, RunResult
+from equipool.report.tables import Summary, best_groups, make_table, number, shared_time, summaries
 from equipool.training.artifacts import Picture, Table, cell_text
 from equipool.training.files import write_atomically
 
@@ -41,16 +35,6 @@ class Section:
     folded: Sequence[Section] = ()  # parts that the reader can open and close
 
 
-def sections() -> list[Callable[[Sequence[RunResult]], list[Section]]]:
-    """The sections of the page, in order. Those in files of their own are imported here because
-    they need matplotlib, which is not always installed."""
-    from equipool.report.by_setting import by_setting
-    from equipool.report.figures import inner_loop, learning_curves, training_loss
-
-    during = [learning_curves, by_setting, training_loss, inner_loop]
-    return [results, *during, examinations, all_runs, settings]
-
-
 def write_page(runs: Sequence[RunResult], file: str | Path) -> None:
     """Write the report of these runs to an HTML file that needs no other file."""
     check_extras("the report", NEEDED)
@@ -61,7 +45,7 @@ def write_page(runs: Sequence[RunResult], file: str | Path) -> None:
     html = template.render(
         task=runs[0].task,
         about=first_sentence(runs[0].kind.__doc__ or ""),
-        sections=[section for make in sections() for section in make(runs)],
+        sections=[section for make in SECTIONS for section in make(runs)],
         cell_text=cell_text,
         embedded=lambda png: "data:image/png;base64," + base64.b64encode(png).decode("ascii"),
     )
@@ -81,7 +65,7 @@ def results(runs: Sequence[RunResult]) -> list[Section]:
     groups = group_runs(runs)
     if not groups:
         return [Section("Results", ["No run has been evaluated yet."])]
-    kind, seconds = runs[0].kind, equal_seconds(groups)
+    kind, seconds = runs[0].kind, shared_time(groups)
     direction = "lower" if kind.lower_is_better else "higher"
     text = (
         f"Each row is a group of runs that differ only in their seed. Groups are compared by "
@@ -97,6 +81,83 @@ def results(runs: Sequence[RunResult]) -> list[Section]:
         )
     best = [f"{line}." for line in best_groups(runs)]
     return [Section("Results", [*best, text], summaries(runs))]
+
+
+def learning_curves(runs: Sequence[RunResult]) -> list[Section]:
+    """The monitored metric over the training, and the task's further metrics."""
+    groups = shorten(group_runs(runs))
+    metrics = [runs[0].kind.monitor, *runs[0].kind.reported]
+    shown = [metric for metric in metrics if any(group.mean_curve(metric) for group in groups)]
+    if not shown:
+        return []
+    text = (
+        "Lines are means over the seeds, shaded areas the range between the best and the worst "
+        "seed. Left by training steps, right by training time, evaluations excluded: a step takes "
+        "longer with some methods. Times compare only between runs on the same device that shared "
+        "it with equally many others."
+    )
+    texts = [text, *_unfinished([run for run in runs if run.curve])]
+    pictures = [_curves(groups, metric) for metric in shown]
+    return [Section("Learning curves", texts, pictures=pictures)]
+
+
+def _curves(groups: Sequence[Group], metric: str) -> Picture:
+    from equipool.report.figures import draw_curves  # needs matplotlib: not always installed
+
+    return Picture(f"{metric} by training steps and by training time", draw_curves(groups, metric))
+
+
+def _unfinished(runs: Sequence[RunResult]) -> list[str]:
+    open_runs = [run for run in runs if not run.complete]
+    names = (f"{run.name} (step {run.steps:,} of {run.planned_steps:,})" for run in open_runs)
+    text = f"Thin lines that end in a cross are unfinished runs: {', '.join(names)}."
+    return [text] if open_runs else []
+
+
+def by_setting(runs: Sequence[RunResult]) -> list[Section]:
+    """One section for each setting with several values; with at least three if many settings
+    vary."""
+    groups = group_runs(runs)
+    if not groups:
+        return []
+    text = (
+        "Mean and standard deviation over the seeds, of the best evaluation of each run. In the "
+        "figure, dots are runs and lines their means."
+    )
+    found = []
+    for setting in varied_settings(groups, least=2 if shorten(groups) == groups else 3):
+        caption = f"{runs[0].kind.monitor} and seconds per step by {setting}"
+        picture = Picture(caption, draw_setting(groups, setting))
+        table = summarize_setting([run for run in runs if run.curve], setting)
+        found.append(Section(f"By {setting}", [text], [table], [picture]))
+    return found
+
+
+def training_loss(runs: Sequence[RunResult]) -> list[Section]:
+    """The loss from the logs: also of runs that were interrupted before their first evaluation."""
+    logged = [run for run in runs if any("loss" in point for point in run.points)]
+    if not logged:
+        return []
+    groups = shorten(group_runs(logged, evaluated=False))
+    text = "The loss of the training batches, from the logs of run directories."
+    texts = [text, *_unfinished(logged)]
+    return [Section("Training loss", texts, pictures=[_curves(groups, LOSS)])]
+
+
+def inner_loop(runs: Sequence[RunResult]) -> list[Section]:
+    """What the equilibrium layers did during training."""
+    from equipool.report.figures import draw_inner, inner_curves
+
+    curves = inner_curves(shorten(group_runs(runs, evaluated=False)))
+    if not curves:
+        return []
+    text = (
+        "Statistics of the equilibrium layers on a training batch, at every entry of the log: the "
+        "largest component of the gradient at the last iterate (mean over sets), the auxiliary "
+        "loss, and the learned parameters of the inner optimiser. Means over the seeds."
+    )
+    picture = Picture("Statistics of the inner loop by training steps", draw_inner(curves))
+    return [Section("Inner loop", [text], pictures=[picture])]
 
 
 def examinations(runs: Sequence[RunResult]) -> list[Section]:
@@ -152,3 +213,10 @@ def settings(runs: Sequence[RunResult]) -> list[Section]:
         lines = (", ".join(f"{key} {value}" for key, value in one.items()) for one in pieces)
         rows += [(name, line) for line in dict.fromkeys(lines) if line]
     return [Section("Settings", [text], [Summary("settings", ("setting", "value"), tuple(rows))])]
+
+
+# In the order of the page.
+SECTIONS: tuple[Callable[[Sequence[RunResult]], list[Section]], ...] = (
+    results, learning_curves, by_setting, training_loss, inner_loop,
+    examinations, all_runs, settings,
+)  # fmt: skip

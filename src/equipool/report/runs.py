@@ -14,6 +14,7 @@ from equipool.training.config import known_tasks, with_defaults
 from equipool.training.folder import PARTS, RunFolder
 
 Entry = dict[str, Any]
+LOSS = "training loss"  # in figures, beside the metrics of evaluations
 Curve = list[tuple[int, float, float | None]]  # step, training seconds, value
 Warn = Callable[[str], None] | None
 

@@ -53,10 +53,9 @@ def spread(values: Sequence[float | None]) -> str:
 def summaries(runs: Sequence[RunResult]) -> list[Summary]:
     """The table of the monitored metric, and that of the task's further metrics; no table if no
     run has been evaluated."""
-    if not any(run.curve for run in runs):
-        return []
-    found = [summarize(runs)]
-    return [*found, summarize_reported(runs)] if runs[0].kind.reported else found
+    evaluated, reported = any(run.curve for run in runs), runs[0].kind.reported
+    tables = (summarize, summarize_reported) if reported else (summarize,)
+    return [table(runs) for table in tables] if evaluated else []
 
 
 def summarize(runs: Sequence[RunResult]) -> Summary:
@@ -64,7 +63,7 @@ def summarize(runs: Sequence[RunResult]) -> Summary:
     section `results` explains the columns. The last one is left out if runs, or pieces of one, ran
     on different hardware or shared it differently."""
     groups = shorten(group_runs(runs))
-    seconds = equal_seconds(groups)
+    seconds = shared_time(groups)
     rows = []
     for group in groups:
         ends = [run.curve[-1]["step"] for run in group.runs]
@@ -77,8 +76,8 @@ def summarize(runs: Sequence[RunResult]) -> Summary:
         }
         if seconds is not None:
             evaluated = all(run.evaluation_at(seconds) for run in group.runs)
-            at_seconds = number(group.mean_at(seconds)) if evaluated else "-"
-            row[f"mean at {seconds:.3g} s"] = at_seconds
+            mean = number(group.mean_at(seconds)) if evaluated else "-"
+            row |= {f"mean at {seconds:.3g} s": mean}
         rows.append(row)
     kind = groups[0].runs[0].kind
     return make_table(f"{kind.name}: {kind.monitor}", rows)
@@ -113,14 +112,11 @@ def _ratio(group: Group, groups: Sequence[Group]) -> str:
     return f"{mean / best:.3g}" if mean is not None and best else "-"
 
 
-def equal_seconds(groups: Sequence[Group]) -> float | None:
+def shared_time(groups: Sequence[Group]) -> float | None:
     """Training time that all runs had; None if their times cannot be compared."""
     runs = [run for group in groups for run in group.runs]
-    devices = {
-        json.dumps([piece.get("hardware"), piece.get("together")], sort_keys=True)
-        for run in runs
-        for piece in run.ran_on
-    }
+    pieces = ([p.get("hardware"), p.get("together")] for run in runs for p in run.ran_on)
+    devices = {json.dumps(piece, sort_keys=True) for piece in pieces}
     if len(groups) < 2 or len(devices) > 1:
         return None
     return float(min(run.curve[-1]["training_seconds"] for run in runs))
