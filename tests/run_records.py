@@ -8,6 +8,7 @@ from equipool.report import read_runs
 from equipool.training import Record, TrainingConfig
 from equipool.training.config import chosen_config
 
+FOUR_SETTINGS = ("solver.momentum", "solver.learning_rate", "solver.max_step", "bias_std")
 HARDWARE = {"device": "cpu", "cpu": "abacus", "cores": 1}
 
 
@@ -87,6 +88,12 @@ def on_molecules(
     data = {"molecules": {"train": training or TRAINING_MOLECULES, "valid": 5, "test": 5}}
     config = chosen_config(task, TrainingConfig(steps=made.steps)) | {"data": data}
     return replace(made, task="molecules", config=config, metrics=made.curve[-1]["metrics"])
+
+
+def log_point(step, **more):
+    """A training entry of a log."""
+    times = {"step": step, "seconds": 1.2 * step, "training_seconds": 1.0 * step}
+    return times | {"loss": 1.0 / step, "skipped": 2, "spikes": 1} | more
 
 
 def rows(table):

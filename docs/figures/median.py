@@ -27,7 +27,7 @@ from step_times import check_solo_runs, with_solo_times
 
 from equipool.experiments.median.data import DISTRIBUTIONS
 from equipool.report import RunResult, Summary
-from equipool.report.curves import draw_curves, draw_inner, inner_curves
+from equipool.report.figures import draw_curves, draw_inner, inner_curves
 from equipool.report.groups import Group, mean_of
 from equipool.report.tables import number, spread
 
@@ -82,7 +82,7 @@ def _result(group: Group, groups: Sequence[Group]) -> tuple[str, ...]:
         group.method,
         str(len(runs)),
         span([run.curve[-1]["step"] for run in runs]),
-        spread(group.finals()),
+        spread(group.final_values()),
         over_rivals(group, groups, Group.mean),
         number(group.best_final()),
         over_rivals(group, groups, Group.best_final),
@@ -151,7 +151,7 @@ def _setting(changed: Changed) -> tuple[str, ...]:
         changed.name(),
         str(len(runs)),
         span([run.curve[-1]["step"] for run in runs]),
-        spread(group.finals()),
+        spread(group.final_values()),
         "-" if own is None or usual is None else f"{own / usual:.3g}",
         number(group.best_final()),
         str(sum(run.spikes for run in runs)),

@@ -24,12 +24,11 @@ from equipool.environment import hardware, now, versions
 from equipool.experiments.median.data import held_out_sets
 from equipool.experiments.median.network import MedianNetwork
 from equipool.experiments.registry import MedianTask
+from equipool.training import count_spikes, make_network
 from equipool.training.checkpoint import to_json, write_atomically
 from equipool.training.config import task_from_config
 from equipool.training.folder import RunFolder
 from equipool.training.loading import load_weights
-from equipool.training.state import SPIKE
-from equipool.training.step import make_network
 
 RECORDS = Path(__file__).parents[2] / "records" / "median-networks"
 
@@ -72,12 +71,10 @@ def examined(run: Path) -> dict[str, Any]:
 
 
 def spikes(squares: Tensor, batch_size: int) -> float:
-    """The share of random batches whose loss exceeds ten times the median of all of them, as the
-    training counts spikes."""
+    """The share of random batches that training would count as spikes."""
     generator = torch.Generator().manual_seed(0)
     drawn = torch.randint(len(squares), (BATCHES, batch_size), generator=generator)
-    losses = squares[drawn].mean(1)
-    return float((losses > SPIKE * losses.median()).double().mean())
+    return int(count_spikes(squares[drawn].mean(1))) / BATCHES
 
 
 def searched(network: MedianNetwork, x: Tensor, median: Tensor) -> dict[str, Tensor]:

@@ -33,8 +33,8 @@ from equipool.experiments.molecules.labels import usual_measure
 from equipool.experiments.registry import MoleculeTask
 from equipool.report import RunResult, Summary
 from equipool.report.by_setting import draw_setting, lines_of
+from equipool.report.figures import Style, add_legend, label_axes, panels, styles
 from equipool.report.groups import Group, group_runs, mean_of
-from equipool.report.plotting import Style, add_legend, label_axes, panels, styles
 from equipool.report.tables import number
 from equipool.training import read_record
 from equipool.training.folder import RunFolder

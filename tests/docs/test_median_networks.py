@@ -21,7 +21,7 @@ SMALL = {
 
 @pytest.fixture(autouse=True)
 def _fewer(monkeypatch, tmp_path):
-    less = {"SETS": 20, "SEARCHED": 6, "AT_ONCE": 4, "STEPS": 3, "BATCHES": 50}
+    less = {"SETS": 20, "SEARCHED": 6, "AT_ONCE": 4, "STEPS": 3, "BATCHES": 500}
     for name, value in (less | {"RECORDS": tmp_path / "records"}).items():
         monkeypatch.setattr(script, name, value)
 

@@ -128,14 +128,14 @@ def test_stopped_runs_stand_beside_those_of_the_experiment(runs, solo, tmp_path)
 
 def test_changed_settings_are_compared_with_the_usual_ones(tmp_path):
     records = [
-        changed(made([9.0, 1.0], "equilibrium"), inner_momentum=0.5),
+        changed(made([9.0, 1.0], "equilibrium"), **{"solver.momentum": 0.5}),
         changed(made([9.0, 8.0], "equilibrium"), potential_output=8),
         made([9.0, 1.0], "equilibrium", 0),
         made([9.0, 3.0], "equilibrium", 1),
     ]
     table = script.settings(written(tmp_path / "runs", *records))
     assert [(row[0], row[1], row[3], row[4]) for row in table.rows] == [
-        ("equilibrium, inner momentum 0.5", "1", "1", "0.5"),
+        ("equilibrium, solver momentum 0.5", "1", "1", "0.5"),
         ("equilibrium", "2", "2 ± 1.41", "1"),
         ("equilibrium, potential output 8", "1", "8", "4"),
     ]

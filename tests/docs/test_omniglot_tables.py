@@ -12,6 +12,7 @@ from equipool.training.artifacts import Examination, Gallery, Picture, Table
 from run_records import changed, counting, rows, write_folder, written
 
 script = load_script("omniglot")
+figures = load_script("omniglot_figures")
 BF16 = {"precision": "bf16-mixed"}
 
 
@@ -116,14 +117,14 @@ def test_tried_settings_are_ordered_by_the_best_of_each_method(tmp_path):
         ("b", counting([0.2], [0.2], "sum"), 3e-4, {}),
         ("c", counting([0.2], [0.2], "equilibrium"), 1e-3, {}),
         ("d", counting([0.4, 0.5], [0.4, 0.5], "equilibrium"), 3e-4, {}),
-        ("e", counting([0.25], [0.25], "equilibrium"), 1e-3, {"inner_max_step": 2.0}),
+        ("e", counting([0.25], [0.25], "equilibrium"), 1e-3, {"solver.max_step": 2.0}),
     ):
         made = changed(made, {"learning_rate": rate, "steps": 99}, **fields)
         write_folder(tmp_path / name, made, [], record=False)  # not at its end
     table = script.settings(read_runs([tmp_path]))
     assert [(row[0], row[1], row[3], row[4]) for row in table.rows] == [
         ("equilibrium", "0.0003", "20", "50.0 %"),
-        ("equilibrium, inner max step 2.0", "0.001", "10", "25.0 %"),
+        ("equilibrium, solver max step 2.0", "0.001", "10", "25.0 %"),
         ("equilibrium", "0.001", "10", "20.0 %"),
         ("sum", "0.001", "20", "30.0 %"),
         ("sum", "0.0003", "10", "20.0 %"),
@@ -157,34 +158,34 @@ def test_by_how_much_answers_are_wrong():
 
 class TestFigures:
     @pytest.fixture
-    def figures(self, monkeypatch):
+    def laid_out(self, monkeypatch):
         """The figures, laid out but not saved."""
         found = []
 
         def keep(*_, **__):
-            found.append(script.plt.gcf())
+            found.append(figures.plt.gcf())
             found[-1].canvas.draw()
 
-        monkeypatch.setattr(script.plt, "savefig", keep)
+        monkeypatch.setattr(figures.plt, "savefig", keep)
         return found
 
     def test_test_accuracy_is_solid_and_the_legend_covers_nothing(
-        self, runs, solo, figures, tmp_path
+        self, runs, solo, laid_out, tmp_path
     ):
-        script.draw_curves(script.grouped(script.with_solo_times(runs, solo)), tmp_path / "a.svg")
-        by_step, by_second = figures[0].axes
+        figures.draw_curves(script.grouped(script.with_solo_times(runs, solo)), tmp_path / "a.svg")
+        by_step, by_second = laid_out[0].axes
         drawn = {(line.get_linestyle(), tuple(line.get_ydata())) for line in by_step.lines}
         assert {("-", (0.5, 0.5, 0.75)), ("--", (0.25, 0.25, 0.375))} <= drawn
         assert list(by_step.lines[0].get_xdata()) == [10, 20, 30]
         assert list(by_second.lines[0].get_xdata()) == [20, 40, 60]  # seconds of a solo run
         legend = by_second.get_legend().get_window_extent()
         assert by_second.get_window_extent().x1 <= legend.x0
-        assert legend.x1 <= figures[0].bbox.x1
+        assert legend.x1 <= laid_out[0].bbox.x1
 
     def test_the_same_data_give_the_same_file(self, groups, tmp_path):
         files = [tmp_path / "a.svg", tmp_path / "b.svg"]
         for file in files:
-            script.draw_curves(groups, file)
+            figures.draw_curves(groups, file)
         assert files[0].read_text() == files[1].read_text()
 
     @pytest.fixture
@@ -193,44 +194,44 @@ class TestFigures:
         monkeypatch.setenv("EQUIPOOL_DATA", str(tmp_path))
 
     def test_example_sets_have_their_numbers(self, data, tmp_path, monkeypatch):
-        task = script.OmniglotTask(image_size=8, validation_characters=10, evaluation_sets=300)
-        monkeypatch.setattr(script, "OmniglotTask", lambda: task)
+        task = figures.OmniglotTask(image_size=8, validation_characters=10, evaluation_sets=300)
+        monkeypatch.setattr(figures, "OmniglotTask", lambda: task)
         seen, shown = [], []
-        monkeypatch.setattr(script, "draw_set", lambda pixels, of: seen.append(of) or pixels)
-        monkeypatch.setattr(script, "draw_panels", lambda panels, file: shown.append(panels))
-        script.draw_sets(tmp_path / "sets.png")
+        monkeypatch.setattr(figures, "draw_set", lambda pixels, of: seen.append(of) or pixels)
+        monkeypatch.setattr(figures, "draw_panels", lambda panels, file: shown.append(panels))
+        figures.draw_sets(tmp_path / "sets.png")
         assert [len(set(of.tolist())) for of in seen] == list(range(1, 11))
         assert list(shown[0])[::9] == ["1 character", "10 characters"]
-        first = task.data(script.torch.device("cpu")).pools["test"].first
+        first = task.data(figures.torch.device("cpu")).pools["test"].first
         assert all(int(of.min()) >= first for of in seen)
 
     def test_an_examination_of_a_network(self, data, tmp_path):
-        task = script.OmniglotTask(
+        task = figures.OmniglotTask(
             "sum", embedding=4, image_size=8, validation_characters=10, evaluation_sets=100
         )
-        found = task.examine(task.network(), script.torch.device("cpu"))
-        script.draw_examination(found, tmp_path)
+        found = task.examine(task.network(), figures.torch.device("cpu"))
+        figures.draw_examination(found, tmp_path)
         assert (tmp_path / "omniglot-wrong.png").read_bytes().startswith(b"\x89PNG")
         assert "true number" in (tmp_path / "omniglot-confusion.svg").read_text()
         other = Examination((), (Gallery("cats", (Picture("a cat", b""),)),))
         with pytest.raises(ValueError, match=r"\['cats'\]"):
-            script.draw_examination(other, tmp_path)
+            figures.draw_examination(other, tmp_path)
 
     def test_pictures_keep_their_captions(self, tmp_path, monkeypatch):
         shown = []
-        monkeypatch.setattr(script, "draw_panels", lambda panels, file: shown.append(panels))
-        image = script.torch.full((2, 3, 3), 255, dtype=script.torch.uint8)
-        script.draw_wrong([Picture("3 taken for 4", png_of(image))], tmp_path / "wrong.png")
+        monkeypatch.setattr(figures, "draw_panels", lambda panels, file: shown.append(panels))
+        image = figures.torch.full((2, 3, 3), 255, dtype=figures.torch.uint8)
+        figures.draw_wrong([Picture("3 taken for 4", png_of(image))], tmp_path / "wrong.png")
         assert {title: pixels.shape for title, pixels in shown[0].items()} == {
             "3 taken for 4": (2, 3, 3)
         }
 
-    def test_rows_of_the_confusion_are_the_true_numbers(self, figures, tmp_path):
+    def test_rows_of_the_confusion_are_the_true_numbers(self, laid_out, tmp_path):
         """A share that would be shown as 0.0 is left out."""
         shares = ("1", 0.7499, 0.25, 0.0001, 8), ("2", 0.001, 0.999, 0.0, 3)
         table = Table("", ("true", "1", "2", "3", "sets"), shares)
-        script.draw_confusion(table, tmp_path / "confusion.svg")
-        (ax,) = figures[0].axes
+        figures.draw_confusion(table, tmp_path / "confusion.svg")
+        (ax,) = laid_out[0].axes
         found = {text.get_position(): text.get_text() for text in ax.texts}  # answer, true
         assert found == {(0, 0): "75.0", (1, 0): "25.0", (0, 1): "0.1", (1, 1): "99.9"}
         assert [label.get_text() for label in ax.get_yticklabels()] == ["1", "2"]

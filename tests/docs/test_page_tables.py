@@ -77,11 +77,11 @@ def test_groups_are_named_after_what_was_changed(tmp_path):
     found = changed_settings.changed_groups(
         written(
             tmp_path / "runs",
-            one(inner_momentum=0.9, error=0.1),
-            one(inner_momentum=0.5, seed=0),
-            one(inner_momentum=0.5, seed=1),
-            one(inner_momentum=0.5, inner_max_step=None, training={"ema_decay": 0.9}),
-            one(inner_momentum=0.5, inner_curvature_safe=True),
+            one(error=0.1, **{"solver.momentum": 0.5}),
+            one(seed=0),
+            one(seed=1),
+            one(training={"ema_decay": 0.9}),
+            one(**{"solver.curvature_safe": True}),
             one("sum", training={"learning_rate": 0.3}),
             one("sum"),
         )
@@ -90,9 +90,9 @@ def test_groups_are_named_after_what_was_changed(tmp_path):
     assert [run.config["fields"]["seed"] for run in found[0].group.runs] == [0, 1]
     assert {one.name() for one in found} == {
         "equilibrium",
-        "equilibrium, inner momentum 0.9",
+        "equilibrium, solver momentum 0.5",
         "equilibrium, ema decay 0.9",
-        "equilibrium, inner curvature safe on",
+        "equilibrium, solver curvature safe on",
         "sum",  # by what equilibrium uses
         "sum, learning rate 0.3",
     }

@@ -120,7 +120,7 @@ def peak(num_steps):
 
 
 def test_memory_does_not_grow_with_the_steps():
-    """Beside y, a step keeps its velocity and its gradient: rows of the sets, not of the elements."""
+    """Beside y, a step keeps its velocity and its gradient: one row per set, none per element."""
     short, long = peak(5), peak(50)
     per_step = 2 * 512 * 300 * 4
     assert long - 45 * per_step < 1.1 * short

@@ -3,15 +3,14 @@
 import pytest
 
 from equipool.report.by_setting import (
-    by_setting,
-    compare_values,
     draw_setting,
     lines_of,
     summarize_setting,
     varied_settings,
 )
 from equipool.report.groups import group_runs
-from run_records import changed, record, rows, written
+from equipool.report.page import by_setting
+from run_records import FOUR_SETTINGS, changed, record, rows, written
 
 
 def made(values, inner_steps, aggregation="equilibrium", seed=0, seconds=1.0):
@@ -43,33 +42,15 @@ def test_rows_are_in_the_order_of_the_values(runs):
     assert [row["inner_steps"] for row in found] == ["1", "2", "10", "-"]
 
 
-def test_values_are_compared_side_by_side(runs):
-    table = compare_values(group_runs(runs), "inner_steps")
-    assert table.rows == (
-        ("equilibrium", "0.8", "0.5 ± 0.141", "0.2"),
-        ("sum", "0.7", "0.7", "0.7"),
-    )
-    assert [heading.split()[-1] for heading in table.headings[1:]] == ["1", "2", "10"]
-
-
-def test_a_method_without_the_setting_is_a_constant_line(runs):
-    lines = lines_of(group_runs(runs), "inner_steps")
-    assert [(line.method, len(line.groups), line.constant) for line in lines] == [
-        ("equilibrium", 3, False),
-        ("sum", 1, True),
-    ]
+def test_a_method_without_the_setting_is_a_constant_line(runs, tmp_path):
+    other = changed(made([0.1], 5), **{"solver.momentum": 0.25})  # no line: of the same method
+    groups = group_runs([*runs, *written(tmp_path / "more", other)])
+    lines = lines_of(groups, "inner_steps")
+    assert [(len(line.groups), line.constant) for line in lines] == [(3, False), (1, True)]
+    assert [line.method.split(",")[0] for line in lines] == ["equilibrium", "sum"]
     two = [run for run in runs if run.name in ("0", "4")]
     single = lines_of(group_runs(two, ["inner_steps"]), "inner_steps")
     assert [line.constant for line in single] == [False, False]
-
-
-def test_groups_that_differ_in_other_settings_are_no_constant_lines(runs, tmp_path):
-    other = changed(made([0.1], 5), inner_momentum=0.25)
-    groups = group_runs([*runs, *written(tmp_path / "more", other)])
-    lines = lines_of(groups, "inner_steps")
-    assert sorted(run.name for line in lines for g in line.groups for run in g.runs) == list(
-        "01234"
-    )
 
 
 def test_what_each_method_has_its_own_value_of_was_not_varied(tmp_path):
@@ -112,16 +93,15 @@ def test_the_sizes_are_a_setting_too(tmp_path, drawn):
     """As in the paper's second figure."""
     made = [record([1.0 / size], name, size) for name in ("sum", "max") for size in (8, 16, 64)]
     (section,) = by_setting(written(tmp_path / "runs", *made))
-    assert len(section.tables[0].rows) == 2
+    assert [row["embedding"] for row in rows(section.tables[0])] == 2 * ["8", "16", "64"]
     assert len(drawn) == 1
 
 
 def test_with_many_settings_only_those_of_three_values_have_a_section(tmp_path, drawn):
-    names = ("inner_momentum", "inner_learning_rate", "inner_max_step", "start_value")
-    made = [changed(record([2.0], "equilibrium"), **{name: 0.25}) for name in names]
-    made += [changed(record([3.0], "equilibrium"), inner_momentum=0.75)]
+    made = [changed(record([2.0], "equilibrium"), **{name: 0.25}) for name in FOUR_SETTINGS]
+    made += [changed(record([3.0], "equilibrium"), **{"solver.momentum": 0.75})]
     found = by_setting(written(tmp_path / "runs", record([1.0], "equilibrium"), *made))
-    assert [section.title.split()[-1] for section in found] == ["inner_momentum"]
+    assert [section.title.split()[-1] for section in found] == ["solver.momentum"]
 
 
 def test_a_run_that_never_was_finite_leaves_a_gap(tmp_path, drawn):

@@ -6,17 +6,20 @@ from dataclasses import replace
 import pytest
 
 from equipool.report import read_runs
-from equipool.report.curves import (
+from equipool.report.figures import (
+    GREY,
+    MOST_CURVES,
     MOST_FACETS,
     draw_curves,
     draw_inner,
-    draw_loss,
     facets,
     inner_curves,
+    styles,
 )
 from equipool.report.groups import group_runs, shorten
-from equipool.report.plotting import GREY, MOST_CURVES, styles
-from run_records import changed, counting, record, write_folder, written
+from equipool.report.runs import LOSS
+from run_records import FOUR_SETTINGS, changed, counting, record, write_folder, written
+from run_records import log_point as point
 
 INNER = {"residual": 0.1, "aux_loss": 0.2, "learning_rate": 0.3, "momentum": 0.4,
          "regularizer_weight": 0.5, "converged": 0.0}  # fmt: skip
@@ -41,21 +44,26 @@ def several(tmp_path):
 
 def test_each_varied_field_but_one_makes_rows_of_panels(several, drawn):
     rows = facets(several)
-    assert len(rows) == len(RATES) * len(STEPS)
-    assert [set(row.groups) for row in rows] == [set(METHODS)] * len(rows)
-    for row in rows:
-        for group in row.groups.values():
-            rate, steps = group.settings["learning_rate"], group.settings["inner_steps"]
-            assert all(text in row.title for text in (str(rate), str(steps)))
+    assert [set(row) for row in rows.values()] == [set(METHODS)] * len(RATES) * len(STEPS)
+    found = [{(g.settings["learning_rate"], g.settings["inner_steps"]) for g in row.values()}
+             for row in rows.values()]  # fmt: skip
+    assert found == [{pair} for pair in sorted(itertools.product(RATES, STEPS))]
+    for title, ((rate, steps),) in zip(rows, found, strict=True):
+        assert str(rate) in title
+        assert str(steps) in title
     draw_curves(several)
-    assert len(drawn[0].axes) == 2 * len(rows)
-    assert all(len(ax.lines) == len(METHODS) for ax in drawn[0].axes)
+    (figure,) = drawn
+    assert len(figure.axes) == 2 * len(rows)
+    assert all(len(ax.lines) == len(METHODS) for ax in figure.axes)
+    assert_legend_covers_no_panel(figure)
 
 
-def test_rows_are_in_the_order_of_the_values(several):
-    firsts = [next(iter(row.groups.values())).settings for row in facets(several)]
-    values = [(first["learning_rate"], first["inner_steps"]) for first in firsts]
-    assert values == sorted(itertools.product(RATES, STEPS))
+def assert_legend_covers_no_panel(figure):
+    figure.canvas.draw()
+    legend = figure.legends[0].get_window_extent()
+    assert all(ax.get_legend() is None for ax in figure.axes)
+    assert all(legend.y1 < ax.get_window_extent().y0 for ax in figure.axes)
+    assert 0 <= legend.x0 < legend.x1 <= figure.bbox.x1
 
 
 def test_no_picture_has_too_many_rows_and_no_group_is_lost(tmp_path):
@@ -66,16 +74,14 @@ def test_no_picture_has_too_many_rows_and_no_group_is_lost(tmp_path):
     groups = group_runs(written(tmp_path / "runs", *made))
     rows = facets(groups)
     assert 1 < len(rows) <= MOST_FACETS
-    found = [group for row in rows for group in row.groups.values()]
-    assert len(found) == len(groups)
+    assert sum(map(len, rows.values())) == len(groups)
 
 
 def test_one_setting_at_a_time_makes_one_row(tmp_path):
-    names = ("inner_momentum", "inner_learning_rate", "inner_max_step", "start_value")
-    made = [changed(record([2.0], "equilibrium"), **{name: 0.25}) for name in names]
+    made = [changed(record([2.0], "equilibrium"), **{name: 0.25}) for name in FOUR_SETTINGS]
     runs = written(tmp_path / "runs", record([1.0], "equilibrium"), *made)
-    (row,) = facets(shorten(group_runs(runs)))
-    assert len(row.groups) == 5
+    (row,) = facets(shorten(group_runs(runs))).values()
+    assert len(row) == 5
 
 
 def test_at_most_so_many_curves_are_coloured_and_the_best_are(tmp_path, drawn):
@@ -98,17 +104,6 @@ def test_styles_differ_in_colour_and_marker():
     found = styles([str(number) for number in range(MOST_CURVES)] * 2)
     assert len({style.color for style in found.values()}) == MOST_CURVES
     assert len({style.marker for style in found.values()}) == MOST_CURVES
-
-
-def test_the_legend_covers_no_panel(several, drawn):
-    draw_curves(several)
-    (figure,) = drawn
-    figure.canvas.draw()
-    legend = figure.legends[0].get_window_extent()
-    assert all(ax.get_legend() is None for ax in figure.axes)
-    assert all(legend.y1 < ax.get_window_extent().y0 for ax in figure.axes)
-    assert legend.x0 >= 0
-    assert legend.x1 <= figure.bbox.x1
 
 
 @pytest.mark.parametrize("better", ["lower", "higher"])
@@ -157,23 +152,18 @@ def test_an_unfinished_run_is_drawn_by_itself_and_ends_in_a_cross(tmp_path, draw
     assert (list(cross.get_xdata()), list(cross.get_ydata())) == ([10], [4.0])
 
 
-def point(step, **more):
-    times = {"step": step, "seconds": 1.0 * step, "training_seconds": 1.0 * step}
-    return times | {"loss": 1.0 / step, "skipped": 0, "spikes": 0} | more
-
-
 def test_the_loss_of_a_run_that_was_never_evaluated_is_drawn(tmp_path, drawn):
     made = record([1.0])
     made.curve.clear()
     write_folder(tmp_path / "run", made, [point(1), point(2)], record=False)
-    draw_loss(group_runs(read_runs([tmp_path]), evaluated=False))
+    draw_curves(group_runs(read_runs([tmp_path]), evaluated=False), LOSS)
     assert [1.0, 0.5] in [list(line.get_ydata()) for line in drawn[0].axes[0].lines]
 
 
 def test_a_long_log_is_averaged(tmp_path, drawn):
     points = [point(step) | {"loss": 1.0 + step % 2} for step in range(1, 3001)]
     write_folder(tmp_path / "run", record([1.0]), points)
-    draw_loss(group_runs(read_runs([tmp_path])))
+    draw_curves(group_runs(read_runs([tmp_path])), LOSS)
     (line,) = drawn[0].axes[0].lines
     assert len(line.get_ydata()) <= 150
     assert line.get_ydata() == pytest.approx([1.5] * len(line.get_ydata()))

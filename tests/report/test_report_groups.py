@@ -12,7 +12,7 @@ from equipool.report.groups import (
     usual_group,
     varying_settings,
 )
-from run_records import changed, counting, record, written
+from run_records import FOUR_SETTINGS, changed, counting, record, written
 
 
 def test_seeds_are_grouped_and_other_settings_are_not(tmp_path):
@@ -32,10 +32,9 @@ def test_settings_that_change_no_number_make_no_group(tmp_path):
 
 
 def test_settings_of_the_same_name_keep_their_prefix(tmp_path):
-    other = changed(record([1.0]), {"inner_learning_rate": 0.4}, inner_learning_rate=0.3)
+    other = changed(record([1.0]), {"bias_std": 0.4}, bias_std=0.3)
     (best, _) = group_runs(written(tmp_path / "runs", record([2.0]), other))
-    assert best.settings["task.inner_learning_rate"] == 0.3
-    assert best.settings["training.inner_learning_rate"] == 0.4
+    assert (best.settings["task.bias_std"], best.settings["training.bias_std"]) == (0.3, 0.4)
 
 
 def test_a_size_that_is_asked_for_is_named_once(tmp_path):
@@ -84,9 +83,7 @@ def one_at_a_time(folder):
         record([1.0], "equilibrium"),
         *(
             changed(record([2.0 + i], "equilibrium"), **{name: 0.25})
-            for i, name in enumerate(
-                ("inner_momentum", "inner_learning_rate", "inner_max_step", "start_value")
-            )
+            for i, name in enumerate(FOUR_SETTINGS)
         ),
         record([9.0], "sum"),
         changed(record([8.0], "sum"), {"learning_rate": 0.5}),
@@ -101,7 +98,7 @@ def test_many_settings_become_one_that_lists_the_changes(tmp_path):
     assert [list(group.settings) for group in short] == [["aggregation", "embedding", CHANGED]] * 7
     by_error = {group.mean(): group.method for group in short}
     assert by_error[1.0] == "equilibrium"
-    assert by_error[2.0] == "equilibrium, inner momentum 0.25"
+    assert by_error[2.0] == "equilibrium, solver momentum 0.25"
     assert len(set(by_error.values())) == 7  # all groups are told apart
 
 
@@ -118,24 +115,21 @@ def test_in_doubt_usual_is_what_other_methods_use(tmp_path):
     assert usual_group(sums[::-1], groups).mean() == usual_group(sums, groups).mean() == 9.0
 
 
-def test_settings_that_follow_from_another_are_left_out(tmp_path):
-    """As an inner network that only exists with one kind of messages."""
-    follows = {"inner_learning_rate": 0.25, "inner_max_step": 0.5}
-    made = [
-        changed(record([float(i)], "equilibrium"), inner_momentum=m, start_value=v, **extra)
-        for i, (m, v, extra) in enumerate(
-            [(0.5, 0.0, {}), (0.5, 1.0, {}), (0.9, 0.0, follows), (0.9, 1.0, follows)]
-        )
-    ]
-    groups = group_runs(written(tmp_path / "runs", *made))
-    assert {"inner_learning_rate", "inner_max_step"} < set(groups[0].settings)
-    kept = set(shorten(groups)[0].settings) - {"aggregation", "embedding"}
-    assert len(kept) == 2
-    assert "start_value" in kept
-    assert len({group.method for group in shorten(groups)}) == 4
-
-
 def test_few_settings_stay_as_they_are(tmp_path):
     made = [changed(record([1.0]), {"learning_rate": rate}) for rate in (0.1, 0.2)]
     groups = group_runs(written(tmp_path / "runs", *made))
     assert shorten(groups) == groups
+
+
+def test_parameters_that_the_choice_of_a_part_determines_are_left_out(tmp_path):
+    """Newton has no momentum; its damping is part of the choice."""
+    nesterov = [record([1.0], "equilibrium"), record([2.0], "equilibrium", seed=1)]
+    newton = changed(record([3.0], "equilibrium"), solver={"name": "newton", "damping": 0.5})
+    fields = newton.config["fields"]
+    newton.config["fields"] = {k: v for k, v in fields.items() if not k.startswith("solver.")}
+    groups = group_runs(written(tmp_path / "runs", *nesterov, newton))
+    assert [group.method.split()[-1] for group in groups] == ["restrained-nesterov", "newton"]
+    other = changed(record([4.0], "equilibrium"), **{"solver.momentum": 0.25})
+    groups = group_runs(written(tmp_path / "more", *nesterov, newton, other))
+    assert [group.settings["solver.momentum"] for group in groups] == [0.9, "-", 0.25]
+    assert [group.method.count("momentum") for group in groups] == [1, 0, 1]

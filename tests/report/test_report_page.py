@@ -7,7 +7,7 @@ import pytest
 from equipool import extras
 from equipool.experiments.registry import TASKS
 from equipool.report import page, read_runs, summarize, write_page
-from equipool.report.curves import learning_curves, training_loss
+from equipool.report.page import learning_curves, training_loss
 from equipool.training.artifacts import (
     Examination,
     Gallery,
@@ -16,7 +16,7 @@ from equipool.training.artifacts import (
     examination_folder,
     write_examination,
 )
-from run_records import changed, counting, record, write_folder, write_records, written
+from run_records import counting, log_point, record, write_folder, write_records, written
 
 INNER = {"residual": 0.1, "aux_loss": 0.2}
 PNG = b"\x89PNG picture"
@@ -26,9 +26,8 @@ EXAMINATION = Examination(
 )
 
 
-def point(step, **more):
-    times = {"step": step, "seconds": 1.2 * step, "training_seconds": 1.0 * step}
-    return times | {"loss": 1.0, "skipped": 0, "spikes": 0, "inner": {"pool": INNER}} | more
+def point(step):
+    return log_point(step, inner={"pool": INNER})
 
 
 @pytest.fixture(scope="module")
@@ -125,14 +124,14 @@ def test_a_run_that_was_never_evaluated_has_its_loss_in_the_page(tmp_path, drawn
 
 def test_sections_without_content_are_left_out(tmp_path, drawn):
     runs = written(tmp_path / "runs", record([2.0, None]), record([1.0, 2.0], "max"))
-    titles = [section.title for make in page.sections() for section in make(runs)]
+    titles = [section.title for make in page.SECTIONS for section in make(runs)]
     assert titles == ["Results", "Learning curves", "Runs", "Settings"]
 
 
 def test_a_section_is_one_function(tmp_path, monkeypatch):
     """The recipe of CONTRIBUTING: text, a table and a figure from the runs."""
     from equipool.report import Section, Summary
-    from equipool.report.plotting import label_axes, panels
+    from equipool.report.figures import label_axes, panels
 
     def slowest(runs):
         seconds = {run.name: run.seconds for run in runs}
@@ -144,7 +143,7 @@ def test_a_section_is_one_function(tmp_path, monkeypatch):
             Section("Slowest", ["By < wall time."], [table], [Picture("A", content.getvalue())])
         ]
 
-    monkeypatch.setattr(page, "sections", lambda: [slowest])
+    monkeypatch.setattr(page, "SECTIONS", [slowest])
     write_page(written(tmp_path / "runs", record([1.0])), tmp_path / "page.html")
     html = (tmp_path / "page.html").read_text()
     assert "<h2>Slowest</h2>" in html
@@ -155,26 +154,10 @@ def test_a_section_is_one_function(tmp_path, monkeypatch):
 
 def test_further_metrics_have_a_picture_each(tmp_path, drawn):
     runs = written(tmp_path / "runs", counting([0.5], [0.25]))
-    (found,) = [s for make in page.sections() for s in make(runs) if "train_accuracy" in s.title]
-    assert len(found.pictures) == 2
-    assert len(found.tables) == 1
-
-
-def test_settings_that_are_not_listed_are_named(tmp_path):
-    follows = {"inner_learning_rate": 0.25, "inner_max_step": 0.5}
-    made = [
-        changed(record([1.0], "equilibrium"), inner_momentum=m, start_value=v, **extra)
-        for m, v, extra in [
-            (0.5, 0.0, {}),
-            (0.5, 1.0, {}),
-            (0.9, 0.0, follows),
-            (0.9, 1.0, follows),
-        ]
-    ]
-    (section,) = page.results(written(tmp_path / "runs", *made))
-    missing = {"inner_momentum", *follows} - set(section.tables[0].headings)
-    assert len(missing) == 2
-    assert all(name in " ".join(section.text) for name in missing)
+    (curves,), (results,) = learning_curves(runs), page.results(runs)
+    names = ["validation_accuracy", "test_accuracy", "train_accuracy"]
+    assert [picture.caption.split()[0] for picture in curves.pictures] == names
+    assert len(results.tables) == 2
 
 
 def test_a_missing_extra_is_named(runs, tmp_path, monkeypatch):

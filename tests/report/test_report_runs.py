@@ -7,12 +7,8 @@ from typer.testing import CliRunner
 
 from equipool.cli import make_app
 from equipool.report import read_runs, summarize
+from run_records import log_point as point
 from run_records import record, write_folder, write_records
-
-
-def point(step):
-    times = {"step": step, "seconds": 1.2 * step, "training_seconds": 1.0 * step}
-    return times | {"loss": 1.0 / step, "skipped": 2, "spikes": 1}
 
 
 def test_a_directory_and_its_record_are_one_run(tmp_path):
@@ -32,7 +28,7 @@ def test_an_interrupted_run_is_read_from_its_log(tmp_path):
     assert (run.final, run.pieces, run.best["step"]) == (1.5, 1, 20)
     assert (run.skipped, run.spikes, run.training_seconds) == (2, 1, 25.0)
     assert [piece["hardware"] for piece in run.ran_on] == [made.hardware]
-    assert run.loss_curve() == [(10, 10.0, 0.1), (20, 20.0, 0.05), (25, 25.0, 0.04)]
+    assert run.log_curve("loss") == [(10, 10.0, 0.1), (20, 20.0, 0.05), (25, 25.0, 0.04)]
     assert run.num_parameters is None
 
 
@@ -43,11 +39,6 @@ def test_runs_that_were_never_evaluated_are_read_and_not_confused(tmp_path):
         write_folder(tmp_path / name, made, [point(step) for step in steps], record=False)
     first, second = read_runs([tmp_path, tmp_path / "a"])
     assert (first.final, first.best, first.steps, second.steps) == (None, None, 10, 15)
-
-
-def test_directories_of_records_are_read(tmp_path):
-    write_records(tmp_path, record([1.0]), record([2.0], seed=1))
-    assert [run.name for run in read_runs([tmp_path])] == ["0", "1"]
 
 
 def test_a_setting_that_is_newer_than_the_run_has_its_default(tmp_path):
@@ -93,6 +84,19 @@ def test_the_command_lists_what_it_does_not_read(tmp_path, drawn):
     assert "notes" not in output
     words[1] = str(tmp_path / "0.json")
     assert "sweep" not in CliRunner().invoke(make_app(), words).output
+
+
+def test_a_damaged_line_of_a_log_is_reported_and_left_out(tmp_path, drawn):
+    write_folder(tmp_path / "run", record([1.0], "sum"), [point(10), point(20)])
+    log = tmp_path / "run" / "log.jsonl"
+    lines = log.read_bytes().split(b"\n")
+    log.write_bytes(b"\n".join([lines[0], b"\xff" + lines[1], *lines[2:]]))
+    words = ["report", str(tmp_path), "--out", str(tmp_path / "page.html")]
+    done = CliRunner().invoke(make_app(), words)
+    assert done.exit_code == 0, done.output
+    assert f"Warning: line 2 of {log} is damaged" in done.stderr
+    (run,) = read_runs([tmp_path], warn=lambda text: None)
+    assert [entry["step"] for entry in run.points] == [20]
 
 
 def test_nothing_to_report_is_an_error(tmp_path):

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from equipool.report import best_groups, markdown, summaries, summarize
-from run_records import HARDWARE, changed, counting, record, rows, written
+from run_records import FOUR_SETTINGS, HARDWARE, changed, counting, record, rows, written
 
 SUM = ([4.0, 2.0, 3.0], [4.0, 5.0, 5.0])
 EQUILIBRIUM = ([1.0, 0.5, 0.25], [1.0, 0.1, 0.75])
@@ -98,11 +98,12 @@ def test_unfinished_runs_are_counted(runs):
 
 
 def test_many_settings_are_one_column(tmp_path):
-    names = ("inner_momentum", "inner_learning_rate", "inner_max_step", "start_value")
-    made = [changed(record([2.0], "equilibrium"), **{name: 0.25}) for name in names]
+    made = [changed(record([2.0], "equilibrium"), **{name: 0.25}) for name in FOUR_SETTINGS]
     found = rows(summarize(written(tmp_path / "runs", record([1.0], "equilibrium"), *made)))
     assert found[0]["changed"] == "-"
-    assert {row["changed"] for row in found[1:]} == {f"{n.replace('_', ' ')} 0.25" for n in names}
+    assert {row["changed"] for row in found[1:]} == {
+        f"{name.replace('_', ' ').replace('.', ' ')} 0.25" for name in FOUR_SETTINGS
+    }
 
 
 def test_further_metrics_at_the_end_and_at_the_best_evaluation(tmp_path):

@@ -25,7 +25,7 @@ def report(
         from equipool.report import read_runs, summaries, write_page
         from equipool.report.runs import unread_folders
 
-        found = read_runs(runs)
+        found = read_runs(runs, lambda text: typer.echo(f"Warning: {text}", err=True))
         skipped = [place for path in runs for place in unread_folders(path)]
         if skipped:
             console.report_line(f"Skipped deeper directories: {', '.join(map(str, skipped))}")

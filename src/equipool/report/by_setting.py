@@ -1,16 +1,16 @@
-"""The effect of one setting: a table, a figure and a section for each setting that varies."""
+"""The effect of one setting: a table and a figure."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from equipool.report.groups import CHANGED, METHOD, Group, group_runs, shorten, sort_key
-from equipool.report.page import Section
+from equipool.report.groups import METHOD, Group, group_runs, shorten, sort_key
 from equipool.report.runs import RunResult
-from equipool.report.tables import Summary, spread
-from equipool.training.artifacts import Picture
+from equipool.report.tables import Summary, make_table, spread
+
+COST = "seconds per step"
 
 
 @dataclass(frozen=True)
@@ -24,52 +24,40 @@ class Line:
 
 
 def lines_of(groups: Sequence[Group], setting: str) -> list[Line]:
-    """The lines of a setting, constant ones last. If there are lines of several groups, a single
-    group is left out unless it is of another method, with the other settings of a line."""
+    """The lines of a setting, constant ones last. A single group of a method that has a line of
+    several is left out: it differs from the line in another setting."""
     found: dict[str, list[Group]] = {}
     for group in sorted(groups, key=lambda group: sort_key(group.settings[setting])):
         found.setdefault(_others(group, setting).method, []).append(group)
-    several = [same[0] for same in found.values() if len(same) > 1]
-    methods = {one.settings.get(METHOD) for one in several}
-    compared = {_others(one, setting, METHOD).method for one in several}
+    varied = {same[0].settings.get(METHOD) for same in found.values() if len(same) > 1}
     chosen = [
         same
         for same in found.values()
-        if len(same) > 1
-        or not several
-        or (
-            same[0].settings.get(METHOD) not in methods
-            and _others(same[0], setting, METHOD).method in compared
-        )
+        if len(same) > 1 or same[0].settings.get(METHOD) not in varied
     ]
     names = [one.method for one in shorten([_others(same[0], setting) for same in chosen])]
     lines = [
-        Line(name, tuple(same), bool(several) and len(same) == 1)
+        Line(name, tuple(same), bool(varied) and len(same) == 1)
         for name, same in zip(names, chosen, strict=True)
     ]
     return sorted(lines, key=lambda line: line.constant)
 
 
-def _others(group: Group, *left_out: str) -> Group:
+def _others(group: Group, setting: str) -> Group:
     """The group, identified by its other settings."""
-    kept = {name: value for name, value in group.settings.items() if name not in left_out}
-    return Group(kept, group.runs)
+    return Group({k: v for k, v in group.settings.items() if k != setting}, group.runs)
 
 
 def varied_settings(groups: Sequence[Group], least: int = 2) -> list[str]:
     """The settings of which some method was run with at least so many numbers, or lists of
     numbers."""
-    names = [name for name in groups[0].settings if name != METHOD]
-    return [
-        name
-        for name in names
-        if any(_count_numbers(line, name) >= least for line in lines_of(groups, name))
-    ]
 
+    def most_numbers(setting: str) -> int:
+        lines = ([sort_key(g.settings[setting]) for g in line.groups]
+                 for line in lines_of(groups, setting))  # fmt: skip
+        return max(len({key for key in keys if not key[0]}) for keys in lines)
 
-def _count_numbers(line: Line, setting: str) -> int:
-    keys = {sort_key(group.settings[setting]) for group in line.groups}
-    return sum(not is_name for is_name, _, _ in keys)
+    return [name for name in groups[0].settings if name != METHOD and most_numbers(name) >= least]
 
 
 def summarize_setting(runs: Sequence[RunResult], setting: str) -> Summary:
@@ -78,77 +66,38 @@ def summarize_setting(runs: Sequence[RunResult], setting: str) -> Summary:
     The score is the best by the monitored metric, as in the paper's ablations; the task's further
     metrics are those of the same evaluation.
     """
-    groups, kind = group_runs(runs, [setting]), runs[0].kind
-    metrics = (kind.monitor, *kind.reported)
-    headings = [*groups[0].settings, "runs", f"best {kind.monitor}"]
-    headings += [f"{metric} there" for metric in kind.reported]
-    rows = [
-        (
-            *(
-                "-" if line.constant and name == setting else str(value)
-                for name, value in group.settings.items()
-            ),
-            str(len(group.runs)),
-            *(spread(group.selected_values(metric)) for metric in metrics),
-            spread([seconds_per_step(run) for run in group.runs]),
-        )
-        for line in lines_of(groups, setting)
-        for group in line.groups
-    ]
-    return Summary(f"{kind.name}: {setting}", (*headings, "seconds per step"), tuple(rows))
-
-
-def seconds_per_step(run: RunResult) -> float | None:
-    """Mean over the run; None if it has not taken a step."""
-    return run.training_seconds / run.steps if run.steps else None
-
-
-def _score(group: Group) -> list[float | None]:
-    return group.selected_values(group.runs[0].kind.monitor)
+    kind, rows = runs[0].kind, []
+    for line in lines_of(group_runs(runs, [setting]), setting):
+        for group in line.groups:
+            row = {name: str(value) for name, value in group.settings.items()}
+            row |= {setting: "-"} if line.constant else {}
+            row |= {"runs": str(len(group.runs))}
+            row[f"best {kind.monitor}"] = spread(group.selected_values())
+            row |= {f"{m} there": spread(group.selected_values(m)) for m in kind.reported}
+            rows.append(row | {COST: spread(_cost(group))})
+    return make_table(f"{kind.name}: {setting}", rows)
 
 
 def _cost(group: Group) -> list[float | None]:
-    return [seconds_per_step(run) for run in group.runs]
-
-
-def compare_values(groups: Sequence[Group], setting: str) -> Summary:
-    """The best monitored metric: one row per method, one column per value of the setting."""
-    lines = lines_of(groups, setting)
-    values = _values(lines, setting)
-    rows = []
-    for line in lines:
-        scores = {str(group.settings[setting]): spread(_score(group)) for group in line.groups}
-        constant = next(iter(scores.values()))
-        cells = [constant if line.constant else scores.get(value, "-") for value in values]
-        rows.append((line.method, *cells))
-    headings = ("method", *(f"{setting} {value}" for value in values))
-    return Summary(f"best {groups[0].runs[0].kind.monitor}", headings, tuple(rows))
-
-
-def _values(lines: Sequence[Line], setting: str) -> list[str]:
-    found = [
-        group.settings[setting] for line in lines if not line.constant for group in line.groups
-    ]
-    return list(dict.fromkeys(str(value) for value in sorted(found, key=sort_key)))
+    """Mean seconds per step of each run; None if it has not taken a step."""
+    return [run.training_seconds / run.steps if run.steps else None for run in group.runs]
 
 
 def draw_setting(groups: Sequence[Group], setting: str) -> bytes:
     """The best monitored metric, and the seconds per step, against the values of a setting: small
     dots are runs, lines their means."""
-    from equipool.report import plotting  # needs matplotlib, which is not always installed
+    from equipool.report import figures  # needs matplotlib, which is not always installed
 
-    lines = lines_of(groups, setting)
-    ticks = _values(lines, setting)
-    drawn = plotting.styles([line.method for line in lines])
-    kind = groups[0].runs[0].kind
-    measured: list[tuple[str, Callable[[Group], list[float | None]]]] = [
-        (f"best {kind.monitor}", _score),
-        ("seconds per step", _cost),
-    ]
-    with plotting.panels(1, 2, plotting.WIDTH, 3.7 + 0.12 * min(len(lines), 8)) as (axes, content):
-        for ax, (heading, values_of) in zip(axes[0], measured, strict=True):
+    lines, kind = lines_of(groups, setting), groups[0].runs[0].kind
+    found = (g.settings[setting] for line in lines if not line.constant for g in line.groups)
+    ticks = list(dict.fromkeys(str(value) for value in sorted(found, key=sort_key)))
+    drawn = figures.styles([line.method for line in lines])
+    height = 3.7 + 0.12 * min(len(lines), 8)
+    with figures.panels(1, 2, figures.WIDTH, height) as (axes, content):
+        for ax, heading in zip(axes[0], (f"best {kind.monitor}", COST), strict=True):
             for line in lines:
-                values = [[v for v in values_of(g) if v is not None] for g in line.groups]
+                scores = [_cost(g) if heading == COST else g.selected_values() for g in line.groups]
+                values = [[v for v in some if v is not None] for some in scores]
                 means = [statistics.fmean(some) if some else float("nan") for some in values]
                 style = drawn[line.method]
                 if line.constant:
@@ -156,33 +105,13 @@ def draw_setting(groups: Sequence[Group], setting: str) -> bytes:
                     continue
                 x = [ticks.index(str(group.settings[setting])) for group in line.groups]
                 ax.plot(x, means, **style.line(1))
-                for place, some in zip(x, values, strict=True):
-                    ax.plot([place] * len(some), some, ".", color=style.color, alpha=0.6)
+                for position, some in zip(x, values, strict=True):
+                    ax.plot([position] * len(some), some, ".", color=style.color, alpha=0.6)
             ax.set_xticks(range(len(ticks)), ticks)
             if len("".join(ticks)) > 30:
                 ax.tick_params("x", rotation=15)
-            plotting.label_axes(ax, heading, setting, "")
+            figures.label_axes(ax, heading, setting)
         if kind.lower_is_better:
-            plotting.use_log_scale([axes[0, 0]])
-        plotting.add_legend(axes[0, 0], drawn)
+            figures.use_log_scale([axes[0, 0]])
+        figures.add_legend(axes[0, 0], drawn)
     return content.getvalue()
-
-
-def by_setting(runs: Sequence[RunResult]) -> list[Section]:
-    """One section for each setting with several values; with at least three if many settings
-    vary."""
-    groups = group_runs(runs)
-    monitor = runs[0].kind.monitor
-    text = (
-        f"The best {monitor} of each run: mean and standard deviation over the seeds. In the "
-        "figure, dots are runs and lines their means."
-    )
-    found = []
-    many = any(CHANGED in group.settings for group in shorten(groups))
-    for setting in varied_settings(groups, least=3 if many else 2) if groups else ():
-        picture = Picture(
-            f"{monitor} and seconds per step by {setting}", draw_setting(groups, setting)
-        )
-        table = compare_values(groups, setting)
-        found.append(Section(f"By {setting}", [text], [table], [picture]))
-    return found

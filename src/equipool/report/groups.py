@@ -4,46 +4,49 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from equipool.report.runs import RunResult
+from equipool.report.runs import Curve, RunResult
 from equipool.training.config import FREE
 
 METHOD, SIZE = "aggregation", "embedding"
 ALWAYS = (METHOD, SIZE)  # named in every group, if the task has them
 CHANGED = "changed"  # stands for all other settings when many of them vary
 MOST_SETTINGS = 3  # named one by one
+ABSENT = "-"  # the value of a parameter that a run does not have: its part is another
 # settings in which the runs of a group may differ
 IGNORED = {"task.seed", *(f"training.{name}" for name in (*FREE, "log_every", "evaluate_every"))}
 
 
 def settings_of(run: RunResult) -> dict[str, Any]:
     """All settings of a run, with the prefix `task.` or `training.`."""
-    return {
-        f"{part}.{name}": value
-        for part, settings in (("task", "fields"), ("training", "training"))
-        for name, value in run.config[settings].items()
-    }
-
-
-def _differ(values: Iterable[Any]) -> bool:
-    return len({json.dumps(value) for value in values}) > 1
+    task = {f"task.{name}": value for name, value in run.config["fields"].items()}
+    return task | {f"training.{name}": value for name, value in run.config["training"].items()}
 
 
 def varying_settings(runs: Sequence[RunResult]) -> list[str]:
-    """Names of the settings in which these runs differ, the seed among them."""
+    """Names of the settings in which these runs differ, the seed among them. A parameter of a part
+    is left out if the choice of the part determines it: `solver.momentum` where the runs with
+    the same `solver` have the same momentum, or none."""
     every = [settings_of(run) for run in runs]
     names = dict.fromkeys(name for settings in every for name in settings)
-    return [name for name in names if _differ(settings.get(name) for settings in every)]
+
+    def count(*some: str) -> int:
+        return len({json.dumps([one.get(name, ABSENT) for name in some]) for one in every})
+
+    varying = [name for name in names if count(name) > 1]
+    parts = {name: name.rpartition(".")[0] for name in varying}
+    return [n for n, part in parts.items() if part not in varying or count(part, n) > count(part)]
 
 
 def common_settings(runs: Sequence[RunResult]) -> dict[str, Any]:
     """The settings that are the same in all of these runs."""
-    varying = varying_settings(runs)
-    return {name: value for name, value in settings_of(runs[0]).items() if name not in varying}
+    first, *others = map(settings_of, runs)
+    return {k: v for k, v in first.items() if all(one.get(k, ABSENT) == v for one in others)}
 
 
 class CurvePoint(NamedTuple):
@@ -56,8 +59,8 @@ class CurvePoint(NamedTuple):
     high: float
 
 
-def mean_curve(curves: Sequence[Sequence[tuple[int, float, float | None]]]) -> list[CurvePoint]:
-    """The mean of curves of `(step, seconds, value)`, at the steps that all of them have.
+def mean_curve(curves: Sequence[Curve]) -> list[CurvePoint]:
+    """The mean of curves, at the steps that all of them have.
 
     Example:
         >>> mean_curve([[(5, 1.0, 2.0), (10, 2.0, 1.0)], [(5, 3.0, 4.0)]])
@@ -68,14 +71,11 @@ def mean_curve(curves: Sequence[Sequence[tuple[int, float, float | None]]]) -> l
         for step, seconds, value in curve:
             if value is not None:
                 by_step.setdefault(step, []).append((seconds, value))
-    points = []
+    mean, points = statistics.fmean, []
     for step, found in sorted(by_step.items()):
         if len(found) == len(curves):
-            values = [value for _, value in found]
-            time = statistics.fmean(seconds for seconds, _ in found)
-            points.append(
-                CurvePoint(step, time, statistics.fmean(values), min(values), max(values))
-            )
+            times, values = zip(*found, strict=True)
+            points.append(CurvePoint(step, mean(times), mean(values), min(values), max(values)))
     return points
 
 
@@ -101,6 +101,7 @@ class Group:
         parts = (
             str(self.settings[name]) if name in bare else f"{name} {self.settings[name]}"
             for name in names
+            if self.settings[name] != ABSENT
         )
         return ", ".join(part for part in parts if part)
 
@@ -108,20 +109,17 @@ class Group:
     def lower_is_better(self) -> bool:
         return self.runs[0].kind.lower_is_better
 
-    def finals(self) -> list[float | None]:
-        return [run.final for run in self.runs]
-
     def mean(self) -> float | None:
         """Mean of the runs' last evaluations; None if one of them is not finite."""
-        return mean_of(self.finals())
+        return mean_of(self.final_values())
 
     def best_final(self) -> float | None:
         """The last evaluation of the best run."""
-        return self._best(self.finals())
+        return self._best(self.final_values())
 
     def best_evaluation(self) -> float | None:
         """The best evaluation of all runs at any step, as the paper reports its best seed."""
-        return self._best([run.value(run.best) for run in self.runs if run.best is not None])
+        return self._best(self.selected_values())
 
     def _best(self, values: Sequence[float | None]) -> float | None:
         finite = [value for value in values if value is not None]
@@ -137,15 +135,13 @@ class Group:
         """A metric over the training, at the steps at which all runs were evaluated."""
         return mean_curve([run.metric_curve(metric) for run in self.runs])
 
-    def final_values(self, metric: str) -> list[float | None]:
-        """A metric of the runs' last evaluations."""
-        return [run.other_value(run.curve[-1], metric) for run in self.runs]
+    def final_values(self, metric: str | None = None) -> list[float | None]:
+        """A metric of the runs' last evaluations, by default the monitored one."""
+        return [run.value(run.curve[-1], metric) if run.curve else None for run in self.runs]
 
-    def selected_values(self, metric: str) -> list[float | None]:
-        """A metric of each run's best evaluation by the monitored metric."""
-        return [
-            None if run.best is None else run.other_value(run.best, metric) for run in self.runs
-        ]
+    def selected_values(self, metric: str | None = None) -> list[float | None]:
+        """The same of each run's best evaluation by the monitored metric."""
+        return [None if run.best is None else run.value(run.best, metric) for run in self.runs]
 
 
 def mean_of(values: Sequence[float | None]) -> float | None:
@@ -166,18 +162,12 @@ def group_runs(
 
     A group is identified by its aggregation and size, by the settings that vary between groups
     of the same aggregation and size, and by `also`. A setting that only varies from one method to
-    the next, such as a learning rate chosen for each, is part of the method.
-
-    Args:
-        runs: runs of one task.
-        also: further settings to identify groups by.
-        evaluated: leave out runs that have not been evaluated.
+    the next, such as a learning rate chosen for each, is part of the method. Runs that have not
+    been evaluated are left out, unless `evaluated` is False.
     """
     runs = [run for run in runs if run.curve or not evaluated]
     names = _identifying(runs, also)
-    groups = [
-        Group(_short_names(members[0], names), tuple(members)) for members in _alike(runs, names)
-    ]
+    groups = [Group(_short_names(same[0], names), tuple(same)) for same in _alike(runs, names)]
     return sorted(groups, key=_order)
 
 
@@ -186,7 +176,7 @@ def _alike(runs: Sequence[RunResult], names: Sequence[str]) -> list[list[RunResu
     found: dict[str, list[RunResult]] = {}
     for run in runs:
         settings = settings_of(run)
-        found.setdefault(json.dumps([settings.get(name) for name in names]), []).append(run)
+        found.setdefault(json.dumps([settings.get(name, ABSENT) for name in names]), []).append(run)
     return list(found.values())
 
 
@@ -200,20 +190,15 @@ def _identifying(runs: Sequence[RunResult], also: Sequence[str]) -> list[str]:
 
 def _short_names(run: RunResult, names: Sequence[str]) -> dict[str, Any]:
     """Without the prefix, unless the task and the training both have a setting of this name."""
-    settings = settings_of(run)
-    bare = [name.partition(".")[2] for name in names]
-    return {
-        short if bare.count(short) == 1 else name: settings.get(name)
-        for name, short in zip(names, bare, strict=True)
-    }
+    settings, bare = settings_of(run), [name.partition(".")[2] for name in names]
+    labels = [n if bare.count(s) > 1 else s for n, s in zip(names, bare, strict=True)]
+    return {label: settings.get(n, ABSENT) for label, n in zip(labels, names, strict=True)}
 
 
 def _order(group: Group) -> tuple[float, float]:
-    average = group.mean()
+    mean = group.mean()
     size = float(group.size) if isinstance(group.size, int | float) else 0.0
-    if average is None:
-        return size, math.inf
-    return size, average if group.lower_is_better else -average
+    return size, math.inf if mean is None else mean if group.lower_is_better else -mean
 
 
 def sort_key(value: Any) -> tuple[bool, float, str]:
@@ -224,10 +209,9 @@ def sort_key(value: Any) -> tuple[bool, float, str]:
         >>> sorted(["none", [60, 30], 10, [5]], key=sort_key)
         [[5], 10, [60, 30], 'none']
     """
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return False, float(value), ""
-    if isinstance(value, list | tuple) and all(isinstance(part, int | float) for part in value):
-        return False, float(sum(value)), ""
+    parts = value if isinstance(value, list | tuple) else [value]
+    if all(isinstance(part, int | float) and not isinstance(part, bool) for part in parts):
+        return False, float(sum(parts)), ""
     return True, 0.0, str(value)
 
 
@@ -238,57 +222,38 @@ def usual_group(groups: Sequence[Group], beside: Sequence[Group] = ()) -> Group:
 
     def distances(usual: Group) -> tuple[int, int]:
         own = settings_of(usual.runs[0])
-        return (
-            sum(len(difference(group, usual)) for group in groups),
-            sum(own.get(name) != value for one in every for name, value in one.items()),
-        )
+        others = sum(own.get(name) != value for one in every for name, value in one.items())
+        return sum(len(difference(group, usual)) for group in groups), others
 
     return min(groups, key=distances)
 
 
 def difference(group: Group, other: Group) -> dict[str, Any]:
     """The settings of a group that the other does not have, or has another value of."""
-    missing = object()
-    return {k: v for k, v in group.settings.items() if other.settings.get(k, missing) != v}
+    return {k: v for k, v in group.settings.items() if other.settings.get(k, ABSENT) != v}
 
 
 def describe(changes: dict[str, Any]) -> str:
     """Settings in one line.
 
     Example:
-        >>> describe({"ema_decay": None, "compile": True, "inner_steps": 5})
-        'ema decay none, compile on, inner steps 5'
+        >>> describe({"ema_decay": None, "compile": True, "solver.momentum": 0.5})
+        'ema decay none, compile on, solver momentum 0.5'
     """
     shown = {"True": "on", "False": "off", "None": "none"}
     return ", ".join(
-        f"{name.replace('_', ' ')} {shown.get(str(value), value)}"
+        f"{re.sub('[._]', ' ', name)} {shown.get(str(value), value)}"
         for name, value in changes.items()
+        if value != ABSENT
     )
 
 
 def shorten(groups: Sequence[Group]) -> list[Group]:
-    """The same groups with few settings to read: if more than `MOST_SETTINGS` vary, those that
-    follow from another one are left out; if there are still too many, a setting named `changed`
-    lists the differences from the usual group of the same aggregation."""
-    names = list(groups[0].settings) if groups else []
-    if len({*names} - {*ALWAYS}) > MOST_SETTINGS:
-        names = _independent(groups)
-    short = [Group({name: group.settings[name] for name in names}, group.runs) for group in groups]
-    if len({*names} - {*ALWAYS}) <= MOST_SETTINGS:
-        return short
-    return [Group(_with_changes(group, short), group.runs) for group in short]
-
-
-def _independent(groups: Sequence[Group]) -> list[str]:
-    """Names of the settings that vary and do not follow from the value of an earlier one."""
-    kept: list[str] = []
-    for name in groups[0].settings:
-        values = [str(group.settings[name]) for group in groups]
-        earlier = [[str(group.settings[k]) for group in groups] for k in kept if k not in ALWAYS]
-        follows = any(len({*zip(one, values, strict=True)}) == len({*one}) for one in earlier)
-        if name in ALWAYS or (len({*values}) > 1 and not follows):
-            kept.append(name)
-    return kept
+    """The same groups with few settings to read: if more than `MOST_SETTINGS` vary, a setting named
+    `changed` lists the differences from the usual group of the same aggregation."""
+    if not groups or len({*groups[0].settings} - {*ALWAYS}) <= MOST_SETTINGS:
+        return list(groups)
+    return [Group(_with_changes(group, groups), group.runs) for group in groups]
 
 
 def _with_changes(group: Group, groups: Sequence[Group]) -> dict[str, Any]:

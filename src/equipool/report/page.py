@@ -1,7 +1,7 @@
 """The report: one HTML file with everything in it, made of sections.
 
 A section is a function that takes the runs and returns a list of `Section`, empty if there is
-nothing to show. `sections` lists them in the order of the page.
+nothing to show. `SECTIONS` lists them in the order of the page.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from equipool.extras import check_extras
-from equipool.report.groups import CHANGED, common_settings, group_runs, shorten, varying_settings
-from equipool.report.runs import RunResult
-from equipool.report.tables import Summary, best_groups, equal_seconds, number, summarize
+from equipool.report.by_setting import draw_setting, summarize_setting, varied_settings
+from equipool.report.groups import Group, common_settings, group_runs, shorten, varying_settings
+from equipool.report.runs import LOSS, RunResult
+from equipool.report.tables import Summary, best_groups, make_table, number, shared_time, summaries
 from equipool.training.artifacts import Picture, Table, cell_text
 from equipool.training.checkpoint import write_atomically
 
@@ -24,42 +25,14 @@ NEEDED = {"report": ("matplotlib", "jinja2")}
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page.
-
-    Args:
-        title: its heading.
-        text: paragraphs, plain text.
-        tables: shown below the text.
-        pictures: PNG images, shown below the tables.
-        gallery: whether the pictures are small and shown side by side, with their captions.
-        folded: parts that the reader can open and close.
-    """
+    """A part of the page: a heading, paragraphs of plain text, tables, and PNG images."""
 
     title: str
     text: Sequence[str] = ()
     tables: Sequence[Summary | Table] = ()
     pictures: Sequence[Picture] = ()
-    gallery: bool = False
-    folded: Sequence[Section] = ()
-
-
-def sections() -> list[Callable[[Sequence[RunResult]], list[Section]]]:
-    """The sections of the page, in order. Those in files of their own are imported here because
-    they need matplotlib, which is not always installed."""
-    from equipool.report.by_setting import by_setting
-    from equipool.report.curves import further_metrics, inner_loop, learning_curves, training_loss
-
-    return [
-        results,
-        learning_curves,
-        further_metrics,
-        by_setting,
-        training_loss,
-        inner_loop,
-        examinations,
-        all_runs,
-        settings,
-    ]
+    gallery: bool = False  # small pictures side by side, with their captions
+    folded: Sequence[Section] = ()  # parts that the reader can open and close
 
 
 def write_page(runs: Sequence[RunResult], file: str | Path) -> None:
@@ -72,9 +45,9 @@ def write_page(runs: Sequence[RunResult], file: str | Path) -> None:
     html = template.render(
         task=runs[0].task,
         about=first_sentence(runs[0].kind.__doc__ or ""),
-        sections=[section for make in sections() for section in make(runs)],
+        sections=[section for make in SECTIONS for section in make(runs)],
         cell_text=cell_text,
-        embedded=_embedded,
+        embedded=lambda png: "data:image/png;base64," + base64.b64encode(png).decode("ascii"),
     )
     file = Path(file)
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -82,26 +55,17 @@ def write_page(runs: Sequence[RunResult], file: str | Path) -> None:
 
 
 def first_sentence(text: str) -> str:
-    """The first sentence of a docstring. What follows describes defaults, which runs may change.
-
-    Example:
-        >>> first_sentence("Learn the median\\n    of 3.5 numbers. Sizes are the paper's.")
-        'Learn the median of 3.5 numbers.'
-    """
+    """The first sentence of a docstring. What follows describes defaults, which runs may change."""
     sentence, stop, _ = " ".join(text.replace("`", "").split()).partition(". ")
     return sentence + stop.strip()
 
 
-def _embedded(png: bytes) -> str:
-    return "data:image/png;base64," + base64.b64encode(png).decode("ascii")
-
-
 def results(runs: Sequence[RunResult]) -> list[Section]:
-    """The table of the monitored metric, best first."""
+    """The tables of the monitored metric, best first, and of the task's further metrics."""
     groups = group_runs(runs)
     if not groups:
         return [Section("Results", ["No run has been evaluated yet."])]
-    kind, seconds = runs[0].kind, equal_seconds(groups)
+    kind, seconds = runs[0].kind, shared_time(groups)
     direction = "lower" if kind.lower_is_better else "higher"
     text = (
         f"Each row is a group of runs that differ only in their seed. Groups are compared by "
@@ -115,12 +79,85 @@ def results(runs: Sequence[RunResult]) -> list[Section]:
             " The last column compares at equal training time: each run's last evaluation within "
             f"the {seconds:.3g} seconds that all runs had."
         )
-    shown = shorten(groups)[0].settings
-    hidden = [name for name in groups[0].settings if name not in shown and CHANGED not in shown]
-    if hidden:
-        text += f" Not listed: {_listed(hidden)}, which depend on the settings that are."
     best = [f"{line}." for line in best_groups(runs)]
-    return [Section("Results", [*best, text], [summarize(runs)])]
+    return [Section("Results", [*best, text], summaries(runs))]
+
+
+def learning_curves(runs: Sequence[RunResult]) -> list[Section]:
+    """The monitored metric over the training, and the task's further metrics."""
+    groups = shorten(group_runs(runs))
+    metrics = [runs[0].kind.monitor, *runs[0].kind.reported]
+    shown = [metric for metric in metrics if any(group.mean_curve(metric) for group in groups)]
+    if not shown:
+        return []
+    text = (
+        "Lines are means over the seeds, shaded areas the range between the best and the worst "
+        "seed. Left by training steps, right by training time, evaluations excluded: a step takes "
+        "longer with some methods. Times compare only between runs on the same device that shared "
+        "it with equally many others."
+    )
+    texts = [text, *_unfinished([run for run in runs if run.curve])]
+    pictures = [_curves(groups, metric) for metric in shown]
+    return [Section("Learning curves", texts, pictures=pictures)]
+
+
+def _curves(groups: Sequence[Group], metric: str) -> Picture:
+    from equipool.report.figures import draw_curves  # needs matplotlib: not always installed
+
+    return Picture(f"{metric} by training steps and by training time", draw_curves(groups, metric))
+
+
+def _unfinished(runs: Sequence[RunResult]) -> list[str]:
+    open_runs = [run for run in runs if not run.complete]
+    names = (f"{run.name} (step {run.steps:,} of {run.planned_steps:,})" for run in open_runs)
+    text = f"Thin lines that end in a cross are unfinished runs: {', '.join(names)}."
+    return [text] if open_runs else []
+
+
+def by_setting(runs: Sequence[RunResult]) -> list[Section]:
+    """One section for each setting with several values; with at least three if many settings
+    vary."""
+    groups = group_runs(runs)
+    if not groups:
+        return []
+    text = (
+        "Mean and standard deviation over the seeds, of the best evaluation of each run. In the "
+        "figure, dots are runs and lines their means."
+    )
+    found = []
+    for setting in varied_settings(groups, least=2 if shorten(groups) == groups else 3):
+        caption = f"{runs[0].kind.monitor} and seconds per step by {setting}"
+        picture = Picture(caption, draw_setting(groups, setting))
+        table = summarize_setting([run for run in runs if run.curve], setting)
+        found.append(Section(f"By {setting}", [text], [table], [picture]))
+    return found
+
+
+def training_loss(runs: Sequence[RunResult]) -> list[Section]:
+    """The loss from the logs: also of runs that were interrupted before their first evaluation."""
+    logged = [run for run in runs if any("loss" in point for point in run.points)]
+    if not logged:
+        return []
+    groups = shorten(group_runs(logged, evaluated=False))
+    text = "The loss of the training batches, from the logs of run directories."
+    texts = [text, *_unfinished(logged)]
+    return [Section("Training loss", texts, pictures=[_curves(groups, LOSS)])]
+
+
+def inner_loop(runs: Sequence[RunResult]) -> list[Section]:
+    """What the equilibrium layers did during training."""
+    from equipool.report.figures import draw_inner, inner_curves
+
+    curves = inner_curves(shorten(group_runs(runs, evaluated=False)))
+    if not curves:
+        return []
+    text = (
+        "Statistics of the equilibrium layers on a training batch, at every entry of the log: the "
+        "largest component of the gradient at the last iterate (mean over sets), the auxiliary "
+        "loss, and the learned parameters of the inner optimiser. Means over the seeds."
+    )
+    picture = Picture("Statistics of the inner loop by training steps", draw_inner(curves))
+    return [Section("Inner loop", [text], pictures=[picture])]
 
 
 def examinations(runs: Sequence[RunResult]) -> list[Section]:
@@ -128,10 +165,8 @@ def examinations(runs: Sequence[RunResult]) -> list[Section]:
     folded = []
     for run in runs:
         for which, found in run.examinations.items():
-            galleries = [Section(one.title, pictures=one.pictures, gallery=True)
-                         for one in found.galleries]  # fmt: skip
-            tables = [Section(table.title, tables=[table]) for table in found.tables]
-            parts = [*tables, *galleries]
+            parts = [Section(table.title, tables=[table]) for table in found.tables]
+            parts += [Section(g.title, pictures=g.pictures, gallery=True) for g in found.galleries]
             folded.append(Section(f"{run.name}, {which} checkpoint", folded=parts))
     if not folded:
         return []
@@ -145,9 +180,7 @@ def all_runs(runs: Sequence[RunResult]) -> list[Section]:
         "Steps with a gradient that was not finite or far too long were skipped. A spike is a step "
         "whose loss exceeded ten times the median of the steps before. "
     ) + (f"There were some in {', '.join(troubled)}." if troubled else "There were none.")
-    rows = [_run_row(run) for run in runs]
-    table = Summary("runs", tuple(rows[0]), tuple(tuple(row.values()) for row in rows))
-    return [Section("Runs", [text], [table])]
+    return [Section("Runs", [text], [make_table("runs", [_run_row(run) for run in runs])])]
 
 
 def _run_row(run: RunResult) -> dict[str, str]:
@@ -155,7 +188,7 @@ def _run_row(run: RunResult) -> dict[str, str]:
     together = dict.fromkeys(str(piece.get("together", "-")) for piece in run.ran_on)
     return {
         "run": run.name,
-        "steps": run.progress,
+        "steps": f"{run.steps:,}" if run.complete else f"{run.steps:,} of {run.planned_steps:,}",
         "last": number(run.final) if run.curve else "-",
         "best": number(run.value(best)) if best else "-",
         "at step": f"{best['step']:,}" if best else "-",
@@ -173,19 +206,17 @@ def settings(runs: Sequence[RunResult]) -> list[Section]:
     varying = varying_settings(runs)
     text = "All settings of the run." if len(runs) == 1 else "The settings that all runs share."
     if varying:
-        text += f" The runs differ in {_listed(varying)}."
+        text += f" The runs differ in {', '.join(varying)}."
     rows = [(name, str(value)) for name, value in common_settings(runs).items()]
     for name in ("versions", "hardware"):
-        rows += [(name, line) for line in _distinct(runs, name)]
+        pieces = (piece.get(name, {}) for run in runs for piece in run.ran_on)
+        lines = (", ".join(f"{key} {value}" for key, value in one.items()) for one in pieces)
+        rows += [(name, line) for line in dict.fromkeys(lines) if line]
     return [Section("Settings", [text], [Summary("settings", ("setting", "value"), tuple(rows))])]
 
 
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-
-
-def _distinct(runs: Sequence[RunResult], name: str) -> list[str]:
-    """The different versions, or hardware, of all pieces of the runs; one line each."""
-    found = (piece.get(name, {}) for run in runs for piece in run.ran_on)
-    lines = (", ".join(f"{key} {value}" for key, value in one.items()) for one in found)
-    return [line for line in dict.fromkeys(lines) if line]
+# In the order of the page.
+SECTIONS: tuple[Callable[[Sequence[RunResult]], list[Section]], ...] = (
+    results, learning_curves, by_setting, training_loss, inner_loop,
+    examinations, all_runs, settings,
+)  # fmt: skip

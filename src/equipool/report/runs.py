@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,58 +14,44 @@ from equipool.training.config import known_tasks, with_defaults
 from equipool.training.folder import PARTS, RunFolder
 
 Entry = dict[str, Any]
+LOSS = "training loss"  # in figures, beside the metrics of evaluations
+Curve = list[tuple[int, float, float | None]]  # step, training seconds, value
+Warn = Callable[[str], None] | None
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """The results of a run.
-
-    `config` has the `fields` of the task and the `training` settings. Each entry of `curve` is an
-    evaluation with `step`, `seconds`, `training_seconds` (without evaluations) and `metrics`.
-    `points` are the training entries of the log, which only a run directory has. `ran_on` has for
-    each piece, from a start or resume to the next, `hardware`, `versions` and `together`: how many
-    runs of its process shared the device. `num_parameters` is None for an unfinished run.
-    `examinations` are what `equipool evaluate` stored of the `"best"` and the `"last"` checkpoint.
-    """
+    """The results of a run. A piece of it is the time from a start or resume to the next."""
 
     name: str
     task: str
-    config: dict[str, Any]
+    config: dict[str, Any]  # the `fields` of the task and the `training` settings
     complete: bool
     steps: int
     pieces: int
-    ran_on: Sequence[Entry]
+    ran_on: Sequence[Entry]  # of each piece `hardware`, `versions`, `together`: runs on the device
     seconds: float
-    training_seconds: float
-    num_parameters: int | None
-    curve: Sequence[Entry]
-    points: Sequence[Entry]
+    training_seconds: float  # without evaluations
+    num_parameters: int | None  # None for an unfinished run
+    curve: Sequence[Entry]  # evaluations: `step`, `seconds`, `training_seconds`, `metrics`
+    points: Sequence[Entry]  # training entries of the log, which only a run directory has
     spikes: int
     skipped: int
+    # what `equipool evaluate` stored of the "best" and the "last" checkpoint
     examinations: Mapping[str, Examination] = field(default_factory=dict)
 
     @property
     def kind(self) -> type[Task]:
         """The class of its task."""
-        tasks = known_tasks()
-        if self.task not in tasks:
-            raise ValueError(
-                f"{self.name} is a run of the task {self.task!r}, expected one of {sorted(tasks)}"
-            )
-        return tasks[self.task]
+        tasks, name = known_tasks(), self.task
+        if name not in tasks:
+            raise ValueError(f"{self.name} is a run of {name!r}, expected one of {sorted(tasks)}")
+        return tasks[name]
 
     @property
     def planned_steps(self) -> int:
         """Steps of the whole run."""
-        steps: int = self.config["training"]["steps"]
-        return steps
-
-    @property
-    def progress(self) -> str:
-        """Steps taken; of an unfinished run also the steps of the whole run."""
-        if self.complete:
-            return f"{self.steps:,}"
-        return f"{self.steps:,} of {self.planned_steps:,} (unfinished)"
+        return int(self.config["training"]["steps"])
 
     @property
     def final(self) -> float | None:
@@ -79,30 +65,23 @@ class RunResult:
         choose = min if self.kind.lower_is_better else max
         return choose(finite, key=lambda entry: self.value(entry) or 0.0) if finite else None
 
-    def value(self, entry: Entry) -> float | None:
-        """The monitored metric of an evaluation."""
-        found: float | None = entry["metrics"][self.kind.monitor]
+    def value(self, entry: Entry, metric: str | None = None) -> float | None:
+        """A metric of an evaluation, by default the monitored one; None if it is missing or not
+        finite."""
+        found: float | None = entry["metrics"].get(metric or self.kind.monitor)
         return found
 
-    def other_value(self, entry: Entry, metric: str) -> float | None:
-        """Any metric of an evaluation; None if it is missing or not finite."""
-        found: float | None = entry["metrics"].get(metric)
-        return found
+    def metric_curve(self, metric: str) -> Curve:
+        """A metric of each evaluation."""
+        return [(e["step"], e["training_seconds"], self.value(e, metric)) for e in self.curve]
 
-    def metric_curve(self, metric: str) -> list[tuple[int, float, float | None]]:
-        """Step, training seconds and a metric of each evaluation."""
-        return [
-            (entry["step"], entry["training_seconds"], self.other_value(entry, metric))
-            for entry in self.curve
-        ]
-
-    def loss_curve(self) -> list[tuple[int, float, float | None]]:
-        """Step, training seconds and training loss of each entry of the log."""
-        return [
-            (point["step"], point.get("training_seconds", 0.0), point["loss"])
-            for point in self.points
-            if "loss" in point
-        ]
+    def log_curve(self, *keys: str) -> Curve:
+        """A number of each entry of the log, such as `"loss"` or `"inner", layer, "residual"`."""
+        found: list[Any] = list(self.points)
+        for key in keys:
+            found = [(one or {}).get(key) for one in found]
+        times = ((point["step"], point.get("training_seconds", 0.0)) for point in self.points)
+        return [(*when, value) for when, value in zip(times, found, strict=True)]
 
     def evaluation_at(self, training_seconds: float) -> Entry | None:
         """The last evaluation within this training time."""
@@ -111,18 +90,23 @@ class RunResult:
 
 
 MOST_NAMED = 5  # directories in a message
+RAN_ON = ("hardware", "together", "versions")
+RECORDED = ("task", "complete", "steps", "pieces", "seconds", "training_seconds", "num_parameters",
+            "curve", "spikes", "skipped")  # fmt: skip
 
 
-def read_runs(paths: Iterable[str | Path]) -> list[RunResult]:
+def read_runs(paths: Iterable[str | Path], warn: Warn = None) -> list[RunResult]:
     """Read runs of one task.
 
     Args:
         paths: run directories, directories of them or of records, and record files. A run that is
             given twice is read once.
+        warn: is called about each damaged line of a log, which is left out; by default
+            `warnings.warn`.
     """
     found: list[RunResult] = []
     for path in paths:
-        for run in _read(Path(path)):
+        for run in _read(Path(path), warn):
             if not any(_same(run, other) for other in found):
                 found.append(run)
     tasks = sorted({run.task for run in found})
@@ -134,53 +118,41 @@ def read_runs(paths: Iterable[str | Path]) -> list[RunResult]:
 
 
 def _same(run: RunResult, other: RunResult) -> bool:
-    def contents(one: RunResult) -> tuple[object, ...]:
-        return one.task, one.config, one.curve, () if one.curve else one.points
-
-    return contents(run) == contents(other)
+    alike = (run.task, run.config, run.curve) == (other.task, other.config, other.curve)
+    return alike and (bool(run.curve) or run.points == other.points)
 
 
-def _read(path: Path) -> Iterator[RunResult]:
+def _read(path: Path, warn: Warn) -> Iterator[RunResult]:
     if path.is_file():
         yield _from_record(path)
         return
     if not path.is_dir():
         raise FileNotFoundError(f"{path} does not exist")
     if _is_run(path):
-        yield _from_folder(path)
+        yield _from_folder(path, warn)
         return
     inside = _inside(path)
     if not inside:
-        raise ValueError(f"{path} contains no run and no record{_hint(unread_folders(path))}")
+        deeper = [str(folder) for folder in unread_folders(path)]
+        listed = ", ".join([*deeper[:MOST_NAMED], "..."] if deeper[MOST_NAMED:] else deeper)
+        hint = f"; try {listed}" if deeper else ""
+        raise ValueError(f"{path} contains no run and no record{hint}")
     for part in inside:
-        yield from _read(part)
+        yield from _read(part, warn)
 
 
 def unread_folders(path: Path) -> list[Path]:
     """Directories of runs or records that `read_runs` does not read because they are one or two
     levels further down."""
-    return [] if path.is_file() or _is_run(path) else list(_below(path, levels=2))
-
-
-def _below(path: Path, levels: int) -> Iterator[Path]:
-    """Directories below this one that hold runs or records; those inside a run do not count."""
-    for folder in sorted(p for p in path.iterdir() if p.is_dir() and not _is_run(p)):
-        if _inside(folder):
-            yield folder
-        if levels > 1:
-            yield from _below(folder, levels - 1)
+    if path.is_file() or _is_run(path):
+        return []
+    below = (p for pattern in ("*", "*/*") for p in path.glob(pattern) if p.is_dir())
+    return sorted(p for p in below if not _is_run(p) and not _is_run(p.parent) and _inside(p))
 
 
 def _inside(path: Path) -> list[Path]:
     """The runs and record files in a directory."""
     return [p for p in sorted(path.iterdir()) if p.suffix == ".json" or _is_run(p)]
-
-
-def _hint(folders: Sequence[Path]) -> str:
-    if not folders:
-        return ""
-    more = ", ..." if len(folders) > MOST_NAMED else ""
-    return f"; try {', '.join(map(str, folders[:MOST_NAMED]))}{more}"
 
 
 def _is_run(path: Path) -> bool:
@@ -189,26 +161,12 @@ def _is_run(path: Path) -> bool:
 
 def _from_record(file: Path, name: str | None = None, points: Sequence[Entry] = ()) -> RunResult:
     record = read_record(file)
-    last = {
-        "hardware": record.hardware,
-        "together": record.together,
-        "versions": record.versions,
-    }
     return RunResult(
         name=name or file.stem,
-        task=record.task,
         config=_settings(file, record.config),
-        complete=record.complete,
-        steps=record.steps,
-        pieces=record.pieces,
-        ran_on=record.ran_on or [last],
-        seconds=record.seconds,
-        training_seconds=record.training_seconds,
-        num_parameters=record.num_parameters,
-        curve=record.curve,
+        ran_on=record.ran_on or [{name: getattr(record, name) for name in RAN_ON}],
         points=points,
-        spikes=record.spikes,
-        skipped=record.skipped,
+        **{name: getattr(record, name) for name in RECORDED},
     )
 
 
@@ -220,24 +178,26 @@ def _settings(file: Path, config: dict[str, Any]) -> dict[str, Any]:
     return {part: filled[part] for part in PARTS}
 
 
-def _from_folder(path: Path) -> RunResult:
-    found = {which: read_examination(examination_folder(path, which)) for which in ("best", "last")}
-    examinations = {which: one for which, one in found.items() if one}
-    return replace(_from_files(path), examinations=examinations)
-
-
-def _from_files(path: Path) -> RunResult:
+def _from_folder(path: Path, warn: Warn) -> RunResult:
     folder = RunFolder(path)
-    log = read_log(folder.log)
+    log = read_log(folder.log, warn)
     points = [entry for entry in log if "event" not in entry]
     if folder.record.exists():
-        return _from_record(folder.record, path.name, points)
+        run = _from_record(folder.record, path.name, points)
+    else:
+        run = _unfinished(folder, log, points)
+    found = {which: read_examination(examination_folder(path, which)) for which in ("best", "last")}
+    return replace(run, examinations={which: one for which, one in found.items() if one})
+
+
+def _unfinished(folder: RunFolder, log: Sequence[Entry], points: Sequence[Entry]) -> RunResult:
+    """A run without a record, from its log."""
     curve = [entry for entry in log if entry.get("event") == "evaluation"]
     starts = [entry for entry in log if entry.get("event") in ("start", "resume")]
     last = max([*points, *curve], key=lambda entry: entry["step"], default={})
     config = folder.read_config()
     return RunResult(
-        name=path.name,
+        name=folder.path.name,
         task=config["task"],
         config=_settings(folder.config, config),
         complete=False,

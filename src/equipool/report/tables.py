@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from equipool.report.groups import SIZE, Group, group_runs, mean_of, shorten
-from equipool.report.runs import Entry, RunResult
+from equipool.report.runs import RunResult
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,11 @@ class Summary:
     title: str
     headings: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+
+
+def make_table(title: str, rows: Sequence[dict[str, str]]) -> Summary:
+    """A table of rows that have their headings as keys."""
+    return Summary(title, tuple(rows[0]), tuple(tuple(row.values()) for row in rows))
 
 
 def markdown(summary: Summary) -> str:
@@ -48,109 +53,73 @@ def spread(values: Sequence[float | None]) -> str:
 def summaries(runs: Sequence[RunResult]) -> list[Summary]:
     """The table of the monitored metric, and that of the task's further metrics; no table if no
     run has been evaluated."""
-    if not any(run.curve for run in runs):
-        return []
-    found = [summarize(runs)]
-    return [*found, summarize_reported(runs)] if runs[0].kind.reported else found
+    evaluated, reported = any(run.curve for run in runs), runs[0].kind.reported
+    tables = (summarize, summarize_reported) if reported else (summarize,)
+    return [table(runs) for table in tables] if evaluated else []
 
 
 def summarize(runs: Sequence[RunResult]) -> Summary:
-    """Results over the seeds: one row per group, sorted by size and then best first.
-
-    `mean` is that of the last evaluations, with its standard deviation, `best run` the last
-    evaluation of the best run, `best evaluation` the best of all runs at any step. `/ best` is the
-    mean divided by the best mean of the same size. The last column is the mean after the training
-    time that all runs had (`-` if a run had not been evaluated by then); it is left out if runs, or
-    pieces of one, ran on different hardware or shared it differently.
-    """
+    """Results over the seeds: one row per group, sorted by size and then best first. The page's
+    section `results` explains the columns. The last one is left out if runs, or pieces of one, ran
+    on different hardware or shared it differently."""
     groups = shorten(group_runs(runs))
-    seconds = equal_seconds(groups)
-    headings = [
-        *groups[0].settings,
-        "runs",
-        "last step",
-        "mean",
-        "best run",
-        "best evaluation",
-        "/ best",
-    ]
-    if seconds is not None:
-        headings.append(f"mean at {seconds:.3g} s")
-    rows = [_row(group, groups, seconds) for group in groups]
+    seconds = shared_time(groups)
+    rows = []
+    for group in groups:
+        ends = [run.curve[-1]["step"] for run in group.runs]
+        row = _first_cells(group) | {
+            "last step": " to ".join(f"{step:,}" for step in sorted({min(ends), max(ends)})),
+            "mean": spread(group.final_values()),
+            "best run": number(group.best_final()),
+            "best evaluation": number(group.best_evaluation()),
+            "/ best": _ratio(group, groups),
+        }
+        if seconds is not None:
+            evaluated = all(run.evaluation_at(seconds) for run in group.runs)
+            mean = number(group.mean_at(seconds)) if evaluated else "-"
+            row |= {f"mean at {seconds:.3g} s": mean}
+        rows.append(row)
     kind = groups[0].runs[0].kind
-    return Summary(f"{kind.name}: {kind.monitor}", tuple(headings), tuple(rows))
-
-
-def _row(group: Group, groups: Sequence[Group], seconds: float | None) -> tuple[str, ...]:
-    cells = [
-        *setting_cells(group),
-        _count(group),
-        _steps(group),
-        spread(group.finals()),
-        number(group.best_final()),
-        number(group.best_evaluation()),
-        ratio(group, groups),
-    ]
-    if seconds is not None:
-        evaluated = all(run.evaluation_at(seconds) for run in group.runs)
-        cells.append(number(group.mean_at(seconds)) if evaluated else "-")
-    return tuple(cells)
+    return make_table(f"{kind.name}: {kind.monitor}", rows)
 
 
 def summarize_reported(runs: Sequence[RunResult]) -> Summary:
     """Means and standard deviations over the seeds of the task's further metrics: of the last
     evaluations, and of the best ones by the monitored metric."""
-    groups = shorten(group_runs(runs))
-    kind = groups[0].runs[0].kind
-    headings = [*groups[0].settings, "runs"]
-    for metric in kind.reported:
-        headings += [metric, f"{metric} at the best {kind.monitor}"]
-    rows = []
-    for group in groups:
-        cells = [*setting_cells(group), _count(group)]
+    kind, rows = runs[0].kind, []
+    for group in shorten(group_runs(runs)):
+        row = _first_cells(group)
         for metric in kind.reported:
-            cells += [spread(group.final_values(metric)), spread(group.selected_values(metric))]
-        rows.append(tuple(cells))
-    return Summary(f"{kind.name}: {', '.join(kind.reported)}", tuple(headings), tuple(rows))
+            row[metric] = spread(group.final_values(metric))
+            row[f"{metric} at the best {kind.monitor}"] = spread(group.selected_values(metric))
+        rows.append(row)
+    return make_table(f"{kind.name}: {', '.join(kind.reported)}", rows)
 
 
-def setting_cells(group: Group) -> list[str]:
-    """The settings that identify a group, as cells."""
-    return [str(value) or "-" for value in group.settings.values()]
-
-
-def _count(group: Group) -> str:
+def _first_cells(group: Group) -> dict[str, str]:
+    """The settings that identify a group, and the number of its runs."""
     unfinished = sum(not run.complete for run in group.runs)
-    return f"{len(group.runs)}" + (f" ({unfinished} unfinished)" if unfinished else "")
+    count = f"{len(group.runs)}" + (f" ({unfinished} unfinished)" if unfinished else "")
+    return {name: str(value) or "-" for name, value in group.settings.items()} | {"runs": count}
 
 
-def _steps(group: Group) -> str:
-    steps = sorted({run.curve[-1]["step"] for run in group.runs})
-    return " to ".join(f"{step:,}" for step in dict.fromkeys([steps[0], steps[-1]]))
-
-
-def ratio(group: Group, groups: Sequence[Group]) -> str:
+def _ratio(group: Group, groups: Sequence[Group]) -> str:
     """The group's mean divided by the best of its size."""
     mean = group.mean()
     means = [other.mean() for other in groups if other.size == group.size]
     finite = [value for value in means if value is not None]
-    if mean is None or not finite:
-        return "-"
-    best = (min if group.lower_is_better else max)(finite)
-    return f"{mean / best:.3g}" if best else "-"
+    best = (min if group.lower_is_better else max)(finite, default=None)
+    return f"{mean / best:.3g}" if mean is not None and best else "-"
 
 
-def equal_seconds(groups: Sequence[Group]) -> float | None:
+def shared_time(groups: Sequence[Group]) -> float | None:
     """Training time that all runs had; None if their times cannot be compared."""
     runs = [run for group in groups for run in group.runs]
-    devices = {_device(piece) for run in runs for piece in run.ran_on}
+    pieces = ([p.get("hardware"), p.get("together")] for run in runs for p in run.ran_on)
+    devices = {json.dumps(piece, sort_keys=True) for piece in pieces}
     if len(groups) < 2 or len(devices) > 1:
         return None
     return float(min(run.curve[-1]["training_seconds"] for run in runs))
-
-
-def _device(piece: Entry) -> str:
-    return json.dumps([piece.get("hardware"), piece.get("together")], sort_keys=True)
 
 
 def best_groups(runs: Sequence[RunResult]) -> list[str]:
@@ -161,6 +130,6 @@ def best_groups(runs: Sequence[RunResult]) -> list[str]:
         same = [group for group in groups if group.size == size]
         if len(same) > 1 and same[0].mean() is not None:
             where = "" if size is None else f" at {SIZE} {size}"
-            monitor, value = same[0].runs[0].kind.monitor, spread(same[0].finals())
+            monitor, value = same[0].runs[0].kind.monitor, spread(same[0].final_values())
             lines.append(f"Best {monitor}{where}: {same[0].method} ({value})")
     return lines
