@@ -92,7 +92,7 @@ class TestNumbers:
     def test_of_a_truncation_whose_error_is_known(self):
         """For a quadratic energy every step multiplies the distance to the mean by 0.8, so that k
         of T steps have `1 - 0.8^k` of the gradient `1 - 0.8^T` by the elements."""
-        layer = mean_layer(Nesterov(0.1, momentum=0.0), num_steps=6)
+        layer = mean_layer(Nesterov(0.1, momentum=0.0), num_steps=6).double()
         methods = [Truncated(k) for k in (1, 3, 6)]
         found = compare_gradients(layer, SETS[1].double(), methods=methods, repeats=1)
         for k, row in zip((1, 3, 6), found.rows, strict=True):

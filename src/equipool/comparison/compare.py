@@ -59,11 +59,7 @@ def compare_gradients(
 
     Args:
         layer: with the steps, the solver and the potential to be compared.
-        x: elements; this and the arguments of the layout are those of the layer.
-        index: the set of each element.
-        ptr: instead of index, where each set begins and ends.
-        mask: True for real elements.
-        dim_size: the number of sets.
+        x: elements; `index`, `ptr`, `mask` and `dim_size` describe the sets, as in the layer's call.
         methods: optionally by name. Default: `usual_methods(layer)`.
         loss: maps the output `y [B, K]` to a scalar. It is called once, and all methods get its
             derivative there. Default: a sum of all components with fixed random weights.
@@ -114,9 +110,10 @@ def usual_methods(layer: EquilibriumAggregation) -> dict[str, Differentiation]:
 
 
 def exact_gradient(layer: EquilibriumAggregation, batch: Batch, upstream: Tensor) -> Gradient:
-    """Through every step, in float64."""
+    """The gradient through every step, in float64."""
+    layer, batch = copy.deepcopy(layer).double(), batch.copy(torch.float64)
     with torch.autocast(batch.x.device.type, enabled=False):
-        return TrainingPass(layer, batch, upstream, Unrolled(), torch.float64).gradient()
+        return TrainingPass(layer, batch, upstream, Unrolled()).gradient()
 
 
 def _derivative(loss: Loss, y: Tensor) -> Tensor:

@@ -72,23 +72,15 @@ class TrainingPass:
         batch: copied.
         upstream: derivative of the loss by the output, `[B, K]`.
         method: how the copy differentiates.
-        dtype: of the copies; default: the batch's.
     """
 
     def __init__(
-        self,
-        layer: EquilibriumAggregation,
-        batch: Batch,
-        upstream: Tensor,
-        method: Differentiation,
-        dtype: torch.dtype | None = None,
+        self, layer: EquilibriumAggregation, batch: Batch, upstream: Tensor, method: Differentiation
     ) -> None:
         self.layer = copy.deepcopy(layer)
-        if dtype is not None:
-            self.layer.to(dtype)
         self.layer.differentiation = method
-        self.batch = batch.copy(dtype or batch.x.dtype)
-        self.upstream = upstream.to(self.batch.x.dtype)
+        self.batch = batch.copy(batch.x.dtype)
+        self.upstream = upstream
         self.clear()
 
     def __call__(self) -> None:

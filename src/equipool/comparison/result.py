@@ -144,12 +144,7 @@ class GradientComparison:
 
 
 def three_digits(value: float) -> str:
-    """Three significant digits, or the whole number.
-
-    Example:
-        >>> three_digits(0.01234), three_digits(123.4), three_digits(12345.6)
-        ('0.0123', '123', '12,346')
-    """
+    """Three significant digits, or a whole number: 0.0123, 123, 12,346."""
     return f"{value:,.0f}" if value >= 99.95 else f"{value:.3g}"
 
 
@@ -180,12 +175,7 @@ def cosine_text(cosine: float) -> str:
 
 
 def error_text(error: float) -> str:
-    """Two significant digits.
-
-    Example:
-        >>> error_text(0.0123), error_text(2.34e-7), error_text(123456.0)
-        ('0.012', '2.3e-07', '1.2e+05')
-    """
+    """Two significant digits: 0.012, 2.3e-07."""
     return "not finite" if math.isnan(error) else f"{error:.2g}"
 
 
