@@ -61,7 +61,9 @@ class TestCost:
     def test_memory_of_unrolling_grows_where_every_step_is_kept(self):
         """Left to automatic differentiation, a step keeps its activations."""
         torch.manual_seed(0)
-        layer = EquilibriumAggregation(3, 4, potential=ResNetPotential(3, 4, (16, 8, 4), factored=False))
+        layer = EquilibriumAggregation(
+            3, 4, potential=ResNetPotential(3, 4, (16, 8, 4), factored=False)
+        )
         x = torch.randn(200, 3)
         peaks = {}
         for layer.num_steps in (2, 12):

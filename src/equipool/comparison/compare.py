@@ -59,7 +59,7 @@ def compare_gradients(
 
     Args:
         layer: with the steps, the solver and the potential to be compared.
-        x: elements; `index`, `ptr`, `mask` and `dim_size` describe the sets, as in the layer's call.
+        x: elements; `index`, `ptr`, `mask` and `dim_size` describe the sets as in the layer's call.
         methods: optionally by name. Default: `usual_methods(layer)`.
         loss: maps the output `y [B, K]` to a scalar. It is called once, and all methods get its
             derivative there. Default: a sum of all components with fixed random weights.
