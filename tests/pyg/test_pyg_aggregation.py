@@ -51,6 +51,7 @@ def test_every_argument_reaches_the_layer():
         "steps": equipool.Fixed(3, tolerance=0.5),
         "scaling": "mean",
         "check_finite": True,
+        "cuda_graphs": False,
     }
     layer = EquilibriumAggregation(3, 4, **given).layer
     assert {name: getattr(layer, name) for name in given} == given

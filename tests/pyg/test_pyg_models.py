@@ -234,7 +234,7 @@ def test_in_a_multi_aggregation(graph, mode):
     ]
     expected = torch.cat(parts, -1) if mode == "cat" else sum(parts)
     assert_near(several(x, index, dim_size=5), expected, 1e-12)
-    assert "ResNetPotential" in repr(several)
+    assert repr(equilibrium) in repr(several)
     several.reset_parameters()
     assert not torch.allclose(several(x, index, dim_size=5), expected)
 

@@ -1,25 +1,13 @@
-"""The rivals: other ways to pool sets, behind the layer's own call."""
+"""The rivals: other pooling layers with the same call as the layer."""
 
-from equipool.baselines.attention import AttentionPooling
 from equipool.baselines.frechet import FrechetPooling
-from equipool.baselines.janossy import JanossyPooling
-from equipool.baselines.laf import LAFPooling
-from equipool.baselines.maximum import MaxPooling
+from equipool.baselines.learned import AttentionPooling, JanossyPooling, LAFPooling
 from equipool.baselines.names import AGGREGATIONS, aggregation_from_name
 from equipool.baselines.packaged import PNAPooling, Set2SetPooling, SetTransformerPooling
-from equipool.baselines.sums import MeanPooling, SumPooling
+from equipool.baselines.reductions import MaxPooling, MeanPooling, SumPooling
 
 __all__ = [
-    "AGGREGATIONS",
-    "AttentionPooling",
-    "FrechetPooling",
-    "JanossyPooling",
-    "LAFPooling",
-    "MaxPooling",
-    "MeanPooling",
-    "PNAPooling",
-    "Set2SetPooling",
-    "SetTransformerPooling",
-    "SumPooling",
-    "aggregation_from_name",
-]
+    "AGGREGATIONS", "AttentionPooling", "FrechetPooling", "JanossyPooling", "LAFPooling",
+    "MaxPooling", "MeanPooling", "PNAPooling", "Set2SetPooling", "SetTransformerPooling",
+    "SumPooling", "aggregation_from_name",
+]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What every rival is: a pooling layer with the layer's own call."""
+"""Base classes of the rivals: pooling layers with the same call as the layer."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from equipool.sets import Sets
 
 
 class Rival(nn.Module):
-    """A pooling layer that is called as `equipool.EquilibriumAggregation` is.
+    """A pooling layer with the call of `equipool.EquilibriumAggregation`.
 
-    The output of a set depends on the set alone, in every layout. That of an empty set is finite.
+    The output of a set depends on that set alone, in every layout. For an empty set it is finite.
 
     Args:
         in_channels: size of an element.
@@ -34,7 +34,6 @@ class Rival(nn.Module):
         self.in_channels = in_channels
         self.out_channels = out_channels
 
-    @abstractmethod
     def forward(
         self,
         x: Tensor,
@@ -45,42 +44,28 @@ class Rival(nn.Module):
         dim_size: int | None = None,
     ) -> Tensor:
         """Pool each set. The arguments are those of the layer."""
-
-    def gather(
-        self,
-        x: Tensor,
-        index: Tensor | None,
-        ptr: Tensor | None,
-        mask: Tensor | None,
-        dim_size: int | None,
-    ) -> tuple[Tensor, Sets]:
-        """The elements `[N, in_channels]` in set order, and the sets."""
+        length = x.shape[1] if x.dim() == 3 and not x.is_nested else None
         x, sets = gather_sets(x, index, ptr=ptr, mask=mask, dim_size=dim_size)
         if x.shape[-1] != self.in_channels:
             raise ValueError(
                 f"x has {x.shape[-1]} channels, expected in_channels = {self.in_channels}"
             )
-        return x, sets
+        return self.pool_sets(x, sets, length)
+
+    @abstractmethod
+    def pool_sets(self, x: Tensor, sets: Sets, length: int | None) -> Tensor:
+        """Pool elements `[N, in_channels]` in set order; `length` is that of a padded batch."""
 
     def extra_repr(self) -> str:
         return f"{self.in_channels}, {self.out_channels}"
 
 
 class RaggedRival(Rival):
-    """A rival that takes sets of any lengths as they are. Where `dim_size`, `ptr` or a padded `x`
-    says how many there are, nothing waits for the device."""
+    """A rival that pools sets of any size without padding. If `dim_size`, `ptr` or a padded `x`
+    gives the number of sets, nothing waits for the device."""
 
-    def forward(
-        self,
-        x: Tensor,
-        index: Tensor | None = None,
-        *,
-        ptr: Tensor | None = None,
-        mask: Tensor | None = None,
-        dim_size: int | None = None,
-    ) -> Tensor:
-        elements, sets = self.gather(x, index, ptr, mask, dim_size)
-        return sets.real(self.pool(elements, sets))
+    def pool_sets(self, x: Tensor, sets: Sets, length: int | None) -> Tensor:
+        return sets.real(self.pool(x, sets))
 
     @abstractmethod
     def pool(self, x: Tensor, sets: Sets) -> Tensor:
@@ -88,28 +73,16 @@ class RaggedRival(Rival):
 
 
 class DenseRival(Rival):
-    """A rival that lets the elements of a set look at each other, and so needs the sets padded to
-    one length.
+    """A rival that compares the elements of a set with each other and therefore needs padded sets.
 
-    With a padded `x [B, L, C]` that is `L`, known beforehand. In the other layouts it is that of
-    the longest set, and looking for it waits for the device.
+    A padded `x [B, L, C]` gives their length `L`. In the other layouts it is that of the longest
+    set, and reading it waits for the device.
     """
 
-    def forward(
-        self,
-        x: Tensor,
-        index: Tensor | None = None,
-        *,
-        ptr: Tensor | None = None,
-        mask: Tensor | None = None,
-        dim_size: int | None = None,
-    ) -> Tensor:
-        elements, sets = self.gather(x, index, ptr, mask, dim_size)
-        if x.dim() == 3 and not x.is_nested:
-            length = x.shape[1]
-        else:
+    def pool_sets(self, x: Tensor, sets: Sets, length: int | None) -> Tensor:
+        if length is None:
             length = int(sets.counts.max()) if sets.num_rows else 0
-        return self.pool(*pad_sets(elements, sets, length))
+        return self.pool(*pad_sets(x, sets, length))
 
     @abstractmethod
     def pool(self, x: Tensor, mask: Tensor) -> Tensor:
@@ -118,19 +91,18 @@ class DenseRival(Rival):
 
 
 def pad_sets(x: Tensor, sets: Sets, length: int) -> tuple[Tensor, Tensor]:
-    """The elements of each set side by side, `[num_sets, L, C]`, zero behind the last, and which
-    of them are real, `[num_sets, L]`; `L` is `length`, or 1 where that is 0."""
+    """The elements of each set, padded with zeros, `[num_sets, L, C]`, and which of them are real,
+    `[num_sets, L]`; `L` is `length`, but at least 1."""
     length = max(length, 1)
-    place = torch.arange(sets.num_elements, device=x.device) - sets.ptr[sets.index]
-    num_places = sets.num_sets * length
-    # elements of the padding row go to one place more, which is cut off
-    place = torch.where(sets.index < sets.num_sets, sets.index * length + place, num_places)
-    dense = x.new_zeros(num_places + 1, x.shape[-1]).index_add(0, place, x)
-    counts = sets.real(sets.counts)
-    mask = torch.arange(length, device=x.device) < counts.unsqueeze(-1)
-    return dense[:num_places].view(sets.num_sets, length, x.shape[-1]), mask
+    position = torch.arange(sets.num_elements, device=x.device) - sets.ptr[sets.index]
+    size = sets.num_sets * length
+    # Elements of the padding row go to one position more, which is cut off.
+    position = torch.where(sets.index < sets.num_sets, sets.index * length + position, size)
+    dense = x.new_zeros(size + 1, x.shape[-1]).index_add(0, position, x)
+    mask = torch.arange(length, device=x.device) < sets.real(sets.counts).unsqueeze(-1)
+    return dense[:size].view(sets.num_sets, length, x.shape[-1]), mask
 
 
 def match_channels(channels: int, out_channels: int) -> nn.Module:
-    """A linear map, or nothing where the sizes agree already."""
+    """A linear map, or the identity if the sizes are equal."""
     return nn.Identity() if channels == out_channels else nn.Linear(channels, out_channels)

@@ -1,4 +1,4 @@
-"""A Fréchet mean."""
+"""The Fréchet mean under a learned distance."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from equipool.aggregation import EquilibriumAggregation
-from equipool.baselines.base import Rival, match_channels
+from equipool.baselines.base import RaggedRival, match_channels
 from equipool.potentials.base import Potential
 from equipool.regularizers import NoRegularizer
+from equipool.sets import Sets
 from equipool.solvers import Nesterov
 
 
@@ -17,12 +18,12 @@ class LearnedDistance(Potential):
     r"""The square of a learned distance, $F(x, y) = d(x, y)^2 = \lVert g(x) - g(y) \rVert^2$ with
     $g(z) = z + \tanh(A z + b)$.
 
-    $A$ is scaled down to a Frobenius norm of 1/2 where it is larger. So $g$ stretches no direction
-    by less than 1/2 or more than 3/2: it can be inverted, the Fréchet mean is unique, namely
-    $g^{-1}(\frac{1}{N} \sum g(x))$, and gradient descent finds it.
+    $A$ is scaled down to a Frobenius norm of at most 1/2. So $g$ stretches every direction by 1/2
+    to 3/2: it is invertible, the Fréchet mean is unique, $g^{-1}(\frac{1}{N} \sum g(x))$, and
+    gradient descent finds it.
 
-    It is not a distance for `equipool.potentials.FrechetMean`, because the root has no second
-    derivative where `x = y`.
+    `equipool.potentials.FrechetMean` cannot take this distance, because the root has no second
+    derivative at `x = y`.
     """
 
     LARGEST = 0.5
@@ -41,14 +42,12 @@ class LearnedDistance(Potential):
         return (self.embed(x.to(y.dtype)) - self.embed(y)).square().sum(-1)
 
 
-class FrechetPooling(Rival):
+class FrechetPooling(RaggedRival):
     r"""The Fréchet mean $\arg\min_y \sum_i d(x_i, y)^2$ under a `LearnedDistance`, by gradient
-    descent from zero, and a linear map behind it where the sizes differ. The mean of an empty set
-    is taken to be zero.
+    descent from zero, followed by a linear map if the sizes differ. The mean of an empty set is
+    zero.
 
     Args:
-        in_channels: size of an element.
-        out_channels: size of a set's output.
         num_steps: steps of gradient descent.
 
     Example:
@@ -63,20 +62,12 @@ class FrechetPooling(Rival):
             in_channels,
             potential=LearnedDistance(in_channels),
             regularizer=NoRegularizer(),
-            # Near the minimum the curvature of the mean lies between 0.5 and 4.5.
+            # Near the minimum the curvature lies between 0.5 and 4.5.
             solver=Nesterov(learning_rate=0.4, momentum=0.0, learnable=False),
             num_steps=num_steps,
             scaling="mean",
         )
         self.linear = match_channels(in_channels, out_channels)
 
-    def forward(
-        self,
-        x: Tensor,
-        index: Tensor | None = None,
-        *,
-        ptr: Tensor | None = None,
-        mask: Tensor | None = None,
-        dim_size: int | None = None,
-    ) -> Tensor:
-        return self.linear(self.mean(x, index, ptr=ptr, mask=mask, dim_size=dim_size))
+    def pool(self, x: Tensor, sets: Sets) -> Tensor:
+        return self.linear(self.mean(x, sets.index, dim_size=sets.num_rows))

@@ -5,27 +5,24 @@ from __future__ import annotations
 from torch import nn
 
 from equipool.aggregation import EquilibriumAggregation
-from equipool.baselines.attention import AttentionPooling
 from equipool.baselines.frechet import FrechetPooling
-from equipool.baselines.janossy import JanossyPooling
-from equipool.baselines.laf import LAFPooling
-from equipool.baselines.maximum import MaxPooling
+from equipool.baselines.learned import AttentionPooling, JanossyPooling, LAFPooling
 from equipool.baselines.packaged import PNAPooling, Set2SetPooling, SetTransformerPooling
-from equipool.baselines.sums import MeanPooling, SumPooling
+from equipool.baselines.reductions import MaxPooling, MeanPooling, SumPooling
 
 AGGREGATIONS = {
     "equilibrium": "the layer, with its defaults",
     "sum": "sum",
-    "scaled-sum": "sum over the usual number of elements, a constant",
+    "scaled-sum": "sum divided by the usual number of elements, a constant",
     "mean": "mean",
     "max": "maximum in each channel",
-    "attention": "attention of four heads with learned queries",
-    "pna": "mean, minimum, maximum and deviation, each scaled in three ways",
+    "attention": "attention with learned queries, four heads",
+    "pna": "mean, minimum, maximum and standard deviation, each with three scalings",
     "laf": "quotients of learned power sums",
     "set2set": "a recurrent network that reads the set by attention",
     "set-transformer": "self-attention, then attention with a learned query",
     "janossy": "mean of a network over ordered pairs",
-    "frechet": "the Fréchet mean under a learned distance",
+    "frechet": "Fréchet mean under a learned distance",
 }
 
 
@@ -39,8 +36,8 @@ def aggregation_from_name(
         name: one of `AGGREGATIONS`.
         in_channels: size of an element.
         out_channels: size of a set's output.
-        set_size: the usual number of elements, a constant by which `scaled-sum` divides and from
-            which `pna` measures how large a set is. The others do not need it.
+        set_size: the usual number of elements. `scaled-sum` divides by it, and `pna` scales by set
+            sizes relative to it; the others ignore it.
 
     Example:
         >>> layer = aggregation_from_name("mean", 3, 8)

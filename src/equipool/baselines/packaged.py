@@ -1,4 +1,4 @@
-"""Rivals that PyTorch Geometric has."""
+"""Rivals from PyTorch Geometric."""
 
 from __future__ import annotations
 
@@ -19,15 +19,13 @@ SCALERS = ["identity", "amplification", "attenuation"]
 
 class PNAPooling(RaggedRival):
     r"""[Principal neighbourhood aggregation](https://arxiv.org/abs/2004.05718): mean, minimum,
-    maximum and standard deviation of each channel, each of them as it is, times
-    $\ln(N + 1) / a$ and times $a / \ln(N + 1)$, and a linear map of the twelve. By
-    `DegreeScalerAggregation`. All twelve are zero of an empty set.
+    maximum and standard deviation of each channel, each unscaled, times $\ln(N + 1) / a$ and times
+    $a / \ln(N + 1)$, and a linear map of the twelve. Computed by `DegreeScalerAggregation`. All
+    twelve are zero for an empty set.
 
     Args:
-        in_channels: size of an element.
-        out_channels: size of a set's output.
-        sizes: numbers of elements as in the training data; $a$ is the average of their
-            $\ln(N + 1)$. It is not read off the batch, on which no output may depend.
+        sizes: set sizes as in the training data; $a$ is the mean of their $\ln(N + 1)$. It does
+            not come from the batch, because no output may depend on other sets.
 
     Example:
         >>> PNAPooling(3, 8, sizes=[20, 30])(torch.randn(25, 3)).shape
@@ -51,12 +49,10 @@ class PNAPooling(RaggedRival):
 
 class Set2SetPooling(RaggedRival):
     """[Set2Set](https://arxiv.org/abs/1511.06391): a recurrent network that reads the set by
-    attention, a few times over, and a linear map of its `2 * in_channels` outputs. By `Set2Set`.
-    For an empty set it reads zeros.
+    attention several times, and a linear map of its `2 * in_channels` outputs. Computed by
+    `Set2Set`. For an empty set it reads zeros.
 
     Args:
-        in_channels: size of an element.
-        out_channels: size of a set's output.
         num_steps: how often the set is read.
 
     Example:
@@ -73,22 +69,20 @@ class Set2SetPooling(RaggedRival):
         self.linear = nn.Linear(2 * in_channels, out_channels)
 
     def pool(self, x: Tensor, sets: Sets) -> Tensor:
-        # One row more: the recurrent network refuses a batch of none.
+        # One row more, because the recurrent network rejects an empty batch.
         y = self.aggregation(x, sets.index, dim_size=sets.num_rows + 1)
         return self.linear(y[: sets.num_rows])
 
 
 class SetTransformerPooling(DenseRival):
     """The pooling of the [Set Transformer](https://arxiv.org/abs/1810.00825): self-attention among
-    the elements, attention from a learned seed to them, self-attention of what that gives, and a
-    linear map behind it where the sizes differ. By `SetTransformerAggregation`, whose parts are
-    called one by one so that nothing depends on what attention to no elements gives: for an empty
-    set, zero goes into the linear map. Time and memory grow with `B * L^2`.
+    the elements, attention from a learned seed to them, self-attention of the result, and a linear
+    map if the sizes differ. Computed by the parts of `SetTransformerAggregation`, called one by one
+    because attention to no elements is undefined: for an empty set, zero enters the linear map.
+    Time and memory grow with `B * L^2`.
 
     Args:
-        in_channels: size of an element.
-        out_channels: size of a set's output.
-        heads: of each attention; as many as divide both this number and `in_channels`.
+        heads: the number of heads, reduced to the largest that divides both it and `in_channels`.
 
     Example:
         >>> SetTransformerPooling(4, 8)(torch.randn(5, 4)).shape
@@ -104,10 +98,10 @@ class SetTransformerPooling(DenseRival):
         self.linear = match_channels(in_channels, out_channels)
 
     def pool(self, x: Tensor, mask: Tensor) -> Tensor:
-        # One empty set more: attention refuses a batch of none.
+        # One empty set more, because attention rejects an empty batch.
         x, mask = functional.pad(x, (0, 0, 0, 0, 0, 1)), functional.pad(mask, (0, 0, 0, 1))
         occupied = mask.any(-1, keepdim=True)
-        # An empty set attends to one zero, as attention to nothing may not be a number.
+        # An empty set attends to one zero, because attention to nothing may be NaN.
         first = torch.arange(mask.shape[1], device=mask.device) == 0
         mask = mask | (first & ~occupied)
         for encoder in self.aggregation.encoders:
@@ -119,5 +113,5 @@ class SetTransformerPooling(DenseRival):
 
 
 def check_installed() -> None:
-    """Say what to install where PyTorch Geometric is missing."""
+    """Raise an error with the install command if PyTorch Geometric is missing."""
     check_extras("this", {"pyg": ["torch_geometric"]})

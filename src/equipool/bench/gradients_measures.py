@@ -14,10 +14,15 @@ from equipool.bench.gradients_record import Backward, Cost, Quality, Solve, Stop
 from equipool.bench.gradients_subjects import State, make_examples
 from equipool.bench.record import Timing
 from equipool.bench.timing import Budget, release_memory, summarize
-from equipool.comparison.agreement import agreement
-from equipool.comparison.compare import exact_gradient, usual_ways, with_way
-from equipool.comparison.cost import peak_bytes_of, seconds_of
-from equipool.comparison.passes import Batch, TrainingPass, random_projection
+from equipool.comparison.compare import exact_gradient, usual_methods
+from equipool.comparison.measure import (
+    Batch,
+    TrainingPass,
+    agreement,
+    peak_bytes_of,
+    random_projection,
+    seconds_of,
+)
 from equipool.differentiation import Implicit, Unrolled
 from equipool.linear_solvers import ConjugateGradients, LinearSolution, LinearSolver
 from equipool.objective import LinearMap
@@ -47,8 +52,8 @@ def measure_quality(
     batch = make_examples(sets, EVALUATION_SEED, device).batch
     upstream = _upstream(batch, layer)
     exact = exact_gradient(layer, batch, upstream)
-    for name, way in usual_ways(layer).items():
-        found = with_way(layer, batch, upstream, way).gradient()
+    for name, way in usual_methods(layer).items():
+        found = TrainingPass(layer, batch, upstream, way).gradient()
         parameters = agreement(found.parameters, exact.parameters)
         x = agreement(found.x, exact.x)
         yield Quality(
@@ -64,8 +69,8 @@ def measure_cost(
     """Time and memory of a training step with each method, at the layer's number of steps."""
     batch = make_examples(sets, EVALUATION_SEED, device).batch
     upstream = _upstream(batch, layer)
-    ways = usual_ways(layer).items()
-    steps = {name: with_way(layer, batch, upstream, way) for name, way in ways}
+    ways = usual_methods(layer).items()
+    steps = {name: TrainingPass(layer, batch, upstream, way) for name, way in ways}
     gradients, peaks = {}, {}
     for name, step in steps.items():
         release_memory(device)
@@ -96,15 +101,15 @@ def measure_backward(
     peaks = {}
     for layer.num_steps in steps:
         release_memory(device)
-        step = with_way(layer, batch, upstream, Implicit())
+        step = TrainingPass(layer, batch, upstream, Implicit())
         step()
         step.clear()
         peaks[layer.num_steps] = peak_bytes_of(step, device)
     counted = Counted(ConjugateGradients())
-    fallback = with_way(layer, batch, upstream, Implicit(counted)).gradient().fallback
+    fallback = TrainingPass(layer, batch, upstream, Implicit(counted)).gradient().fallback
     assert fallback is not None
-    implicit = with_way(layer, batch, upstream, Implicit())
-    unrolled = with_way(layer, batch, upstream, Unrolled())
+    implicit = TrainingPass(layer, batch, upstream, Implicit())
+    unrolled = TrainingPass(layer, batch, upstream, Unrolled())
     timings = time_in_turn(
         {
             "implicit": clocked_backward(implicit, device),

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from equipool import EquilibriumAggregation, Nesterov, ResNetPotential, SquaredNorm
 from equipool.bench.gradients_record import Training
-from equipool.comparison.passes import Batch
+from equipool.comparison.measure import Batch
 from equipool.experiments.median import LayerTask, MedianTask
 from equipool.experiments.median.data import medians, sample_sets
 from equipool.potentials.convex import ConvexPotential

@@ -12,7 +12,7 @@ from statistics import quantiles
 import torch
 
 from equipool.bench.record import Timing
-from equipool.comparison.cost import peak_bytes_of
+from equipool.comparison.measure import peak_bytes_of
 
 Step = Callable[[], object]
 

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import Tensor
 
 from equipool.aggregation import EquilibriumAggregation
-from equipool.comparison.agreement import agreement
-from equipool.comparison.cost import peak_bytes_of, seconds_of
-from equipool.comparison.passes import (
+from equipool.checks import as_count
+from equipool.comparison.measure import (
     Batch,
     Gradient,
-    Loss,
     TrainingPass,
+    agreement,
+    fixed_draws,
+    peak_bytes_of,
     random_projection,
-    upstream_of,
+    seconds_of,
 )
 from equipool.comparison.result import GradientComparison, GradientRow
 from equipool.differentiation import Differentiation, Implicit, OneStep, Truncated, Unrolled
 from equipool.linear_solvers import Cholesky, ConjugateGradients, Neumann
 
-# Up to this output size the Hessian is written out and factored as well.
+Loss = Callable[[Tensor], Tensor]
+
+# Up to this output size the Hessian is assembled and factored as well.
 SMALL_OUTPUT = 16
 
 
@@ -36,7 +38,7 @@ def compare_gradients(
     ptr: Tensor | None = None,
     mask: Tensor | None = None,
     dim_size: int | None = None,
-    ways: Mapping[str, Differentiation] | Iterable[Differentiation] | None = None,
+    methods: Mapping[str, Differentiation] | Iterable[Differentiation] | None = None,
     loss: Loss | None = None,
     repeats: int = 3,
 ) -> GradientComparison:
@@ -57,12 +59,8 @@ def compare_gradients(
 
     Args:
         layer: with the steps, the solver and the potential to be compared.
-        x: elements; this and the arguments of the layout are those of the layer.
-        index: the set of each element.
-        ptr: instead of index, where each set begins and ends.
-        mask: True for real elements.
-        dim_size: the number of sets.
-        ways: the methods, optionally by name. Default: `usual_ways(layer)`.
+        x: elements; `index`, `ptr`, `mask` and `dim_size` describe the sets as in the layer's call.
+        methods: optionally by name. Default: `usual_methods(layer)`.
         loss: maps the output `y [B, K]` to a scalar. It is called once, and all methods get its
             derivative there. Default: a sum of all components with fixed random weights.
         repeats: how often each method is timed.
@@ -70,7 +68,7 @@ def compare_gradients(
     Example:
         >>> layer = equipool.EquilibriumAggregation(3, 8)
         >>> x, index = torch.randn(40, 3), torch.arange(4).repeat_interleave(10)
-        >>> found = compare_gradients(layer, x, index, ways=[Unrolled(), OneStep()])
+        >>> found = compare_gradients(layer, x, index, methods=[Unrolled(), OneStep()])
         >>> exact, rough = (row.parameters.relative_error for row in found.rows)
         >>> exact < 1e-3 < rough
         True
@@ -80,25 +78,26 @@ def compare_gradients(
             f"layer is {type(layer).__name__}, expected equipool.EquilibriumAggregation; for that "
             "of equipool.pyg, give its .layer"
         )
-    if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
-        raise ValueError(f"repeats is {repeats!r}, expected an int of 1 or more")
+    repeats = as_count("repeats", repeats, least=1)
     batch = Batch(x, index, ptr, mask, dim_size)
-    with (
-        torch.random.fork_rng([x.device] if x.is_cuda else []),
-        torch.inference_mode(False),
-        torch.enable_grad(),
-    ):
-        upstream = _upstream(layer, batch, loss)
+    with fixed_draws(x.device), torch.inference_mode(False), torch.enable_grad():
+        with torch.no_grad():
+            y = batch.copy(x.dtype).pool(copy.deepcopy(layer))
+        upstream = random_projection(y) if loss is None else _derivative(loss, y)
         exact = exact_gradient(layer, batch, upstream)
-        chosen = _named(usual_ways(layer) if ways is None else ways)
-        rows = tuple(_row(layer, batch, upstream, exact, *way, repeats) for way in chosen)
-    return GradientComparison(rows, _setting(layer, batch, upstream.shape[0]))
+        methods = usual_methods(layer) if methods is None else methods
+        named = methods.items() if isinstance(methods, Mapping) else ((repr(m), m) for m in methods)
+        rows = tuple(
+            _row(name, TrainingPass(layer, batch, upstream, method), exact, repeats)
+            for name, method in named
+        )
+    return GradientComparison(rows, _setting(layer, batch, len(y)))
 
 
-def usual_ways(layer: EquilibriumAggregation) -> dict[str, Differentiation]:
+def usual_methods(layer: EquilibriumAggregation) -> dict[str, Differentiation]:
     """The usual methods for a layer, by name: exact linear algebra only if its output is small.
     Implicit gradients use the layer's tolerance."""
-    ways: dict[str, Differentiation] = {
+    methods: dict[str, Differentiation] = {
         "Unrolled": Unrolled(),
         "Truncated(5)": Truncated(5),
         "OneStep": OneStep(),
@@ -106,72 +105,41 @@ def usual_ways(layer: EquilibriumAggregation) -> dict[str, Differentiation]:
         "Implicit, Neumann": Implicit(Neumann(), layer.steps.tolerance),
     }
     if layer.out_channels <= SMALL_OUTPUT:
-        ways["Implicit, Cholesky"] = Implicit(Cholesky(), layer.steps.tolerance)
-    return ways
+        methods["Implicit, Cholesky"] = Implicit(Cholesky(), layer.steps.tolerance)
+    return methods
 
 
 def exact_gradient(layer: EquilibriumAggregation, batch: Batch, upstream: Tensor) -> Gradient:
-    """Through every step, in float64."""
-    with torch.autocast(batch.x.device.type, enabled=False), same_draws(batch):
-        return with_way(layer, batch, upstream, Unrolled(), torch.float64).gradient()
+    """The gradient through every step, in float64."""
+    layer, batch = copy.deepcopy(layer).double(), batch.copy(torch.float64)
+    with torch.autocast(batch.x.device.type, enabled=False):
+        return TrainingPass(layer, batch, upstream, Unrolled()).gradient()
 
 
-@contextmanager
-def same_draws(batch: Batch) -> Iterator[None]:
-    """What is drawn in the block, such as the units that dropout keeps, is the same every time."""
-    with torch.random.fork_rng([batch.x.device] if batch.x.is_cuda else []):
-        torch.manual_seed(0)
-        yield
+def _derivative(loss: Loss, y: Tensor) -> Tensor:
+    """The derivative of a loss by the output, `[B, K]`."""
+    y = y.detach().requires_grad_()
+    value = loss(y)
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(f"loss returned {found}, expected a tensor with one number")
+    if value.requires_grad:
+        (derivative,) = torch.autograd.grad(value, y, allow_unused=True)
+        if derivative is not None:
+            return derivative
+    raise ValueError("loss returned a value that does not depend on y, expected one that does")
 
 
-def with_way(
-    layer: EquilibriumAggregation,
-    batch: Batch,
-    upstream: Tensor,
-    way: Differentiation,
-    dtype: torch.dtype | None = None,
-) -> TrainingPass:
-    """A pass of its own that differentiates in a given way."""
-    training_pass = TrainingPass(layer, batch, upstream, dtype)
-    training_pass.layer.differentiation = way
-    return training_pass
-
-
-def _upstream(layer: EquilibriumAggregation, batch: Batch, loss: Loss | None) -> Tensor:
-    with torch.no_grad(), same_draws(batch):
-        y = batch.own(batch.x.dtype).pool(copy.deepcopy(layer))
-    return random_projection(y) if loss is None else upstream_of(loss, y)
-
-
-def _named(
-    ways: Mapping[str, Differentiation] | Iterable[Differentiation],
-) -> list[tuple[str, Differentiation]]:
-    if isinstance(ways, Mapping):
-        return list(ways.items())
-    return [(repr(way), way) for way in ways]
-
-
-def _row(
-    layer: EquilibriumAggregation,
-    batch: Batch,
-    upstream: Tensor,
-    exact: Gradient,
-    name: str,
-    way: Differentiation,
-    repeats: int,
-) -> GradientRow:
-    device = batch.x.device
-    training_pass = with_way(layer, batch, upstream, way)
-    with same_draws(batch):
-        found = training_pass.gradient()
-    training_pass.clear()
-    peak_bytes = peak_bytes_of(training_pass, device)
-    seconds = seconds_of(training_pass, device, repeats)
+def _row(name: str, step: TrainingPass, exact: Gradient, repeats: int) -> GradientRow:
+    device = step.batch.x.device
+    found = step.gradient()
+    step.clear()
+    peak_bytes = peak_bytes_of(step, device)
     return GradientRow(
         name,
         agreement(found.parameters, exact.parameters) if exact.parameters.numel() else None,
         agreement(found.x, exact.x),
-        seconds,
+        seconds_of(step, device, repeats),
         peak_bytes,
         found.converged,
         found.fallback,
@@ -179,17 +147,10 @@ def _row(
 
 
 def _setting(layer: EquilibriumAggregation, batch: Batch, num_sets: int) -> str:
-    if batch.mask is not None:
-        elements = int(batch.mask.sum())
-    else:
-        rows = batch.x.values() if batch.x.is_nested else batch.x
-        elements = rows.shape[:-1].numel()
-    budget = layer.steps.budget(layer.training)
-    steps = f"T = {budget.num_steps}"
-    if budget.stop_at is not None:
-        steps = f"at most {budget.num_steps} steps to {budget.stop_at:g}"
+    rows = batch.x.values() if batch.x.is_nested else batch.x
+    elements = rows.shape[:-1].numel() if batch.mask is None else int(batch.mask.sum())
     dtype = str(batch.x.dtype).removeprefix("torch.")
     return (
         f"{num_sets:,} sets, {elements:,} elements, {layer.in_channels} -> {layer.out_channels}, "
-        f"{steps}, {batch.x.device.type}, {dtype}; exact: unrolled in float64"
+        f"{layer.steps!r}, {batch.x.device.type}, {dtype}; exact: unrolled in float64"
     )

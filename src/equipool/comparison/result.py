@@ -1,124 +1,169 @@
-"""The result of a comparison, as numbers and as a table."""
+"""The result of a comparison, as numbers, a table and a plot."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from equipool.comparison.agreement import Agreement
-from equipool.comparison.cost import Seconds
-
 MEBIBYTE = 2**20
 HEADINGS = (
-    "way", "cosine", "error", "cosine of x", "error of x", "ms", "fastest-slowest", "MiB",
+    "method", "cosine", "error", "cosine of x", "error of x", "ms", "fastest-slowest", "MiB",
     "converged", "fell back",
 )  # fmt: skip
+SMALLEST_ERROR = 1e-16  # float64's rounding; a logarithmic axis has no zero
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How close a gradient is to the exact one. Both numbers are nan if either gradient is not
+    finite.
+
+    Attributes:
+        cosine: of the angle between the two; 0 if exactly one of them is zero.
+        relative_error: norm of the difference over the norm of the exact one; infinite if the exact
+            one is zero and the other is not.
+    """
+
+    cosine: float
+    relative_error: float
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Time of a pass, over its repeats."""
+
+    median: float
+    fastest: float
+    slowest: float
 
 
 @dataclass(frozen=True)
 class GradientRow:
-    """One way to differentiate."""
+    """One differentiation method.
 
-    way: str
-    """The given name, or the method's repr."""
+    Attributes:
+        method: the given name, or the method's repr.
+        parameters: agreement of the gradient by all learned parameters; None if there are none.
+        x: agreement of the gradient by the elements.
+        seconds: forward and backward.
+        peak_bytes: the most that tensors held during forward and backward, beyond what was held
+            before.
+        converged: fraction of the sets whose residual is within the layer's tolerance.
+        fallback: fraction of the sets whose gradient is not the implicit one; None for methods that
+            are not implicit.
+    """
 
+    method: str
     parameters: Agreement | None
-    """Of the gradient by all learned parameters; None where the layer has none."""
-
     x: Agreement
-    """Of the gradient by the elements."""
-
     seconds: Seconds
-    """Forward and backward."""
-
     peak_bytes: int
-    """The most that tensors held during forward and backward, beyond what was held before."""
-
     converged: float
-    """Fraction of the sets whose residual is within the layer's tolerance."""
-
     fallback: float | None
-    """Fraction of the sets whose gradient is not the implicit one; None for other ways."""
 
     def cells(self) -> list[str]:
         """As text, in the order of `HEADINGS`."""
-        milliseconds = [1000 * s for s in (self.seconds.fastest, self.seconds.slowest)]
-        return [
-            self.way,
-            *_agreement_cells(self.parameters),
-            *_agreement_cells(self.x),
-            three_digits(1000 * self.seconds.median),
-            "-".join(map(three_digits, milliseconds)),
-            three_digits(self.peak_bytes / MEBIBYTE),
-            percent(self.converged),
-            "" if self.fallback is None else percent(self.fallback),
-        ]
+        times = (self.seconds.median, self.seconds.fastest, self.seconds.slowest)
+        median, fastest, slowest = (three_digits(1000 * seconds) for seconds in times)
+        cells = [self.method]
+        for a in (self.parameters, self.x):
+            cells += (
+                ["", ""] if a is None else [cosine_text(a.cosine), error_text(a.relative_error)]
+            )
+        cells += [median, f"{fastest}-{slowest}", three_digits(self.peak_bytes / MEBIBYTE)]
+        return [*cells, percent(self.converged), percent(self.fallback)]
 
 
 @dataclass(frozen=True)
 class GradientComparison:
-    """The result of `compare_gradients`. `print` shows it as a table."""
+    """The result of `compare_gradients`. `print` shows it as a table.
+
+    Attributes:
+        rows: one for each method.
+        setting: what was compared: sizes, steps, device and dtype.
+    """
 
     rows: tuple[GradientRow, ...]
     setting: str
-    """What was compared: sizes, steps, device and dtype."""
 
     def __str__(self) -> str:
         table = [list(HEADINGS), *(row.cells() for row in self.rows)]
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        return "\n".join([self.setting, "", *(_aligned(line, widths) for line in table)])
+        first, *others = (max(map(len, column)) for column in zip(*table, strict=True))
+        lines = [self.setting, ""]
+        for name, *cells in table:
+            numbers = (cell.rjust(width) for cell, width in zip(cells, others, strict=True))
+            lines.append("  ".join([name.ljust(first), *numbers]).rstrip())
+        return "\n".join(lines)
 
     def markdown(self) -> str:
         """The same as a Markdown table."""
         lines = [list(HEADINGS), ["---", *["--:"] * (len(HEADINGS) - 1)]]
-        lines += [[f"`{way}`", *rest] for way, *rest in (row.cells() for row in self.rows)]
+        lines += [[f"`{method}`", *rest] for method, *rest in (row.cells() for row in self.rows)]
         return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
     def as_dict(self) -> dict[str, Any]:
-        """Numbers and text alone."""
+        """The numbers and texts as dictionaries and lists."""
         return asdict(self)
 
     def plot(self, path: str | Path) -> None:
         """Draw error, time and memory of each method to a file; its suffix chooses the format.
-        Needs matplotlib."""
+        The same numbers give the same bytes. Needs matplotlib."""
         try:
-            from equipool.comparison.picture import draw
+            import matplotlib
+            from matplotlib.figure import Figure
         except ModuleNotFoundError as error:
             raise ModuleNotFoundError(
                 f'plot needs {error.name}: pip install "equipool[report]"', name=error.name
             ) from error
-        draw(self, Path(path))
+        errors = [(row.parameters or row.x).relative_error for row in self.rows]
+        lengths = [max(e, SMALLEST_ERROR) if math.isfinite(e) else math.nan for e in errors]
+        times = [1000 * row.seconds.median for row in self.rows]
+        memory = [row.peak_bytes / MEBIBYTE for row in self.rows]
+        figure = Figure(figsize=(11, 1.4 + 0.35 * len(self.rows)), layout="constrained")
+        axes = figure.subplots(1, 3, sharey=True)
+        for ax, color, title, values, labels in (
+            (
+                axes[0],
+                "#0072B2",
+                "relative error of the gradient",
+                lengths,
+                map(error_text, errors),
+            ),
+            (axes[1], "#009E73", "forward and backward, ms", times, map(three_digits, times)),
+            (axes[2], "#D55E00", "peak memory, MiB", memory, map(three_digits, memory)),
+        ):
+            _draw_bars(ax, [_label(row) for row in self.rows], values, list(labels), color)
+            ax.set_title(title, loc="left", fontsize=10)
+        axes[0].set_xscale("log")
+        axes[0].invert_yaxis()
+        figure.supxlabel(self.setting, fontsize=8, color="#666666")
+        with matplotlib.rc_context({"svg.hashsalt": "equipool", "svg.fonttype": "none"}):
+            figure.savefig(path, metadata={"Date": None} if Path(path).suffix == ".svg" else None)
 
 
 def three_digits(value: float) -> str:
-    """A number as short as it can be read.
-
-    Example:
-        >>> three_digits(0.01234), three_digits(123.4), three_digits(12345.6)
-        ('0.0123', '123', '12,346')
-    """
+    """Three significant digits, or a whole number: 0.0123, 123, 12,346."""
     return f"{value:,.0f}" if value >= 99.95 else f"{value:.3g}"
 
 
-def percent(fraction: float) -> str:
-    """Whole per cent, and never 0 % or 100 % of what is not none or all.
+def percent(fraction: float | None) -> str:
+    """Whole per cent; 0 % and 100 % stand for exactly none and all, and nothing for None.
 
     Example:
         >>> percent(0.5), percent(0.001), percent(0.999)
         ('50 %', '< 1 %', '> 99 %')
     """
+    if fraction is None:
+        return ""
     if 0 < fraction < 0.01:
         return "< 1 %"
-    if 0.99 < fraction < 1:
-        return "> 99 %"
-    return f"{100 * fraction:.0f} %"
+    return "> 99 %" if 0.99 < fraction < 1 else f"{100 * fraction:.0f} %"
 
 
 def cosine_text(cosine: float) -> str:
-    """Four decimals, and never 1 for what is not.
+    """Four decimals, rounded to 1 only if it differs from 1 by rounding alone.
 
     Example:
         >>> cosine_text(1.0), cosine_text(0.99999), cosine_text(-0.5)
@@ -130,22 +175,21 @@ def cosine_text(cosine: float) -> str:
 
 
 def error_text(error: float) -> str:
-    """Two digits.
-
-    Example:
-        >>> error_text(0.0123), error_text(2.34e-7), error_text(123456.0)
-        ('0.012', '2.3e-07', '1.2e+05')
-    """
+    """Two significant digits: 0.012, 2.3e-07."""
     return "not finite" if math.isnan(error) else f"{error:.2g}"
 
 
-def _agreement_cells(found: Agreement | None) -> list[str]:
-    if found is None:
-        return ["", ""]
-    return [cosine_text(found.cosine), error_text(found.relative_error)]
+def _label(row: GradientRow) -> str:
+    return f"{row.method}, {percent(row.fallback)} fell back" if row.fallback else row.method
 
 
-def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
-    first, *rest = zip(cells, widths, strict=True)
-    numbers = (cell.rjust(width) for cell, width in rest)
-    return "  ".join([first[0].ljust(first[1]), *numbers]).rstrip()
+def _draw_bars(
+    ax: Any, names: list[str], values: list[float], labels: list[str], color: str
+) -> None:
+    ax.bar_label(ax.barh(names, values, color=color), labels, fontsize=8, padding=2)
+    for position, (value, label) in enumerate(zip(values, labels, strict=True)):
+        if math.isnan(value):  # there is no bar to put the label at
+            ax.text(0.02, position, label, fontsize=8, transform=ax.get_yaxis_transform())
+    ax.margins(x=0.2)
+    ax.tick_params(labelsize=8)
+    ax.spines[["top", "right"]].set_visible(False)

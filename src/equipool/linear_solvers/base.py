@@ -9,15 +9,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from equipool.checks import as_count
 from equipool.objective import LinearMap
 
-# A solution whose residual is a larger part of b is not believed, whatever its solver says. The
-# solvers aim at much less; what separates the two is rounding, 2^-9 a product in bfloat16.
-BELIEVED_RESIDUAL = 0.05
+# A solution with a larger residual, relative to b, is rejected. The solvers aim at much less; the
+# rest is room for rounding, 2^-9 per product in bfloat16.
+LARGEST_RESIDUAL = 0.05
 
-# Along a solution, curvature of less than so many units of rounding, beside the largest, may be
-# nothing but rounding.
+# Curvature along a solution of less than this many units of rounding, relative to the largest, may
+# be rounding alone.
 ROUNDINGS = 32
 
 
@@ -26,12 +25,12 @@ class LinearSolution(NamedTuple):
 
     x: Tensor  # [num_rows, K] zero where the system was not solved
     solved: Tensor  # [num_rows] whether it was
-    steps: Tensor  # [num_rows] products taken with a row's matrix
+    steps: Tensor  # [num_rows] number of products with a row's matrix
 
 
 class LinearSolver(ABC):
-    r"""Solves $(H + \rho I) x = b$ for each row, $H$ being symmetric, known by its products alone,
-    and positive definite where there is to be a solution.
+    r"""Solves $(H + \rho I) x = b$ for each row. $H$ is symmetric and given by its products alone.
+    Only positive definite systems are solved.
 
     A subclass must provide `attempt`, which must treat every row by itself. A system counts as
     solved only if the solution is finite and its residual small. A row with $b = 0$ is solved by
@@ -40,7 +39,7 @@ class LinearSolver(ABC):
 
     Args:
         ridge: $\rho$, 0 or more. It bounds the solution, $\lVert x \rVert \le \lVert b \rVert /
-            \rho$ where no eigenvalue of $H$ is negative, and makes it an approximate one.
+            \rho$ if no eigenvalue of $H$ is negative, and makes it approximate.
     """
 
     def __init__(self, ridge: float = 0.0) -> None:
@@ -50,9 +49,9 @@ class LinearSolver(ABC):
 
     @abstractmethod
     def attempt(self, product: LinearMap, b: Tensor) -> LinearSolution:
-        """Solve with the ridge in the product, and mark the rows that seem solved.
+        """Solve, with the ridge included in the product, and mark the rows that seem solved.
 
-        `b [num_rows, K]` is finite, and of each row that is not zero the largest entry is 1 or -1.
+        `b [num_rows, K]` is finite, and the largest entry of each row that is not zero is 1 or -1.
         """
 
     @torch.no_grad()
@@ -61,27 +60,25 @@ class LinearSolver(ABC):
         scale = _largest(b).unsqueeze(-1)
         usable = (scale > 0) & (scale < torch.inf)
         unit = torch.where(usable, b / scale, 0)
-        x, seems_solved, steps = self.attempt(self._with_ridge(product), unit)
-        # One product serves both: the residual where there is a solution, and elsewhere whether
-        # there is anything to be solved.
+
+        def with_ridge(v: Tensor) -> Tensor:
+            return product(v) + self.ridge * v
+
+        x, seems_solved, steps = self.attempt(with_ridge if self.ridge else product, unit)
+        # One product serves both: the residual of a solution, and elsewhere whether H b = 0.
         probe = torch.where(seems_solved.unsqueeze(-1), x, unit)
         image = product(probe)
-        something = image.any(-1)
-        residual = unit - (image if self.ridge == 0 else image + self.ridge * probe)
-        believed = residual.norm(dim=-1) <= BELIEVED_RESIDUAL * unit.norm(dim=-1)
+        nonzero = image.any(-1)
+        residual = unit - (image + self.ridge * probe if self.ridge else image)
+        accurate = residual.norm(dim=-1) <= LARGEST_RESIDUAL * unit.norm(dim=-1)
         solution = scale * x
-        kept = something & seems_solved & believed & (_largest(solution) < torch.inf)
-        solved = torch.where(usable.squeeze(-1), kept | ~something, (scale == 0).squeeze(-1))
-        return LinearSolution(torch.where(kept.unsqueeze(-1), solution, 0), solved, steps)
-
-    def _with_ridge(self, product: LinearMap) -> LinearMap:
-        if self.ridge == 0:
-            return product
-        return lambda v: product(v) + self.ridge * v
+        accepted = nonzero & seems_solved & accurate & (_largest(solution) < torch.inf)
+        solved = torch.where(usable.squeeze(-1), accepted | ~nonzero, (scale == 0).squeeze(-1))
+        return LinearSolution(torch.where(accepted.unsqueeze(-1), solution, 0), solved, steps)
 
 
 def _largest(rows: Tensor) -> Tensor:
-    """The size of the largest entry of each row, `[num_rows]`; NaN where one of them is."""
+    """The largest absolute value of each row, `[num_rows]`; NaN if one of its entries is."""
     return torch.linalg.vector_norm(rows, torch.inf, dim=-1)
 
 
@@ -90,12 +87,3 @@ def exceeds_rounding(x: Tensor, b: Tensor, largest: Tensor) -> Tensor:
     whose largest curvature is given, `[num_rows]`. Otherwise the matrix might be singular."""
     rounding = ROUNDINGS * torch.finfo(x.dtype).eps * largest
     return (x * b).sum(-1) >= rounding * x.square().sum(-1)
-
-
-def check_iteration(max_steps: int, tolerance: float) -> None:
-    """Reject meaningless limits of an iteration."""
-    as_count("max_steps", max_steps, least=1)
-    if not 0 < tolerance < BELIEVED_RESIDUAL:
-        raise ValueError(
-            f"tolerance is {tolerance!r}, expected more than 0 and less than {BELIEVED_RESIDUAL}"
-        )

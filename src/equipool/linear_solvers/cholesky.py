@@ -10,8 +10,8 @@ from equipool.objective import LinearMap, assemble
 
 
 class Cholesky(LinearSolver):
-    """Assembles each row's matrix of K products and factors it: the exact solution, and a sure
-    answer to whether the matrix is positive definite. Holds `[num_rows, K, K]`, so it is for
+    """Assembles each row's matrix from K products and factors it. The solution is exact, and so is
+    the answer whether the matrix is positive definite. Memory is `[num_rows, K, K]`, so use it for
     outputs of up to a few dozen.
 
     Args:

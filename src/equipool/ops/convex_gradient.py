@@ -1,12 +1,12 @@
 """A network that is convex in y: its value, its gradient, products with its Hessian, and bounds of
-its curvature, element by element.
+its curvature, for each element.
 
 Notation, for one element: `a_l` are the pre-activations of layer l and `z_l = softplus(a_l)`,
 
     a_1 = b_1,    a_l = b_l + M_l (g_{l-1} * z_{l-1}),    value = sum of g_L * z_L,
 
-where `b = B y + shift` holds the contributions of y and x alone, and neither the mixes `M` nor the
-gates `g` have a negative entry. Tensors of all layers lie side by side, `[N, H]`.
+where `b = B y + shift` holds the contributions of y and x alone, and no entry of the mixes `M` and
+the gates `g` is negative. Tensors of all layers are concatenated, `[N, H]`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CHUNK_FLOATS = 1 << 24  # entries of the Gram matrices at a time
 
 
 class Network(NamedTuple):
-    """What does not depend on y."""
+    """The part of the network that does not depend on y."""
 
     sizes: tuple[int, ...]
     gates: Tensor  # [N, H], not negative
@@ -34,8 +34,8 @@ class Network(NamedTuple):
 
 
 class Slopes(NamedTuple):
-    """What the derivative of the gradient is made of, beside the direction it is taken along. With
-    `s_l = sigmoid(a_l)` and `d_l` the derivative of the value by `z_l`:"""
+    """The factors in products with the Hessian. With `s_l = sigmoid(a_l)` and `d_l` the derivative
+    of the value by `z_l`:"""
 
     passed: tuple[Tensor, ...]  # [N, h_l] of each layer g_l * s_l
     bent: Tensor  # [N, H] of each layer d_l * s_l * (1 - s_l), the second derivative by a_l
@@ -60,7 +60,7 @@ def element_gradients(network: Network, b: Tensor) -> Tensor:
 
 
 def element_slopes(network: Network, b: Tensor) -> Slopes:
-    """What all products with the Hessian at `b [N, H]` share."""
+    """The factors shared by all products with the Hessian at `b [N, H]`."""
     slopes = torch.sigmoid(torch.cat(_pre_activations(network, b), -1))
     passed = (network.gates * slopes).split(network.sizes, -1)
     found = [passed[-1]]
@@ -71,8 +71,8 @@ def element_slopes(network: Network, b: Tensor) -> Slopes:
 
 def gradients_along(network: Network, slopes: Slopes, direction: Tensor) -> Tensor:
     """The derivative of `element_gradients` along a direction of b, `[N, H] -> [N, H]`: products
-    with the Hessian by b. The direction is overwritten, and nothing has a graph; few operations, as
-    on a GPU their number is what a product costs."""
+    with the Hessian by b. Overwrites the direction and builds no graph, to use few operations: on a
+    GPU their number decides the cost."""
     along = direction.split(network.sizes, -1)  # becomes that of the pre-activations
     for layer, mix in enumerate(network.mixes):
         _add_mixed(along[layer + 1], slopes.passed[layer] * along[layer], mix)
@@ -120,12 +120,12 @@ def curvature_weights(network: Network, matrix: Tensor) -> Tensor:
 
 
 def largest_eigenvalues(weights: Tensor, matrix: Tensor) -> Tensor:
-    r"""A bound from above of the largest eigenvalue of $B^\top \mathrm{diag}(e) B$, for each row
+    r"""An upper bound of the largest eigenvalue of $B^\top \mathrm{diag}(e) B$, for each row
     $e \ge 0$ of the weights: `[R, H]` and `[H, K]` -> `[R]`.
 
     It is the Schatten norm $(\sum_k \lambda_k^p)^{1/p}$ with $p = 64$, at most $n^{1/64}$ times
-    the eigenvalue (1.07 for $n = 64$), where $n$ is the smaller of $H$ and $K$. It is made of
-    products alone, so a row that is not finite concerns no other.
+    the eigenvalue (1.07 for $n = 64$), where $n$ is the smaller of $H$ and $K$. It uses products
+    alone, so a row that is not finite does not affect others.
     """
     size = min(matrix.shape)
     chunk = max(CHUNK_FLOATS // max(size * size, 1), 1)
@@ -133,7 +133,7 @@ def largest_eigenvalues(weights: Tensor, matrix: Tensor) -> Tensor:
 
 
 def _grams(weights: Tensor, matrix: Tensor) -> Tensor:
-    """Of the two matrices that share the eigenvalues other than 0, the smaller: `[R, n, n]`."""
+    """The smaller of the two Gram matrices, which share their nonzero eigenvalues: `[R, n, n]`."""
     scaled = weights.sqrt().unsqueeze(-1) * matrix
     wide = matrix.shape[0] < matrix.shape[1]
     return scaled @ scaled.mT if wide else scaled.mT @ scaled
@@ -153,8 +153,8 @@ def _schatten_norms(grams: Tensor) -> Tensor:
 
 
 def _ratios(network: Network, totals: list[Tensor], matrix: Tensor) -> list[Tensor]:
-    r"""The $\theta$ of each layer from the second on: that which is best for a unit by itself, all
-    directions alike. Any other is right as well, which allows the limits."""
+    r"""The $\theta$ of each layer from the second on: the best one for a single unit, averaged over
+    directions. Every positive value gives a valid bound, which allows the limits."""
     lengths = matrix.square().sum(-1).split(network.sizes)
     squares = lengths[0]
     found: list[Tensor] = []

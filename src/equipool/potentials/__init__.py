@@ -1,11 +1,18 @@
 """Potentials `F(x, y)`: the paper's network, and those with a known minimum."""
 
-from equipool.potentials.attention import Attention
 from equipool.potentials.base import AutogradSum, Potential, SummedPotential
-from equipool.potentials.closed_form import Huber, Max, Mean, Median, Quantile, Sum
+from equipool.potentials.closed_form import (
+    Attention,
+    FrechetMean,
+    Huber,
+    Max,
+    Mean,
+    Median,
+    PowerSums,
+    Quantile,
+    Sum,
+)
 from equipool.potentials.convex import ConvexPotential
-from equipool.potentials.frechet import FrechetMean
-from equipool.potentials.power_sums import PowerSums
 from equipool.potentials.resnet import ResNetPotential
 
 __all__ = [

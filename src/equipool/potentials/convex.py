@@ -27,7 +27,7 @@ from equipool.sets import Sets
 
 
 class Reading(NamedTuple):
-    """What the network takes from x: all of it, and none of it depends on y."""
+    """The contributions of x, which do not depend on y."""
 
     shifts: tuple[Tensor, ...]  # [N, h_l] for each layer
     gates: tuple[Tensor, ...]  # [N, h_l] for each layer, between 0 and 1
@@ -55,8 +55,8 @@ class ConvexPotential(Potential):
     $\lVert y - y^* \rVert \le \lVert g \rVert / m$, $m$ being the lower bound of the curvature,
     $2 w$ times the scaling's weight.
 
-    y is never multiplied by anything of x, so that its products are taken once for each set; what
-    x contributes is computed once for each solve.
+    y is never multiplied by a function of x, so its matrix products are computed once per set. The
+    contributions of x are computed once per solve.
 
     Args:
         in_channels: size of an element.
@@ -100,9 +100,9 @@ class ConvexPotential(Potential):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the matrices from normal distributions of deviation `1 / sqrt(fan_in)`, cut at two
-        deviations. The mixes are drawn around the mean of their inputs; all biases, and the term
-        that is linear in y, are zero."""
+        """Draw the matrices from normal distributions of deviation `1 / sqrt(fan_in)`, truncated at
+        two deviations. The mixes start near the mean of their inputs; all biases, and the term that
+        is linear in y, start at zero."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 _draw(module.weight, module.in_features**-0.5)
@@ -119,7 +119,7 @@ class ConvexPotential(Potential):
         return [softplus(raw) / raw.shape[1] for raw in self.raw_mixes]
 
     def read(self, x: Tensor) -> Reading:
-        """What does not depend on y."""
+        """The contributions of x."""
         u, shifts, gates = x, [], []
         for feature, shift, gate in zip(self.features, self.shifts, self.gates, strict=True):
             shifts.append(shift(u))
@@ -155,8 +155,8 @@ class ConvexSum(SummedPotential):
 
     Args:
         network: the gates, float32 at least, and the mixes, in the precision of their products.
-        shifts: what x adds to the pre-activations, `[N, H]`.
-        from_y: what y is multiplied by to be added to them, `[H, K]`.
+        shifts: contributions of x to the pre-activations, `[N, H]`.
+        from_y: the matrix whose product with y is added to them, `[H, K]`.
         slope: the slope of the term linear in y, summed over the sets, `[num_rows, K]`.
         sets: the sets.
     """
@@ -201,14 +201,14 @@ class ConvexSum(SummedPotential):
         return ConvexSum(network, shifts, self.from_y, self.slope.index_select(0, rows), sets)
 
     def bounds(self) -> Bounds:
-        """Zero, and a bound from above. Measured beside the largest curvature that a search over y
-        found: 1.2 times that for one layer, twice for two as they are first drawn, and 2 to 6 times
-        for weights far from there or for three and four layers."""
+        """Zero, and an upper bound. Relative to the largest curvature that a search over y found,
+        it is 1.2 times that for one layer, twice for two layers at initialisation, and 2 to 6 times
+        for other weights or for three and four layers."""
         with torch.no_grad(), torch.autocast(self.shifts.device.type, enabled=False):
             network = self.network._replace(mixes=tuple(_wide(mix) for mix in self.network.mixes))
             weights = self.sets.sum(curvature_weights(network, self.from_y))
             upper = largest_eigenvalues(weights, self.from_y)
-        # Rounding must not make it less than it is.
+        # A margin for rounding.
         upper = upper * (1 + 64 * torch.finfo(upper.dtype).eps)
         return Bounds(torch.zeros_like(upper), upper)
 

@@ -1,4 +1,4 @@
-"""The layer as an aggregation of PyTorch Geometric, and the way over from the one it ships."""
+"""The layer as an aggregation of PyTorch Geometric, and the conversion of its own layer."""
 
 try:
     import torch_geometric.nn.aggr  # noqa: F401

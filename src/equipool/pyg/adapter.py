@@ -20,12 +20,6 @@ from equipool.solvers import Solver
 from equipool.starts import Start
 from equipool.steps import Steps
 
-# Attributes of the layer that are read and assigned on the adapter, too.
-FORWARDED = (
-    "in_channels", "out_channels", "potential", "regularizer", "solver", "differentiation", "start",
-    "steps", "num_steps", "scaling", "check_finite",
-)  # fmt: skip
-
 
 class EquilibriumAggregation(Aggregation):
     r"""`equipool.EquilibriumAggregation` with the call of a `torch_geometric.nn.aggr.Aggregation`:
@@ -50,6 +44,8 @@ class EquilibriumAggregation(Aggregation):
     """
 
     layer: aggregation.EquilibriumAggregation
+
+    # Attributes of the layer that are read and assigned here, too.
     in_channels: int
     out_channels: int
     potential: nn.Module
@@ -61,6 +57,7 @@ class EquilibriumAggregation(Aggregation):
     num_steps: int
     scaling: ScalingName
     check_finite: bool
+    cuda_graphs: bool
 
     def __init__(
         self,
@@ -76,21 +73,14 @@ class EquilibriumAggregation(Aggregation):
         num_steps: int | None = None,
         scaling: ScalingName = "log",
         check_finite: bool = False,
+        cuda_graphs: bool = True,
     ) -> None:
         super().__init__()
         self.layer = aggregation.EquilibriumAggregation(
-            in_channels,
-            out_channels,
-            potential=potential,
-            regularizer=regularizer,
-            solver=solver,
-            differentiation=differentiation,
-            start=start,
-            steps=steps,
-            num_steps=num_steps,
-            scaling=scaling,
-            check_finite=check_finite,
-        )
+            in_channels, out_channels, potential=potential, regularizer=regularizer, solver=solver,
+            differentiation=differentiation, start=start, steps=steps, num_steps=num_steps,
+            scaling=scaling, check_finite=check_finite, cuda_graphs=cuda_graphs,
+        )  # fmt: skip
 
     def __getattr__(self, name: str) -> Any:
         if name in FORWARDED:
@@ -132,7 +122,7 @@ class EquilibriumAggregation(Aggregation):
         check_dim(x, dim)
         index, ptr = one_layout(index, ptr)
         if ptr is not None and dim_size == ptr.numel() - 1:
-            dim_size = None  # the base class read it from ptr: if it is wrong, blame ptr
+            dim_size = None  # the base class read it from ptr, so that errors should name ptr
         if x.dim() == 2:
             return self.layer(x, index, ptr=ptr, dim_size=dim_size)
         return self._forward_each(x, index, ptr, dim_size, dim)
@@ -187,14 +177,17 @@ class EquilibriumAggregation(Aggregation):
         return self.layer.energy(x, y, index, ptr=ptr, dim_size=dim_size)
 
     def __repr__(self) -> str:
-        """One line, as convolutions print their aggregation inside their own; `layer` prints the
+        """One line, because convolutions print their aggregation within theirs; `layer` prints the
         parts."""
         return f"EquilibriumAggregation({self.in_channels}, {self.out_channels}, {self.steps!r})"
 
 
+FORWARDED = frozenset(EquilibriumAggregation.__annotations__) - {"layer"}
+
+
 def one_layout(index: Tensor | None, ptr: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """`ptr` alone where there is one, since a convolution over sorted edges gives both, and `index`
-    as a plain tensor: half of an `EdgeIndex` takes every operation through Python."""
+    """`ptr` alone if given, since a convolution over sorted edges gives both; otherwise `index` as
+    a plain tensor, since operations on a row of an `EdgeIndex` run through Python."""
     if ptr is not None:
         return None, ptr
     return (index.as_tensor() if isinstance(index, Index) else index), None

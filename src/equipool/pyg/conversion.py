@@ -1,4 +1,4 @@
-"""The way over from the layer that PyTorch Geometric ships."""
+"""Conversion of the layer that PyTorch Geometric ships."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class InputSkipPotential(Potential):
       h_l = S_l z + \tanh(\mathrm{LN}(W_l h_{l-1} + b_l)), \quad
       h_L = S_L z + W_L h_{L-1} + c.$$
 
-    Every skip $S_l$ is an affine map of the input, where the paper's takes the previous layer, and
-    the output is not squared: no choice of weights makes it a `ResNetPotential`. What is constant
-    in y has no influence on its minimum, and would be a parameter without gradient: $S_{L-1}$ and
-    $S_L$ have no bias, and $c$ is a buffer.
+    Every skip $S_l$ is an affine map of the input; the paper's takes the previous layer. And the
+    output is not squared: no choice of weights makes it a `ResNetPotential`. Terms constant in y do
+    not change its minimum and would be parameters without gradient: $S_{L-1}$ and $S_L$ have no
+    bias, and $c$ is a buffer.
 
     Args:
         in_channels: size of an element.
@@ -86,17 +86,15 @@ def from_pyg(layer: packaged.EquilibriumAggregation) -> EquilibriumAggregation:
 
     Its energy is $\mathrm{softplus}(\lambda) \lVert y \rVert^2 + \frac{1}{N} \sum_i F(x_i, y)$
     with an `InputSkipPotential`, its solver heavy-ball with step size $\mathrm{softplus}$ of
-    `_lr` and momentum $\mathrm{sigmoid}$ of `_mom`. These are learned here as they are there: the
-    gradients agree as well.
+    `_lr` and momentum $\mathrm{sigmoid}$ of `_mom`. Both stay learned, and the gradients agree.
 
-    What differs is meant to: in a batch of $B$ sets PyTorch Geometric divides the regularizer by
-    $B$, so that the output of a set depends on how many others came with it. Here every set is
-    given what that layer gives it alone.
+    One difference is intended: in a batch of $B$ sets PyTorch Geometric divides the regularizer by
+    $B$, so that the output of a set depends on the number of other sets. Here every set gets the
+    output that it has there alone.
 
     Raises:
-        TypeError: layer is something else, a subclass included.
-        ValueError: a part of layer is not PyTorch Geometric's own, so that what it computes is not
-            known, or a number has no equivalent; the message names it.
+        TypeError: layer has another type; subclasses are not supported.
+        ValueError: a part of layer is not PyTorch Geometric's own, or a number has no equivalent.
 
     Example:
         >>> from torch_geometric.nn import aggr
@@ -113,14 +111,9 @@ def from_pyg(layer: packaged.EquilibriumAggregation) -> EquilibriumAggregation:
     potential = InputSkipPotential(in_channels, layer.output_dim, hidden)
     regularizer, solver = SquaredNorm(), HeavyBall()
     converted = EquilibriumAggregation(
-        in_channels,
-        layer.output_dim,
-        potential=potential,
-        regularizer=regularizer,
-        solver=solver,
-        num_steps=layer.grad_iter,
-        scaling="mean",
-    ).to(layer.lamb)
+        in_channels, layer.output_dim, potential=potential, regularizer=regularizer, solver=solver,
+        num_steps=layer.grad_iter, scaling="mean",
+    ).to(layer.lamb)  # fmt: skip
     copy_potential(layer.potential, potential)
     copy_scalar("lamb", layer.lamb, softplus, regularizer.raw_weight)
     copy_scalar("optimizer._lr", layer.optimizer._lr, softplus, solver.raw_learning_rate)
@@ -142,7 +135,7 @@ def copy_potential(source: packaged.ResNetPotential, target: InputSkipPotential)
 
 
 def copy_parameters(source: nn.Module, target: nn.Module) -> None:
-    """Fill the parameters that target has; those that are frozen stay so."""
+    """Copy the parameters that target has; frozen ones stay frozen."""
     for name, parameter in target.named_parameters():
         parameter.copy_(source.get_parameter(name))
         parameter.requires_grad_(source.get_parameter(name).requires_grad)
@@ -152,7 +145,7 @@ def copy_parameters(source: nn.Module, target: nn.Module) -> None:
 def copy_scalar(
     name: str, source: Tensor, constrain: Callable[[Tensor], Tensor], target: LearnedScalar
 ) -> None:
-    """Let target be `constrain(source)`, without the rounding of a constructor's argument."""
+    """Set target to `constrain(source)`, in full precision."""
     value = constrain(source.to(target.origin.dtype)).reshape(())
     upper = 1.0 if constrain is torch.sigmoid else float("inf")
     if not 0 < float(value) < upper:
@@ -170,21 +163,17 @@ def check_packaged(layer: packaged.EquilibriumAggregation) -> None:
     if type(layer) is not packaged.EquilibriumAggregation:
         raise TypeError(
             f"layer is a {full_name(layer)}, expected a torch_geometric.nn.aggr."
-            "EquilibriumAggregation, and no subclass: what that computes is not known here"
+            "EquilibriumAggregation; subclasses cannot be converted"
         )
     check_part("potential", layer.potential, packaged.ResNetPotential)
     check_part("optimizer", layer.optimizer, packaged.MomentumOptimizer)
     for i, skip in enumerate(layer.potential.res_trans):
         check_part(f"potential.res_trans.{i}", skip, nn.Linear)
     *skips, last_skip = layer.potential.res_trans
-    check_structure(
-        layer,
-        packaged.EquilibriumAggregation(
-            last_skip.in_features - layer.output_dim,
-            layer.output_dim,
-            num_layers=[skip.out_features for skip in skips],
-        ),
-    )
+    hidden = [skip.out_features for skip in skips]
+    in_channels = last_skip.in_features - layer.output_dim
+    new = packaged.EquilibriumAggregation(in_channels, layer.output_dim, num_layers=hidden)
+    check_structure(layer, new)
     kinds = {f"{parameter.dtype} on {parameter.device}" for parameter in layer.parameters()}
     if len(kinds) > 1:
         raise ValueError(
@@ -196,7 +185,7 @@ def check_part(name: str, part: nn.Module, expected: type[nn.Module]) -> None:
     if type(part) is not expected:
         raise ValueError(
             f"layer.{name} is a {full_name(part)}, expected a {expected.__module__}."
-            f"{expected.__name__}: what another computes is not known here"
+            f"{expected.__name__}; other parts cannot be converted"
         )
 
 
@@ -211,17 +200,17 @@ def check_structure(layer: nn.Module, reference: nn.Module) -> None:
         for method in vars(module):
             if callable(getattr(type(module), method, None)):
                 path = ".".join(filter(None, ("layer", name, method)))
-                raise ValueError(f"{path} was replaced: what it computes now is not known here")
+                raise ValueError(f"{path} was replaced, so layer cannot be converted")
     surplus = set(layer.state_dict()) ^ set(reference.state_dict())
     if surplus:
         raise ValueError(
-            f"layer and a new layer differ in the parameters {sorted(surplus)}, expected the same "
-            "ones: undo what was done to the weights, such as a weight normalisation"
+            f"layer and a new layer differ in the parameters {sorted(surplus)}; first remove "
+            "parametrizations such as weight normalisation"
         )
 
 
 def describe(module: nn.Module | None) -> str:
-    """A module's type, and its settings where it is not made of others."""
+    """A module's type, with its settings if it has no submodules."""
     if module is None:
         return "nothing"
     return full_name(module) if len(list(module.children())) else f"{full_name(module)} {module}"

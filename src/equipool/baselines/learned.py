@@ -1,0 +1,133 @@
+"""Poolings with parameters: attention, learnable aggregation functions, Janossy pooling."""
+
+from __future__ import annotations
+
+from math import gcd
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import logsigmoid, softplus
+
+from equipool.baselines.base import DenseRival, RaggedRival
+from equipool.baselines.reductions import maximum, sum_wide
+from equipool.sets import Sets
+
+
+class AttentionPooling(RaggedRival):
+    r"""The attention that the paper compares with: each head $h$ has a learned query $q_h$, and
+
+    $$y_h = \sum_i \frac{\exp(q_h \cdot k_{hi} / \sqrt d)}{\sum_j \exp(q_h \cdot k_{hj} / \sqrt d)}
+    \, v_{hi}, \qquad k_{hi} = K_h x_i, \quad v_{hi} = V_h x_i,$$
+
+    where keys, values and queries have $d$ = `out_channels / heads` dimensions. The outputs of the
+    heads are concatenated, without a further map. The output of an empty set is zero.
+
+    Args:
+        heads: the number of heads, reduced to the largest that divides both it and `out_channels`.
+
+    Example:
+        >>> AttentionPooling(3, 8).heads, AttentionPooling(3, 6).heads, AttentionPooling(3, 5).heads
+        (4, 2, 1)
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, *, heads: int = 4) -> None:
+        super().__init__(in_channels, out_channels)
+        self.heads = gcd(heads, out_channels)
+        self.query = nn.Parameter(torch.empty(self.heads, out_channels // self.heads))
+        self.keys = nn.Linear(in_channels, out_channels, bias=False)  # a bias would cancel out
+        self.values = nn.Linear(in_channels, out_channels)
+        nn.init.normal_(self.query)
+
+    def pool(self, x: Tensor, sets: Sets) -> Tensor:
+        shape = self.query.shape
+        scores = (self.keys(x).unflatten(-1, shape) * self.query).sum(-1) / shape[1] ** 0.5
+        scores = scores.to(torch.promote_types(x.dtype, torch.float32))
+        weights = torch.exp(scores - sets.spread(maximum(scores.detach(), sets)))
+        values = weights.unsqueeze(-1) * self.values(x).unflatten(-1, shape)
+        # The largest weight of a set is 1, so this changes empty sets alone.
+        total = sets.sum(weights).clamp(min=1)
+        return (sets.sum(values) / total.unsqueeze(-1)).flatten(1).to(x.dtype)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, heads={self.heads}"
+
+
+class LAFPooling(RaggedRival):
+    r"""Quotients of learned power sums, from [Learning Aggregation
+    Functions](https://arxiv.org/abs/2012.08482): with $u = \mathrm{sigmoid}(x)$ in each channel,
+
+    $$y = \frac{\alpha \, (\sum u^b)^a + \beta \, (\sum (1 - u)^d)^c}
+    {\gamma \, (\sum u^f)^e + \delta \, (\sum (1 - u)^h)^g}.$$
+
+    Every channel has `units` of them, combined by a linear map. The exponents are positive, and so
+    are $\gamma$ and $\delta$, which the authors leave free: this keeps the denominator away from
+    zero. The quotients of an empty set are zero.
+
+    Args:
+        units: quotients per channel.
+
+    Example:
+        >>> LAFPooling(3, 8)(torch.randn(5, 3)).shape
+        torch.Size([1, 8])
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, *, units: int = 4) -> None:
+        super().__init__(in_channels, out_channels)
+        # One row for each of the four power sums: of u, of 1 - u, of u, of 1 - u.
+        shape = (4, in_channels, units)
+        self.raw_inner = nn.Parameter(torch.empty(shape))  # b, d, f, h
+        self.raw_outer = nn.Parameter(torch.empty(shape))  # a, c, e, g
+        self.factors = nn.Parameter(torch.empty(2, in_channels, units))  # alpha, beta
+        self.raw_divisors = nn.Parameter(torch.empty(2, in_channels, units))  # gamma, delta
+        self.linear = nn.Linear(in_channels * units, out_channels)
+        for parameter in (self.raw_inner, self.raw_outer, self.factors, self.raw_divisors):
+            nn.init.normal_(parameter)
+
+    def pool(self, x: Tensor, sets: Sets) -> Tensor:
+        # ln u and ln (1 - u), exact however large x is: [N, 2, C, 1]
+        logs = torch.stack([logsigmoid(x), logsigmoid(-x)], 1).unsqueeze(-1)
+        powers = torch.exp(softplus(self.raw_inner) * torch.cat([logs, logs], 1))
+        sums = sum_wide(powers, sets)  # [num_rows, 4, C, units]
+        # At zero the slope of a power below 1 is infinite.
+        sums = sums.clamp(min=torch.finfo(sums.dtype).tiny)
+        occupied = (sets.counts > 0).view(-1, 1, 1, 1)
+        powers = torch.where(occupied, sums, 1) ** softplus(self.raw_outer)
+        top = (self.factors * powers[:, :2]).sum(1)
+        bottom = (softplus(self.raw_divisors) * powers[:, 2:]).sum(1)
+        quotients = torch.where(occupied.squeeze(1), top / bottom, 0)
+        return self.linear(quotients.flatten(1).to(x.dtype))
+
+
+class JanossyPooling(DenseRival):
+    r"""The mean of a small network over all ordered pairs, from [Janossy
+    Pooling](https://arxiv.org/abs/1811.01900):
+
+    $$y = \frac{1}{N (N - 1)} \sum_{i \ne j} f(x_i, x_j), \qquad
+    f(x, x') = W \, \mathrm{relu}(A x + B x' + b) + c.$$
+
+    A single element is paired with itself. The output of an empty set is $c$. The last layer of $f$
+    is applied to the mean, which is the same and cheaper. Time and memory grow with
+    `B * L^2 * hidden`.
+
+    Args:
+        hidden: width of the network. Default: `out_channels`.
+
+    Example:
+        >>> JanossyPooling(3, 8)(torch.randn(5, 3)).shape
+        torch.Size([1, 8])
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, *, hidden: int | None = None) -> None:
+        super().__init__(in_channels, out_channels)
+        hidden = hidden if hidden is not None else out_channels
+        self.first = nn.Linear(in_channels, hidden)
+        self.second = nn.Linear(in_channels, hidden, bias=False)
+        self.last = nn.Linear(hidden, out_channels)
+
+    def pool(self, x: Tensor, mask: Tensor) -> Tensor:
+        hidden = torch.relu(self.first(x).unsqueeze(2) + self.second(x).unsqueeze(1))
+        same = torch.eye(mask.shape[1], dtype=torch.bool, device=mask.device)
+        single = mask.sum(-1).view(-1, 1, 1) == 1
+        pairs = mask.unsqueeze(1) & mask.unsqueeze(2) & (~same | single)
+        total = torch.einsum("bij,bijh->bh", pairs.to(hidden.dtype), hidden)
+        return self.last(total / pairs.sum((1, 2)).clamp(min=1).unsqueeze(-1))
