@@ -1,5 +1,6 @@
 """Batches of sets in every layout people keep them in."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -101,6 +102,7 @@ def test_dim_size_agrees_with_every_layout(batch):
     x, index = flatten(batch)
     y = layer(x, index)
     assert torch.equal(layer(x, index, dim_size=4), y)
+    assert torch.equal(layer(x, index, dim_size=np.int64(4)), y)
     assert torch.equal(layer(x, ptr=offsets(batch), dim_size=4), layer(x, ptr=offsets(batch)))
     assert layer(x, dim_size=1).shape == (1, 4)
     assert layer(torch.randn(4, 2, 3).double(), dim_size=4).shape == (4, 4)

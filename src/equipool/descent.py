@@ -9,6 +9,7 @@ from torch import Tensor
 
 from equipool.objective import Objective
 from equipool.ops.availability import shapes_are_fixed
+from equipool.ops.derivatives import squared_norms
 from equipool.rows import choose_rows, put_rows, take_rows, with_shared, with_unchanged
 from equipool.solvers.base import Solver, SolverState
 from equipool.steps import Budget
@@ -151,7 +152,7 @@ class Search(NamedTuple):
         state = self.solver.step(self.objective, progress.state)
         total = progress.total
         if self.keep_squared_gradient:
-            square = state.gradient.square().sum(-1)
+            square = squared_norms(state.gradient)
             total = square if total is None else total + square
         path = (*progress.path, state.y) if self.keep_trajectory else ()
         return progress._replace(state=state, total=total, path=path)

@@ -98,3 +98,14 @@ def test_the_last_layer_may_be_small():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ResNetPotential(3, 4, (16, 16, 1))
+
+
+@pytest.mark.parametrize("bias_std", [0.0, 0.3])
+def test_layers_without_a_bias_are_drawn_again(bias_std):
+    potential = ResNetPotential(3, 4, (7, 5, 3), bias_std=bias_std)
+    potential.linears[0] = torch.nn.Linear(7, 7, bias=False)
+    before = potential.linears[0].weight.detach().clone()
+    potential.reset_parameters()
+    assert not torch.equal(potential.linears[0].weight, before)
+    assert potential.linears[0].bias is None
+    assert bool(potential.linears[1].bias.any()) == (bias_std > 0)

@@ -174,7 +174,7 @@ def test_solvers_that_diverge(potential, solver):
 def test_steps_after_the_divergence():
     """Every number of steps around the one at which the numbers overflow."""
     layer, x, index = diverging("factored")
-    for num_steps in (100, 200, 250, 400):
+    for num_steps in (200, 400):
         layer.num_steps = num_steps
         solution, found = gradients(layer, x, index, [0, 2])
         assert all(g is None or g.isfinite().all() for g in found)
@@ -215,7 +215,7 @@ def test_layouts(layout, at_hand, monkeypatch):
 @pytest.mark.parametrize("solver", ["nesterov", "restrained"])
 def test_kernels(solver, trouble, monkeypatch):
     x, index = make_batch((3, 2, 4), 0)
-    layer = make_layer(solver=solver)
+    layer = make_layer(solver=solver, num_steps=2)
     if trouble == "element":
         x[4, 1] = torch.nan
     else:

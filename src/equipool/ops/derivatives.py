@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -37,31 +38,41 @@ class _Attach(torch.autograd.Function):
 # no operation that sums over rows may multiply by what is not finite.
 
 
-def separate(rows: Tensor) -> tuple[Tensor, Tensor]:
+def separate(rows: Tensor) -> tuple[Tensor, Tensor | float]:
     """The rows with zeros in place of what is not finite, and a constant that adds it again. Of
     their sum, which is the rows, only the finite part has a derivative."""
-    if is_exporting() or not torch.is_grad_enabled():
-        return rows, torch.zeros((), dtype=rows.dtype, device=rows.device)
+    if not _may_spread(rows):
+        return rows, 0.0
     finite = rows.nan_to_num(0.0, 0.0, 0.0)
     return finite, (rows - finite).detach()
 
 
+def _may_spread(rows: Tensor) -> bool:
+    """Whether something that is not finite could reach other rows in a backward pass. On a CPU a
+    look at the values is cheaper than to guard against it. A sum may also overflow: no harm."""
+    if is_exporting() or not torch.is_grad_enabled():
+        return False
+    if torch.compiler.is_compiling() or rows.device.type != "cpu" or is_batched(rows):
+        return True
+    return not math.isfinite(rows.detach().sum())
+
+
 def scaled(factor: Tensor, rows: Tensor) -> Tensor:
     """`factor * rows`; what is not finite in the rows adds nothing to the factor's derivative."""
-    if is_exporting() or not torch.is_grad_enabled():
+    if not _may_spread(rows):
         return factor * rows
-    finite, rest = separate(rows)
-    return factor * finite + rest
+    finite = rows.nan_to_num(0.0, 0.0, 0.0)
+    return factor * finite + (rows - finite).detach()
 
 
 def squared_norms(rows: Tensor) -> Tensor:
     """`[num_rows, K] -> [num_rows]`; a row whose derivative is zero may not be finite."""
     if kernels_serve(rows):
         return _SquaredNorms.apply(rows.contiguous())
-    if is_exporting() or not torch.is_grad_enabled():
+    if not _may_spread(rows):
         return rows.square().sum(-1)
-    finite, rest = separate(rows)
-    return finite.square().sum(-1) + rest.abs().sum(-1)
+    finite = rows.nan_to_num(0.0, 0.0, 0.0)
+    return finite.square().sum(-1) + (rows - finite).detach().abs().sum(-1)
 
 
 class _SquaredNorms(torch.autograd.Function):

@@ -106,9 +106,9 @@ class ResNetPotential(Potential):
             if isinstance(module, nn.Linear):
                 std = module.in_features**-0.5
                 nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
-                if self.bias_std > 0:
+                if module.bias is not None and self.bias_std > 0:
                     nn.init.normal_(module.bias, std=self.bias_std)
-                else:
+                elif module.bias is not None:
                     nn.init.zeros_(module.bias)
             elif isinstance(module, nn.LayerNorm):
                 module.reset_parameters()

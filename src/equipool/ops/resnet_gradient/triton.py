@@ -42,12 +42,7 @@ class Layer:
         self.column = column
         self.products_column = column - first_width
         block = triton.next_power_of_2(self.width)
-        shape = {
-            "SIZE": size,
-            "WIDTH": self.width,
-            "BLOCK": block,
-            "HAS_PRODUCTS": column > 0,
-        }
+        shape = {"SIZE": size, "WIDTH": self.width, "BLOCK": block, "HAS_PRODUCTS": column > 0}
         # Measured on an H200. A row by a warp or two: its sums need no exchange between many.
         wide = block > 512
         self.by_rows = {**shape, "ROWS": max(1, 2048 // block), "num_warps": 2 if wide else 4}
@@ -236,12 +231,9 @@ class Evaluator:
         return self._reduce(part, sums)
 
     def _activate(
-        self,
-        part: Part,
-        y_part: Tensor,
-        y_part_dot: Tensor | None = None,
-        live: Tensor | None = None,
-    ) -> tuple[list[Tensor], Tensor, Tensor]:
+        self, part: Part, y_part: Tensor,
+        y_part_dot: Tensor | None = None, live: Tensor | None = None,
+    ) -> tuple[list[Tensor], Tensor, Tensor]:  # fmt: skip
         """Run the hidden layers: their activations, what they give to the layers after, and the
         means that their adjoints need."""
         rows = part.num_elements if y_part_dot is None else 2 * part.num_elements
