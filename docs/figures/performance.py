@@ -11,10 +11,13 @@ cpu-quick.json, `<!-- generated: cpu-stability hard -->` by the rows of a settin
 from __future__ import annotations
 
 import re
+import sys
 from itertools import groupby
 from pathlib import Path
 
-from equipool.bench import stability
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+import stability
+
 from equipool.bench.record import Record, read_record
 from equipool.bench.terminal import cells
 

@@ -4,6 +4,7 @@ import tomllib
 from dataclasses import replace
 
 import pytest
+from equipool.bench.presets import Preset, Series
 from typer.testing import CliRunner
 
 import equipool
@@ -11,7 +12,6 @@ from equipool import cli, extras
 from equipool.bench import command, measure, presets
 from equipool.bench.cases import Case
 from equipool.bench.paths import PATHS
-from equipool.bench.presets import Preset, Series
 from equipool.bench.record import Rates, read_record
 from equipool.bench.steps import PRECISIONS
 from equipool.bench.timing import Budget

@@ -9,10 +9,6 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
-from typer.testing import CliRunner
-
-from equipool import Nesterov
-from equipool.bench import command
 from equipool.bench.gradients import CPU, CUDA, QUICK, make_jobs, plan_for
 from equipool.bench.gradients_measures import (
     Counted,
@@ -36,6 +32,10 @@ from equipool.bench.gradients_subjects import (
     make_layer,
     make_settling_layer,
 )
+from typer.testing import CliRunner
+
+from equipool import Nesterov
+from equipool.bench import command
 from equipool.bench.record import Timing
 from equipool.bench.timing import Budget
 from equipool.linear_solvers import ConjugateGradients

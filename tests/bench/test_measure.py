@@ -2,13 +2,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from equipool.bench.presets import PRESETS, Item
 
 from equipool.baselines import AGGREGATIONS
 from equipool.bench import measure
 from equipool.bench.agreement import Judge
 from equipool.bench.cases import Case, make_batch
 from equipool.bench.paths import PATHS, RIVALS, Readout, UnavailableError
-from equipool.bench.presets import PRESETS, Item
 from equipool.bench.record import Rates
 from equipool.bench.steps import NetworkStep, make_network, random_bonds
 from equipool.bench.timing import Budget

@@ -1,8 +1,5 @@
 import pytest
 import torch
-
-from equipool.bench.cases import Case
-from equipool.bench.record import Rates
 from equipool.bench.roofline import (
     floor,
     hidden_products,
@@ -10,6 +7,9 @@ from equipool.bench.roofline import (
     measure_rates,
     multiply_adds,
 )
+
+from equipool.bench.cases import Case
+from equipool.bench.record import Rates
 
 SIZES = (600, 300, 32)
 P = 600 * 332 + 300 * 32

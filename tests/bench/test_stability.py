@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from equipool.bench.stability import HARD, OPTIONS, QUICK, TRIALS, Sizes, measure, read_stability
 from typer.testing import CliRunner
 
 from equipool.bench import command
 from equipool.bench import stability as bench
-from equipool.bench.stability import HARD, OPTIONS, QUICK, TRIALS, Sizes, measure, read_stability
 from equipool.training import count_spikes
 from python_blocks import ROOT
 

@@ -65,7 +65,7 @@ class Judge:
             output=max(
                 relative_error([step.y], [expected.y]) for step in (found, without_gradient)
             ),
-            x_gradient=relative_error([found.gradients[0]], [expected.gradients[0]]),
+            x_gradient=relative_error([found.x.grad], [expected.x.grad]),
             parameter_gradient=relative_error(
                 [ours[name] for name in theirs], list(theirs.values())
             ),

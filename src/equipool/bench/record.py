@@ -95,6 +95,8 @@ class Row:
 
     agreement: Agreement | None = None
     floor: Floor | None = None
+    batches: int = 1
+    """How many batches of different sizes took turns."""
 
 
 @dataclass(frozen=True)

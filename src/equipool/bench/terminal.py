@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from equipool.bench.cases import BOTH
 from equipool.bench.record import Record, Row
 
 MEBIBYTE = 2**20
@@ -57,7 +58,9 @@ def show(record: Record, console: Console) -> None:
 
 def tables(record: Record) -> list[Table]:
     """One table for each case and mode, in the order of the rows."""
-    rows = sorted(record.rows, key=lambda row: (_first_seen(record.rows, row), row.mode))
+    rows = sorted(
+        record.rows, key=lambda row: (_first_seen(record.rows, row), BOTH.index(row.mode))
+    )
     grouped = groupby(rows, key=lambda row: (row.case, row.mode))
     return [_table(f"{case}, {mode}", list(group)) for (case, mode), group in grouped]
 
