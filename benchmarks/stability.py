@@ -210,6 +210,7 @@ class Outcome:
     errors: list[float | None]
     learning_rates: list[float | None]  # of the inner steps, as learned
     momenta: list[float | None]
+    first: list[float | None] = field(default_factory=list)  # loss of the first step
 
 
 @dataclass(frozen=True)
@@ -307,6 +308,7 @@ def measure(
         _finite(errors),
         _finite(rates),
         _finite(momenta),
+        _finite(by_step[0].tolist()),
     )
 
 
