@@ -4,7 +4,6 @@ import tomllib
 from dataclasses import replace
 
 import pytest
-from equipool.bench.presets import Preset, Series
 from typer.testing import CliRunner
 
 import equipool
