@@ -14,7 +14,7 @@ TRITON := triton==3.6.0; sys_platform == "linux"
 export PIP_CONSTRAINT := constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench test test-fast lint format docs docs-serve clean
+.PHONY: help setup demo bench test test-fast test-floor lint format docs docs-serve clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +47,18 @@ test: $(READY)  ## Run all tests
 
 test-fast: $(READY)  ## Run the fast tests only
 	@$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal \
+		-m "not gpu and not compile and not large and not processes"
+
+# The tests of the core alone, which need no package beside torch.
+NOT_CORE := $(addprefix tests/test_,readme.py docs.py export.py comparison_result.py rooms.py)
+
+test-floor:  ## Run the core's tests on the oldest torch that pyproject.toml allows
+	@test -x .venv-floor/bin/python || $(PYTHON) -m venv .venv-floor
+	@floor=$$(sed -n 's/^dependencies = \["torch>=\(.*\)"\]/\1/p' pyproject.toml) && \
+	PIP_CONSTRAINT= .venv-floor/bin/python -m pip install -qq "torch==$$floor.*" numpy pytest hypothesis
+	@PYTHONPATH=src OMP_NUM_THREADS=1 .venv-floor/bin/python -m pytest -q \
+		$(filter-out $(NOT_CORE),$(wildcard tests/test_*.py)) \
+		tests/gradients tests/solvers tests/potentials tests/properties \
 		-m "not gpu and not compile and not large and not processes"
 
 # Without --no-cache, ruff misses that a module moved, which changes the order of imports.

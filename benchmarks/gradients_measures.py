@@ -34,6 +34,7 @@ from equipool.solvers import (
     StronglyConvexNesterov,
 )
 from equipool.starts import Start
+from equipool.steps import ToTolerance
 
 NEWTON_UP_TO = 64
 FEW_STEPS = 50
@@ -191,19 +192,18 @@ def measure_solvers(
     solvers = solvers_for(layer)
     if state == "convex":
         solvers["StronglyConvexNesterov"] = StronglyConvexNesterov()
-    layer.tolerance = 1e-3
     for name, solver in solvers.items():
         layer.solver = solver.to(device)
         # Newton steps are expensive, and those of `Polished` come at the end of the budget.
         few = isinstance(solver, Newton | Polished)
-        layer.max_steps = min(max_steps, FEW_STEPS) if few else max_steps
+        layer.steps = ToTolerance(1e-3, min(max_steps, FEW_STEPS) if few else max_steps)
         with torch.no_grad():
             solution = batch.solve(layer)
             step = clocked(lambda: batch.pool(layer), device)
             timing = summarize([step() for _ in range(1 if few else repeats)])
         assert solution.converged is not None
         yield Solve(
-            state, layer.out_channels, sets, name, layer.max_steps, layer.tolerance,
+            state, layer.out_channels, sets, name, layer.num_steps, layer.steps.tolerance,
             float(solution.converged.double().mean()), float(solution.steps.double().median()),
             int(solution.steps.max()), timing,
         )  # fmt: skip
@@ -229,12 +229,12 @@ def measure_stopping(
     """Inference with and without stopping converged sets. Every second set starts five steps before
     the end of its search."""
     batch = make_examples(sets, EVALUATION_SEED, device).batch
-    layer.max_steps, layer.tolerance = 200, 1e-3
+    layer.steps = ToTolerance(1e-3, max_steps=200)
     layer.start = GivenStart(_half_done(layer, batch, ahead=5))
     solution = batch.solve(layer)
     steps = solution.steps.double()
     fixed_layer = copy.deepcopy(layer)
-    fixed_layer.max_steps, fixed_layer.num_steps = None, int(steps.max())
+    fixed_layer.steps = int(steps.max())
     timings = time_in_turn(
         {
             "fixed": clocked(lambda: batch.pool(fixed_layer), device),
@@ -244,9 +244,9 @@ def measure_stopping(
     )
     difference = (batch.pool(fixed_layer) - solution.y).abs().max()
     return Stopping(
-        layer.out_channels, sets, batch.x.shape[0], layer.tolerance, float(steps[::2].median()),
-        float(steps[1::2].median()), fixed_layer.num_steps, timings["fixed"],
-        timings["stopping"], float(difference),
+        layer.out_channels, sets, batch.x.shape[0], layer.steps.tolerance,
+        float(steps[::2].median()), float(steps[1::2].median()), fixed_layer.num_steps,
+        timings["fixed"], timings["stopping"], float(difference),
     )  # fmt: skip
 
 

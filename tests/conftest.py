@@ -1,9 +1,15 @@
-"""Settings of the whole suite."""
+"""Settings of the whole suite.
 
+`HYPOTHESIS_PROFILE=thorough` draws many more examples. `EQUIPOOL_TEST_SEED=n` shifts every seed
+that a test sets with `torch.manual_seed`, so that other weights and batches are drawn: a test must
+hold for any n.
+"""
+
+import os
 import sys
 
 import torch
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # Tests run side by side, a process to a core: more threads only get in each other's way.
 torch.set_num_threads(1)
@@ -12,5 +18,22 @@ torch.set_num_threads(1)
 # test that runs by then.
 sys.modules["outdated"] = None
 
-settings.register_profile("suite", deadline=None, max_examples=10, derandomize=True)
-settings.load_profile("suite")
+# Every run draws new examples; a failure prints how to repeat it.
+settings.register_profile(
+    "suite",
+    deadline=None,
+    max_examples=10,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("thorough", settings.get_profile("suite"), max_examples=300)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
+
+
+def shift_seeds(shift):
+    original = torch.manual_seed
+    torch.manual_seed = lambda seed: original((seed + 7919 * shift) % 2**63)
+
+
+if "EQUIPOOL_TEST_SEED" in os.environ:
+    shift_seeds(int(os.environ["EQUIPOOL_TEST_SEED"]))

@@ -10,6 +10,7 @@ from torch import nn
 from cases import Quadratic, flatten, make_layer, make_sets, offsets
 from equipool import (
     EquilibriumAggregation,
+    Fixed,
     Nesterov,
     NoRegularizer,
     OneStep,
@@ -221,7 +222,7 @@ class TestUsualWays:
         assert {type(way) for way in large.values()} == {Unrolled, Truncated, OneStep, Implicit}
 
     def test_implicit_gradients_ask_for_the_tolerance_of_the_layer(self):
-        ways = usual_ways(EquilibriumAggregation(3, 4, tolerance=1e-5)).values()
+        ways = usual_ways(EquilibriumAggregation(3, 4, steps=Fixed(tolerance=1e-5))).values()
         assert {way.tolerance for way in ways if isinstance(way, Implicit)} == {1e-5}
 
     def test_at_a_minimum_the_implicit_ones_are_exact_and_nothing_falls_back(self):

@@ -14,7 +14,7 @@ from equipool import (
     SquaredNorm,
 )
 from equipool.ops import segments
-from equipool.ops.resnet_gradient import op
+from equipool.ops.resnet_gradient import torch as torch_gradient
 from equipool.reference import aggregate, energy, energy_gradient, read_layer
 
 TOLERANCE = 1e-10
@@ -148,7 +148,7 @@ def test_a_large_regularizer_and_a_large_step(factored):
 @pytest.mark.parametrize("scaling", SCALINGS)
 def test_sums_in_pieces(scaling, factored, monkeypatch):
     """Very large batches are cut; here, already a batch of twelve elements."""
-    monkeypatch.setattr(op, "CPU_FLOATS", 90)
+    monkeypatch.setattr(torch_gradient, "CPU_FLOATS", 90)
     monkeypatch.setattr(segments, "BLOCKED_FROM", 1)
     monkeypatch.setattr(segments, "BLOCK", 2)
     assert_agree(make_layer(scaling=scaling, start=LearnedStart(4, 0.5), factored=factored))

@@ -1,6 +1,7 @@
 """What a solve says about itself, one set's trouble kept from the others, and recording."""
 
 import math
+import threading
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from torch import nn
 
 import equipool
 from cases import SCALINGS, Quadratic, flatten, make_layer, make_sets, offsets
-from equipool import EquilibriumAggregation, LearnedStart, Nesterov, NoRegularizer, Potential
+from equipool import EquilibriumAggregation, Fixed, LearnedStart, Nesterov, NoRegularizer, Potential
 
 SIZES = (3, 1, 0, 6, 2)
 
@@ -89,9 +90,9 @@ def test_tolerance_is_the_border():
     x, index = flatten(make_sets((3, 5), dtype=torch.float32))
     layer = quadratic(10)
     residual = layer.solve(x, index).residual
-    layer.tolerance = residual.max().item()
+    layer.steps = Fixed(10, tolerance=residual.max().item())
     assert layer.solve(x, index).converged.all()
-    layer.tolerance = residual.min().item() / 2
+    layer.steps = Fixed(10, tolerance=residual.min().item() / 2)
     assert not layer.solve(x, index).converged.any()
 
 
@@ -104,7 +105,8 @@ def test_a_default_layer_untrained_and_short_does_not_claim_convergence():
 @pytest.mark.parametrize("scaling", SCALINGS)
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e200])
 def test_trouble_in_one_set_stays_there(value, scaling, factored):
-    """Neither output nor gradient of another set changes by a bit."""
+    """Neither output nor gradient of another set changes by a bit. The auxiliary loss is the mean
+    over the other sets, four and three of which have elements."""
     layer = make_layer(scaling=scaling, start=LearnedStart(4), gtol=1e-4, factored=factored)
     clean = torch.cat(make_sets(SIZES))
     ptr = offsets(make_sets(SIZES))
@@ -112,10 +114,10 @@ def test_trouble_in_one_set_stays_there(value, scaling, factored):
     broken[5, 1] = value  # of the set of six
     others, elements = [0, 1, 2, 4], [0, 1, 2, 3, 10, 11]
     outputs, gradients = [], []
-    for x in (clean, broken):
+    for x, counted in ((clean, 4), (broken, 3)):
         x.requires_grad_()
         solution = layer.solve(x, ptr=ptr)
-        loss = solution.y.square().sum() + solution.aux_loss + solution.energy.sum()
+        loss = solution.y.square().sum() + counted * solution.aux_loss + solution.energy.sum()
         gradients.append(torch.autograd.grad(loss, x)[0][elements])
         outputs.append(solution)
     for name in ("y", "energy", "residual", "converged", "finite"):
@@ -364,3 +366,28 @@ def test_a_users_own_potential_against_its_formula():
     x, index = flatten(sets)
     expected = torch.stack([s.sum(0) / (len(s) + 0.5) for s in sets])
     torch.testing.assert_close(layer(x, index), expected, rtol=1e-6, atol=1e-8)
+
+
+def test_each_thread_records_its_own_layers():
+    """Blocks that are open in two threads at the same time do not see each other's solves."""
+    layer = quadratic(3)
+    batches = [torch.randn(n, 3) for n in (2, 5)]
+    both_open, found = threading.Barrier(2), {}
+
+    def run(number):
+        with equipool.record() as solutions:
+            both_open.wait(timeout=60)
+            layer(batches[number])
+            both_open.wait(timeout=60)
+        found[number] = [solution.y for solution in solutions]
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in (0, 1)]
+    with equipool.record() as outside:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not outside
+    for number, batch in enumerate(batches):
+        (y,) = found[number]
+        assert torch.equal(y, layer(batch))

@@ -3,38 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from itertools import chain, product
-from typing import Any, NamedTuple, cast
+from typing import Any, SupportsIndex, cast
 
 import torch
 from torch import Tensor, nn
 
-from equipool.checks import FLOATS, check_like
-from equipool.descent import Budget, Descent, Wanted
-from equipool.differentiation import Differentiation, Unrolled
+from equipool.checks import FLOATS, check_like, check_part
+from equipool.descent import Descent, Search
+from equipool.differentiation import Differentiation, Implicit, Unrolled
 from equipool.energy import Energy
 from equipool.layouts import gather_sets
 from equipool.objective import Bounds
-from equipool.potentials.base import AutogradSum, Potential
+from equipool.potentials.base import AutogradSum, Potential, SummedPotential
 from equipool.potentials.resnet import ResNetPotential
 from equipool.regularizers import Regularizer, SquaredNorm
+from equipool.replay import Replays, graphs_serve
 from equipool.scalings import SCALINGS, ScalingName, scaling_weights
-from equipool.sets import Sets
+from equipool.sets import Sets, empty_invalid_sets
 from equipool.solution import Solution, active_recorders
 from equipool.solvers import Nesterov, Solver
 from equipool.starts import Start, ZeroStart
+from equipool.steps import Budget, Steps, as_steps, with_num_steps
 
-# Units of rounding, beside the largest curvature, that a gradient may be off by.
+# The error of a gradient, in units of rounding of the largest curvature.
 ROUNDINGS = 16
-
-
-class Problem(NamedTuple):
-    """The minimisation that a batch poses."""
-
-    x: Tensor  # [N, C] in set order
-    sets: Sets
-    energy: Energy
-    start: Tensor  # [num_rows, K]
 
 
 class EquilibriumAggregation(nn.Module):
@@ -43,8 +37,8 @@ class EquilibriumAggregation(nn.Module):
 
     $$y(X) = \arg\min_y \; R(y) + \sum_{x \in X} F(x, y).$$
 
-    The output of a set depends on the set alone: not on its order, not on the batch around it,
-    not on the layout it came in.
+    The output of a set depends on the set alone: not on its order, on the other sets of the batch
+    or on the layout.
 
     Args:
         in_channels: size of an element.
@@ -53,16 +47,17 @@ class EquilibriumAggregation(nn.Module):
             `y [N, K]`, to `[N]`. Default: the paper's `ResNetPotential`.
         regularizer: $R$. Default: `SquaredNorm(0.1)`.
         solver: the inner optimiser. Default: `Nesterov()`.
-        differentiation: how gradients pass through the solve. Default: `Unrolled()`.
+        differentiation: how gradients pass through the search. Default: `Unrolled()`.
         start: where the search begins. Default: the zero vector.
-        num_steps: steps of the inner optimiser. May be changed at any time.
-        scaling: how the energy grows with the number of elements: `"log"` as in the paper,
-            `"sum"` not scaled at all, `"mean"` blind to it.
-        max_steps: instead of taking `num_steps`, solve each set to the tolerance in at most so
-            many. A set that reaches it stops, and without a graph to be kept costs no more.
-        tolerance: a set has converged when no component of its gradient exceeds this.
-        check_finite: raise an error where `x` has a value that is not finite. On a GPU this waits
-            for the device.
+        steps: how long to search: a number of steps, `Fixed(num_steps, tolerance)` or
+            `ToTolerance(tolerance, max_steps)`. Default: 10 steps.
+        num_steps: short for `steps=Fixed(num_steps)`.
+        scaling: how the energy grows with the number of elements: `"log"` as in the paper, `"sum"`
+            without scaling, `"mean"` independent of that number.
+        check_finite: raise an error if `x` has a value that is not finite. On a GPU this waits for
+            the device.
+        cuda_graphs: on a GPU, record the solve and its backward pass as CUDA graphs on the second
+            call and replay them from then on, for batches of any size. Results are the same.
 
     Shapes:
         `x [N, C]` with `index [N]` or `ptr [B + 1]`, `x [B, L, C]` with `mask [B, L]`, a jagged
@@ -85,11 +80,11 @@ class EquilibriumAggregation(nn.Module):
         solver: Solver[Any] | None = None,
         differentiation: Differentiation | None = None,
         start: Start | None = None,
-        num_steps: int = 10,
+        steps: Steps | int | None = None,
+        num_steps: int | None = None,
         scaling: ScalingName = "log",
-        max_steps: int | None = None,
-        tolerance: float = 1e-3,
         check_finite: bool = False,
+        cuda_graphs: bool = True,
     ) -> None:
         super().__init__()
         if min(in_channels, out_channels) < 1:
@@ -105,44 +100,30 @@ class EquilibriumAggregation(nn.Module):
         self.solver = solver if solver is not None else Nesterov()
         self.differentiation = differentiation if differentiation is not None else Unrolled()
         self.start = start if start is not None else ZeroStart(out_channels)
-        self.num_steps = num_steps
+        self.steps = as_steps(steps, num_steps)
         self.scaling = scaling
-        self.max_steps = max_steps
-        self.tolerance = tolerance
         self.check_finite = check_finite
-        self._check_sizes()
+        self.cuda_graphs = cuda_graphs
+        self._replays = Replays()
+        self._check_parts()
+
+    @property
+    def steps(self) -> Steps:
+        """How long to search. Assign a number of steps, `Fixed(...)` or `ToTolerance(...)`."""
+        return self._steps
+
+    @steps.setter
+    def steps(self, steps: Steps | int) -> None:
+        self._steps = as_steps(steps)
 
     @property
     def num_steps(self) -> int:
-        """Steps of the inner optimiser; train short and test long, if you like."""
-        return self._num_steps
+        """The largest number of steps. Can be set if the number of steps is fixed."""
+        return self.steps.budget(self.training).num_steps
 
     @num_steps.setter
     def num_steps(self, num_steps: int) -> None:
-        _check_steps("num_steps", num_steps)
-        self._num_steps = num_steps
-
-    @property
-    def max_steps(self) -> int | None:
-        """Steps at most where each set is solved to the tolerance; None to take `num_steps`."""
-        return self._max_steps
-
-    @max_steps.setter
-    def max_steps(self, max_steps: int | None) -> None:
-        if max_steps is not None:
-            _check_steps("max_steps", max_steps)
-        self._max_steps = max_steps
-
-    @property
-    def tolerance(self) -> float:
-        """A set has converged when no component of its gradient exceeds this."""
-        return self._tolerance
-
-    @tolerance.setter
-    def tolerance(self, tolerance: float) -> None:
-        if not tolerance >= 0:
-            raise ValueError(f"tolerance is {tolerance!r}, expected 0 or more")
-        self._tolerance = tolerance
+        self._steps = with_num_steps(self._steps, num_steps)
 
     @property
     def scaling(self) -> ScalingName:
@@ -156,7 +137,7 @@ class EquilibriumAggregation(nn.Module):
         self._scaling = scaling
 
     def reset_parameters(self) -> None:
-        """Draw the potential's parameters anew and return all others to where they started."""
+        """Draw the potential's parameters again and reset all others to their initial values."""
         for part in (self.potential, self.regularizer, self.solver, self.start):
             for module in [part] if hasattr(part, "reset_parameters") else part.modules():
                 if hasattr(module, "reset_parameters"):
@@ -169,7 +150,7 @@ class EquilibriumAggregation(nn.Module):
         *,
         ptr: Tensor | None = None,
         mask: Tensor | None = None,
-        dim_size: int | None = None,
+        dim_size: SupportsIndex | None = None,
     ) -> Tensor:
         """Pool each set.
 
@@ -178,17 +159,21 @@ class EquilibriumAggregation(nn.Module):
             index: the set of each element, `[N]`, in any order.
             ptr: instead of index, where each set begins and ends, `[B + 1]`.
             mask: True for real elements: `[B, L]` with a padded x, `[N]` with a flat one.
-            dim_size: the number of sets, where some at the end may be empty.
+            dim_size: the number of sets. Needed if sets at the end may be empty.
 
         Returns:
             `[B, out_channels]`. The output of an empty set is the start.
         """
-        problem = self._pose(x, index, ptr, mask, dim_size)
-        recorders = active_recorders()
-        descent = self._descend(problem, Wanted(squared_gradient=bool(recorders)))
-        for recorder in recorders:
-            recorder.append(self._solution(problem, descent, recorder.diagnostics))
-        return self._output(problem, descent.y)
+        with _outside_inference_mode():
+            x, sets = self._gather(x, index, ptr, mask, dim_size)
+            recorders, budget = active_recorders(), self.steps.budget(self.training)
+            descent, search = self._descend(x, sets, budget, bool(recorders))
+            for recorder in recorders:
+                diagnosed = None
+                if recorder.diagnostics:
+                    diagnosed = search = search or self.search(x, sets, budget)
+                recorder.append(self._solution(x, sets, budget, descent, diagnosed))
+            return sets.real(sets.mark(descent.y)).to(x.dtype)
 
     def solve(
         self,
@@ -197,10 +182,10 @@ class EquilibriumAggregation(nn.Module):
         *,
         ptr: Tensor | None = None,
         mask: Tensor | None = None,
-        dim_size: int | None = None,
+        dim_size: SupportsIndex | None = None,
         trajectory: bool = False,
     ) -> Solution:
-        """Pool each set, and say how well that went. The arguments are those of `forward`.
+        """Pool each set and report how the search went. Takes the arguments of `forward`.
 
         Args:
             trajectory: whether to keep y from the start to the end of the search.
@@ -210,8 +195,12 @@ class EquilibriumAggregation(nn.Module):
             >>> solution.residual.shape, solution.converged.dtype
             (torch.Size([1]), torch.bool)
         """
-        problem = self._pose(x, index, ptr, mask, dim_size)
-        return self._solution(problem, self._descend(problem, Wanted(trajectory=trajectory)))
+        with _outside_inference_mode():
+            x, sets = self._gather(x, index, ptr, mask, dim_size)
+            budget = self.steps.budget(self.training)
+            descent, search = self._descend(x, sets, budget, keep_trajectory=trajectory)
+            search = search or self.search(x, sets, budget)
+            return self._solution(x, sets, budget, descent, search)
 
     def energy(
         self,
@@ -221,82 +210,149 @@ class EquilibriumAggregation(nn.Module):
         *,
         ptr: Tensor | None = None,
         mask: Tensor | None = None,
-        dim_size: int | None = None,
+        dim_size: SupportsIndex | None = None,
     ) -> Tensor:
         """Energy of each set at `y [B, K]`, scaled as in the search: `[B]`, never a batch mean."""
-        problem = self._pose(x, index, ptr, mask, dim_size)
-        check_like("y", y, problem.x, (problem.sets.num_sets, self.out_channels), FLOATS)
-        rows = y.to(problem.start.dtype)
-        if problem.sets.padded:
-            rows = torch.cat([rows, rows.new_zeros(1, self.out_channels)])
-        return problem.sets.real(problem.energy.value(rows))
+        with _outside_inference_mode():
+            x, sets = self._gather(x, index, ptr, mask, dim_size)
+            search = self.search(x, sets, self.steps.budget(self.training))
+            check_like("y", y, x, (sets.num_sets, self.out_channels), FLOATS)
+            rows = _normal(y).to(search.start.dtype)
+            if sets.padded:
+                rows = torch.cat([rows, rows.new_zeros(1, self.out_channels)])
+            return sets.real(sets.mark(search.objective.value(rows)))
 
-    def _pose(
+    def _gather(
         self,
         x: Tensor,
         index: Tensor | None,
         ptr: Tensor | None,
         mask: Tensor | None,
-        dim_size: int | None,
-    ) -> Problem:
+        dim_size: SupportsIndex | None,
+    ) -> tuple[Tensor, Sets]:
+        """The elements `[N, C]` in set order, and the sets."""
         x, sets = gather_sets(x, index, ptr=ptr, mask=mask, dim_size=dim_size)
         self._check_fits(x)
-        # y lives in float32 at least: its steps are small beside it, and sums are long.
+        return empty_invalid_sets(_normal(x), sets)
+
+    def _descend(
+        self,
+        x: Tensor,
+        sets: Sets,
+        budget: Budget,
+        keep_squared_gradient: bool = True,
+        keep_trajectory: bool = False,
+    ) -> tuple[Descent, Search | None]:
+        """Search, by a recorded graph if one serves. Returns the search unless it did."""
+        if self.cuda_graphs and not keep_trajectory and graphs_serve(x) and self._is_replayable():
+            descent = self._replays.solve(self, x, sets, budget, keep_squared_gradient)
+            if descent is not None:
+                return descent, None
+        search = self.search(
+            x,
+            sets,
+            budget,
+            keep_squared_gradient=keep_squared_gradient,
+            keep_trajectory=keep_trajectory,
+        )
+        return self.differentiation(search), search
+
+    def _is_replayable(self) -> bool:
+        """Whether the search is the same program for every batch. Dropout draws another for each
+        call, and the backward pass of `Implicit` decides by values what to do next."""
+        draws = self.training and getattr(self.potential, "dropout", 0) > 0
+        decides = torch.is_grad_enabled() and isinstance(self.differentiation, Implicit)
+        return not draws and not decides and self.solver.recordable
+
+    def search(
+        self,
+        x: Tensor,
+        sets: Sets,
+        budget: Budget,
+        *,
+        keep_squared_gradient: bool = True,
+        keep_trajectory: bool = False,
+    ) -> Search:
+        """The search for the minimum of each set, before its first step.
+
+        Args:
+            x: elements in set order, `[N, C]`.
+            sets: their sets.
+            budget: how long to search.
+            keep_squared_gradient: whether to add up the squared gradients, for the auxiliary loss.
+            keep_trajectory: whether to keep y of every step.
+        """
+        # y is float32 at least: its steps are small beside it, and sums are long.
         dtype = torch.promote_types(x.dtype, torch.float32)
-        summed = (
-            self.potential.over(x, sets)
-            if isinstance(self.potential, Potential)
-            else AutogradSum(self.potential, x, sets)
-        )
-        energy = Energy(summed, self.regularizer, scaling_weights(self.scaling, sets.counts, dtype))
-        return Problem(x, sets, energy, self.start(x, sets).to(dtype))
-
-    def _descend(self, problem: Problem, wanted: Wanted) -> Descent:
-        return self.differentiation(
-            self.solver, problem.energy, problem.start, self._budget(), wanted
+        weights = scaling_weights(self.scaling, sets.counts, dtype)
+        return Search(
+            self.solver,
+            Energy(self._summed_potential(x, sets), self.regularizer, weights),
+            self.start(x, sets).to(dtype),
+            budget,
+            keep_squared_gradient,
+            keep_trajectory,
         )
 
-    def _budget(self) -> Budget:
-        if self.max_steps is None:
-            return Budget(self.num_steps, converged_at=self.tolerance)
-        return Budget(self.max_steps, self.tolerance, self.tolerance)
+    def _summed_potential(self, x: Tensor, sets: Sets) -> SummedPotential:
+        if not isinstance(self.potential, Potential):
+            return AutogradSum(self.potential, x, sets)
+        summed = self.potential.over(x, sets)
+        if not isinstance(summed, SummedPotential):
+            raise TypeError(
+                f"{type(self.potential).__name__}.over returned {type(summed).__name__}, expected "
+                "a subclass of equipool.SummedPotential"
+            )
+        return summed
 
-    def _output(self, problem: Problem, y: Tensor) -> Tensor:
-        return problem.sets.real(y).to(problem.x.dtype)
-
-    def _solution(self, problem: Problem, descent: Descent, diagnostics: bool = True) -> Solution:
-        x, sets, energy, _ = problem
+    def _solution(
+        self, x: Tensor, sets: Sets, budget: Budget, descent: Descent, search: Search | None
+    ) -> Solution:
+        """What the search found, with diagnostics if it is given."""
         energies = residual = converged = error_bound = None
         with torch.no_grad():
-            broken = sets.sum((~torch.isfinite(x)).any(-1).to(descent.y.dtype)) > 0
-            finite = sets.real(~broken & torch.isfinite(descent.y).all(-1))
-            if diagnostics:
-                gradient = energy.gradient(descent.y.detach())
+            finite = sets.real(torch.isfinite(sets.mark(descent.y)).all(-1))
+            if search is not None:
+                energy = search.objective
+                gradient = sets.mark(energy.gradient(descent.y.detach()))
                 residual = sets.real(gradient.abs().amax(-1))
-                converged = finite & (residual <= self.tolerance)
+                converged = finite & (residual <= budget.converged_at)
                 if not _products_are_short(x):
                     error_bound = _error_bound(gradient, descent.y, energy.bounds())
-        if diagnostics:
-            energies = sets.real(energy.value(descent.y))
+        if search is not None:
+            # No energy is taken where its gradient is not finite: it would reach other sets'.
+            known = torch.isfinite(gradient).all(-1)
+            point = torch.where(known.unsqueeze(-1), descent.y, 0)
+            energies = sets.real(torch.where(known, energy.value(point), torch.nan))
         occupied = sets.counts > 0
-        penalty = torch.where(occupied, descent.squared_gradient, 0).sum()
-        path = descent.trajectory
+        counted = occupied & torch.isfinite(descent.squared_gradient)
+        penalty = torch.where(counted, descent.squared_gradient, 0).sum()
+        if sets.valid is not None:
+            occupied = occupied | ~sets.valid.squeeze(-1)
+            if descent.fallback is not None:
+                descent.fallback.logical_or_(~sets.valid.squeeze(-1))
+        path = [sets.real(sets.mark(y)).to(x.dtype) for y in descent.trajectory]
         return Solution(
-            y=self._output(problem, descent.y),
+            y=sets.real(sets.mark(descent.y)).to(x.dtype),
             energy=energies,
             residual=residual,
             converged=converged,
             finite=finite,
             occupied=sets.real(occupied),
-            aux_loss=penalty / occupied.sum().clamp(min=1),
-            trajectory=torch.stack([self._output(problem, y) for y in path]) if path else None,
-            num_steps=self._budget().num_steps,
+            aux_loss=penalty / counted.sum().clamp(min=1),
+            trajectory=torch.stack(path) if path else None,
+            num_steps=budget.num_steps,
             steps=sets.real(descent.steps),
             error_bound=None if error_bound is None else sets.real(error_bound),
             fallback=None if descent.fallback is None else sets.real(descent.fallback),
         )
 
-    def _check_sizes(self) -> None:
+    def _check_parts(self) -> None:
+        check_part("potential", self.potential, nn.Module, "ResNetPotential(in, out)")
+        check_part("regularizer", self.regularizer, Regularizer, "SquaredNorm(0.1)")
+        check_part("solver", self.solver, Solver, "Nesterov()")
+        check_part("differentiation", self.differentiation, Differentiation, "Unrolled()")
+        check_part("start", self.start, Start, f"ZeroStart({self.out_channels})")
         for part, name in product(("potential", "start"), ("in_channels", "out_channels")):
             found, expected = getattr(getattr(self, part), name, None), getattr(self, name)
             if found is not None and found != expected:
@@ -314,7 +370,7 @@ class EquilibriumAggregation(nn.Module):
                 f"x is on {x.device} and the layer on {parameter.device}, expected one device"
             )
         has_parameters = next(self.parameters(), None) is not None
-        # Autocast brings shorter kinds together, but never float64 and another.
+        # Autocast converts between shorter dtypes, but never from or to float64.
         autocast = torch.is_autocast_enabled(x.device.type) and torch.float64 not in (
             x.dtype, parameter.dtype if parameter is not None else None
         )  # fmt: skip
@@ -327,25 +383,31 @@ class EquilibriumAggregation(nn.Module):
             raise ValueError("x has values that are not finite, expected finite ones")
 
     def extra_repr(self) -> str:
-        steps = (
-            f"num_steps={self.num_steps}"
-            if self.max_steps is None
-            else f"max_steps={self.max_steps}, tolerance={self.tolerance}"
-        )
         return (
-            f"{self.in_channels}, {self.out_channels}, {steps}, "
+            f"{self.in_channels}, {self.out_channels}, steps={self.steps!r}, "
             f"scaling={self.scaling!r}, differentiation={self.differentiation!r}"
         )
 
 
-def _check_steps(name: str, steps: int) -> None:
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
-        raise ValueError(f"{name} is {steps!r}, expected an int of 0 or more")
+def _outside_inference_mode() -> AbstractContextManager[object]:
+    """Leaves inference mode, in which `torch.func.grad` gives zeros before torch 2.12. Gradients
+    stay off."""
+    if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():
+        return nullcontext()
+    stack = ExitStack()
+    stack.enter_context(torch.inference_mode(False))
+    stack.enter_context(torch.no_grad())
+    return stack
+
+
+def _normal(tensor: Tensor) -> Tensor:
+    """A tensor that autograd can use: one made in inference mode is copied."""
+    return tensor.clone() if not torch.compiler.is_compiling() and tensor.is_inference() else tensor
 
 
 def _error_bound(gradient: Tensor, y: Tensor, bounds: Bounds | None) -> Tensor | None:
-    """`|y - y*| <= |g| / m` for an energy that is strongly convex with modulus m, and some more for
-    the rounding of g. A set without elements has no energy, and its output is what it is."""
+    """`|y - y*| <= |g| / m` for an energy that is strongly convex with modulus m, plus some for the
+    rounding of g. A set without elements has no energy, so its output is exact."""
     if bounds is None:
         return None
     norm, size = (torch.linalg.vector_norm(rows, dim=-1) for rows in (gradient, y))

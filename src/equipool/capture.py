@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -80,3 +81,32 @@ def capture_step(step: Callable[[], object], warmup: int = 3) -> CapturedStep:
     with torch.cuda.graph(graph):
         output = step()
     return CapturedStep(graph, output)
+
+
+@contextmanager
+def own_workspaces() -> Iterator[None]:
+    """A graph recorded inside has scratch memory of its own for matrix products.
+
+    torch keeps that memory by stream, and records all graphs on one: graphs that run at the same
+    time would write to each other's.
+    """
+    clear: Callable[[], None] | None = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+    if clear is not None:
+        clear()
+    try:
+        yield
+    finally:
+        if clear is not None:
+            clear()
+
+
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """Garbage may hold a graph, whose end would break off a recording."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -1,8 +1,10 @@
-"""What is wrong with an input, said in terms of the caller's arguments."""
+"""Checks of arguments, with errors in terms of the caller's arguments."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
+from typing import SupportsIndex
 
 import torch
 from torch import Tensor
@@ -12,7 +14,7 @@ INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def values_are_at_hand(x: Tensor) -> bool:
-    """Whether a look at the batch's values costs nothing: eager, on the CPU."""
+    """Whether reading the batch's values costs nothing: in eager mode, on the CPU."""
     return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
@@ -43,7 +45,7 @@ def check_like(
     shape: Sequence[int] | None,
     dtypes: tuple[torch.dtype, ...],
 ) -> None:
-    """Check that an argument fits the elements: its kind, shape and device."""
+    """Check the dtype, shape and device of an argument against the elements."""
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name} is a {type(tensor).__name__}, expected a tensor")
     if tensor.dtype not in dtypes:
@@ -53,17 +55,47 @@ def check_like(
     if shape is not None and tuple(tensor.shape) != tuple(shape):
         raise ValueError(
             f"{name} has shape {list(tensor.shape)}, expected {list(shape)} "
-            f"to go with x of shape {list(x.shape)}"
+            f"for x of shape {list(x.shape)}"
         )
     if tensor.device != x.device:
         raise ValueError(f"{name} is on {tensor.device} and x on {x.device}, expected one device")
 
 
-def check_dim_size(dim_size: int) -> None:
-    if isinstance(dim_size, bool) or not isinstance(dim_size, (int, torch.SymInt)):
-        raise TypeError(f"dim_size is {dim_size!r}, expected the number of sets as an int")
-    if dim_size < 0:
-        raise ValueError(f"dim_size is {dim_size}, expected 0 or more sets")
+def as_count(name: str, value: SupportsIndex, least: int = 0, expected: str | None = None) -> int:
+    """A whole number of at least `least`, of any integer type, NumPy's included."""
+    if type(value) is int and value >= least:
+        return value
+    expected = expected if expected is not None else f"an int of {least} or more"
+    try:
+        count = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} is {value!r}, expected {expected}") from None
+    if isinstance(value, bool):
+        raise TypeError(f"{name} is {value!r}, expected {expected}")
+    if count < least:
+        raise ValueError(f"{name} is {value!r}, expected {expected}")
+    return count
+
+
+def as_dim_size(dim_size: SupportsIndex | None) -> int | None:
+    """The number of sets, of any integer type."""
+    if dim_size is None or isinstance(dim_size, torch.SymInt):
+        return dim_size  # type: ignore[return-value]
+    return as_count("dim_size", dim_size, expected="the number of sets as an int of 0 or more")
+
+
+def check_part(name: str, part: object, kind: type, example: str) -> None:
+    """Reject a class or a number in place of one of the layer's parts."""
+    if isinstance(part, kind):
+        return
+    if isinstance(part, type):
+        found = f"the class {part.__name__}"
+        example = f"{part.__name__}(...)" if issubclass(part, kind) else example
+    else:
+        found = repr(part)
+    raise TypeError(
+        f"{name} is {found}, expected an instance of {kind.__name__}, such as {example}"
+    )
 
 
 def check_agrees(dim_size: int | None, num_sets: int, because: str) -> None:
@@ -75,12 +107,16 @@ def check_range(index: Tensor, num_sets: int) -> None:
     if index.numel() == 0:
         return
     low, high = (int(v) for v in torch.aminmax(index))
-    if low < 0:
-        raise ValueError(f"index has the negative value {low}, expected values from 0")
+    check_lowest(low)
     if high >= num_sets:
         raise ValueError(
             f"index has the value {high}, expected values below {num_sets}, the number of sets"
         )
+
+
+def check_lowest(index: int) -> None:
+    if index < 0:
+        raise ValueError(f"index has the negative value {index}, expected values from 0")
 
 
 def check_offsets(ptr: Tensor, num_elements: int) -> None:
@@ -94,7 +130,7 @@ def check_offsets(ptr: Tensor, num_elements: int) -> None:
 
 
 def refuse_with(layout: str, **arguments: Tensor | None) -> None:
-    """Refuse arguments that say the same thing twice."""
+    """Reject arguments that describe the sets a second time."""
     given = [name for name, value in arguments.items() if value is not None]
     if given:
         raise ValueError(f"{' and '.join(given)} given beside {layout}, expected {layout} alone")

@@ -1,15 +1,14 @@
-"""Layers whose output is known: a closed-form potential with the regulariser, scaling, start and
-step size that suit it.
+"""Layers with a known output: a closed-form potential with a suitable regulariser, scaling, start
+and step size.
 
-They are for understanding and for tests. Each is an `EquilibriumAggregation` like any other, only
-without a network.
+They are for understanding and for tests. Each is an `EquilibriumAggregation` without a network.
 
-On `learning_rate` and `num_steps`: `mean`, `sum` and `power_sums` are at the minimum after one
-step. `median`, `quantile` and `max` have kinks, where the gradient jumps: with a constant step they
-end within one `learning_rate` of the minimum, never nearer for sure, and come nearer by as little
-as `learning_rate / N` a step on the way there. Their outputs are made of whole steps and so have
-zero gradient by `x`; and as the gradient does not vanish next to a kink, `Solution.converged`
-says nothing about them.
+On `learning_rate` and `num_steps`: `mean`, `sum` and `power_sums` reach the minimum in one step.
+`median`, `quantile` and `max` have kinks, where the gradient jumps: with a constant step they end
+within one `learning_rate` of the minimum, not necessarily nearer, and approach it by as little as
+`learning_rate / N` per step. Their outputs consist of whole steps, so their gradient by `x` is
+zero; and because the gradient does not vanish next to a kink, `Solution.converged` means nothing
+for them.
 """
 
 from __future__ import annotations
@@ -32,9 +31,8 @@ from equipool.starts import Start
 
 
 class BelowStart(Start):
-    """In each coordinate the least element of the set, so that no maximum lies below the start.
-
-    Of an empty set it is zero. No gradient passes to `x`.
+    """The smallest element of the set in each coordinate, so that no maximum is below the start;
+    zero for an empty set. No gradient passes to `x`.
 
     Example:
         >>> layer = equipool.closed_form.max(1, num_steps=0)
@@ -100,7 +98,7 @@ def median(
 ) -> EquilibriumAggregation:
     """A median of each coordinate to within `learning_rate`, by the potential `Median`.
 
-    The search starts at zero and has arrived after `N |median| / learning_rate` steps, or sooner.
+    The search starts at zero and arrives after at most `N |median| / learning_rate` steps.
     """
     return _assemble(channels, channels, Median(), learning_rate, momentum, num_steps)
 
@@ -125,9 +123,9 @@ def max(
 ) -> EquilibriumAggregation:
     """The maximum of each coordinate, or up to `learning_rate` more, by the potential `Max`.
 
-    The search starts at the set's least elements and has arrived after
-    `N (max - min) / learning_rate` steps, or sooner. It has no momentum, which would carry it
-    beyond the maximum, where nothing pulls it back.
+    The search starts at the set's smallest elements and arrives after at most
+    `N (max - min) / learning_rate` steps. It has no momentum, which would carry it beyond the
+    maximum, where nothing pulls it back.
     """
     return _assemble(channels, channels, Max(), learning_rate, 0.0, num_steps, start=BelowStart())
 
@@ -141,7 +139,7 @@ def huber(
     num_steps: int = 100,
 ) -> EquilibriumAggregation:
     """Huber's mean of each coordinate, by the potential `Huber`. The search starts at zero and
-    covers at most `delta * learning_rate` a step."""
+    covers at most `delta * learning_rate` per step."""
     return _assemble(channels, channels, Huber(delta), learning_rate, momentum, num_steps)
 
 

@@ -1,23 +1,26 @@
-"""The layouts people keep batches of sets in, all read into one."""
+"""The layouts of a batch of sets, all read into one."""
 
 from __future__ import annotations
+
+from typing import SupportsIndex
 
 import torch
 from torch import Tensor
 
 from equipool.checks import (
     INTEGERS,
+    as_dim_size,
     check_agrees,
-    check_dim_size,
     check_elements,
     check_like,
+    check_lowest,
     check_nested,
     check_offsets,
     check_range,
     refuse_with,
     values_are_at_hand,
 )
-from equipool.ops.exporting import is_exporting
+from equipool.ops.availability import is_exporting
 from equipool.ops.segments import segment_sum
 from equipool.sets import Sets, make_sets
 
@@ -28,7 +31,7 @@ def gather_sets(
     *,
     ptr: Tensor | None = None,
     mask: Tensor | None = None,
-    dim_size: int | None = None,
+    dim_size: SupportsIndex | None = None,
 ) -> tuple[Tensor, Sets]:
     """Read a batch of sets in any layout; return its elements `[N, C]` in set order, and the sets.
 
@@ -44,22 +47,21 @@ def gather_sets(
     nothing, so a batch can be padded to a fixed capacity.
 
     Values of `index` and `ptr` are checked where that is free: on the CPU, and wherever the number
-    of sets has to be read from `index` anyway. On another device with `dim_size` or `ptr` given,
-    nothing waits for the device.
+    of sets must be read from `index` anyway. On a GPU with `dim_size` or `ptr` given, nothing waits
+    for the device.
     """
     check_elements(x)
-    if dim_size is not None:
-        check_dim_size(dim_size)
+    num_sets = as_dim_size(dim_size)
     if x.is_nested:
         refuse_with("a nested x", index=index, ptr=ptr, mask=mask)
         check_nested(x)
-        return _from_ptr(x.values(), x.offsets(), dim_size)  # type: ignore[attr-defined]
+        return _from_ptr(x.values(), x.offsets(), num_sets)  # type: ignore[attr-defined]
     if x.dim() == 3:
         refuse_with("a padded x of shape [B, L, C]", index=index, ptr=ptr)
-        return _from_padded(x, mask, dim_size)
+        return _from_padded(x, mask, num_sets)
     if ptr is not None:
         refuse_with("ptr", index=index, mask=mask)
-        return _from_ptr(x, ptr, dim_size)
+        return _from_ptr(x, ptr, num_sets)
     if mask is not None:
         check_like("mask", mask, x, x.shape[:1], (torch.bool,))
         if index is not None:
@@ -67,8 +69,8 @@ def gather_sets(
         if values_are_at_hand(x):  # padding is dropped rather than carried along
             x, index, mask = x[mask], index if index is None else index[mask], None
     if index is not None:
-        return _from_index(x, index, mask, dim_size)
-    check_agrees(dim_size, 1, "x without index is one set")
+        return _from_index(x, index, mask, num_sets)
+    check_agrees(num_sets, 1, "x without index is one set")
     zeros = torch.zeros(x.shape[0], dtype=torch.long, device=x.device)
     return _arrange(x, zeros, mask, 1, in_order=mask is None)
 
@@ -77,16 +79,25 @@ def _from_index(
     x: Tensor, index: Tensor, mask: Tensor | None, dim_size: int | None
 ) -> tuple[Tensor, Sets]:
     check_like("index", index, x, x.shape[:1], INTEGERS)
-    index = index.long()
+    index, ascends = index.long(), False
     if dim_size is None:
         if torch.compiler.is_compiling():
             raise ValueError("give dim_size (the number of sets) to compile or export the layer")
-        real = index if mask is None else index[mask]
-        dim_size = int(real.max()) + 1 if real.numel() else 0
-        check_range(real, dim_size)  # the device was waited for already
-    if values_are_at_hand(x):
+        dim_size, ascends = _look_at(index if mask is None else index[mask])
+    elif values_are_at_hand(x):
         check_range(index if mask is None else index[mask], dim_size)
-    return _arrange(x, index, mask, dim_size, in_order=False)
+    return _arrange(x, index, mask, dim_size, in_order=ascends and mask is None)
+
+
+def _look_at(index: Tensor) -> tuple[int, bool]:
+    """The number of sets, and whether the index ascends; waits for the device once."""
+    if index.numel() == 0:
+        return 0, True
+    low, high = torch.aminmax(index)
+    ascends = (index[1:] >= index[:-1]).all()
+    found = torch.stack([low, high, ascends.long()]).tolist()
+    check_lowest(found[0])
+    return found[1] + 1, bool(found[2])
 
 
 def _from_ptr(x: Tensor, ptr: Tensor, dim_size: int | None) -> tuple[Tensor, Sets]:
@@ -100,7 +111,7 @@ def _from_ptr(x: Tensor, ptr: Tensor, dim_size: int | None) -> tuple[Tensor, Set
     index = _index_of(ptr, x.shape[0])
     if values_are_at_hand(x) or torch.compiler.is_compiling():
         return x, make_sets(index, ptr.diff(), num_sets, padded=False)
-    # Counted, so that the device itself refuses elements that lie beyond the last offset.
+    # Counted, so that the device itself rejects elements beyond the last offset.
     counts = segment_sum(torch.ones_like(index), index, num_sets)
     return x, make_sets(index, counts, num_sets, padded=False)
 
@@ -132,7 +143,7 @@ def _from_padded(x: Tensor, mask: Tensor | None, dim_size: int | None) -> tuple[
 def _arrange(
     x: Tensor, index: Tensor, mask: Tensor | None, num_sets: int, *, in_order: bool
 ) -> tuple[Tensor, Sets]:
-    """Sort the elements by set, the masked ones last and zeroed: they may hold anything."""
+    """Sort the elements by set, masked ones last and set to zero, as they may hold anything."""
     num_rows = num_sets
     if mask is not None:
         num_rows = num_sets + 1

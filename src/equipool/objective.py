@@ -1,25 +1,36 @@
-"""What a solver sees of the energy it minimises."""
+"""What a solver sees of the energy that it minimises."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 LinearMap = Callable[[Tensor], Tensor]
-"""`[num_rows, K] -> [num_rows, K]`, each row by itself."""
+"""A linear map `[num_rows, K] -> [num_rows, K]` of each row by itself."""
 
 
 class Bounds(NamedTuple):
-    """Between these lie the eigenvalues of each row's Hessian, whatever y is: `[num_rows]` each."""
+    """Bounds of the eigenvalues of each row's Hessian over all y, `[num_rows]` each."""
 
     lower: Tensor
     upper: Tensor
 
 
+def assemble(product: LinearMap, like: Tensor) -> Tensor:
+    """The symmetric matrix `[num_rows, K, K]` of each row, from its products with the unit vectors:
+    `product` maps `[num_rows, K]`, the shape of `like`, to itself. Rounding is evened out."""
+    units = torch.eye(like.shape[-1], dtype=like.dtype, device=like.device)
+    columns = [product(unit.expand_as(like).contiguous()) for unit in units]
+    matrix = torch.stack(columns, dim=-1)
+    return (matrix + matrix.mT) / 2
+
+
 class Objective(Protocol):
-    """A function of each row of `y [num_rows, K]`, a row being a set's output."""
+    """What a solver minimises: a function of each row of `y [num_rows, K]`, where a row is the
+    output of a set."""
 
     def value(self, y: Tensor) -> Tensor:
         """`[num_rows]`."""
@@ -31,7 +42,7 @@ class Objective(Protocol):
         """The product with the Hessian at y. Its result has no graph."""
 
     def bounds(self) -> Bounds | None:
-        """Bounds of the curvature, where they are known."""
+        """Bounds of the curvature, or None if they are not known."""
 
-    def restrict(self, rows: Tensor) -> Objective:
-        """The same for some of the rows alone, given by number, ascending."""
+    def restrict(self, rows: Tensor) -> Objective | None:
+        """The same for some rows alone, given by ascending numbers, or None if not available."""

@@ -4,6 +4,7 @@ from equipool import closed_form
 from equipool.aggregation import EquilibriumAggregation
 from equipool.capture import CapturedStep, capture_step
 from equipool.comparison import GradientComparison, compare_gradients
+from equipool.descent import Descent, Search
 from equipool.differentiation import (
     Differentiation,
     Implicit,
@@ -11,9 +12,23 @@ from equipool.differentiation import (
     Truncated,
     Unrolled,
 )
-from equipool.linear_solvers import Cholesky, ConjugateGradients, LinearSolver, Neumann
-from equipool.potentials import ConvexPotential, Potential, ResNetPotential
-from equipool.regularizers import NoRegularizer, Regularizer, SquaredNorm
+from equipool.linear_solvers import (
+    Cholesky,
+    ConjugateGradients,
+    LinearSolution,
+    LinearSolver,
+    Neumann,
+)
+from equipool.objective import Bounds, Objective
+from equipool.potentials import (
+    AutogradSum,
+    ConvexPotential,
+    Potential,
+    ResNetPotential,
+    SummedPotential,
+)
+from equipool.regularizers import BoundRegularizer, NoRegularizer, Regularizer, SquaredNorm
+from equipool.sets import Sets
 from equipool.solution import Solution, Solutions, record
 from equipool.solvers import (
     GradientDescent,
@@ -24,27 +39,37 @@ from equipool.solvers import (
     RestrainedNesterov,
     SafeguardedNesterov,
     Solver,
+    SolverState,
     StronglyConvexNesterov,
 )
 from equipool.starts import LearnedStart, Start, ZeroStart
+from equipool.steps import Budget, Fixed, Steps, ToTolerance
 
 __all__ = [
+    "AutogradSum",
+    "BoundRegularizer",
+    "Bounds",
+    "Budget",
     "CapturedStep",
     "Cholesky",
     "ConjugateGradients",
     "ConvexPotential",
+    "Descent",
     "Differentiation",
     "EquilibriumAggregation",
+    "Fixed",
     "GradientComparison",
     "GradientDescent",
     "HeavyBall",
     "Implicit",
     "LearnedStart",
+    "LinearSolution",
     "LinearSolver",
     "Nesterov",
     "Neumann",
     "Newton",
     "NoRegularizer",
+    "Objective",
     "OneStep",
     "Polished",
     "Potential",
@@ -52,12 +77,18 @@ __all__ = [
     "ResNetPotential",
     "RestrainedNesterov",
     "SafeguardedNesterov",
+    "Search",
+    "Sets",
     "Solution",
     "Solutions",
     "Solver",
+    "SolverState",
     "SquaredNorm",
     "Start",
+    "Steps",
     "StronglyConvexNesterov",
+    "SummedPotential",
+    "ToTolerance",
     "Truncated",
     "Unrolled",
     "ZeroStart",

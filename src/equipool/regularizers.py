@@ -1,51 +1,122 @@
-"""What keeps the output of a set near the origin."""
+"""Regularisers: the part of the energy that keeps the output of a set near the origin."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from equipool.objective import Bounds
+from equipool.ops.combination import combine
+from equipool.ops.derivatives import separate
 from equipool.scalars import PositiveScalar
 
-
-@dataclass(frozen=True, eq=False)
-class Proportional:
-    """The slope of a quadratic: the function `y -> factor * y`."""
-
-    factor: Tensor
-
-    def __call__(self, y: Tensor) -> Tensor:
-        return self.factor * y
+AddProduct = Callable[[Tensor, Tensor], Tensor]
 
 
 class Regularizer(nn.Module):
-    """The part of the energy that depends on `y` alone, `R(y)`: `[B, K] -> [B]`."""
+    """The part of the energy that depends on `y` alone, `R(y)`: `[B, K] -> [B]`.
+
+    A subclass must provide `forward`, differentiable twice. It may override
+
+    - `bind`, if the gradient is known in closed form,
+    - `bounds`, if bounds of the curvature are known.
+
+    Example:
+        >>> class Quartic(equipool.Regularizer):
+        ...     def forward(self, y):
+        ...         return y.pow(4).sum(-1)
+        >>> layer = equipool.EquilibriumAggregation(3, 8, regularizer=Quartic())
+        >>> layer(torch.randn(5, 3)).shape
+        torch.Size([1, 8])
+    """
 
     @abstractmethod
     def forward(self, y: Tensor) -> Tensor:
         """`R(y)` of each set."""
 
-    def slope(self) -> Callable[[Tensor], Tensor]:
-        """Its derivative by y, a function `[B, K] -> [B, K]`. Asked for once a solve, so that
-        learned scalars are read once and not at every step."""
-        return torch.func.grad(lambda y: self(y).sum())
+    def bind(self) -> BoundRegularizer:
+        """The derivatives as used in one search. Called once per search, so that learned scalars
+        are read once and not at every step."""
+        return AutogradRegularizer(self)
 
     def bounds(self) -> Bounds | None:
-        """Bounds of the Hessian's eigenvalues over all y, without dimensions, where they are
-        known."""
+        """Bounds of the Hessian's eigenvalues over all y, as tensors without dimensions, if they
+        are known."""
         return None
+
+
+class BoundRegularizer(ABC):
+    """The derivatives of a regulariser during one search.
+
+    A subclass must provide `gradient`, which must be differentiable. The other methods follow from
+    it; override them where they are cheaper in closed form.
+    """
+
+    @abstractmethod
+    def gradient(self, y: Tensor) -> Tensor:
+        """The derivative of `R` by y, `[B, K] -> [B, K]`."""
+
+    def add_gradient(self, other: Tensor, weight: Tensor, y: Tensor, own_weight: Tensor) -> Tensor:
+        """`weight * other + own_weight * gradient(y)`, with weights `[B, 1]`."""
+        # A row that is not finite may be left out of the loss, but must not reach the others.
+        point, rest = separate(y)
+        return torch.addcmul(weight * other, own_weight, self.gradient(point) + rest)
+
+    def add_hessian(self, y: Tensor, own_weight: Tensor) -> AddProduct:
+        """The function `other, v -> other + own_weight * H v` with the Hessian `H` at y, without a
+        graph."""
+        product = torch.func.vjp(self.gradient, y.detach())[1]
+        return lambda other, v: torch.addcmul(other, own_weight, product(v)[0].detach())
+
+
+class AutogradRegularizer(BoundRegularizer):
+    """Any regulariser, with its gradient by automatic differentiation."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        self.function = function
+
+    def gradient(self, y: Tensor) -> Tensor:
+        return torch.func.grad(lambda y: self.function(y).sum())(y)
+
+
+class QuadraticRegularizer(BoundRegularizer):
+    """A regulariser with the gradient `factor * y`."""
+
+    def __init__(self, factor: Tensor) -> None:
+        self.factor = factor
+
+    def gradient(self, y: Tensor) -> Tensor:
+        return self.factor * y
+
+    def add_gradient(self, other: Tensor, weight: Tensor, y: Tensor, own_weight: Tensor) -> Tensor:
+        return combine(other, weight, y, own_weight, self.factor)
+
+    def add_hessian(self, y: Tensor, own_weight: Tensor) -> AddProduct:
+        factor = own_weight * self.factor.detach()
+        return lambda other, v: torch.addcmul(other, factor, v)
+
+
+class ZeroRegularizer(BoundRegularizer):
+    """No regulariser: its gradient is zero."""
+
+    def gradient(self, y: Tensor) -> Tensor:
+        return torch.zeros_like(y)
+
+    def add_gradient(self, other: Tensor, weight: Tensor, y: Tensor, own_weight: Tensor) -> Tensor:
+        return weight * other
+
+    def add_hessian(self, y: Tensor, own_weight: Tensor) -> AddProduct:
+        return lambda other, v: other
 
 
 class SquaredNorm(Regularizer):
     r"""$R(y) = w \lVert y \rVert_2^2$ with a learned weight $w = \mathrm{softplus}(\lambda)$.
 
     Args:
-        weight: the weight it starts with; the value given is the value in effect.
+        weight: the initial weight; the value given is the value in effect.
         learnable: whether the weight is learned. A fixed weight may be 0.
 
     Example:
@@ -64,8 +135,8 @@ class SquaredNorm(Regularizer):
     def forward(self, y: Tensor) -> Tensor:
         return self.weight * y.square().sum(-1)
 
-    def slope(self) -> Callable[[Tensor], Tensor]:
-        return Proportional(2 * self.weight)
+    def bind(self) -> BoundRegularizer:
+        return QuadraticRegularizer(2 * self.weight)
 
     def bounds(self) -> Bounds:
         curvature = 2 * self.weight
@@ -81,8 +152,8 @@ class NoRegularizer(Regularizer):
     def forward(self, y: Tensor) -> Tensor:
         return y.new_zeros(y.shape[0])
 
-    def slope(self) -> Callable[[Tensor], Tensor]:
-        return torch.zeros_like
+    def bind(self) -> BoundRegularizer:
+        return ZeroRegularizer()
 
     def bounds(self) -> Bounds:
         return Bounds(torch.zeros(()), torch.zeros(()))

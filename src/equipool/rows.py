@@ -1,4 +1,4 @@
-"""States made of tensors with a row for each set, and of what all rows share.
+"""Solver states: tensors with a row per set, and values that all sets share.
 
 A state is a tuple of tensors, numbers, None and further states. A tensor with dimensions has a row
 for each set; one without is shared by all of them.
@@ -7,7 +7,7 @@ for each set; one without is shared by all of them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,12 +16,12 @@ T = TypeVar("T")
 
 
 def take_rows(state: T, rows: Tensor) -> T:
-    """Those rows alone."""
+    """The state of some rows alone."""
     return _map(lambda tensor: tensor.index_select(0, rows), state)
 
 
 def put_rows(state: T, rows: Tensor, new: T) -> T:
-    """The state with those rows replaced, one after the other, by the rows of another."""
+    """The state with some rows replaced, in order, by the rows of another."""
     return _map(lambda old, new: old.index_copy(0, rows, new), state, new)
 
 
@@ -35,8 +35,8 @@ def choose_rows(condition: Tensor, yes: T, no: T) -> T:
 
 
 def with_unchanged(state: T, source: T, condition: Tensor) -> T:
-    """The state, value for value, with numbers that are those of the source taken from there, in
-    the rows where the condition `[num_rows]` holds: gradients pass to the source."""
+    """The state with the same values, but where the condition `[num_rows]` holds, values equal to
+    those of the source are taken from there, so that gradients pass to the source."""
 
     def take(own: Tensor, other: Tensor) -> Tensor:
         if not own.is_floating_point():
@@ -47,8 +47,32 @@ def with_unchanged(state: T, source: T, condition: Tensor) -> T:
 
 
 def with_shared(state: T, source: T) -> T:
-    """The state's rows, with what all rows share taken from the source."""
+    """The state's rows, with the shared values taken from the source."""
     return _map(lambda own, _: own, state, source, shared=lambda _, other: other)
+
+
+def in_own_memory(state: T) -> T:
+    """A copy whose tensors share no memory, so that each can be written to."""
+    return _map(torch.clone, state, shared=torch.clone)
+
+
+def copy_into(state: T, target: T) -> None:
+    """Write a state into the memory of another of the same form. It may read that memory itself."""
+    new, old = _leaves(state), _leaves(target)
+    for one, other in zip(new, old, strict=True):
+        if not isinstance(one, Tensor) and one != other:
+            raise RuntimeError(f"a solver's state has {one!r} after a step and {other!r} before")
+    places = {tensor.data_ptr() for tensor in old if isinstance(tensor, Tensor)}
+    copies = [t.clone() if isinstance(t, Tensor) and t.data_ptr() in places else t for t in new]
+    for source, destination in zip(copies, old, strict=True):
+        if isinstance(destination, Tensor):
+            destination.copy_(source)
+
+
+def _leaves(state: object) -> list[Any]:
+    if not isinstance(state, tuple):
+        return [state]
+    return [leaf for part in state for leaf in _leaves(part)]
 
 
 def _per_row(condition: Tensor, like: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Learned scalars that stay in their range and start exactly where they were told to."""
+"""Learned scalars that stay in their range and start exactly at the given value."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from equipool.ops.ranges import fraction, positive
 
 
 class LearnedScalar(nn.Module):
-    """A number within a range, `constrain(origin, raw)`, which is `origin` exactly at `raw = 0`.
+    """A number in a range, `constrain(origin, raw)`, which is exactly `origin` at `raw = 0`.
 
-    `raw` is learned and free, so weight decay pulls the number towards its origin. With
+    `raw` is learned without constraints, so weight decay pulls the number towards its origin. With
     `learnable=False` the number stays at its origin.
     """
 
@@ -33,13 +33,13 @@ class LearnedScalar(nn.Module):
         """The number at `raw`."""
 
     def reset_parameters(self) -> None:
-        """Return to the value given at construction."""
+        """Reset to the value given at construction."""
         nn.init.constant_(self.origin, self.given)
         if self.raw is not None:
             nn.init.zeros_(self.raw)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> LearnedScalar:
-        """Move with the module, but keep the origin's digits: in bfloat16, 0.999 would be 1."""
+        """Convert with the module, but keep the precision of the origin: 0.999 is 1 in bfloat16."""
         origin = self.origin
         super()._apply(fn, recurse)
         if self.origin.dtype.itemsize < 4:

@@ -1,4 +1,4 @@
-"""How the energy of a set is scaled by the number of its elements."""
+"""How the energy of a set is scaled with the number of its elements."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from equipool.ops.exporting import is_exporting
+from equipool.ops.availability import is_exporting
 
 EPSILON = 1e-8
 
@@ -22,7 +22,7 @@ class Weights(NamedTuple):
     potential: Tensor
 
 
-# Under any scaling an empty set has weights of 0, so no energy, and its output stays at the start.
+# Under any scaling an empty set has weights of 0: it has no energy, and its output is the start.
 
 
 def log(counts: Tensor) -> Weights:
@@ -34,13 +34,13 @@ def log(counts: Tensor) -> Weights:
 
 
 def sum(counts: Tensor) -> Weights:
-    """The energy as it is, `R + sum F`."""
+    """The energy without scaling, `R + sum F`."""
     occupied = counts.clamp(max=1)
     return Weights(occupied, occupied)
 
 
 def mean(counts: Tensor) -> Weights:
-    """`R + mean F`: blind to the number of elements, so `R` must not be divided by it either."""
+    """`R + mean F`: independent of the number of elements, so `R` must not be divided by it."""
     occupied = counts.clamp(max=1)
     return Weights(occupied, occupied / counts.clamp(min=1))
 

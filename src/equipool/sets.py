@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from equipool.checks import values_are_at_hand
+from equipool.ops.availability import is_batched, is_exporting
 from equipool.ops.segments import (
     Blocks,
     block_spread,
@@ -22,8 +24,11 @@ from equipool.ops.segments import (
 class Sets:
     """Which element belongs to which set, elements of a set side by side.
 
-    There may be one row more than there are sets: the padding row, which owns the elements that
-    belong to no set. It counts as empty, so it has no energy, never moves and receives no gradient.
+    A potential's `over` and a start's `forward` receive it: `spread` gives each element the row of
+    its set, and `sum` adds up the elements of each set.
+
+    There may be one row more than there are sets: the padding row, for elements that belong to no
+    set. It counts as empty, so it has no energy, never moves and receives no gradient.
     """
 
     index: Tensor  # [N] row of each element, ascending
@@ -31,6 +36,7 @@ class Sets:
     num_sets: int
     padded: bool  # True when a padding row follows the sets
     blocks: Blocks | None
+    valid: Tensor | None = None  # [num_rows, 1] whether all elements are finite; None if all are
 
     @property
     def num_rows(self) -> int:
@@ -61,9 +67,16 @@ class Sets:
         """Drop the padding row: `[num_rows, ...] -> [num_sets, ...]`."""
         return rows[: self.num_sets] if self.padded else rows
 
+    def mark(self, rows: Tensor) -> Tensor:
+        """`[num_rows, ...]` with NaN, which has no gradient, for the sets that are not valid."""
+        if self.valid is None:
+            return rows
+        valid = self.valid if rows.dim() > 1 else self.valid.squeeze(-1)
+        return torch.where(valid, rows, torch.nan)
+
     def restrict(self, rows: Tensor) -> tuple[Tensor, Sets]:
-        """Some of the rows alone, given by number, ascending: which elements are theirs, and the
-        sets that they make."""
+        """Some rows alone, given by ascending numbers: the numbers of their elements, and the sets
+        of those."""
         number = self.index.new_full((self.num_rows,), -1)
         number[rows] = torch.arange(rows.shape[0], device=rows.device, dtype=number.dtype)
         of_elements = number[self.index]
@@ -74,9 +87,26 @@ class Sets:
 
 def make_sets(index: Tensor, counts: Tensor, num_sets: int, *, padded: bool) -> Sets:
     """Sets from each element's row, ascending, and the rows' counts."""
-    index = (
-        index.contiguous()
-    )  # one number expanded to all elements, say: kernels read it as it lies
+    index = index.contiguous()  # kernels read its memory; it may be an expanded number
     wanted = blocks_are_wanted(index.shape[0])
     blocks = make_blocks(index, counts.shape[0]) if wanted else None
     return Sets(index, counts, num_sets, padded, blocks)
+
+
+def empty_invalid_sets(x: Tensor, sets: Sets) -> tuple[Tensor, Sets]:
+    """Empty the sets that have an element which is not finite; they are not `valid`.
+
+    Left as they are, they would reach the other sets in the backward pass even if the loss leaves
+    them out, as zero times NaN is NaN. An empty set has no energy and passes no gradient. An
+    exported program, which has no backward pass, leaves all as they were.
+    """
+    if is_exporting():
+        return x, sets
+    sizes = torch.linalg.vector_norm(x.detach(), torch.inf, dim=-1)
+    valid = sets.sum(0 * sizes) == 0  # 0 times what is not finite is NaN
+    if values_are_at_hand(x) and not is_batched(x) and bool(valid.all()):
+        return x, sets
+    # The elements stay, as zeros, and count for nothing: other sets' rounding stays the same.
+    x = torch.where((sizes < torch.inf).unsqueeze(-1), x, 0)
+    counts = torch.where(valid, sets.counts, 0)
+    return x, replace(sets, counts=counts, valid=valid.unsqueeze(-1))

@@ -1,7 +1,8 @@
-"""What a solve found, and how to get hold of it from outside a model."""
+"""The result of a solve, and how to collect it from outside a model."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """The outcome of a solve, set by set."""
+    """The result of a solve, for each set."""
 
     y: Tensor
     """`[B, K]` the outputs."""
@@ -24,38 +25,40 @@ class Solution:
     """`[B]` largest component of the energy's gradient at y, in absolute value."""
 
     converged: Tensor | None
-    """`[B]` whether the residual is within the layer's tolerance; never for a non-finite set."""
+    """`[B]` whether the residual is within the tolerance of the layer's `steps`; False for a set
+    that is not finite."""
 
     finite: Tensor
-    """`[B]` whether all elements of the set and its output are finite."""
+    """`[B]` whether all elements of the set and its output are finite. Says nothing about
+    gradients, which are known only after the backward pass."""
 
     occupied: Tensor
-    """`[B]` whether the set has elements. One that has none stays at its start, where its residual
-    is 0 and it counts as converged."""
+    """`[B]` whether the set has elements. An empty set stays at its start, where its residual is 0
+    and it counts as converged."""
 
     aux_loss: Tensor
     """The auxiliary loss of Eq. 5: squared norm of the gradient, averaged over the steps, then over
     the sets that have elements. Differentiable."""
 
     trajectory: Tensor | None
-    """`[num_steps + 1, B, K]`, y from the start to the end, where it was asked for; fewer where all
-    sets have stopped before."""
+    """`[num_steps + 1, B, K]`, y from the start to the end, if requested; fewer if all sets stopped
+    earlier."""
 
     num_steps: int
-    """Steps taken, at most."""
+    """The largest number of steps that a set could take."""
 
     steps: Tensor
-    """`[B]` steps taken by each set; fewer than `num_steps` where it reached the tolerance."""
+    """`[B]` steps taken by each set; fewer than `num_steps` if it stopped at the tolerance."""
 
     error_bound: Tensor | None
-    """`[B]` how far y is from the minimum at most, `|g| / m` and a little for rounding, where the
-    energy is known to be strongly convex; infinite for a set where it is not. None where bounds of
-    the curvature are not known, or products are shorter than float32."""
+    """`[B]` the largest possible distance from y to the minimum, `|g| / m` plus a little for
+    rounding, where the energy is known to be strongly convex; infinite for a set whose energy is
+    not. None if bounds of the curvature are not known or products are shorter than float32."""
 
     fallback: Tensor | None
-    """`[B]` sets whose gradient is not the implicit one, because they had not converged or their
-    Hessian is not positive definite. What the backward pass finds out is added there. None unless
-    the differentiation is `Implicit` and gradients are recorded."""
+    """`[B]` sets whose gradient is not the implicit one because they had not converged or their
+    Hessian is not positive definite. The backward pass adds the sets that it finds. None unless the
+    differentiation is `Implicit` and gradients are recorded."""
 
     def __repr__(self) -> str:
         counts = {"converged": self.converged, "fallback": self.fallback}
@@ -65,7 +68,7 @@ class Solution:
 
 
 class Solutions(list[Solution]):
-    """The solutions recorded in a `with equipool.record()` block, in the order of their solves."""
+    """The solutions recorded in a `with equipool.record()` block, in the order of the calls."""
 
     def __init__(self, diagnostics: bool) -> None:
         super().__init__()
@@ -73,11 +76,19 @@ class Solutions(list[Solution]):
 
     @property
     def aux_loss(self) -> Tensor:
-        """The auxiliary losses' sum over the layers; 0 where no equilibrium layer ran."""
+        """The sum of the layers' auxiliary losses; 0 if no equilibrium layer ran."""
         return sum((solution.aux_loss for solution in self), start=torch.zeros(()))
 
 
-_recorders: list[Solutions] = []
+class _Recorders(threading.local):
+    """The recorders of this thread's blocks. Not a context variable: torch.compile cannot trace
+    those."""
+
+    def __init__(self) -> None:
+        self.active: list[Solutions] = []
+
+
+_recorders = _Recorders()
 
 
 @contextmanager
@@ -85,12 +96,12 @@ def record(diagnostics: bool = True) -> Iterator[Solutions]:
     """Collect the `Solution` of every equilibrium layer that runs inside the block.
 
     Args:
-        diagnostics: whether energy, residual and convergence are computed as well, for one more
-            evaluation of the potential and of its gradient; the auxiliary loss costs nothing
-            either way.
+        diagnostics: whether to compute energy, residual and convergence too, which costs one more
+            evaluation of the potential and of its gradient. The auxiliary loss is free either way.
 
-    The block collects from all threads. A layer inside `torch.utils.checkpoint` cannot be recorded
-    from outside, as it runs again in the backward pass: return its `solve` from there instead.
+    The block collects from its own thread alone. A layer inside `torch.utils.checkpoint` cannot be
+    recorded from outside because it runs again in the backward pass: return its `solve` from there
+    instead.
 
     Example:
         >>> layer = equipool.EquilibriumAggregation(3, 8)
@@ -100,13 +111,13 @@ def record(diagnostics: bool = True) -> Iterator[Solutions]:
         >>> loss = out.square().mean() + 1e-4 * solutions.aux_loss
     """
     solutions = Solutions(diagnostics)
-    _recorders.append(solutions)
+    _recorders.active.append(solutions)
     try:
         yield solutions
     finally:
-        _recorders[:] = [other for other in _recorders if other is not solutions]
+        _recorders.active = [other for other in _recorders.active if other is not solutions]
 
 
 def active_recorders() -> list[Solutions]:
-    """The recorders of the blocks that are being run, outermost first."""
-    return _recorders
+    """The recorders of this thread's open blocks, outermost first."""
+    return _recorders.active

@@ -11,11 +11,15 @@ from equipool.sets import Sets
 
 
 class Start(nn.Module):
-    """The first `y` of each set, `[num_rows, K]`."""
+    """The first `y` of each set, `[num_rows, K]`.
+
+    A subclass must provide `forward`. If it has an attribute `out_channels`, the layer compares it
+    with its own.
+    """
 
     @abstractmethod
     def forward(self, x: Tensor, sets: Sets) -> Tensor:
-        """Starts for a batch whose elements `x [N, C]` are in set order."""
+        """The starts of a batch whose elements `x [N, C]` are in set order."""
 
 
 class ZeroStart(Start):
@@ -37,8 +41,8 @@ class LearnedStart(Start):
 
     Args:
         out_channels: size of the output.
-        value: where the vector itself starts.
-        learnable: whether it is learned, or stays.
+        value: the initial value of every component.
+        learnable: whether the vector is learned.
     """
 
     y: Tensor

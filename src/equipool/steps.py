@@ -2,14 +2,45 @@
 
 from __future__ import annotations
 
-from abc import ABC
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import NamedTuple, SupportsIndex
+
+from equipool.checks import as_count
+
+
+class Budget(NamedTuple):
+    """How long one call may search.
+
+    Args:
+        num_steps: the largest number of steps.
+        converged_at: a set counts as converged when no component of its gradient exceeds this.
+        stop_at: a set stops when no component of its gradient exceeds this; None if every set
+            takes every step.
+    """
+
+    num_steps: int
+    converged_at: float = 1e-3
+    stop_at: float | None = None
 
 
 class Steps(ABC):
-    """How long a layer searches."""
+    """How long a layer searches. The layer asks for a budget once per call.
+
+    A subclass must provide `budget` and the attribute `tolerance`.
+    """
 
     tolerance: float
+    """A set counts as converged when no component of its gradient exceeds this."""
+
+    @abstractmethod
+    def budget(self, training: bool) -> Budget:
+        """The budget of the next call.
+
+        Args:
+            training: whether the layer is in training mode. The budget may differ between training
+                and evaluation, and from call to call.
+        """
 
 
 @dataclass(frozen=True)
@@ -18,29 +49,86 @@ class Fixed(Steps):
 
     Args:
         num_steps: the number of steps.
-        tolerance: a set counts as converged when no component of its gradient exceeds this.
+        tolerance: a set counts as converged when no component of its gradient exceeds this. It
+            changes what `Solution.converged` reports, and which sets `Implicit` differentiates
+            implicitly, but not the output.
+
+    Example:
+        >>> layer = equipool.EquilibriumAggregation(3, 8, steps=Fixed(20))
+        >>> layer.num_steps
+        20
     """
 
     num_steps: int = 10
     tolerance: float = 1e-3
 
     def __post_init__(self) -> None:
-        if self.num_steps < 0:
-            raise ValueError(f"num_steps is {self.num_steps!r}, expected 0 or more")
+        object.__setattr__(self, "num_steps", as_count("num_steps", self.num_steps))
+        _check_tolerance(self.tolerance)
+
+    def budget(self, training: bool) -> Budget:
+        return Budget(self.num_steps, self.tolerance)
 
 
 @dataclass(frozen=True)
 class ToTolerance(Steps):
     """Search until no component of a set's gradient exceeds the tolerance.
 
+    A set that reaches the tolerance stops. Without gradients, stopped sets are dropped from the
+    batch and cost no more; with gradients they are masked.
+
     Args:
-        tolerance: a set stops when no component of its gradient exceeds this.
+        tolerance: a set stops, and counts as converged, when no component of its gradient exceeds
+            this.
         max_steps: the largest number of steps.
+
+    Example:
+        >>> layer = equipool.EquilibriumAggregation(3, 8, steps=ToTolerance(1e-3, max_steps=500))
+        >>> layer.solve(torch.randn(5, 3)).converged
+        tensor([True])
     """
 
     tolerance: float = 1e-3
     max_steps: int = 200
 
     def __post_init__(self) -> None:
-        if self.max_steps < 0:
-            raise ValueError(f"max_steps is {self.max_steps!r}, expected 0 or more")
+        object.__setattr__(self, "max_steps", as_count("max_steps", self.max_steps))
+        _check_tolerance(self.tolerance)
+
+    def budget(self, training: bool) -> Budget:
+        return Budget(self.max_steps, self.tolerance, self.tolerance)
+
+
+def as_steps(steps: Steps | SupportsIndex | None, num_steps: int | None = None) -> Steps:
+    """Read the arguments `steps` and `num_steps` of a layer."""
+    if steps is not None and num_steps is not None:
+        raise ValueError(
+            f"steps is {steps!r} and num_steps is {num_steps!r}: give one of them; num_steps=n is "
+            "short for steps=Fixed(n)"
+        )
+    if isinstance(steps, Steps):
+        return steps
+    if num_steps is not None:
+        return Fixed(num_steps)
+    if steps is None:
+        return Fixed()
+    if isinstance(steps, type):
+        raise TypeError(f"steps is the class {steps.__name__}: pass an instance, such as Fixed(10)")
+    return Fixed(
+        as_count("steps", steps, expected="an int of 0 or more, Fixed(...) or ToTolerance(...)")
+    )
+
+
+def with_num_steps(steps: Steps, num_steps: int) -> Fixed:
+    """The same fixed search with another number of steps."""
+    if not isinstance(steps, Fixed):
+        raise AttributeError(
+            f"num_steps cannot be set because the layer's steps are {steps!r}: assign layer.steps, "
+            f"for example layer.steps = Fixed({num_steps!r})"
+        )
+    return replace(steps, num_steps=num_steps)
+
+
+def _check_tolerance(tolerance: float) -> None:
+    if not tolerance >= 0:
+        raise ValueError(f"tolerance is {tolerance!r}, expected 0 or more")

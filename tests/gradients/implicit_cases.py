@@ -1,10 +1,12 @@
 """Layers and linear solvers of the implicit gradient, and all gradients of a layer."""
 
+from functools import cache
+
 import pytest
 import torch
 
-from cases import make_layer
-from equipool import EquilibriumAggregation, Nesterov, SquaredNorm
+from cases import first_seed, flatten, make_layer, make_sets
+from equipool import EquilibriumAggregation, Fixed, Nesterov, SquaredNorm
 from equipool.linear_solvers import Cholesky, ConjugateGradients, Neumann
 from equipool.potentials.convex import ConvexPotential
 
@@ -33,7 +35,21 @@ def convex_layer(**options):
 
 
 def resnet_layer(**options):
-    return make_layer(learning_rate=0.08, momentum=0.8, seed=3, **options)
+    return make_layer(learning_rate=0.05, momentum=0.8, seed=converging_seed(), **options)
+
+
+@cache
+def converging_seed():
+    """Of a layer whose search converges, to a minimum that is not nearly flat: it is there that
+    implicit gradients are exact. Energies of random weights need not have one."""
+
+    @torch.no_grad()
+    def suits(seed):
+        layer = make_layer(learning_rate=0.05, momentum=0.8, seed=seed)
+        layer.steps = Fixed(250, tolerance=1e-10)
+        return bool(layer.solve(*flatten(make_sets(SIZES))).converged.all())
+
+    return first_seed(suits, start=3)
 
 
 def gradients(layer, x, index=None, loss=lambda y: y.sin().sum(), **layout):

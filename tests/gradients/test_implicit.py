@@ -6,7 +6,15 @@ from implicit_cases import LINEAR_SOLVERS, SIZES, convex_layer, gradients, resne
 
 import equipool
 from cases import Quadratic, assert_near, flatten, make_sets, offsets
-from equipool import EquilibriumAggregation, HeavyBall, Nesterov, SquaredNorm, Unrolled
+from equipool import (
+    EquilibriumAggregation,
+    Fixed,
+    HeavyBall,
+    Nesterov,
+    SquaredNorm,
+    ToTolerance,
+    Unrolled,
+)
 from equipool.differentiation import Implicit
 from equipool.linear_solvers import Cholesky
 from equipool.solvers import (
@@ -20,7 +28,7 @@ from equipool.solvers import (
 
 def settled(layer):
     """The layer, solved to the last digits."""
-    layer.max_steps, layer.tolerance = 5000, 1e-13
+    layer.steps = ToTolerance(1e-13, 5000)
     return layer
 
 
@@ -75,10 +83,10 @@ def test_agrees_with_finite_differences(part, make):
 
 
 @each_layer
-@pytest.mark.parametrize("max_steps", [None, 5000])
-def test_agrees_with_unrolling(max_steps, make):
-    layer = settled(make())
-    layer.max_steps, layer.num_steps = max_steps, 400
+@pytest.mark.parametrize("steps", [Fixed(400, 1e-13), ToTolerance(1e-13, 5000)])
+def test_agrees_with_unrolling(steps, make):
+    layer = make()
+    layer.steps = steps
     x, index = flatten(make_sets(SIZES))
     expected = gradients(_with(layer, Unrolled()), x, index)
     for linear_solver in LINEAR_SOLVERS.values():
@@ -100,14 +108,14 @@ def test_agrees_with_unrolling(max_steps, make):
     ],
     ids=lambda solver: type(solver).__name__,
 )
-@pytest.mark.parametrize("max_steps", [None, 400])
-def test_the_gradient_of_a_minimum_does_not_depend_on_the_way_to_it(max_steps, solver):
+@pytest.mark.parametrize("to_tolerance", [False, True])
+def test_the_gradient_of_a_minimum_does_not_depend_on_the_way_to_it(to_tolerance, solver):
     layer = convex_layer(num_steps=400, differentiation=Implicit(Cholesky()))
     x, index = flatten(make_sets((3, 0, 5)))
     expected = gradients(layer, x, index)
     layer.solver = solver.double()
-    layer.num_steps = 10 if isinstance(solver, Newton) else 400
-    layer.max_steps, layer.tolerance = max_steps, 1e-9
+    num_steps = 10 if isinstance(solver, Newton) else 400
+    layer.steps = ToTolerance(1e-9, 400) if to_tolerance else Fixed(num_steps, 1e-9)
     solution = layer.solve(x, index)
     found = gradients(layer, x, index)
     assert not solution.fallback.any()

@@ -10,7 +10,7 @@ from equipool import EquilibriumAggregation
 from equipool.differentiation import Implicit
 from equipool.linear_solvers import ConjugateGradients
 from equipool.ops import momentum
-from equipool.ops.resnet_gradient import binding
+from equipool.ops.resnet_gradient import implementations
 from forced_kernels import force_kernels
 
 
@@ -66,7 +66,7 @@ def test_with_the_kernels(monkeypatch):
     solution = layer.solve(x, index)
     solution.y.sin().sum().backward()
     assert solution.fallback.sum() == 1
-    force_kernels(monkeypatch, binding, momentum)
+    force_kernels(monkeypatch, implementations, momentum)
     layer, x, index = layer.to(device), x.to(device), index.to(device)
     found = gradients(layer, x, index)
     for name, gradient in expected.items():

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from equipool.ops import combination, momentum, ranges, restrained
-from equipool.ops.resnet_gradient import binding
+from equipool.ops import combination, derivatives, momentum, ranges
+from equipool.ops.resnet_gradient import implementations
 from forced_kernels import force_kernels
 
 
@@ -16,4 +16,4 @@ def device():
 @pytest.fixture
 def forced(monkeypatch):
     """Makes every layer in float32 or shorter use the kernels, on any device."""
-    force_kernels(monkeypatch, binding, momentum, combination, restrained, ranges)
+    force_kernels(monkeypatch, implementations, momentum, combination, derivatives, ranges)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from equipool.ops import launching
+from equipool.ops import kernels
 from equipool.ops.combination import combine
 
 
@@ -20,9 +20,8 @@ def run(device):
 @pytest.mark.parametrize("alone", [True, False])
 def test_fused_combination(alone, device, forced, monkeypatch):
     if not alone:  # several programs, each with a sum of its own
-        monkeypatch.setattr(launching, "ALONE", 0)
-        monkeypatch.setattr(launching, "BLOCK", 16)
-        monkeypatch.setattr("equipool.ops.combination_kernels.BLOCK", 16)
+        monkeypatch.setattr(kernels, "ALONE", 0)
+        monkeypatch.setattr(kernels, "BLOCK", 16)
     fused = run(device)
     monkeypatch.setattr("equipool.ops.combination.kernels_serve", lambda x: False)
     for a, b in zip(fused, run(device), strict=True):

@@ -11,7 +11,8 @@ HIDDEN = [(7,), (5, 3), (8, 8, 8), (20, 9, 3)]
 
 
 def make_energy(layer, x, index, num_sets):
-    return layer._pose(x, index, None, None, num_sets).energy
+    x, sets = layer._gather(x, index, None, None, num_sets)
+    return layer._search(x, sets).objective
 
 
 def make_layer(hidden):
@@ -71,12 +72,12 @@ def test_a_product_leaves_the_sums_of_a_backward_pass_alone(forced, device):
     def gradients(disturb):
         layer = make_layer((9, 5, 3)).to(device)
         x, index = torch.randn(20, 3, device=device), torch.arange(20, device=device) % 3
-        problem = layer._pose(x, index, None, None, 3)
+        energy = make_energy(layer, x, index, 3)
         y = torch.randn(3, 6, device=device, requires_grad=True)
-        gradient = problem.energy.gradient(y)
-        again = problem.energy.gradient(y + 0.1 * gradient)
+        gradient = energy.gradient(y)
+        again = energy.gradient(y + 0.1 * gradient)
         if disturb:
-            product = problem.energy.hessian(y.detach())
+            product = energy.hessian(y.detach())
             gradient.register_hook(lambda by: (product(by), by)[1])
         again.sum().backward()
         return [p.grad for p in layer.potential.parameters()]
@@ -95,10 +96,8 @@ def test_steps_that_nothing_depends_on_are_not_differentiated(forced, device, mo
         differentiation=Implicit(tolerance=1e-2), num_steps=60,
     ).to(device)  # fmt: skip
     layer.solver.raw_learning_rate.origin.fill_(0.02)
-    calls, vjp = [], triton.TritonGradient.vjp
-    monkeypatch.setattr(
-        triton.TritonGradient, "vjp", lambda *args: (calls.append(1), vjp(*args))[1]
-    )
+    calls, vjp = [], triton.Evaluator.vjp
+    monkeypatch.setattr(triton.Evaluator, "vjp", lambda *args: (calls.append(1), vjp(*args))[1])
     torch.manual_seed(0)
     solution = layer.solve(torch.randn(12, 3, device=device), torch.arange(12, device=device) % 2)
     solution.y.sum().backward()

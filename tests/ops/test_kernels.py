@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from equipool import EquilibriumAggregation, ResNetPotential, record
-from equipool.ops import tiles
+from equipool.ops.resnet_gradient import tiles
 from equipool.ops.resnet_gradient import triton as host
 
 HIDDEN = [(7,), (5, 3), (8, 8, 8), (20, 9, 3), (16, 16, 5, 5)]

@@ -1,30 +1,184 @@
-"""The fused step against plain operations."""
+"""The fused step against plain operations, with limits and without."""
+
+import itertools
 
 import pytest
 import torch
 
-from equipool.ops import launching
-from equipool.ops.momentum import momentum_step
+from equipool import EquilibriumAggregation, Nesterov, ResNetPotential
+from equipool.ops import kernels, momentum_kernels
+from equipool.ops.momentum import History, Limits, momentum_step
+
+SHAPES = [(5, 7), (1, 1), (9, 16)]
+OPTIONS = list(itertools.product([None, 0.5], [None, 1.5], [False, True]))
+USED = [(0,), (1,), (2,), (0, 2), (0, 1, 2)]
 
 
-def run(device, used):
-    torch.manual_seed(0)
-    tensors = [torch.randn(5, 7, device=device, requires_grad=True) for _ in range(3)]
-    scalars = [torch.tensor(v, device=device, requires_grad=True) for v in (0.3, 0.8)]
-    outs = momentum_step(*tensors, *scalars)
-    weights = [torch.linspace(-1, k + 1, 35, device=device).view(5, 7) for k in range(3)]
-    sum((w * outs[k]).sum() for k, w in enumerate(weights) if k in used).backward()
-    return [*outs, *(t.grad for t in (*tensors, *scalars))]
+def inputs(shape, device, dtype=torch.float32):
+    """Rows of lengths from small to large, so that some are cut and some are not; the last point of
+    one row is its point."""
+    scale = torch.logspace(-1, 1, shape[0], device=device, dtype=dtype)[:, None]
+    rows = [scale * torch.randn(shape, device=device, dtype=dtype) for _ in range(6)]
+    y, velocity, gradient, point, last_point, last_gradient = rows
+    last_point[-1] = point[-1]
+    curvature = torch.linspace(0, 6, shape[0], device=device, dtype=dtype)[:, None]
+    scalars = [torch.tensor(v, device=device, dtype=dtype) for v in (0.3, 0.8)]
+    moving = [t.requires_grad_() for t in (y, velocity, gradient, *scalars)]
+    return moving, History(point, last_point, last_gradient, curvature)
 
 
-@pytest.mark.parametrize("alone", [True, False])
-@pytest.mark.parametrize("used", [(0,), (1,), (2,), (0, 2), (0, 1, 2)])
-def test_fused_step(used, alone, device, forced, monkeypatch):
-    if not alone:  # several programs, each with sums of its own
-        monkeypatch.setattr(launching, "ALONE", 0)
-        monkeypatch.setattr(launching, "BLOCK", 16)
-        monkeypatch.setattr("equipool.ops.momentum_kernels.BLOCK", 16)
-    fused = run(device, used)
+def run(moving, limits, history, used=(0, 1, 2)):
+    for tensor in moving:
+        tensor.grad = None
+    outs = momentum_step(*moving, limits, history)
+    weights = [torch.linspace(-1, k + 1, outs[0].numel(), device=outs[0].device) for k in range(3)]
+    sum((w * outs[k].flatten()).sum() for k, w in enumerate(weights) if k in used).backward()
+    return [*outs, *(t.grad for t in moving)]
+
+
+def plainly(monkeypatch):
     monkeypatch.setattr("equipool.ops.momentum.kernels_serve", lambda x: False)
-    for a, b in zip(fused, run(device, used), strict=True):
-        assert torch.allclose(a, torch.zeros_like(a) if b is None else b, rtol=1e-5, atol=1e-5)
+
+
+def assert_same(fused, plain, tolerance=2e-5):
+    for a, b in zip(fused, plain, strict=True):
+        if a is None:
+            assert b is None
+        else:
+            expected = torch.zeros_like(a) if b is None else b
+            torch.testing.assert_close(a, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_fused_step(shape, options, device, forced, monkeypatch):
+    moving, history = inputs(shape, device)
+    case = moving, Limits(*options[:2]), history if options[2] else None
+    fused = run(*case)
+    plainly(monkeypatch)
+    assert_same(fused, run(*case))
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("restrained", [False, True])
+@pytest.mark.parametrize("used", USED)
+def test_parts_that_nothing_depends_on(used, restrained, several, device, forced, monkeypatch):
+    if several:  # programs, each with sums of its own
+        monkeypatch.setattr(kernels, "ALONE", 0)
+        for module in (kernels, momentum_kernels):
+            monkeypatch.setattr(module, "BLOCK", 16)
+        assert momentum_kernels.Shape(torch.zeros(5, 7), by_rows=restrained).grid == (3,)
+    moving, history = inputs((5, 7), device)
+    case = (moving, Limits(0.5, 1.5), history) if restrained else (moving, Limits(), None)
+    fused = run(*case, used)
+    plainly(monkeypatch)
+    assert_same(fused, run(*case, used))
+
+
+@pytest.mark.parametrize("kind", ["plain operations", "kernel"])
+def test_small_gradients_give_right_derivatives(kind, device, request):
+    """A gradient far below the velocity's rounding: it is not recovered from the velocities."""
+    if kind == "kernel":
+        request.getfixturevalue("forced")
+    y, velocity = torch.zeros(2, 4, 33, device=device)
+    gradient = 1e-9 * torch.randn(4, 33, device=device)
+    rate, momentum = (torch.tensor(v, device=device, requires_grad=True) for v in (0.1, 0.9))
+    step = momentum_step(y, velocity + 1, gradient, rate, momentum)
+    (found,) = torch.autograd.grad(step.y.sum(), rate)
+    torch.testing.assert_close(found, -gradient.sum(), rtol=1e-4, atol=1e-14)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numpy, in Triton's interpreter
+@pytest.mark.parametrize("options", [OPTIONS[0], OPTIONS[-1]])
+@pytest.mark.parametrize("kind", ["plain operations", "kernel"])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 3e38])
+def test_rows_left_out_of_the_loss_contribute_nothing(bad, kind, options, device, request):
+    if kind == "kernel":
+        request.getfixturevalue("forced")
+    moving, history = inputs((5, 7), device)
+    with torch.no_grad():
+        for tensor in (*moving[:3], *history):
+            tensor[2] = bad
+    kept = [0, 1, 3, 4]
+
+    def derivatives(rows):
+        y, velocity, gradient = (tensor[rows] for tensor in moving[:3])
+        mine = History(*(tensor[rows] for tensor in history)) if options[2] else None
+        step = momentum_step(y, velocity, gradient, *moving[3:], Limits(*options[:2]), mine)
+        used = kept if len(rows) > len(kept) else list(range(len(kept)))
+        loss = (step.y + 2 * step.velocity + 3 * step.ahead)[used].square().sum()
+        return torch.autograd.grad(loss, moving)
+
+    assert_same(derivatives([0, 1, 2, 3, 4]), derivatives(kept), 1e-4)
+
+
+def test_second_derivatives(device, forced, monkeypatch):
+    moving, history = inputs((5, 7), device)
+
+    def by_gradient():
+        y, velocity, ahead, *_ = momentum_step(*moving, Limits(0.5, 1.5), history)
+        total = (y.square() + velocity * ahead).sum()
+        firsts = torch.autograd.grad(total, moving, create_graph=True)
+        return torch.autograd.grad(sum(first.square().sum() for first in firsts), moving)
+
+    fused = by_gradient()
+    plainly(monkeypatch)
+    for a, b in zip(fused, by_gradient(), strict=True):
+        assert (a - b).norm() <= 1e-4 * b.norm()
+
+
+@pytest.mark.parametrize("restrained", [False, True])
+def test_second_derivatives_of_several_steps(restrained, device, forced, monkeypatch):
+    """The second step's velocity depends on the scalars that the step itself reads."""
+    moving, history = inputs((5, 7), device)
+    case = (Limits(0.5, 1.5), history) if restrained else (Limits(), None)
+
+    def by_scalars():
+        y, velocity, _, rate, momentum = moving
+        point = y
+        for _ in range(3):
+            y, velocity, point, *_ = momentum_step(
+                y, velocity, torch.sin(point), rate, momentum, *case
+            )
+        firsts = torch.autograd.grad(y.square().sum(), [*moving[:2], rate], create_graph=True)
+        total = sum(first.square().sum() for first in firsts)
+        return torch.autograd.grad(total, [rate, momentum])
+
+    fused = by_scalars()
+    plainly(monkeypatch)
+    for a, b in zip(fused, by_scalars(), strict=True):
+        assert (a - b).norm() <= 1e-3 * b.norm()
+
+
+def test_curvature_is_the_largest_met():
+    moving, history = inputs((9, 16), "cpu")
+    found = momentum_step(*moving, history=history).curvature
+    for row in range(9):
+        moved = (history.point - history.last_point)[row].norm().item()
+        bent = (moving[2] - history.last_gradient)[row].norm().item()
+        expected = max(bent / moved if moved else 0.0, history.curvature[row].item())
+        assert found[row].item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_step_saves_three_tensors_of_the_sets_size(device, forced):
+    """The point, the velocity and the gradient: nothing else grows with the steps."""
+
+    def saved(num_steps):
+        potential = ResNetPotential(4, 8, (16, 8, 4))
+        layer = EquilibriumAggregation(
+            4, 8, potential=potential, solver=Nesterov(), num_steps=num_steps
+        ).to(device)
+        sizes = {}
+        kept = []
+
+        def pack(tensor):
+            sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            kept.append(tensor)
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            y = layer(torch.randn(20, 4, device=device))
+        del y
+        return sum(sizes.values())
+
+    assert saved(12) - saved(2) == 10 * 3 * 8 * 4

@@ -58,7 +58,7 @@ def test_kernels_serve_only_where_they_can(monkeypatch):
 @pytest.mark.parametrize("kept_parts", [0, 7, 1000])
 def test_what_is_kept_changes_no_number(kept_parts, monkeypatch):
     """Nothing, the first steps, or all of them."""
-    monkeypatch.setattr("equipool.ops.resnet_gradient.op.KEPT_PARTS", kept_parts)
+    monkeypatch.setattr("equipool.ops.resnet_gradient.torch.KEPT_PARTS", kept_parts)
 
     def run(factored):
         torch.manual_seed(0)

@@ -16,23 +16,21 @@ from equipool import (
     NoRegularizer,
     ResNetPotential,
     RestrainedNesterov,
+    ToTolerance,
     Truncated,
     Unrolled,
 )
-from equipool.ops import launching
-from equipool.ops.momentum import momentum_step
-from equipool.ops.restrained import Met, Restraints, restrained_step
+from equipool.ops import kernels
+from equipool.ops.momentum import History, Limits, momentum_step
 
 
 def free(y, velocity, gradient, rate, momentum):
-    return momentum_step(y, velocity, gradient, rate, momentum)
+    return momentum_step(y, velocity, gradient, rate, momentum)[:5]
 
 
 def held_back(y, velocity, gradient, rate, momentum):
-    met = Met(y, torch.zeros_like(y), torch.zeros_like(y), torch.full_like(y[:, :1], 2.0))
-    return restrained_step(
-        y, velocity, gradient, rate, momentum, met, Restraints(0.5, 1.5, True)
-    )[:5]  # fmt: skip
+    history = History(y, torch.zeros_like(y), torch.zeros_like(y), torch.full_like(y[:, :1], 2.0))
+    return momentum_step(y, velocity, gradient, rate, momentum, Limits(0.5, 1.5), history)[:5]
 
 
 @pytest.fixture(params=[free, held_back])
@@ -43,8 +41,8 @@ def step(request):
 @pytest.fixture
 def in_pieces(monkeypatch):
     """Several programs, each with sums of its own."""
-    monkeypatch.setattr(launching, "ALONE", 0)
-    for module in ("launching", "momentum_kernels", "restrained_kernels", "combination_kernels"):
+    monkeypatch.setattr(kernels, "ALONE", 0)
+    for module in ("kernels", "momentum_kernels"):
         monkeypatch.setattr(f"equipool.ops.{module}.BLOCK", 16)
 
 
@@ -77,7 +75,7 @@ def assert_close(found, expected, tolerance=1e-4):
 
 def plainly(monkeypatch, compute):
     with monkeypatch.context() as patched:
-        for module in ("momentum", "restrained", "combination", "ranges"):
+        for module in ("momentum", "combination", "ranges"):
             patched.setattr(f"equipool.ops.{module}.kernels_serve", lambda x: False)
         return compute()
 
@@ -250,7 +248,7 @@ class TestLayers:
 
     @pytest.mark.parametrize("way", [Unrolled(), Truncated(2)])
     def test_sets_that_stop_early(self, way, layer, device, forced):
-        layer.differentiation, layer.max_steps, layer.tolerance = way, 12, 0.1
+        layer.differentiation, layer.steps = way, ToTolerance(0.1, 12)
         x, index = batch(layer, device)
         assert layer.solve(x, index).steps.unique().numel() > 1
         assert_as_in_float64(layer, device, plain_loss)

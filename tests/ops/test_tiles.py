@@ -5,7 +5,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from equipool.ops.tiles import LARGEST, SMALLEST, make_tiles, tile_size
+from equipool.ops.resnet_gradient.tiles import LARGEST, SMALLEST, make_tiles, tile_size
 
 pytest.importorskip("triton")
 

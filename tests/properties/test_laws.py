@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cases import SCALINGS, flatten, make_layer, make_sets, offsets
 from equipool import LearnedStart
 from equipool.ops import segments
-from equipool.ops.resnet_gradient import op
+from equipool.ops.resnet_gradient import torch as torch_gradient
 
 DTYPES = {"float64": (torch.float64, 1e-12), "float32": (torch.float32, 1e-5)}
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -32,7 +32,7 @@ def _route(request):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ROUTE, "factored", request.param.startswith("factored"))
         if request.param == "factored in chunks":
-            patch.setattr(op, "CPU_FLOATS", 120)
+            patch.setattr(torch_gradient, "CPU_FLOATS", 120)
         if request.param == "autograd in blocks":
             patch.setattr(segments, "BLOCKED_FROM", 1)
             patch.setattr(segments, "BLOCK", 2)

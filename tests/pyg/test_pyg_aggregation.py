@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 from torch_geometric import EdgeIndex
-from torch_geometric.nn import aggr
+from torch_geometric.nn import SAGEConv, aggr
 
 import equipool
 from cases import assert_near, flatten, make_sets, offsets
@@ -48,9 +48,8 @@ def test_every_argument_reaches_the_layer():
         "solver": equipool.HeavyBall(),
         "differentiation": equipool.Unrolled(),
         "start": equipool.LearnedStart(4),
-        "num_steps": 3,
+        "steps": equipool.Fixed(3, tolerance=0.5),
         "scaling": "mean",
-        "tolerance": 0.5,
         "check_finite": True,
     }
     layer = EquilibriumAggregation(3, 4, **given).layer
@@ -299,10 +298,13 @@ def test_copies_and_saved_states_compute_the_same(aggregation):
         assert torch.equal(other(x), aggregation(x))
 
 
-def test_repr_says_what_it_is(aggregation):
-    text = repr(aggregation)
-    for part in ("EquilibriumAggregation(", "3, 4, num_steps=5", "ResNetPotential", "Nesterov"):
-        assert part in text
+def test_repr_is_one_line(aggregation):
+    """Convolutions print their aggregation inside their own line."""
+    assert repr(aggregation).startswith("EquilibriumAggregation(3, 4, Fixed(num_steps=5")
+    conv = SAGEConv(3, 16, aggr=EquilibriumAggregation(3, 3))
+    assert "\n" not in repr(conv)
+    assert "EquilibriumAggregation(3, 3" in repr(conv)
+    assert "ResNetPotential" in repr(aggregation.layer)
 
 
 def test_without_pytorch_geometric_the_import_says_what_to_install(monkeypatch):
@@ -313,8 +315,9 @@ def test_without_pytorch_geometric_the_import_says_what_to_install(monkeypatch):
 
 
 def test_settings_reach_the_layer(aggregation):
-    aggregation.tolerance = 0.5
+    aggregation.steps = equipool.ToTolerance(0.5, 7)
     aggregation.check_finite = True
-    assert aggregation.layer.tolerance == 0.5
+    assert aggregation.layer.steps.tolerance == 0.5
+    assert aggregation.num_steps == 7
     with pytest.raises(ValueError, match="not finite"):
         aggregation(torch.full((2, 3), torch.nan).double(), torch.zeros(2, dtype=torch.long))

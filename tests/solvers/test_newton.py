@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from cases import flatten, make_layer, make_sets
 from equipool import OneStep
-from equipool.ops.assembly import assemble
+from equipool.objective import assemble
 from equipool.solvers import Newton
 
 seeds = st.integers(0, 2**31)

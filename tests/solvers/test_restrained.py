@@ -10,9 +10,10 @@ from equipool import (
     NoRegularizer,
     ResNetPotential,
     RestrainedNesterov,
+    ToTolerance,
     Truncated,
 )
-from equipool.ops.restrained import cut
+from equipool.ops.momentum import cut
 
 
 class Quadratic(nn.Module):
@@ -90,7 +91,7 @@ class TestRestrainedNesterov:
         """Those that a gradient passes through, of a minimum that is the element itself."""
         solver = RestrainedNesterov(learning_rate=0.5, momentum=0.0, curvature_safe=True)
         layer = quadratic_layer(solver, curvature=20.0)
-        layer.max_steps, layer.tolerance = 300, 1e-4
+        layer.steps = ToTolerance(1e-4, 300)
         layer.regularizer = NoRegularizer()
         layer.differentiation = Truncated(5)
         x = torch.tensor([[1.0, 0.0, 0.0]], requires_grad=True)
@@ -123,7 +124,7 @@ class TestRestrainedNesterov:
         exact = layer(x, index)
         layer.differentiation = Truncated(3)
         assert torch.equal(layer(x, index), exact)
-        layer.max_steps, layer.tolerance = 500, 1e-4
+        layer.steps = ToTolerance(1e-4, 500)
         masked = layer.solve(x, index)
         with torch.no_grad():
             dropped = layer.solve(x, index)

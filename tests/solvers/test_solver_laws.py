@@ -17,6 +17,7 @@ from equipool import (
     NoRegularizer,
     ResNetPotential,
     SquaredNorm,
+    ToTolerance,
     Truncated,
     descent,
 )
@@ -83,12 +84,10 @@ def test_the_gradient_is_taken_where_the_state_says(name):
 def test_compaction_equals_masking(name, monkeypatch):
     """Sets that have stopped are dropped without a graph, and masked with one."""
     x, index = flatten(make_sets((1, 30, 0, 2, 9, 4)))
-    layer = make(name, max_steps=1000, tolerance=1e-4)
+    layer = make(name, steps=ToTolerance(1e-4, 1000))
     compactions = []
-    go_on = descent._go_on_with_the_moving
-    monkeypatch.setattr(
-        descent, "_go_on_with_the_moving", lambda *a: compactions.append(1) or go_on(*a)
-    )
+    put_rows = descent.put_rows
+    monkeypatch.setattr(descent, "put_rows", lambda *a: compactions.append(1) or put_rows(*a))
     masked = layer.solve(x, index)
     assert not compactions
     with torch.no_grad():
@@ -102,12 +101,12 @@ def test_compaction_equals_masking(name, monkeypatch):
 @every_solver
 def test_stopping_early_is_reported(name):
     x, index = flatten(make_sets((3, 5, 0, 8)))
-    layer = make(name, max_steps=2000, tolerance=1e-6)
+    layer = make(name, steps=ToTolerance(1e-6, 2000))
     solution = layer.solve(x, index)
     assert bool(solution.converged.all())
     assert solution.residual.max() <= 1e-6
     assert solution.steps[2] == 1
-    layer.max_steps = 1
+    layer.steps = ToTolerance(1e-6, 1)
     assert not layer.solve(x, index).converged[0]
 
 
@@ -138,9 +137,8 @@ def test_every_way_to_run(name):
         assert torch.equal(layer(x, index), y)
     with torch.inference_mode():
         assert torch.equal(layer(x, index), y)
-        layer.max_steps = 6
+        layer.steps = ToTolerance(1e-3, 6)
         assert layer(x, index).isfinite().all()
-    layer.max_steps = None
     double = make(name, num_steps=6)
     torch.testing.assert_close(double(x.double(), index).float(), y, atol=1e-3, rtol=1e-3)
 

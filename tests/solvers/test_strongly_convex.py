@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cases import flatten, make_sets
-from equipool import EquilibriumAggregation, NoRegularizer, SquaredNorm
+from equipool import EquilibriumAggregation, NoRegularizer, SquaredNorm, ToTolerance
 from equipool.objective import Bounds
 from equipool.potentials.convex import ConvexPotential
 from equipool.solvers import StronglyConvexNesterov
@@ -61,7 +61,7 @@ def convex_layer(weight=0.5, regularizer=None):
     return EquilibriumAggregation(
         3, 4, potential=ConvexPotential(3, 4, hidden=(8, 6)),
         regularizer=regularizer if regularizer is not None else SquaredNorm(weight),
-        solver=StronglyConvexNesterov(), max_steps=2000, tolerance=1e-9, scaling="sum",
+        solver=StronglyConvexNesterov(), steps=ToTolerance(1e-9, 2000), scaling="sum",
     ).double()  # fmt: skip
 
 
@@ -75,7 +75,7 @@ def test_a_convex_potential_is_solved_whatever_the_size_of_the_set():
 
 def test_unknown_bounds_are_refused():
     layer = EquilibriumAggregation(3, 4, solver=StronglyConvexNesterov())
-    with pytest.raises(ValueError, match=r"does not know bounds .* use a ConvexPotential"):
+    with pytest.raises(ValueError, match=r"bounds .* are not known.* use a ConvexPotential"):
         layer(torch.randn(2, 3))
 
 

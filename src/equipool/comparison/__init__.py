@@ -1,4 +1,4 @@
-"""Ways to differentiate, side by side on one's own batch."""
+"""Comparison of differentiation methods on a batch."""
 
 from equipool.comparison.agreement import Agreement
 from equipool.comparison.compare import compare_gradients, usual_ways

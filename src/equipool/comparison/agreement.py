@@ -1,4 +1,4 @@
-"""How near one gradient is to another."""
+"""How close one gradient is to another."""
 
 from __future__ import annotations
 

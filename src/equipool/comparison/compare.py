@@ -1,4 +1,4 @@
-"""Ways to differentiate, side by side on one's own batch."""
+"""Comparison of differentiation methods on a batch."""
 
 from __future__ import annotations
 
@@ -40,31 +40,32 @@ def compare_gradients(
     loss: Loss | None = None,
     repeats: int = 3,
 ) -> GradientComparison:
-    """How true each way to differentiate is on a batch, and what it costs.
+    """Accuracy and cost of each differentiation method on your batch.
 
-    The exact gradient is that of what the layer computes, converged or not: through every step, in
-    float64, on a copy of the layer. A way is held against it by the angle and by the relative
-    error, for all learned parameters together and for the elements. Time is that of forward and
-    backward; peak memory the most that tensors held meanwhile beyond what was held before. What a
-    solver takes for a constant, such as the step sizes of `SafeguardedNesterov`, is one here, too.
+    The exact gradient is that of the layer's output, converged or not: through every step, in
+    float64, on a copy of the layer. Each method is compared with it by the angle and the relative
+    error, for all learned parameters together and for the elements. Time covers forward and
+    backward; peak memory is the most that tensors held in them beyond what was held before. What a
+    solver treats as a constant, such as the step sizes of `SafeguardedNesterov`, is constant here,
+    too.
 
-    An implicit gradient is that of the minimum, not of the steps towards it: where the solve has
-    not converged the two differ, and rightly so. What counts then is the last two columns. Where
-    the potential drops units, in training, all ways have the same ones.
+    An implicit gradient is that of the minimum, not of the steps towards it: if the search has not
+    converged, the two differ by definition, and the last two columns count. If the potential has
+    dropout, in training, all methods drop the same units.
 
-    The layer is copied and left as it was, its gradients and the random state included.
+    The layer, its gradients and the random state are left unchanged.
 
     Args:
-        layer: with the number of steps, the solver and the potential to be looked at.
+        layer: with the steps, the solver and the potential to be compared.
         x: elements; this and the arguments of the layout are those of the layer.
         index: the set of each element.
         ptr: instead of index, where each set begins and ends.
         mask: True for real elements.
         dim_size: the number of sets.
-        ways: by name, or without one. Default: `usual_ways(layer)`.
-        loss: maps the output `y [B, K]` to a scalar. It is called once, and all ways are given
-            its derivative there. Default: a sum of all components with fixed random weights.
-        repeats: how often each way is timed.
+        ways: the methods, optionally by name. Default: `usual_ways(layer)`.
+        loss: maps the output `y [B, K]` to a scalar. It is called once, and all methods get its
+            derivative there. Default: a sum of all components with fixed random weights.
+        repeats: how often each method is timed.
 
     Example:
         >>> layer = equipool.EquilibriumAggregation(3, 8)
@@ -95,17 +96,17 @@ def compare_gradients(
 
 
 def usual_ways(layer: EquilibriumAggregation) -> dict[str, Differentiation]:
-    """The ways worth a look for a layer, by name: exact linear algebra only where its output is
-    small. Implicit gradients ask for the layer's tolerance."""
+    """The usual methods for a layer, by name: exact linear algebra only if its output is small.
+    Implicit gradients use the layer's tolerance."""
     ways: dict[str, Differentiation] = {
         "Unrolled": Unrolled(),
         "Truncated(5)": Truncated(5),
         "OneStep": OneStep(),
-        "Implicit, CG": Implicit(ConjugateGradients(), layer.tolerance),
-        "Implicit, Neumann": Implicit(Neumann(), layer.tolerance),
+        "Implicit, CG": Implicit(ConjugateGradients(), layer.steps.tolerance),
+        "Implicit, Neumann": Implicit(Neumann(), layer.steps.tolerance),
     }
     if layer.out_channels <= SMALL_OUTPUT:
-        ways["Implicit, Cholesky"] = Implicit(Cholesky(), layer.tolerance)
+        ways["Implicit, Cholesky"] = Implicit(Cholesky(), layer.steps.tolerance)
     return ways
 
 
@@ -183,11 +184,10 @@ def _setting(layer: EquilibriumAggregation, batch: Batch, num_sets: int) -> str:
     else:
         rows = batch.x.values() if batch.x.is_nested else batch.x
         elements = rows.shape[:-1].numel()
-    steps = (
-        f"T = {layer.num_steps}"
-        if layer.max_steps is None
-        else f"at most {layer.max_steps} steps to {layer.tolerance:g}"
-    )
+    budget = layer.steps.budget(layer.training)
+    steps = f"T = {budget.num_steps}"
+    if budget.stop_at is not None:
+        steps = f"at most {budget.num_steps} steps to {budget.stop_at:g}"
     dtype = str(batch.x.dtype).removeprefix("torch.")
     return (
         f"{num_sets:,} sets, {elements:,} elements, {layer.in_channels} -> {layer.out_channels}, "

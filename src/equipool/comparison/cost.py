@@ -1,4 +1,4 @@
-"""What a pass costs."""
+"""Time and memory of a pass."""
 
 from __future__ import annotations
 

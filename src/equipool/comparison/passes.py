@@ -54,7 +54,7 @@ class Gradient(NamedTuple):
 
 
 class TrainingPass:
-    """A layer of its own and a batch of its own, to go through again and again.
+    """Copies of a layer and a batch, to run forward and backward repeatedly.
 
     Args:
         layer: copied.
@@ -83,7 +83,7 @@ class TrainingPass:
         self._backward(self.batch.pool(self.layer))
 
     def clear(self) -> None:
-        """Let go of the gradients."""
+        """Clear the gradients."""
         self.layer.zero_grad(set_to_none=True)
         self.batch.x.grad = None
 

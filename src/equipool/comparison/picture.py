@@ -1,4 +1,4 @@
-"""A comparison as a picture."""
+"""A plot of a comparison."""
 
 from __future__ import annotations
 

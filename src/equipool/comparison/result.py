@@ -1,4 +1,4 @@
-"""What a comparison found, as numbers and as a table."""
+"""The result of a comparison, as numbers and as a table."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class GradientRow:
     """One way to differentiate."""
 
     way: str
-    """The name it was given, or the object as Python writes it."""
+    """The given name, or the method's repr."""
 
     parameters: Agreement | None
     """Of the gradient by all learned parameters; None where the layer has none."""
@@ -60,7 +60,7 @@ class GradientRow:
 
 @dataclass(frozen=True)
 class GradientComparison:
-    """What `compare_gradients` found. `print` shows it as a table."""
+    """The result of `compare_gradients`. `print` shows it as a table."""
 
     rows: tuple[GradientRow, ...]
     setting: str
@@ -82,7 +82,7 @@ class GradientComparison:
         return asdict(self)
 
     def plot(self, path: str | Path) -> None:
-        """Draw error, time and memory of each way to a file, whose ending says the format.
+        """Draw error, time and memory of each method to a file; its suffix chooses the format.
         Needs matplotlib."""
         try:
             from equipool.comparison.picture import draw

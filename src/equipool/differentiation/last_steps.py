@@ -2,50 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from equipool.descent import Budget, Descent, Walk, Wanted, arrive, iterate, pick_up, set_out
+from equipool.checks import as_count
+from equipool.descent import Descent, Search
 from equipool.differentiation.base import Differentiation
-from equipool.objective import Objective
-from equipool.ops.attach import attach
-from equipool.solvers.base import Solver
-
-
-class Tail(NamedTuple):
-    """A solve of which the last steps have a graph."""
-
-    descent: Descent
-    path: Tensor  # [num_rows, K] an output that gradients pass through, about that of the descent
+from equipool.ops.derivatives import attach
 
 
 class LastSteps(Differentiation):
-    """What differentiating through the last steps alone has in common, however many they are."""
+    """Differentiation through a number of last steps."""
 
     num_steps: int
 
-    def __call__(
-        self, solver: Solver[Any], objective: Objective, y: Tensor, budget: Budget, wanted: Wanted
-    ) -> Descent:
-        tail = follow_last_steps(self.num_steps, solver, objective, y, budget, wanted)
-        path = attach(tail.path, y, *solver.parameters())
-        return tail.descent._replace(y=_Follow.apply(tail.descent.y.detach(), path))
+    def __call__(self, search: Search) -> Descent:
+        descent, path = follow_last_steps(search, self.num_steps)
+        path = attach(path, search.start, *search.solver.parameters())
+        return descent._replace(y=_Follow.apply(descent.y.detach(), path))
 
 
 class Truncated(LastSteps):
     """Differentiate through the last steps alone, as if the search had begun there with the
-    momentum it had. The output is that of `Unrolled` to the last bit; the gradient leaves out what
-    earlier steps owe to the parameters, and the start's gradient is zero but for sets that never
+    momentum it had. The output is that of `Unrolled` to the last bit. The gradient leaves out the
+    contribution of earlier steps, and the gradient of the start is zero except for sets that never
     left it, such as empty ones. The auxiliary loss passes gradients through the last steps, too.
 
-    Where each set is solved to a tolerance (`max_steps`), gradients pass through further steps,
-    which are taken from rest where the set ended; of the search itself they change nothing but the
-    auxiliary loss, which counts them. A second gradient is that of the last steps as well.
+    With `ToTolerance`, gradients pass through further steps, taken from rest where the set ended;
+    they change nothing of the search except the auxiliary loss, which counts them. A second
+    gradient is that of the last steps as well.
 
     Args:
-        num_steps: how many steps, 1 or more.
+        num_steps: the number of steps, 1 or more.
 
     Example:
         >>> layer = equipool.EquilibriumAggregation(3, 8, differentiation=Truncated(2))
@@ -53,8 +43,7 @@ class Truncated(LastSteps):
     """
 
     def __init__(self, num_steps: int) -> None:
-        check_num_steps("num_steps", num_steps)
-        self.num_steps = num_steps
+        self.num_steps = as_count("num_steps", num_steps, least=1)
 
     def __repr__(self) -> str:
         return f"Truncated({self.num_steps})"
@@ -62,84 +51,45 @@ class Truncated(LastSteps):
 
 class OneStep(LastSteps):
     """Differentiate through the last step alone: the cheapest gradient, whose backward pass costs
-    one step however many were taken. At a minimum it points where the implicit gradient does as
-    far as the energy curves alike in all directions; elsewhere it is a sketch. The auxiliary loss
-    does not train the solver's step size: one step of it is too few. All else is as with
-    `Truncated(1)`."""
+    one step however many were taken. At a minimum it has the direction of the implicit gradient if
+    the energy curves equally in all directions; elsewhere it is a rough approximation. The
+    auxiliary loss does not train the solver's step size, because one step is too few for that.
+    Otherwise it is `Truncated(1)`."""
 
     num_steps = 1
 
 
-def follow_last_steps(
-    num_steps: int,
-    solver: Solver[Any],
-    objective: Objective,
-    y: Tensor,
-    budget: Budget,
-    wanted: Wanted,
-) -> Tail:
-    """Solve from `y`, with a graph of the last `num_steps` steps alone."""
+def follow_last_steps(search: Search, num_steps: int) -> tuple[Descent, Tensor]:
+    """Search with a graph of the last `num_steps` steps alone. Returns the result, and a tensor
+    `[num_rows, K]` near its `y` that gradients pass through."""
     if not torch.is_grad_enabled():
-        walk = set_out(solver, objective, y, budget, wanted)
-        descent = arrive(iterate(solver, objective, walk, budget, wanted))
-        return Tail(descent, descent.y)
-    if budget.tolerance is None:
-        return _cut(num_steps, solver, objective, y, budget, wanted)
-    return _prolong(num_steps, solver, objective, y, budget, wanted)
+        descent = search.solve()
+        return descent, descent.y
+    if search.budget.stop_at is None:
+        descent = _solve_with_graph_of_last(search, num_steps)
+        return descent, descent.y
+    return _solve_and_take_further_steps(search, num_steps)
 
 
-def check_num_steps(name: str, num_steps: int) -> None:
-    if isinstance(num_steps, bool) or not isinstance(num_steps, int) or num_steps < 1:
-        raise ValueError(f"{name} is {num_steps!r}, expected an int of 1 or more")
-
-
-def _cut(
-    num_steps: int,
-    solver: Solver[Any],
-    objective: Objective,
-    y: Tensor,
-    budget: Budget,
-    wanted: Wanted,
-) -> Tail:
-    """The last of a number of steps that is given."""
-    first = max(budget.num_steps - num_steps, 0)
+def _solve_with_graph_of_last(search: Search, num_steps: int) -> Descent:
+    first = max(search.budget.num_steps - num_steps, 0)
     if first == 0:
-        walk = set_out(solver, objective, y, budget, wanted)
+        progress = search.begin()
     else:
         with torch.no_grad():
-            walk = set_out(solver, objective, y, budget, wanted)
-            walk = iterate(solver, objective, walk, Budget(first), wanted)
-        walk = pick_up(walk, solver, objective, y, budget)
-    descent = arrive(iterate(solver, objective, walk, Budget(budget.num_steps - first), wanted))
-    return Tail(descent, descent.y)
+            progress = search.run(search.begin(), first)
+        progress = search.resume_with_gradients(progress)
+    return search.run(progress, search.budget.num_steps - first).finish()
 
 
-def _prolong(
-    num_steps: int,
-    solver: Solver[Any],
-    objective: Objective,
-    y: Tensor,
-    budget: Budget,
-    wanted: Wanted,
-) -> Tail:
-    """Steps beyond the end: which step is a set's last is known only when it has been taken."""
+def _solve_and_take_further_steps(search: Search, num_steps: int) -> tuple[Descent, Tensor]:
+    """Which step is the last of a set is known only after it was taken, so gradients pass through
+    steps beyond the end."""
     with torch.no_grad():
-        walk = set_out(solver, objective, y, budget, wanted)
-        walk = iterate(solver, objective, walk, budget, wanted)
-    further = _at_rest(walk, num_steps, solver, objective, y)
-    followed = arrive(iterate(solver, objective, further, Budget(num_steps), wanted))
-    descent = followed._replace(y=walk.state.y, steps=walk.steps, trajectory=walk.path)
-    return Tail(descent, followed.y)
-
-
-def _at_rest(
-    walk: Walk, num_steps: int, solver: Solver[Any], objective: Objective, y: Tensor
-) -> Walk:
-    """The walk with its state made new where it ended. A momentum that was cut off there would
-    carry the sets away from the minimum again."""
-    unmoved = (walk.state.y == y).all(-1, keepdim=True)
-    end = torch.where(unmoved, y, walk.state.y)
-    return walk._replace(state=solver.at_rest(walk.state, end, num_steps, objective))
+        progress = search.run(search.begin(), search.budget.num_steps, search.budget.stop_at)
+    further = search.run(search.restart_at_rest(progress, num_steps), num_steps).finish()
+    descent = further._replace(y=progress.state.y, steps=progress.steps, trajectory=progress.path)
+    return descent, further.y
 
 
 class _Follow(torch.autograd.Function):

@@ -1,4 +1,4 @@
-"""What a linear solver is, and when its solution is believed."""
+"""The base class of linear solvers, and when their solution is accepted."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from equipool.checks import as_count
 from equipool.objective import LinearMap
 
 # A solution whose residual is a larger part of b is not believed, whatever its solver says. The
@@ -32,9 +33,10 @@ class LinearSolver(ABC):
     r"""Solves $(H + \rho I) x = b$ for each row, $H$ being symmetric, known by its products alone,
     and positive definite where there is to be a solution.
 
-    No row depends on another. A system counts as solved only where the solution is finite and its
-    residual small. A row with $b = 0$ is solved by $x = 0$, and so is one with $H b = 0$: nothing
-    pulls there, and of all $x$ that leave the least residual zero is the shortest.
+    A subclass must provide `attempt`, which must treat every row by itself. A system counts as
+    solved only if the solution is finite and its residual small. A row with $b = 0$ is solved by
+    $x = 0$, and so is one with $H b = 0$: of all $x$ with the smallest residual, zero is the
+    shortest.
 
     Args:
         ridge: $\rho$, 0 or more. It bounds the solution, $\lVert x \rVert \le \lVert b \rVert /
@@ -48,7 +50,7 @@ class LinearSolver(ABC):
 
     @abstractmethod
     def attempt(self, product: LinearMap, b: Tensor) -> LinearSolution:
-        """Solve with the ridge in the product, and say where that seems to have gone well.
+        """Solve with the ridge in the product, and mark the rows that seem solved.
 
         `b [num_rows, K]` is finite, and of each row that is not zero the largest entry is 1 or -1.
         """
@@ -91,9 +93,8 @@ def exceeds_rounding(x: Tensor, b: Tensor, largest: Tensor) -> Tensor:
 
 
 def check_iteration(max_steps: int, tolerance: float) -> None:
-    """Refuse limits of an iteration that make no sense."""
-    if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
-        raise ValueError(f"max_steps is {max_steps!r}, expected an int of 1 or more")
+    """Reject meaningless limits of an iteration."""
+    as_count("max_steps", max_steps, least=1)
     if not 0 < tolerance < BELIEVED_RESIDUAL:
         raise ValueError(
             f"tolerance is {tolerance!r}, expected more than 0 and less than {BELIEVED_RESIDUAL}"

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from equipool.linear_solvers.base import LinearSolution, LinearSolver, exceeds_rounding
-from equipool.objective import LinearMap
-from equipool.ops.assembly import assemble
+from equipool.objective import LinearMap, assemble
 
 
 class Cholesky(LinearSolver):

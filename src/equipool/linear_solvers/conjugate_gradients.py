@@ -14,7 +14,7 @@ from equipool.linear_solvers.base import (
     exceeds_rounding,
 )
 from equipool.objective import LinearMap
-from equipool.ops.fixed_shapes import shapes_are_fixed
+from equipool.ops.availability import shapes_are_fixed
 
 
 class _State(NamedTuple):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from equipool.linear_solvers.base import LinearSolution, LinearSolver, check_iteration
 from equipool.objective import LinearMap
-from equipool.ops.fixed_shapes import shapes_are_fixed
+from equipool.ops.availability import shapes_are_fixed
 from equipool.rows import choose_rows
 
 POWER_STEPS = 8

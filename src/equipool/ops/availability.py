@@ -1,4 +1,4 @@
-"""Where the Triton kernels can serve."""
+"""How the code is being run: with Triton kernels or without, compiled, captured or exported."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _enabled = True
 
 @contextmanager
 def kernels(enabled: bool) -> Iterator[None]:
-    """Use or avoid the Triton kernels inside the block. They are used unless told otherwise."""
+    """Use or avoid the Triton kernels inside the block. They are used by default."""
     global _enabled
     before, _enabled = _enabled, enabled
     try:
@@ -41,7 +41,7 @@ def kernels_serve(x: Tensor) -> bool:
 
 @functools.cache
 def triton_is_installed() -> bool:
-    """Whether Triton is there; says so once where it is not."""
+    """Whether Triton is installed; warns once if it is not."""
     installed = importlib.util.find_spec("triton") is not None
     if not installed:
         warnings.warn(
@@ -50,3 +50,26 @@ def triton_is_installed() -> bool:
             stacklevel=2,
         )
     return installed
+
+
+def is_batched(tensor: Tensor) -> bool:
+    """Whether a transform of `torch.func` is active, or the tensor stands for several, as in
+    `torch.autograd.grad(..., is_grads_batched=True)`."""
+    if torch.compiler.is_compiling():
+        return False
+    transformed = torch._C._are_functorch_transforms_active()
+    return transformed or torch._C._functorch.is_legacy_batchedtensor(tensor)
+
+
+def shapes_are_fixed() -> bool:
+    """Whether the program must not depend on the values of tensors, because it is being compiled
+    or captured as a CUDA graph."""
+    if torch.compiler.is_compiling():
+        return True
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+
+
+def is_exporting() -> bool:
+    """`torch.compiler.is_exporting()`, which in torch 2.11 is True inside `torch.compile` as well
+    (pytorch#176347)."""
+    return bool(getattr(torch.compiler, "_is_exporting_flag", False))

@@ -7,13 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equipool.ops.availability import kernels_serve
+from equipool.ops.availability import is_batched, kernels_serve
+from equipool.ops.derivatives import scaled
 
 
 def combine(
     gradient: Tensor, weight: Tensor, y: Tensor, y_weight: Tensor, factor: Tensor
 ) -> Tensor:
-    """`weight * gradient + y_weight * factor * y`.
+    """`weight * gradient + y_weight * factor * y`. A row whose derivative is zero contributes
+    nothing to that by the factor, even if it is not finite.
 
     Args:
         gradient: `[num_rows, K]`.
@@ -24,7 +26,7 @@ def combine(
     """
     if kernels_serve(y):
         return _Combine.apply(gradient.contiguous(), weight, y.contiguous(), y_weight, factor)
-    return torch.addcmul(weight * gradient, y_weight, factor * y)
+    return torch.addcmul(weight * gradient, y_weight, scaled(factor, y))
 
 
 class _Combine(torch.autograd.Function):
@@ -32,10 +34,10 @@ class _Combine(torch.autograd.Function):
     def forward(
         ctx: Any, gradient: Tensor, weight: Tensor, y: Tensor, y_weight: Tensor, factor: Tensor
     ) -> Tensor:
-        from equipool.ops import combination_kernels as kernels
+        from equipool.ops import kernels
 
         out = torch.empty_like(y)
-        kernels.forward[kernels.grid(y)](
+        kernels.combine[kernels.grid(y)](
             gradient, weight, y, y_weight, factor, out, y.numel(), y.shape[-1], BLOCK=kernels.BLOCK
         )
         ctx.save_for_backward(weight, y, y_weight, factor)
@@ -44,18 +46,19 @@ class _Combine(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, by_out: Tensor | None) -> tuple[Tensor | None, ...]:
-        from equipool.ops import combination_kernels as kernels
+        from equipool.ops import kernels
 
         if by_out is None:  # nothing depends on it
             return (None,) * 5
         weight, y, y_weight, factor = ctx.saved_tensors
-        if torch.is_grad_enabled():  # to be differentiated again
-            by_factor = (by_out * y_weight * y).sum()
+        if torch.is_grad_enabled() or is_batched(by_out):
+            # To be differentiated again, or for a batch of derivatives.
+            by_factor = (by_out * y_weight * y.nan_to_num(0.0, 0.0, 0.0)).sum()
             return by_out * weight, None, by_out * y_weight * factor, None, by_factor
         grid = kernels.grid(y)
         by_gradient, by_y = torch.empty_like(y), torch.empty_like(y)
         by_factor = y.new_empty(grid[0])
-        kernels.backward[grid](
+        kernels.combine_backward[grid](
             by_out.contiguous(), weight, y, y_weight, factor, by_gradient, by_y, by_factor,
             y.numel(), y.shape[-1], BLOCK=kernels.BLOCK,
         )  # fmt: skip

@@ -2,18 +2,70 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from equipool.ops.availability import kernels_serve
+from equipool.ops.availability import is_batched, kernels_serve
+from equipool.ops.derivatives import scaled, separate
+
+LARGEST_WIDTH = 4096  # of a row whose length one program of the kernels measures
+
+
+class Limits(NamedTuple):
+    """Bounds on the length of a step."""
+
+    max_step: float | None = None
+    max_gradient: float | None = None  # longer gradients are shortened to this
+
+    @property
+    def any(self) -> bool:
+        return self.max_step is not None or self.max_gradient is not None
+
+
+class History(NamedTuple):
+    """What a row's curvature is estimated from. Not differentiated."""
+
+    point: Tensor  # [num_rows, K] where the gradient is taken
+    last_point: Tensor  # [num_rows, K] where the previous one was
+    last_gradient: Tensor  # [num_rows, K]
+    curvature: Tensor  # [num_rows, 1] the largest so far
+
+
+class Step(NamedTuple):
+    """The outcome of a step."""
+
+    y: Tensor
+    velocity: Tensor
+    ahead: Tensor  # the look-ahead point, y + mu v
+    # The scalars unchanged, for the next step to read: the kernel adds this step's derivatives by
+    # them to those of the later steps, where autograd would launch kernels of its own.
+    learning_rate: Tensor
+    momentum: Tensor
+    curvature: Tensor | None  # [num_rows, 1] with a history; constant in the derivative
+
+
+NO_LIMITS = Limits()
 
 
 def momentum_step(
-    y: Tensor, velocity: Tensor, gradient: Tensor, learning_rate: Tensor, momentum: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """`v <- mu v - alpha g`, `y <- y + v`, and the look-ahead `y + mu v` after that.
+    y: Tensor,
+    velocity: Tensor,
+    gradient: Tensor,
+    learning_rate: Tensor,
+    momentum: Tensor,
+    limits: Limits = NO_LIMITS,
+    history: History | None = None,
+) -> Step:
+    r"""`v <- cut_s(mu v - alpha c cut_r(g))`, `y <- y + v`, and the look-ahead `y + mu v` after it.
+
+    `cut_r(a) = a / max(1, |a| / r)`, or `a` without a limit. With a history
+    `c = min(1, 1 / (alpha L))`, where L is the largest curvature so far, this step's included:
+    $L = \lVert g - g' \rVert / \lVert p - p' \rVert$. Without one c is 1.
+
+    A row whose derivative is zero contributes nothing to those by the scalars, even if it is not
+    finite.
 
     Args:
         y: `[num_rows, K]`.
@@ -21,79 +73,132 @@ def momentum_step(
         gradient: `[num_rows, K]`.
         learning_rate: alpha, a scalar.
         momentum: mu, a scalar.
-
-    Returns:
-        y, velocity and look-ahead; then the scalars as they are, for the next step to read. To its
-        derivatives by them the kernel adds those of this step, which autograd would do otherwise,
-        in kernels of their own.
+        limits: s and r.
+        history: the last points and gradients, to keep the step within the inverse curvature.
     """
-    if kernels_serve(y):
-        rows = (y.contiguous(), velocity.contiguous(), gradient.contiguous())
-        return _FusedStep.apply(*rows, learning_rate, momentum)
-    stepped = _plain_step(y, velocity, gradient, learning_rate, momentum)
-    return *stepped, learning_rate, momentum
+    by_rows = limits.any or history is not None
+    if kernels_serve(y) and (not by_rows or y.shape[-1] <= LARGEST_WIDTH):
+        rows = (tensor.contiguous() for tensor in (y, velocity, gradient))
+        constant = [None] * 4 if history is None else [t.detach().contiguous() for t in history]
+        return Step(*_FusedStep.apply(*rows, learning_rate, momentum, *constant, limits))
+    curvature = None
+    if history is not None:
+        curvature = torch.maximum(history.curvature, _secant(gradient, history))
+    stepped = _plain_step(y, velocity, gradient, learning_rate, momentum, curvature, limits)
+    return Step(*stepped, curvature)
+
+
+@torch.no_grad()
+def _secant(gradient: Tensor, history: History) -> Tensor:
+    """The curvature between the last two points of each row, 0 where they coincide: `[n, 1]`."""
+    moved = torch.linalg.vector_norm(history.point - history.last_point, dim=-1, keepdim=True)
+    bent = torch.linalg.vector_norm(gradient - history.last_gradient, dim=-1, keepdim=True)
+    return torch.where(moved > 0, bent / moved, 0)
 
 
 def _plain_step(
-    y: Tensor, velocity: Tensor, gradient: Tensor, learning_rate: Tensor, momentum: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    velocity = momentum * velocity - learning_rate * gradient
+    y: Tensor, velocity: Tensor, gradient: Tensor, learning_rate: Tensor, momentum: Tensor,
+    curvature: Tensor | None, limits: Limits,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    if limits.max_gradient is not None:
+        gradient = cut(gradient, limits.max_gradient)
+    if curvature is not None:
+        gradient, rest = separate(gradient)
+        gradient = gradient / (learning_rate * curvature.nan_to_num()).clamp(min=1) + rest
+    velocity = scaled(momentum, velocity) - scaled(learning_rate, gradient)
+    if limits.max_step is not None:
+        velocity = cut(velocity, limits.max_step)
     y = y + velocity
-    return y, velocity, y + momentum * velocity
+    return y, velocity, y + scaled(momentum, velocity), learning_rate, momentum
 
 
-def _plain_adjoint(
-    by_outputs: tuple[Tensor | None, ...], saved: tuple[Tensor, ...]
-) -> tuple[Tensor, ...]:
-    """The kernel's backward in operations that can be differentiated again."""
-    velocity, new_velocity, learning_rate, momentum = saved
-    zero = torch.zeros_like(velocity)
-    by_y, by_velocity, by_ahead = (zero if by is None else by for by in by_outputs[:3])
-    later_rate, later_momentum = (0 if by is None else by for by in by_outputs[3:])
-    to_y = by_y + by_ahead
-    to_v = by_velocity + to_y + momentum * by_ahead
-    gradient = (momentum * velocity - new_velocity) / learning_rate
-    by_momentum = (to_v * velocity + by_ahead * new_velocity).sum() + later_momentum
-    by_learning_rate = later_rate - (to_v * gradient).sum()
-    return to_y, momentum * to_v, -learning_rate * to_v, by_learning_rate, by_momentum
+def cut(vectors: Tensor, longest: float) -> Tensor:
+    """Shorten longer rows to this length, `[num_rows, K] -> [num_rows, K]`."""
+    vectors, rest = separate(vectors)
+    norms = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
+    return vectors * (longest / norms.clamp(min=longest)) + rest
+
+
+def _constants(limits: Limits, curvature: Tensor | None) -> dict[str, Any]:
+    """The limits as the kernels read them."""
+    return {
+        "longest": limits.max_step or 0.0,
+        "longest_gradient": limits.max_gradient or 0.0,
+        "CUT": limits.max_step is not None,
+        "CUT_GRADIENT": limits.max_gradient is not None,
+        "SAFE": curvature is not None,
+    }
 
 
 class _FusedStep(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, y: Tensor, velocity: Tensor, gradient: Tensor, learning_rate: Tensor,
-        momentum: Tensor,
-    ) -> tuple[Tensor, ...]:  # fmt: skip
+        momentum: Tensor, point: Tensor | None, last_point: Tensor | None,
+        last_gradient: Tensor | None, curvature: Tensor | None, limits: Limits,
+    ) -> tuple[Tensor | None, ...]:  # fmt: skip
         from equipool.ops import momentum_kernels as kernels
 
         new_y, new_velocity, ahead = (torch.empty_like(y) for _ in range(3))
-        kernels.forward[kernels.grid(y)](
-            y, velocity, gradient, learning_rate, momentum, new_y, new_velocity, ahead,
-            y.numel(), BLOCK=kernels.BLOCK,
+        new_curvature = None if curvature is None else torch.empty_like(curvature)
+        shape = kernels.Shape(y, by_rows=limits.any or curvature is not None)
+        kernels.forward[shape.grid](
+            y, velocity, gradient, learning_rate, momentum, point, last_point, last_gradient,
+            curvature, new_y, new_velocity, ahead, new_curvature, y.numel(), shape.width,
+            **_constants(limits, curvature), ROWS=shape.rows, WIDTH=shape.block,
         )  # fmt: skip
-        ctx.save_for_backward(velocity, new_velocity, learning_rate, momentum)
+        ctx.limits = limits
+        ctx.save_for_backward(velocity, gradient, learning_rate, momentum, new_curvature)
         ctx.set_materialize_grads(False)
-        return new_y, new_velocity, ahead, learning_rate, momentum
+        if new_curvature is not None:
+            ctx.mark_non_differentiable(new_curvature)
+        return new_y, new_velocity, ahead, learning_rate, momentum, new_curvature
 
     @staticmethod
     def backward(ctx: Any, *by_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
         from equipool.ops import momentum_kernels as kernels
 
-        if all(by is None for by in by_outputs[:3]):  # nothing depends on the step
-            return None, None, None, *by_outputs[3:]
-        velocity, new_velocity, learning_rate, momentum = ctx.saved_tensors
-        if torch.is_grad_enabled():  # to be differentiated again
-            return _plain_adjoint(by_outputs, ctx.saved_tensors)
-        given = [None if by is None else by.contiguous() for by in by_outputs]
+        by = by_outputs[:5]
+        constant = (None,) * 5
+        if all(part is None for part in by[:3]):  # nothing depends on the step
+            return (None, None, None, *by[3:], *constant)
+        velocity, gradient, learning_rate, momentum, curvature = ctx.saved_tensors
+        if torch.is_grad_enabled() or any(is_batched(t) for t in by if t is not None):
+            # To be differentiated again, or for a batch of derivatives.
+            return (*_plain_adjoint(by, ctx.saved_tensors, ctx.limits), *constant)
+        given = [None if part is None else part.contiguous() for part in by]
         outs = tuple(torch.empty_like(velocity) for _ in range(3))
-        grid = kernels.grid(velocity)
-        by_scalars = velocity.new_empty(2, grid[0])
-        kernels.backward[grid](
-            *given, velocity, new_velocity, learning_rate, momentum, *outs, by_scalars,
-            velocity.numel(), grid[0],
+        shape = kernels.Shape(velocity, by_rows=ctx.limits.any or curvature is not None)
+        by_scalars = velocity.new_empty(2, shape.grid[0], dtype=torch.float32)
+        kernels.backward[shape.grid](
+            *given, velocity, gradient, learning_rate, momentum, curvature, *outs, by_scalars,
+            velocity.numel(), shape.width, shape.grid[0],
             HAS_Y=given[0] is not None, HAS_VELOCITY=given[1] is not None,
             HAS_AHEAD=given[2] is not None, HAS_RATE=given[3] is not None,
-            HAS_MOMENTUM=given[4] is not None, BLOCK=kernels.BLOCK,
+            HAS_MOMENTUM=given[4] is not None,
+            **_constants(ctx.limits, curvature), ROWS=shape.rows, WIDTH=shape.block,
         )  # fmt: skip
-        by_learning_rate, by_momentum = kernels.total(by_scalars).unbind()
-        return (*outs, by_learning_rate.to(learning_rate.dtype), by_momentum.to(momentum.dtype))
+        by_rate, by_momentum = kernels.total(by_scalars).unbind()
+        return (*outs, by_rate.to(learning_rate.dtype), by_momentum.to(momentum.dtype), *constant)
+
+
+def _plain_adjoint(
+    by_outputs: tuple[Tensor | None, ...], saved: tuple[Tensor, ...], limits: Limits
+) -> tuple[Tensor | None, ...]:
+    """The kernel's backward in operations that can be differentiated again."""
+    # Aliases: tensors of an earlier step depend on the same scalars; those paths are not ours.
+    *given, curvature = saved
+    recorded = torch.is_grad_enabled()
+    with torch.enable_grad():
+        y = torch.zeros_like(given[0])  # the derivative does not depend on it
+        inputs = [y, *(t.view_as(t) if recorded else t.detach() for t in given)]
+        inputs = [t if t.requires_grad else t.requires_grad_() for t in inputs]
+        velocity, gradient, learning_rate, momentum = inputs[1:]
+        outputs = _plain_step(
+            inputs[0], velocity, gradient, learning_rate, momentum, curvature, limits
+        )
+        used = [(out, by) for out, by in zip(outputs, by_outputs, strict=True) if by is not None]
+        return torch.autograd.grad(
+            [out for out, _ in used], inputs, [by for _, by in used],
+            create_graph=recorded, allow_unused=True,
+        )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Free numbers brought into a range, each to where it is told at 0."""
+"""Free numbers mapped into a range, with a given value at 0."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from equipool.ops.availability import kernels_serve
+from equipool.ops.availability import is_batched, kernels_serve
 
 
 def positive(origin: Tensor, raw: Tensor) -> Tensor:
@@ -46,25 +46,28 @@ def _serve(plain: Plain, origin: Tensor, raw: Tensor) -> Tensor:
 class _Fused(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, plain: Plain, origin: Tensor, raw: Tensor) -> Tensor:
-        from equipool.ops import ranges_kernels as kernels
+        from equipool.ops import kernels
 
         out = torch.empty_like(raw)
-        kernels.forward[(1,)](origin, raw, out, FRACTION=plain is _fraction, num_warps=1)
+        kernels.bring_into_range[(1,)](origin, raw, out, FRACTION=plain is _fraction, num_warps=1)
         ctx.plain = plain
         ctx.save_for_backward(origin, raw)
         return out
 
     @staticmethod
     def backward(ctx: Any, by_out: Tensor) -> tuple[Tensor | None, ...]:
-        from equipool.ops import ranges_kernels as kernels
+        from equipool.ops import kernels
 
         origin, raw = ctx.saved_tensors
-        if torch.is_grad_enabled():  # to be differentiated again
-            raw = raw.view_as(raw)  # an alias: hooks of the parameter are not to run here
-            out = ctx.plain(origin, raw)
-            return None, None, *torch.autograd.grad(out, raw, by_out, create_graph=True)
+        recorded = torch.is_grad_enabled()
+        if recorded or is_batched(by_out):
+            # To be differentiated again, or for a batch of derivatives.
+            with torch.enable_grad():
+                raw = raw.view_as(raw)  # an alias: hooks of the parameter are not to run here
+                out = ctx.plain(origin, raw)
+                return None, None, *torch.autograd.grad(out, raw, by_out, create_graph=recorded)
         by_raw = torch.empty_like(raw)
-        kernels.backward[(1,)](
+        kernels.bring_into_range_backward[(1,)](
             by_out, origin, raw, by_raw, FRACTION=ctx.plain is _fraction, num_warps=1
         )
         return None, None, by_raw

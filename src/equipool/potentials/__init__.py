@@ -1,7 +1,7 @@
 """Potentials `F(x, y)`: the paper's network, and those with a known minimum."""
 
 from equipool.potentials.attention import Attention
-from equipool.potentials.base import Potential
+from equipool.potentials.base import AutogradSum, Potential, SummedPotential
 from equipool.potentials.closed_form import Huber, Max, Mean, Median, Quantile, Sum
 from equipool.potentials.convex import ConvexPotential
 from equipool.potentials.frechet import FrechetMean
@@ -10,6 +10,7 @@ from equipool.potentials.resnet import ResNetPotential
 
 __all__ = [
     "Attention",
+    "AutogradSum",
     "ConvexPotential",
     "FrechetMean",
     "Huber",
@@ -21,4 +22,5 @@ __all__ = [
     "Quantile",
     "ResNetPotential",
     "Sum",
+    "SummedPotential",
 ]

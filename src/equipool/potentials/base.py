@@ -8,41 +8,73 @@ from typing import Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _global_backward_hooks, _global_backward_pre_hooks
 
 from equipool.objective import Bounds, LinearMap
+from equipool.ops.availability import is_batched, shapes_are_fixed
+from equipool.ops.derivatives import separate
 from equipool.sets import Sets
 
 
 class SummedPotential(ABC):
-    """The potential of one batch, summed over each set, as a function of the sets' `y` alone."""
+    """The potential of one batch, summed over each set, as a function of the sets' `y` alone.
+
+    A subclass must provide `value` and `gradient`. Both treat every row of y by itself, and the
+    gradient must be differentiable by y, by the elements and by every parameter: `Unrolled`
+    differentiates through it. The other methods are optional; override
+
+    - `hessian`, if a product with the Hessian is cheaper than by automatic differentiation,
+    - `restrict`, to save time when some sets of a batch have stopped: without it, the search
+      computes all of them until the last has stopped,
+    - `bounds`, if bounds of the curvature are known, which `StronglyConvexNesterov` needs.
+
+    Example:
+        >>> class SummedDistance(equipool.SummedPotential):
+        ...     def __init__(self, x, sets):
+        ...         self.x, self.sets = x, sets
+        ...     def value(self, y):
+        ...         return self.sets.sum((self.x - self.sets.spread(y)).square().sum(-1))
+        ...     def gradient(self, y):
+        ...         return self.sets.sum(2 * (self.sets.spread(y) - self.x))
+        >>> class Distance(equipool.Potential):
+        ...     def forward(self, x, y):
+        ...         return (x - y).square().sum(-1)
+        ...     def over(self, x, sets):
+        ...         return SummedDistance(x, sets)
+        >>> layer = equipool.EquilibriumAggregation(3, 3, potential=Distance(), steps=50)
+        >>> layer.solve(torch.randn(5, 3)).converged
+        tensor([True])
+    """
 
     @abstractmethod
     def value(self, y: Tensor) -> Tensor:
-        """`[num_rows, K] -> [num_rows]`."""
+        """The sum over each set, `[num_rows, K] -> [num_rows]`."""
 
     @abstractmethod
     def gradient(self, y: Tensor) -> Tensor:
         """Its derivative by y, `[num_rows, K] -> [num_rows, K]`; differentiable itself."""
-
-    @abstractmethod
-    def restrict(self, rows: Tensor) -> SummedPotential:
-        """The same for some of the rows alone, given by number, ascending."""
 
     def hessian(self, y: Tensor) -> LinearMap:
         """The product with the Hessian at y, without a graph."""
         product = torch.func.vjp(self.gradient, y.detach())[1]
         return lambda direction: product(direction)[0].detach()
 
+    def restrict(self, rows: Tensor) -> SummedPotential | None:
+        """The same for some rows alone, given by ascending numbers; None if not available."""
+        return None
+
     def bounds(self) -> Bounds | None:
-        """Bounds of the Hessian's eigenvalues over all y, where they are known."""
+        """Bounds of the Hessian's eigenvalues over all y, or None if they are not known."""
         return None
 
 
 class Potential(nn.Module):
     """The disagreement `F(x, y) -> [N]` between an element and the output of its set.
 
-    Any module with that call serves as a potential. One that derives from this class may also say
-    how its sum over sets is best computed, by overriding `over`.
+    Any module with that call is a potential. A subclass of this class must provide `forward`. It
+    may override `over`, which returns the sum over the sets of a batch as a `SummedPotential`, if
+    that sum or its gradient can be computed faster than by automatic differentiation. If it has
+    attributes `in_channels` and `out_channels`, the layer compares them with its own.
 
     Example:
         >>> class Quadratic(torch.nn.Module):
@@ -68,7 +100,13 @@ class Potential(nn.Module):
 
 
 class AutogradSum(SummedPotential):
-    """Any potential summed over sets, its gradient by automatic differentiation."""
+    """Any potential summed over sets, with its gradient by automatic differentiation.
+
+    Args:
+        potential: `x [N, C]`, `y [N, K]` -> `[N]`.
+        x: the elements of the batch in set order, `[N, C]`.
+        sets: the sets of the batch.
+    """
 
     def __init__(
         self, potential: Callable[[Tensor, Tensor], Tensor], x: Tensor, sets: Sets
@@ -90,8 +128,38 @@ class AutogradSum(SummedPotential):
         return self.sets.sum(values.to(y.dtype))
 
     def gradient(self, y: Tensor) -> Tensor:
-        return torch.func.grad(lambda y: self.value(y).sum())(y)
+        # A row that is not finite may be left out of the loss, but must not reach other rows.
+        point, rest = separate(y)
+        gradient = self._gradient(point)
+        if torch.is_grad_enabled() and self.x.device.type == "cpu" and not shapes_are_fixed():
+            gradient = self._without_overflow(point, gradient)
+        return gradient + rest
+
+    def _without_overflow(self, y: Tensor, gradient: Tensor) -> Tensor:
+        """The gradient, in whose graph are no rows that are not finite. On a GPU finding out would
+        wait for the device."""
+        if is_batched(gradient) or bool(torch.isfinite(gradient).all()):
+            return gradient
+        (rows,) = torch.isfinite(gradient).all(-1).nonzero(as_tuple=True)
+        finite = self.restrict(rows)._gradient(y.index_select(0, rows))
+        return gradient.detach().index_copy(0, rows, finite)
+
+    def _gradient(self, y: Tensor) -> Tensor:
+        if not _has_backward_hooks(self.potential):
+            return torch.func.grad(lambda y: self.value(y).sum())(y)
+        # Backward hooks of modules do not pass through torch.func.
+        recorded = torch.is_grad_enabled()
+        with torch.enable_grad():
+            point = y.view_as(y) if y.requires_grad else y.detach().requires_grad_()
+            total = self.value(point).sum()
+            return torch.autograd.grad(total, point, create_graph=recorded)[0]
 
     def restrict(self, rows: Tensor) -> Self:
         elements, sets = self.sets.restrict(rows)
         return type(self)(self.potential, self.x.index_select(0, elements), sets)
+
+
+def _has_backward_hooks(potential: object) -> bool:
+    modules = potential.modules() if isinstance(potential, nn.Module) else ()
+    everywhere = (_global_backward_hooks, _global_backward_pre_hooks)
+    return any(everywhere) or any(m._backward_hooks or m._backward_pre_hooks for m in modules)

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.modules.module import _has_any_global_hook
+from torch.nn.utils.parametrize import is_parametrized
 
 from equipool.objective import LinearMap
-from equipool.ops.resnet_gradient import Maps, Spec, bind_gradient
+from equipool.ops.resnet_gradient import Maps, Spec, make_gradient
 from equipool.potentials.base import AutogradSum, Potential, SummedPotential
 from equipool.sets import Sets
+
+MIN_WIDTH = 16  # of the normalised layers, by default
 
 Kept = Sequence[Tensor | None]  # of each layer's input: a factor for each unit, or None for all
 
@@ -26,15 +32,17 @@ class ResNetPotential(Potential):
     where the last layer has neither normalisation nor tanh, and $S_l$ is the identity where the
     sizes match and a learned affine map elsewhere.
 
-    Where an element is exactly zero, so is the first $z$ at a start of zero, and the normalisation
-    of zeros is nearly singular: a set of nothing but zeros has a derivative of 1e9 and more there.
-    Such data want another start, `LearnedStart(value=1)`.
+    With zero biases, as in the paper's library, an element of zeros at a start of zero gives
+    pre-activations of zero, where the normalisation is singular: gradients of sets with such
+    elements, such as ReLU features, reach 1e9 and more. The biases are therefore drawn at random by
+    default. With `bias_std=0` use another start, `LearnedStart(value=1)`, for such data.
 
     Args:
         in_channels: size of an element.
         out_channels: size of a set's output.
         hidden: sizes of the layers, the last one included. Default: the listing's
-            `(2 * out_channels, out_channels, 32)`.
+            `(2 * out_channels, out_channels, 32)`, with at least 16 units in the first two. All but
+            the last are normalised, which needs more than a few units.
         reduction: `"mean"` of the squares, as in the paper's listing, or `"sum"`, as in its text.
         factored: whether the gradient by y is taken by the hand-written operation, which is faster
             and keeps no activations, or by automatic differentiation, which can be differentiated
@@ -43,6 +51,8 @@ class ResNetPotential(Potential):
             identity skip keeps them. They are drawn when the layer is called and are the same for
             all sets and all steps of the search, so that there is an energy to descend. Another
             call, the layer's `energy` too, draws others; `forward` alone drops nothing.
+        bias_std: standard deviation of the normal distribution that the initial biases are drawn
+            from. 0 gives the paper's zeros.
 
     Shapes:
         `x [N, in_channels]`, `y [N, out_channels]` -> `[N]`, never negative.
@@ -61,21 +71,26 @@ class ResNetPotential(Potential):
         reduction: Literal["mean", "sum"] = "mean",
         factored: bool = True,
         dropout: float = 0.0,
+        bias_std: float = 0.3,
     ) -> None:
         super().__init__()
-        hidden = tuple(hidden) if hidden is not None else (2 * out_channels, out_channels, 32)
+        hidden = tuple(hidden) if hidden is not None else default_hidden(out_channels)
         if not hidden or min(hidden) < 1:
             raise ValueError(f"hidden is {hidden}, expected at least one size, each 1 or more")
         if reduction not in ("mean", "sum"):
             raise ValueError(f"reduction is {reduction!r}, expected 'mean' or 'sum'")
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout is {dropout!r}, expected at least 0 and less than 1")
+        if not (math.isfinite(bias_std) and bias_std >= 0):
+            raise ValueError(f"bias_std is {bias_std!r}, expected a finite number of 0 or more")
+        _warn_of_small_norms(hidden)
         self.in_channels = in_channels
         self.out_channels = out_channels
         self.hidden = hidden
         self.reduction = reduction
         self.factored = factored
         self.dropout = dropout
+        self.bias_std = bias_std
         sizes = (in_channels + out_channels, *hidden)
         pairs = list(pairwise(sizes))
         self.linears = nn.ModuleList(nn.Linear(a, b) for a, b in pairs)
@@ -84,13 +99,17 @@ class ResNetPotential(Potential):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the weights as the paper's library does by default: from a normal distribution of
-        deviation `1 / sqrt(fan_in)`, cut at two deviations; biases are zero."""
+        """Draw the weights as the paper's library does by default, from a normal distribution of
+        deviation `1 / sqrt(fan_in)`, cut at two deviations, and the biases from one of deviation
+        `bias_std`."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 std = module.in_features**-0.5
                 nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
-                nn.init.zeros_(module.bias)
+                if self.bias_std > 0:
+                    nn.init.normal_(module.bias, std=self.bias_std)
+                else:
+                    nn.init.zeros_(module.bias)
             elif isinstance(module, nn.LayerNorm):
                 module.reset_parameters()
 
@@ -106,7 +125,7 @@ class ResNetPotential(Potential):
             read = z if factor is None else z * factor.to(z.dtype)
             h = linear(read)
             if i < last:
-                h = torch.tanh(_layer_norm(h, self.norms[i]))
+                h = torch.tanh(_normalise(h, self.norms[i]))
             z = skip(z if isinstance(skip, nn.Identity) else read) + h
         squares = _wide(z).square()
         return squares.mean(-1) if self.reduction == "mean" else squares.sum(-1)
@@ -114,12 +133,13 @@ class ResNetPotential(Potential):
     def over(self, x: Tensor, sets: Sets) -> SummedPotential:
         potential: ResNetPotential | Thinned = self
         if self.training and self.dropout > 0:
-            if type(self).forward is not ResNetPotential.forward:
+            if not _is_unchanged(self):
                 raise ValueError(
-                    f"dropout is {self.dropout}, expected 0 with a forward of your own"
+                    f"dropout is {self.dropout}, expected 0 with a forward of your own or hooks on "
+                    "the potential"
                 )
             potential = Thinned(self, x)
-        factored = self.factored and _is_as_built(self)
+        factored = self.factored and _is_factorable(self)
         return (FactoredSum if factored else AutogradSum)(potential, x, sets)
 
     def extra_repr(self) -> str:
@@ -127,6 +147,22 @@ class ResNetPotential(Potential):
         return (
             f"{self.in_channels}, {self.out_channels}, hidden={self.hidden}, "
             f"reduction={self.reduction!r}{dropout}"
+        )
+
+
+def default_hidden(out_channels: int) -> tuple[int, int, int]:
+    """The paper's sizes, with a floor: normalising one unit gives a constant, and normalising two
+    gives nearly a sign."""
+    return max(2 * out_channels, MIN_WIDTH), max(out_channels, MIN_WIDTH), 32
+
+
+def _warn_of_small_norms(hidden: Sequence[int]) -> None:
+    if any(size <= 2 for size in hidden[:-1]):
+        warnings.warn(
+            f"hidden is {tuple(hidden)}: normalising a layer of one unit makes it constant, and of "
+            f"two units nearly a sign; use larger sizes, {MIN_WIDTH} or more for all but the last",
+            UserWarning,
+            stacklevel=3,
         )
 
 
@@ -152,21 +188,59 @@ class Thinned:
         return self.potential.energy(x, y, self.kept)
 
 
-def _is_as_built(potential: ResNetPotential) -> bool:
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def _is_factorable(potential: ResNetPotential) -> bool:
     """Whether the hand-written gradient is that of this potential: neither its forward nor one of
-    its layers has been replaced by something that computes another function."""
-
-    def computes(module: nn.Module, *kinds: type[nn.Module]) -> bool:
-        kind = next((kind for kind in kinds if isinstance(module, kind)), None)
-        hooked = bool(module._forward_hooks or module._forward_pre_hooks)
-        return kind is not None and type(module).forward is kind.forward and not hooked
-
+    its parts has been replaced, hooked or resized so that it computes another function."""
+    sizes = (potential.in_channels + potential.out_channels, *potential.hidden)
+    pairs = list(pairwise(sizes))
+    linears, norms, skips = potential.linears, potential.norms, potential.skips
+    if not _is_unchanged(potential) or _has_any_global_hook():
+        return False
+    if not len(linears) == len(skips) == len(norms) + 1 == len(pairs):
+        return False
     return (
-        type(potential).forward is ResNetPotential.forward
-        and all(computes(module, nn.Linear) for module in potential.linears)
-        and all(computes(module, nn.LayerNorm) for module in potential.norms)
-        and all(computes(module, nn.Linear, nn.Identity) for module in potential.skips)
+        all(_is_linear(linear, *pair) for linear, pair in zip(linears, pairs, strict=True))
+        and all(_is_norm(norm, b) for norm, (_, b) in zip(norms, pairs[:-1], strict=True))
+        and all(norm.eps == norms[0].eps for norm in norms)
+        and all(
+            _is_linear(skip, a, b) or (a == b and _is_plain(skip, nn.Identity))
+            for skip, (a, b) in zip(skips, pairs, strict=True)
+        )
     )
+
+
+def _is_unchanged(potential: ResNetPotential) -> bool:
+    kind = type(potential)
+    return (
+        kind.forward is ResNetPotential.forward
+        and kind.energy is ResNetPotential.energy
+        and not {"forward", "energy"} & potential.__dict__.keys()
+        and not _is_hooked(potential)
+    )
+
+
+def _is_linear(module: nn.Module, in_features: int, out_features: int) -> bool:
+    return _is_plain(module, nn.Linear) and module.weight.shape == (out_features, in_features)
+
+
+def _is_norm(module: nn.Module, size: int) -> bool:
+    return _is_plain(module, nn.LayerNorm) and module.normalized_shape == (size,)
+
+
+def _is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether a module computes what torch's own class does; it may be parametrized, as its weight
+    is then read all the same."""
+    found = type(module)
+    if is_parametrized(module):
+        found = found.__bases__[0]
+    return found is kind and "forward" not in module.__dict__ and not _is_hooked(module)
+
+
+def _is_hooked(module: nn.Module) -> bool:
+    return any(getattr(module, name) for name in HOOKS)
 
 
 class FactoredSum(AutogradSum):
@@ -177,6 +251,7 @@ class FactoredSum(AutogradSum):
         potential = given.potential if isinstance(given, Thinned) else given
         kept = given.kept if isinstance(given, Thinned) else whole(potential)
         norms = [norm for norm in potential.norms if isinstance(norm, nn.LayerNorm)]
+        scales = [_scale_and_shift(norm, x) for norm in norms]
         device = x.device.type
         # As torch's own operations do, leave float64 alone.
         autocast = torch.is_autocast_enabled(device) and x.dtype != torch.float64
@@ -187,42 +262,48 @@ class FactoredSum(AutogradSum):
             product_dtype=torch.get_autocast_dtype(device) if autocast else x.dtype,
         )
         with torch.autocast(device, enabled=False):
-            self._bound = bind_gradient(
-                spec,
-                _maps(potential, kept),
-                x,
-                sets.index,
-                sets.num_rows,
-                [_wide(norm.weight) for norm in norms],
-                [_wide(norm.bias) for norm in norms],
-            )
+            self.factored = make_gradient(
+                spec, _maps(potential, kept), x, sets.index, sets.num_rows,
+                [gamma for gamma, _ in scales], [beta for _, beta in scales],
+            )  # fmt: skip
 
     def value(self, y: Tensor) -> Tensor:
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
             return super().value(y)
         with torch.autocast(y.device.type, enabled=False):
-            return self._bound.value(y)
+            return self.factored.value(y)
 
     def gradient(self, y: Tensor) -> Tensor:
         with torch.autocast(y.device.type, enabled=False):
-            return self._bound.gradient(y)
+            return self.factored.gradient(y)
 
     def hessian(self, y: Tensor) -> LinearMap:
         @torch.no_grad()
         def product(direction: Tensor) -> Tensor:
             with torch.autocast(y.device.type, enabled=False):
-                return self._bound.hessian_product(direction, y)
+                return self.factored.hessian_product(direction, y)
 
         return product
 
 
-def _layer_norm(h: Tensor, norm: nn.Module) -> Tensor:
-    """The normalisation written out: the third derivative of torch's own is wrong (pytorch#175754),
-    and a second gradient through the layer needs it."""
-    assert isinstance(norm, nn.LayerNorm)
+def _normalise(h: Tensor, norm: nn.Module) -> Tensor:
+    """LayerNorm written out: the third derivative of torch's own is wrong (pytorch#175754), and a
+    second gradient through the layer needs it. Any other module is called."""
+    if not isinstance(norm, nn.LayerNorm) or not _is_norm(norm, h.shape[-1]):
+        return cast(Tensor, norm(h))
+    gamma, beta = norm.weight, norm.bias
     centered = _wide(h) - _wide(h).mean(-1, keepdim=True)
     scaled = centered * torch.rsqrt(centered.square().mean(-1, keepdim=True) + norm.eps)
-    return (scaled * norm.weight + norm.bias).to(h.dtype)
+    scaled = scaled if gamma is None else scaled * gamma
+    return (scaled if beta is None else scaled + beta).to(h.dtype)
+
+
+def _scale_and_shift(norm: nn.LayerNorm, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Ones and zeros for a normalisation without them."""
+    size = norm.normalized_shape
+    gamma = like.new_ones(size) if norm.weight is None else norm.weight
+    beta = like.new_zeros(size) if norm.bias is None else norm.bias
+    return _wide(gamma), _wide(beta)
 
 
 def _maps(potential: ResNetPotential, kept: Kept) -> Maps:
@@ -241,7 +322,10 @@ def _maps(potential: ResNetPotential, kept: Kept) -> Maps:
 
 def _affine(linear: nn.Linear, kept: Tensor | None) -> tuple[Tensor, Tensor]:
     weight = _wide(linear.weight)
-    return weight if kept is None else weight * kept, _wide(linear.bias)
+    bias: Tensor | None = linear.bias
+    if bias is None:
+        bias = weight.new_zeros(weight.shape[0])
+    return weight if kept is None else weight * kept, _wide(bias)
 
 
 def _wide(tensor: Tensor) -> Tensor:

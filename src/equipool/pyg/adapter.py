@@ -18,19 +18,26 @@ from equipool.scalings import ScalingName
 from equipool.solution import Solution
 from equipool.solvers import Solver
 from equipool.starts import Start
+from equipool.steps import Steps
+
+# Attributes of the layer that are read and assigned on the adapter, too.
+FORWARDED = (
+    "in_channels", "out_channels", "potential", "regularizer", "solver", "differentiation", "start",
+    "steps", "num_steps", "scaling", "check_finite",
+)  # fmt: skip
 
 
 class EquilibriumAggregation(Aggregation):
     r"""`equipool.EquilibriumAggregation` with the call of a `torch_geometric.nn.aggr.Aggregation`:
     a readout, the `aggr` of a convolution, a part of a `MultiAggregation`.
 
-    The arguments are those of `equipool.EquilibriumAggregation`, which is held as `layer`. The
-    parts of that layer are read and replaced on this one too.
+    The arguments are those of `equipool.EquilibriumAggregation`, which is stored as `layer`. Parts
+    of that layer can be read and assigned here, too.
 
     Shapes:
         `x [*, N, C]` with `index [N]` in any order or `ptr [B + 1]` -> `[*, B, out_channels]`.
-        The sets along further dimensions, such as attention heads, are independent of each other.
-        The output of an empty set, such as the messages to a node without neighbours, is the start.
+        Sets along further dimensions, such as attention heads, are independent of each other. The
+        output of an empty set, such as the messages to a node without neighbours, is the start.
 
     Example:
         >>> from torch_geometric.nn import SAGEConv
@@ -42,6 +49,19 @@ class EquilibriumAggregation(Aggregation):
         torch.Size([5, 16])
     """
 
+    layer: aggregation.EquilibriumAggregation
+    in_channels: int
+    out_channels: int
+    potential: nn.Module
+    regularizer: Regularizer
+    solver: Solver[Any]
+    differentiation: Differentiation
+    start: Start
+    steps: Steps
+    num_steps: int
+    scaling: ScalingName
+    check_finite: bool
+
     def __init__(
         self,
         in_channels: int,
@@ -52,10 +72,9 @@ class EquilibriumAggregation(Aggregation):
         solver: Solver[Any] | None = None,
         differentiation: Differentiation | None = None,
         start: Start | None = None,
-        num_steps: int = 10,
+        steps: Steps | int | None = None,
+        num_steps: int | None = None,
         scaling: ScalingName = "log",
-        max_steps: int | None = None,
-        tolerance: float = 1e-3,
         check_finite: bool = False,
     ) -> None:
         super().__init__()
@@ -67,81 +86,25 @@ class EquilibriumAggregation(Aggregation):
             solver=solver,
             differentiation=differentiation,
             start=start,
+            steps=steps,
             num_steps=num_steps,
             scaling=scaling,
-            max_steps=max_steps,
-            tolerance=tolerance,
             check_finite=check_finite,
         )
 
-    @property
-    def in_channels(self) -> int:
-        return self.layer.in_channels
-
-    @property
-    def out_channels(self) -> int:
-        return self.layer.out_channels
-
-    @property
-    def potential(self) -> nn.Module:
-        return self.layer.potential
-
-    @property
-    def regularizer(self) -> Regularizer:
-        return self.layer.regularizer
-
-    @property
-    def solver(self) -> Solver[Any]:
-        return self.layer.solver
-
-    @property
-    def differentiation(self) -> Differentiation:
-        return self.layer.differentiation
-
-    @property
-    def start(self) -> Start:
-        return self.layer.start
-
-    @property
-    def scaling(self) -> ScalingName:
-        return self.layer.scaling
-
-    @property
-    def tolerance(self) -> float:
-        return self.layer.tolerance
-
-    @property
-    def check_finite(self) -> bool:
-        return self.layer.check_finite
-
-    @property
-    def num_steps(self) -> int:
-        """Steps of the inner optimiser; train short and test long, if you like."""
-        return self.layer.num_steps
-
-    @num_steps.setter
-    def num_steps(self, num_steps: int) -> None:
-        self.layer.num_steps = num_steps
-
-    @property
-    def max_steps(self) -> int | None:
-        """Steps at most where each set is solved to the tolerance; None to take `num_steps`."""
-        return self.layer.max_steps
-
-    @max_steps.setter
-    def max_steps(self, max_steps: int | None) -> None:
-        self.layer.max_steps = max_steps
+    def __getattr__(self, name: str) -> Any:
+        if name in FORWARDED:
+            return getattr(self.layer, name)
+        return super().__getattr__(name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # A module set on a module is filed before any property is asked, and would be read by no
-        # one here.
-        if isinstance(getattr(type(self), name, None), property):
+        if name in FORWARDED:
             setattr(self.layer, name, value)
         else:
             super().__setattr__(name, value)
 
     def reset_parameters(self) -> None:
-        """Draw the potential's parameters anew and return all others to where they started."""
+        """Draw the potential's parameters again and reset all others to their initial values."""
         self.layer.reset_parameters()
 
     def forward(
@@ -158,10 +121,10 @@ class EquilibriumAggregation(Aggregation):
         Args:
             x: elements, `[*, N, C]`.
             index: the set of each element, `[N]`, in any order.
-            ptr: where each set begins and ends, `[B + 1]`; where it is given, index is not read.
-            dim_size: the number of sets, where some at the end may be empty.
-            dim: the dimension of x that the elements lie along; the last one holds the channels.
-            max_num_elements: not needed here, since nothing is padded.
+            ptr: where each set begins and ends, `[B + 1]`; if given, index is not read.
+            dim_size: the number of sets. Needed if sets at the end may be empty.
+            dim: the dimension of x that holds the elements; the last one holds the channels.
+            max_num_elements: ignored, since nothing is padded.
 
         Returns:
             `[*, B, out_channels]`, with the sets in the place of the elements.
@@ -169,7 +132,7 @@ class EquilibriumAggregation(Aggregation):
         check_dim(x, dim)
         index, ptr = one_layout(index, ptr)
         if ptr is not None and dim_size == ptr.numel() - 1:
-            dim_size = None  # the base class read it there: if it is wrong, then because of ptr
+            dim_size = None  # the base class read it from ptr: if it is wrong, blame ptr
         if x.dim() == 2:
             return self.layer(x, index, ptr=ptr, dim_size=dim_size)
         return self._forward_each(x, index, ptr, dim_size, dim)
@@ -199,7 +162,7 @@ class EquilibriumAggregation(Aggregation):
         *,
         trajectory: bool = False,
     ) -> Solution:
-        """Pool each set of `x [N, C]`, and say how well that went: see the layer's `solve`.
+        """Pool each set of `x [N, C]` and report how the search went: see the layer's `solve`.
 
         Example:
             >>> solution = EquilibriumAggregation(3, 8).solve(torch.randn(5, 3))
@@ -224,7 +187,9 @@ class EquilibriumAggregation(Aggregation):
         return self.layer.energy(x, y, index, ptr=ptr, dim_size=dim_size)
 
     def __repr__(self) -> str:
-        return repr(self.layer)
+        """One line, as convolutions print their aggregation inside their own; `layer` prints the
+        parts."""
+        return f"EquilibriumAggregation({self.in_channels}, {self.out_channels}, {self.steps!r})"
 
 
 def one_layout(index: Tensor | None, ptr: Tensor | None) -> tuple[Tensor | None, Tensor | None]:

@@ -1,4 +1,4 @@
-"""What a solver is: one step of an inner optimiser, for every row at once."""
+"""The base class of solvers: one step of an inner optimiser, for every row at once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from equipool.objective import Objective
 
 
 class SolverState(Protocol):
-    """What a solver carries from step to step: a named tuple, as `equipool.rows` reads it."""
+    """What a solver carries from step to step: a named tuple.
+
+    It must have the fields (or properties) `y`, `point` and `gradient`. Its other fields are up to
+    the solver. A tensor with dimensions has a row per set; the loop selects and replaces its rows.
+    A tensor without dimensions, a number or None is shared by all sets. A field may be a tuple of
+    such fields.
+    """
 
     @property
     def y(self) -> Tensor:
@@ -33,20 +39,43 @@ State = TypeVar("State", bound=SolverState)
 
 
 class Solver(nn.Module, Generic[State]):
-    """A minimiser of an objective, row by row: no row's step may depend on another row.
+    """A minimiser of an objective, row by row: the step of a row must not depend on other rows.
 
-    Learned scalars are read in `init`, once a solve, and are kept in the state.
+    A subclass must provide `init` and `step`. It may override `at_rest` to keep what the search has
+    learned about the rows. Learned scalars are read in `init`, once per search, and kept in the
+    state.
+
+    Example:
+        >>> from typing import NamedTuple
+        >>> class State(NamedTuple):
+        ...     y: torch.Tensor
+        ...     gradient: torch.Tensor
+        ...     @property
+        ...     def point(self):
+        ...         return self.y
+        >>> class SignDescent(equipool.Solver):
+        ...     def init(self, y, num_steps, objective):
+        ...         return State(y, torch.zeros_like(y))
+        ...     def step(self, objective, state):
+        ...         g = objective.gradient(state.y)
+        ...         return State(state.y - 0.1 * g.sign(), g)
+        >>> layer = equipool.EquilibriumAggregation(3, 8, solver=SignDescent())
+        >>> layer(torch.randn(5, 3)).shape
+        torch.Size([1, 8])
     """
+
+    recordable = True
+    """Whether the steps can be recorded as a CUDA graph."""
 
     @abstractmethod
     def init(self, y: Tensor, num_steps: int, objective: Objective) -> State:
         """The state before the first of at most `num_steps` steps."""
 
     def at_rest(self, state: State, y: Tensor, num_steps: int, objective: Objective) -> State:
-        """The state before further steps from `y`, where a search has ended in `state`: without its
-        momentum, with what it found out about the rows."""
+        """The state before further steps from `y`, where a search has ended in `state`: without
+        momentum, but with what the search has learned about the rows, such as step sizes."""
         return self.init(y, num_steps, objective)
 
     @abstractmethod
     def step(self, objective: Objective, state: State) -> State:
-        """The state one step further."""
+        """The state after one more step."""

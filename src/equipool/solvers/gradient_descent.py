@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from equipool.objective import Objective
+from equipool.ops.derivatives import scaled
 from equipool.scalars import PositiveScalar
 from equipool.solvers.base import Solver
 from equipool.solvers.restraint import check_restraint, restrained
@@ -68,7 +69,7 @@ class GradientDescent(Solver[GradientDescentState]):
 
     def step(self, objective: Objective, state: GradientDescentState) -> GradientDescentState:
         g = objective.gradient(state.y)
-        move = -state.learning_rate * g
+        move = -scaled(state.learning_rate, g)
         y = restrained(state.y, move, g, self.gtol, self.clip_value)
         return state._replace(y=y, gradient=g)
 

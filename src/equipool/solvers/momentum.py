@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from equipool.objective import Objective
+from equipool.ops.derivatives import scaled
 from equipool.ops.momentum import momentum_step
 from equipool.scalars import FractionScalar, LearnedScalar, PositiveScalar
 from equipool.solvers.base import Solver, State
@@ -75,12 +76,12 @@ class Momentum(LearnedMomentum[MomentumState]):
 
     def step(self, objective: Objective, state: MomentumState) -> MomentumState:
         g = objective.gradient(state.point)
-        y, velocity, ahead, rate, momentum = momentum_step(
+        y, velocity, ahead, rate, momentum, _ = momentum_step(
             state.y, state.velocity, g, state.learning_rate, state.momentum
         )
         if self.gtol > 0 or self.clip_value is not None:
             y = restrained(state.y, velocity, g, self.gtol, self.clip_value)
-            ahead = y + momentum * velocity
+            ahead = y + scaled(momentum, velocity)
         return MomentumState(y, self.next_point(y, ahead), velocity, g, rate, momentum)
 
     def extra_repr(self) -> str:

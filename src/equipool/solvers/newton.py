@@ -1,4 +1,4 @@
-"""Newton's method, damped, for outputs that are small."""
+"""Damped Newton's method, for small outputs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from equipool.objective import Objective
-from equipool.ops.assembly import assemble
+from equipool.objective import Objective, assemble
 from equipool.solvers.base import Solver
 from equipool.solvers.rounding import slack
 
@@ -44,25 +43,27 @@ class Newton(Solver[NewtonState]):
 
     $$y \leftarrow y - (H + \lambda I)^{-1} \nabla E(y).$$
 
-    H is put together from one Hessian product for each channel of y, so this is for small outputs,
-    and for the last digits: near a minimum each step doubles their number. $\lambda$ is zero at
-    first. Where the matrix is not positive definite or the step does not lower the energy, larger
-    ones are tried, $d \lVert H \rVert$, $10 d \lVert H \rVert$ and so on, four in a step; if none
-    serves, y stays, and the next step goes on with larger ones. After a step that was taken the
-    next begins one lower. The energy never rises by more than rounding.
+    H is assembled from one Hessian product per channel of y, so this is for small outputs, and for
+    high accuracy: near a minimum each step doubles the number of correct digits. $\lambda$ is zero
+    at first. If the matrix is not positive definite or the step does not lower the energy, larger
+    values are tried, $d \lVert H \rVert$, $10 d \lVert H \rVert$ and so on, four per step. If none
+    works, y stays and the next step continues with larger values. After an accepted step the next
+    one begins one value lower. The energy never rises by more than rounding.
 
     For differentiation the matrix is a constant. At a minimum, where $\nabla E = 0$, the gradient
     of one undamped step is therefore exactly the implicit one,
     $-H^{-1} \, \partial_\theta \nabla E$.
 
     Args:
-        damping: d, the least damping that is not zero, as a part of the curvature.
+        damping: d, the smallest nonzero damping, as a fraction of the curvature.
 
     Example:
-        >>> layer = equipool.EquilibriumAggregation(3, 2, solver=Newton(), max_steps=30)
+        >>> layer = equipool.EquilibriumAggregation(3, 2, solver=Newton(), steps=30)
         >>> layer.solve(torch.randn(5, 3)).converged
         tensor([True])
     """
+
+    recordable = False  # factorisations wait for the device
 
     def __init__(self, damping: float = 1e-3) -> None:
         super().__init__()

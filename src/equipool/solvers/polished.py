@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from equipool.checks import as_count, check_part
 from equipool.objective import Objective
-from equipool.ops.attach import attach
+from equipool.ops.derivatives import attach
 from equipool.solvers.base import Solver, SolverState
 from equipool.solvers.newton import Newton, NewtonState
 
@@ -24,15 +25,14 @@ class PolishedState(NamedTuple):
 
 
 class Polished(Solver[PolishedState]):
-    """Another solver whose last steps are Newton's: the first come near a minimum cheaply, the last
-    find its digits. The output size must be small (see `Newton`).
+    """Another solver followed by Newton steps: the first steps approach a minimum cheaply, the last
+    ones refine it. The output size must be small (see `Newton`).
 
-    Where a search stops before its budget is spent, having reached the tolerance, there is nothing
-    left to polish.
+    If a search reaches the tolerance before its budget is spent, it stops without Newton steps.
 
     Args:
         solver: takes the first steps.
-        newton_steps: how many of the steps are Newton's.
+        newton_steps: the number of Newton steps at the end.
         newton: takes the last steps. Default: `Newton()`.
 
     Example:
@@ -42,16 +42,15 @@ class Polished(Solver[PolishedState]):
         tensor([True])
     """
 
+    recordable = False
+
     def __init__(
         self, solver: Solver[Any], newton_steps: int = 3, newton: Newton | None = None
     ) -> None:
         super().__init__()
-        if isinstance(newton_steps, bool) or not isinstance(newton_steps, int) or newton_steps < 1:
-            raise ValueError(f"newton_steps is {newton_steps!r}, expected an int of 1 or more")
-        if not isinstance(solver, Solver):
-            raise TypeError(f"solver is a {type(solver).__name__}, expected a Solver")
+        check_part("solver", solver, Solver, "Nesterov()")
         self.solver = solver
-        self.newton_steps = newton_steps
+        self.newton_steps = as_count("newton_steps", newton_steps, least=1)
         self.newton = newton if newton is not None else Newton()
 
     def init(self, y: Tensor, num_steps: int, objective: Objective) -> PolishedState:

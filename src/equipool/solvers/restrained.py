@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from equipool.objective import Objective
-from equipool.ops.restrained import Met, Restraints, restrained_step
+from equipool.ops.momentum import History, Limits, momentum_step
 from equipool.solvers.momentum import LearnedMomentum
 
 
@@ -87,11 +87,13 @@ class RestrainedNesterov(LearnedMomentum[RestrainedState]):
 
     def step(self, objective: Objective, state: RestrainedState) -> RestrainedState:
         g = objective.gradient(state.point)
-        met = Met(state.point, state.last_point, state.gradient, state.curvature)
-        y, velocity, ahead, rate, momentum, curvature = restrained_step(
-            state.y, state.velocity, g, state.learning_rate, state.momentum, met,
-            Restraints(self.max_step, self.max_gradient, self.curvature_safe),
+        history = History(state.point, state.last_point, state.gradient, state.curvature)
+        y, velocity, ahead, rate, momentum, curvature = momentum_step(
+            state.y, state.velocity, g, state.learning_rate, state.momentum,
+            Limits(self.max_step, self.max_gradient), history if self.curvature_safe else None,
         )  # fmt: skip
+        if curvature is None:
+            curvature = state.curvature
         return RestrainedState(y, ahead, velocity, g, rate, momentum, state.point, curvature)
 
     def extra_repr(self) -> str:

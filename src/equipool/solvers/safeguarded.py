@@ -1,4 +1,4 @@
-"""Nesterov's method with steps that are tried before they are taken."""
+"""Nesterov's method with steps that are tested before they are taken."""
 
 from __future__ import annotations
 
@@ -34,17 +34,18 @@ class SafeguardedState(NamedTuple):
 
 
 class SafeguardedNesterov(Solver[SafeguardedState]):
-    r"""Nesterov's method that finds each set's step size itself, and never lets its energy rise.
+    r"""Nesterov's method with an automatic step size for each set. The energy never rises.
 
-    Each step tries one candidate, $c = p - s \nabla E(p)$, and takes it where that pays:
+    Each step tries one candidate, $c = p - s \nabla E(p)$, and accepts it if the energy decreases
+    enough:
 
     $$y \leftarrow c \quad\text{if}\quad E(c) \le E(p) - \tfrac{s}{2} \lVert \nabla E(p) \rVert^2.$$
 
     Then $s$ grows a little, and the next point is ahead, $p = y + \tfrac{k}{k + 3} (y - y_{-1})$,
-    $k$ being the steps since the momentum began. Momentum begins anew where it leads uphill: where
-    $\nabla E(p) \cdot (y - y_{-1}) > 0$, or the energy ahead is above the lowest so far; the next
-    point then is y itself. Where the candidate is refused, y and p stay and $s$ is halved. So along
-    the search the energy of y never exceeds the lowest so far by more than rounding.
+    where $k$ counts the steps since the momentum was reset. Momentum is reset where it leads
+    uphill: if $\nabla E(p) \cdot (y - y_{-1}) > 0$, or the energy ahead is above the lowest so far;
+    the next point is then y itself. If the candidate is rejected, y and p stay and $s$ is halved.
+    So the energy of y never exceeds the lowest so far by more than rounding.
 
     Where the decrease is lost in the energy's rounding, any step would pass, and it is the change
     of the gradient that limits the step size: $s \le 1 / L$, with $L$ the largest $\lVert \nabla
@@ -57,11 +58,12 @@ class SafeguardedNesterov(Solver[SafeguardedState]):
     in bfloat16 are rough: there the search ends where their rounding hides its progress.
 
     Args:
-        learning_rate: the step size to try first, in every set.
+        learning_rate: the first step size to try in every set.
 
     Example:
         >>> solver = SafeguardedNesterov(learning_rate=100.0)  # far too large
-        >>> layer = equipool.EquilibriumAggregation(3, 8, solver=solver, max_steps=1000)
+        >>> steps = equipool.ToTolerance(1e-3, max_steps=1000)
+        >>> layer = equipool.EquilibriumAggregation(3, 8, solver=solver, steps=steps)
         >>> layer.solve(torch.randn(5, 3)).converged
         tensor([True])
     """

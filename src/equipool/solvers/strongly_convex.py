@@ -1,4 +1,4 @@
-"""Nesterov's method with the step and the momentum that a strongly convex energy asks for."""
+"""Nesterov's method with the step size and momentum of a strongly convex energy."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class StronglyConvexNesterov(Solver[StronglyConvexState]):
     ([Nesterov 2004](https://doi.org/10.1007/978-1-4419-8853-9), Theorem 2.2.3). Nothing is learned;
     for differentiation the bounds are constants.
 
-    On a GPU bounds are not looked at, as that would wait for the device: a set whose energy is not
-    strongly convex there descends without momentum.
+    On a GPU the bounds are not checked, because that would wait for the device: there a set whose
+    energy is not strongly convex descends without momentum.
 
     Example:
         >>> from equipool.potentials import ConvexPotential
         >>> layer = equipool.EquilibriumAggregation(
         ...     3, 2, potential=ConvexPotential(3, 2), solver=StronglyConvexNesterov(),
-        ...     max_steps=1000, tolerance=1e-4,
+        ...     steps=equipool.ToTolerance(1e-4, max_steps=1000),
         ... )
         >>> layer.solve(torch.randn(5, 3)).converged
         tensor([True])
@@ -52,7 +52,7 @@ class StronglyConvexNesterov(Solver[StronglyConvexState]):
         bounds = objective.bounds()
         if bounds is None:
             raise ValueError(
-                "the energy does not know bounds of its curvature, expected ones for "
+                "the bounds of the energy's curvature are not known, expected known bounds for "
                 "StronglyConvexNesterov: use a ConvexPotential and a SquaredNorm, or another solver"
             )
         _check(bounds)

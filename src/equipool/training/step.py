@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import equipool
+from equipool.capture import own_workspaces
 from equipool.training.config import TrainingConfig
 from equipool.training.devices import Accelerator
 from equipool.training.guard import Guard
@@ -172,7 +172,7 @@ class Runner:
             for file, tensors in step.tensors().items()
         }
         try:
-            with _own_workspaces():
+            with own_workspaces():
                 self._graph = equipool.capture_step(self._captured_step)
         finally:
             step.load(kept, num_steps)  # undo the warm-up before the recording, which trains
@@ -200,23 +200,6 @@ class Runner:
     def batch(self, position: int) -> Batch:
         """The batch at this position."""
         return {name: values[position] for name, values in self.chunk.items()}
-
-
-@contextmanager
-def _own_workspaces() -> Iterator[None]:
-    """Give a graph recorded inside the block its own scratch memory for matrix products.
-
-    torch keeps that memory per stream and records all graphs on one stream: graphs that run at the
-    same time would overwrite each other's.
-    """
-    clear: Callable[[], None] | None = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
-    if clear is not None:
-        clear()
-    try:
-        yield
-    finally:
-        if clear is not None:
-            clear()
 
 
 def make_runner(

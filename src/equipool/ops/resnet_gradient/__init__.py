@@ -3,8 +3,7 @@
 `docs/derivation.md` derives what is computed here.
 """
 
-from equipool.ops.resnet_gradient.binding import bind_gradient
-from equipool.ops.resnet_gradient.folding import Folded, Maps, fold
-from equipool.ops.resnet_gradient.spec import Spec
+from equipool.ops.resnet_gradient.implementations import ResNetGradient, make_gradient
+from equipool.ops.resnet_gradient.network import Folded, Maps, Spec, fold
 
-__all__ = ["Folded", "Maps", "Spec", "bind_gradient", "fold"]
+__all__ = ["Folded", "Maps", "ResNetGradient", "Spec", "fold", "make_gradient"]

@@ -4,8 +4,8 @@ Elements are in set order. A *tile* is a run of elements of one set; kernels tha
 a tile each and write its sum, and `reduce_tiles` adds the tiles of each set in order: no atomics,
 the same result every time. Everything is computed in float32; what lies in memory may be shorter.
 
-The notation is that of `torch.py`. `SIZE` is a layer's size, `WIDTH` the columns set aside for it,
-which is a multiple of the alignment, and `BLOCK` the next power of two.
+The notation is that of `elements.py`. `SIZE` is a layer's size, `WIDTH` the columns set aside for
+it, which is a multiple of the alignment, and `BLOCK` the next power of two.
 """
 
 # ruff: noqa: N803
@@ -65,12 +65,13 @@ def _sums_of_two(a, b):
 
 @triton.jit(do_not_specialize=["num_elements"])
 def activate(
-    x_part, y_part, y_part_dot, index, products, gamma, beta, out, stats,
+    x_part, y_part, y_part_dot, live_rows, index, products, gamma, beta, out, stats,
     num_elements, x_stride, y_stride, products_stride, out_stride, column, products_column, eps,
     SIZE: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
     HAS_PRODUCTS: tl.constexpr, HAS_DOT: tl.constexpr,
 ):  # fmt: skip
     """`h` of a hidden layer; with a direction `h_dot` in the first rows of out, and `h` after.
+    Where the direction is zero, `u` is read as zero: it may not be finite.
 
     The means that the adjoint needs again are kept: `stats [N, 4]` holds the mean of `u`, `rstd`,
     the mean of `u_dot` and that of `xhat * u_dot`.
@@ -82,6 +83,8 @@ def activate(
     wide = inside[:, None] & (cols < WIDTH)[None, :]
     rows = rows.to(tl.int64)
     sets = tl.load(index + rows, mask=inside, other=0)
+    if HAS_DOT:
+        mask = mask & (tl.load(live_rows + sets, mask=inside, other=0.0) > 0)[:, None]
     at_y = sets[:, None] * y_stride + column + cols[None, :]
     at_products = rows[:, None] * products_stride + products_column + cols[None, :]
     at_x = rows[:, None] * x_stride + column + cols[None, :]
@@ -122,9 +125,9 @@ def activate(
 
 @triton.jit(do_not_specialize=["num_elements"])
 def last_layer(
-    x_part, y_part, y_part_dot, index, products, tile_start, tile_end, adjoints, sums, by_x_part,
-    num_elements, x_stride, y_stride, products_stride, adjoints_stride, sums_stride, by_u_sums,
-    column, products_column, scale,
+    x_part, y_part, y_part_dot, live_rows, index, products, tile_start, tile_end, adjoints, sums,
+    by_x_part, num_elements, x_stride, y_stride, products_stride, adjoints_stride, sums_stride,
+    by_u_sums, column, products_column, scale,
     SIZE: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
     HAS_PRODUCTS: tl.constexpr, HAS_DOT: tl.constexpr, HAS_SHARED: tl.constexpr,
 ):  # fmt: skip
@@ -135,9 +138,11 @@ def last_layer(
     cols = tl.arange(0, BLOCK)
     live = (cols < SIZE)[None, :]
     offset = num_elements.to(tl.int64) if HAS_DOT else 0
-    at_y = tl.load(index + start) * y_stride + column + cols  # a tile lies within one set
+    own = tl.load(index + start)  # a tile lies within one set
+    at_y = own * y_stride + column + cols
     y_here = tl.load(y_part + at_y, mask=cols < SIZE, other=0.0)[None, :]
     if HAS_DOT:
+        live = live & (tl.load(live_rows + own + 0 * cols) > 0)[None, :]
         y_dot_here = tl.load(y_part_dot + at_y, mask=cols < SIZE, other=0.0)[None, :]
     delta_sum = tl.zeros([ROWS, BLOCK], tl.float32)
     by_u_sum = tl.zeros([ROWS, BLOCK], tl.float32)
@@ -215,8 +220,8 @@ def hidden_adjoint(
 
 @triton.jit(do_not_specialize=["num_elements"])
 def hidden_adjoints(
-    x_part, y_part, y_part_dot, index, products, stats, hs, by_hs, gamma, tile_start, tile_end,
-    adjoints, sums, by_x_part, by_norm,
+    x_part, y_part, y_part_dot, live_rows, index, products, stats, hs, by_hs, gamma,
+    tile_start, tile_end, adjoints, sums, by_x_part, by_norm,
     num_elements, x_stride, y_stride, products_stride, by_hs_stride, adjoints_stride, sums_stride,
     by_u_sums, column, products_column,
     SIZE: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, HAS_PRODUCTS: tl.constexpr,
@@ -235,7 +240,9 @@ def hidden_adjoints(
     live, wide = cols < SIZE, cols < WIDTH
     scale = tl.load(gamma + cols, mask=live, other=0.0)
     offset = num_elements.to(tl.int64)
-    at_y = tl.load(index + start) * y_stride + column + cols  # a tile lies within one set
+    own = tl.load(index + start)  # a tile lies within one set
+    read = live & (tl.load(live_rows + own + 0 * cols) > 0)
+    at_y = own * y_stride + column + cols
     y_here = tl.load(y_part + at_y, mask=live, other=0.0)
     y_dot_here = tl.load(y_part_dot + at_y, mask=live, other=0.0)
     delta_sum = tl.zeros([BLOCK], tl.float32)
@@ -244,15 +251,15 @@ def hidden_adjoints(
     beta_sum = tl.zeros([BLOCK], tl.float32)
     for row in range(start, end):
         at_x = row * x_stride + column + cols
-        u = tl.load(x_part + at_x, mask=live, other=0.0).to(tl.float32) + y_here
+        u = tl.load(x_part + at_x, mask=read, other=0.0).to(tl.float32) + y_here
         u_dot = y_dot_here
         if HAS_SHARED:
             by_x = tl.load(by_x_part + at_x, mask=live, other=0.0)
         if HAS_PRODUCTS:
             at_dot = products + row * products_stride + products_column + cols
             at_point = at_dot + offset * products_stride
-            u += tl.load(at_point, mask=live, other=0.0).to(tl.float32)
-            u_dot += tl.load(at_dot, mask=live, other=0.0).to(tl.float32)
+            u += tl.load(at_point, mask=read, other=0.0).to(tl.float32)
+            u_dot += tl.load(at_dot, mask=read, other=0.0).to(tl.float32)
         at_stats = stats + row * 4
         mean, rstd = tl.load(at_stats), tl.load(at_stats + 1)
         mean_dot, along = tl.load(at_stats + 2), tl.load(at_stats + 3)
@@ -314,3 +321,58 @@ def reduce_tiles(
         total += tl.load(at_sums, mask=mask, other=0.0)
     at_out = out + (which * num_rows + row) * out_stride + cols
     tl.store(at_out, total.to(out.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def stack_points(
+    direction, y, points, live_rows, num_rows, width, points_stride, BLOCK: tl.constexpr
+):  # fmt: skip
+    """The direction in the first rows of points, y in the others, or zero where the direction is:
+    a row that is left out of the loss may not be finite."""
+    row = tl.program_id(0).to(tl.int64)
+    found = tl.zeros([BLOCK], tl.int32)
+    for first in range(0, width, BLOCK):
+        cols = first + tl.arange(0, BLOCK)
+        by = tl.load(direction + row * width + cols, mask=cols < width, other=0.0)
+        found += (by != 0).to(tl.int32)
+    live = tl.sum(found, axis=0)
+    tl.store(live_rows + row, live.to(tl.float32))
+    kind = points.dtype.element_ty
+    for first in range(0, width, BLOCK):
+        cols = first + tl.arange(0, BLOCK)
+        mask = cols < width
+        by = tl.load(direction + row * width + cols, mask=mask, other=0.0)
+        here = tl.where(live > 0, tl.load(y + row * width + cols, mask=mask, other=0.0), 0.0)
+        tl.store(points + row * points_stride + cols, by.to(kind), mask=mask)
+        tl.store(points + (num_rows + row) * points_stride + cols, here.to(kind), mask=mask)
+
+
+@triton.jit
+def _begin(index, row, num_elements):
+    """Elements in the rows before this one: where it begins."""
+    low = row * 0
+    high = low + num_elements
+    while low < high:
+        middle = (low + high) // 2
+        before = tl.load(index + middle) < row
+        low, high = tl.where(before, middle + 1, low), tl.where(before, high, middle)
+    return low
+
+
+@triton.jit(do_not_specialize=["num_elements", "num_rows", "size"])
+def cut_tiles(index, start, end, first, num_elements, num_rows, size, BLOCK: tl.constexpr):
+    """The tiles of one row; one program more than there are rows marks where the last one's end."""
+    row = tl.program_id(0).to(tl.int64)
+    begin = _begin(index, row, num_elements)
+    own = begin // size + row
+    tl.store(first + row, own)
+    if row < num_rows:
+        stop = _begin(index, row + 1, num_elements)
+        after = stop // size + row + 1
+        for block in range(own, after, BLOCK):
+            tile = block + tl.arange(0, BLOCK)
+            here = begin + (tile - own) * size
+            used = here < stop
+            tl.store(start + tile, tl.where(used, here, 0), mask=tile < after)
+            until = tl.minimum(here + size, stop)
+            tl.store(end + tile, tl.where(used, until, 0), mask=tile < after)

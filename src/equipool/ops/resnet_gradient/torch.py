@@ -1,231 +1,323 @@
-"""The gradient and its vector-Jacobian product for some elements, in torch operations.
+"""The gradient of the summed potential in torch operations, as one differentiable operation.
 
-Notation, for one element: `u` are the pre-activations of all layers, `h = tanh(t)`,
-`t = gamma * xhat + beta`, `xhat = (u - mean u) * rstd`. A name with `_dot` is the derivative along
-a direction of y; `delta` is the derivative of the potential by `u`, and `by_u` that of its
-derivative along the direction.
+The vector-Jacobian product computes activations again where it needs them, so a solve of many steps
+keeps one `y` per step and nothing per element. Only the first steps, within a bound on memory, keep
+the results of their matrix products.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from equipool.ops.availability import is_batched, is_exporting
+from equipool.ops.resnet_gradient.elements import (
+    Columns,
+    Kept,
+    Network,
+    Sums,
+    element_adjoints,
+    element_gradient,
+    element_value,
+)
+from equipool.ops.resnet_gradient.network import BATCHED, FORWARD_MODE, SECOND_GRADIENT, Spec
+from equipool.ops.segments import (
+    block_sum,
+    blocks_are_wanted,
+    make_blocks,
+    segment_spread,
+    segment_sum,
+)
 
-class Network(NamedTuple):
-    """What is not learned from data, and the parameters that the hidden layers read."""
+# Pre-activations at a time on the CPU, so that what is computed for them stays in its caches.
+# Not too many rows either: a sum over them is taken one after the other, and loses digits.
+CPU_FLOATS = 1 << 19
+CPU_ROWS = 4096
 
-    sizes: tuple[int, ...]
-    scale: float  # the potential is scale / 2 times the sum of the last layer's squares
-    eps: float
-    product_dtype: torch.dtype  # the precision of the matrix products' operands
-    from_hidden: tuple[Tensor, ...]
-    gammas: tuple[Tensor, ...]
-    betas: tuple[Tensor, ...]
-    steep_gammas: tuple[Tensor, ...]  # times -2
-    steep_betas: tuple[Tensor, ...]
+# What the steps of a solve may keep for the backward pass, in multiples of `x_part`, which a solve
+# holds in any case, and in all: a few steps of a batch that fits a CPU. Later steps compute again.
+KEPT_PARTS = 7
+KEPT_FLOATS = 1 << 24
 
 
-class Columns(NamedTuple):
-    """A number for each pre-activation of some rows, layer by layer.
+class TorchGradient:
+    """The summed potential of one batch and its derivatives by y.
 
-    The first layer is by itself, so that its normalisation reads and gives it where it lies; the
-    others are side by side, so that one product takes or gives all of them.
+    Args:
+        spec: sizes and precision.
+        shared: what all steps of a solve read: `x_part [N, H]`, the contribution of x and the
+            constants to the pre-activations; `from_y [H, K]`; for each hidden layer the matrix by
+            which the layers after it read it; scales and shifts of the normalisations.
+        index: row of each element, `[N]`, ascending.
     """
 
-    first: Tensor  # [n, sizes[0]]
-    others: Tensor  # [n, sum of sizes[1:]]
+    def __init__(self, spec: Spec, shared: Sequence[Tensor], index: Tensor) -> None:
+        self.spec = spec
+        self.shared = tuple(shared)
+        self.index = index
+        self.x_part, self.from_y = self.shared[:2]
+        eager = self.x_part.device.type == "cpu" and not torch.compiler.is_compiling()
+        self._room = min(KEPT_PARTS * self.x_part.numel(), KEPT_FLOATS) if eager else 0
 
-    def of(self, sizes: Sequence[int], j: int) -> Tensor:
-        """The columns of layer j."""
-        if j == 0:
-            return self.first
-        start = sum(sizes[1:j])
-        return self.others[:, start : start + sizes[j]]
+    def value(self, y: Tensor) -> Tensor:
+        """The potential summed over each set, `[num_rows]`. Without a graph."""
+        network = self._network()
+        y_part = self._columns(y @ self.from_y.T)
+        total = y.new_zeros(y.shape[0])
+        for chunk in self._chunks():
+            values = element_value(network, self._pre_activations(y_part, chunk))
+            total = _add_segments(total, chunk, values)
+        return total
 
-    def after(self, sizes: Sequence[int], j: int) -> Tensor:
-        """The columns of the layers after j."""
-        return self.others[:, sum(sizes[1 : j + 1]) :]
+    def gradient(self, y: Tensor) -> Tensor:
+        """The derivative of `sum over a set of F(x, y)` by y, `[num_rows, K]`."""
+        tensors = (y, *self.shared)
+        differentiated = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+        if is_exporting() or (torch.compiler.is_compiling() and not differentiated):
+            # Plain operations, so that the program can be loaded without equipool.
+            return self.evaluate(y, keep=False)[0]
+        keep = differentiated and self._take_room()
+        operation = _CompiledGradient if torch.compiler.is_compiling() else _EagerGradient
+        return operation.apply(self.spec, keep, y, self.index, *self.shared)[0]
 
-    def replace(self, sizes: Sequence[int], j: int, values: Tensor) -> Columns:
-        """The same with other numbers for layer j, which are written over the old ones."""
-        if j == 0:
-            return Columns(values, self.others)
-        self.of(sizes, j).copy_(values)
-        return self
+    def hessian_product(self, direction: Tensor, y: Tensor) -> Tensor:
+        """The derivative of `sum of direction * gradient` by y: the Hessian being symmetric, its
+        product with the direction, `[num_rows, K]`. Without a graph."""
+        network = self._network()
+        y_part, y_part_dot = (self._columns(rows @ self.from_y.T) for rows in (y, direction))
+        total = _zeros_like(y_part)
+        for chunk in self._chunks():
+            u = self._pre_activations(y_part, chunk)
+            _, by_u = element_adjoints(network, u, _spread(y_part_dot, chunk.row_of), None, None)
+            total = _add_columns(total, chunk, by_u)
+        return torch.cat(total, 1) @ self.from_y
 
+    def evaluate(self, y: Tensor, *, keep: bool) -> tuple[Tensor, ...]:
+        """The gradient, and what is kept of each chunk for `vjp`."""
+        network, all_kept = self._network(), []
+        y_part = self._columns(y @ self.from_y.T)
+        total = _zeros_like(y_part)
+        for chunk in self._chunks():
+            delta, kept = element_gradient(network, self._pre_activations(y_part, chunk))
+            total = _add_columns(total, chunk, delta)
+            if keep:
+                all_kept += [kept.others, *kept.by_h]
+        return torch.cat(total, 1) @ self.from_y, *all_kept
 
-class Sums(NamedTuple):
-    """Derivatives by the parameters, while they are added up over the elements."""
+    def vjp(self, by_gradient: Tensor, y: Tensor, kept: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """The derivatives by y and by `shared`, given what `evaluate` kept.
 
-    from_hidden: tuple[Tensor, ...]
-    gammas: tuple[Tensor, ...]
-    betas: tuple[Tensor, ...]
+        A row whose derivative is zero contributes nothing, even if it is not finite.
+        """
+        live = by_gradient.any(-1)
+        y = torch.where(live.unsqueeze(-1), y, 0)
+        network, num_rows, remaining = self._network(), y.shape[0], iter(kept)
+        points = torch.cat([by_gradient, y])
+        y_parts = points @ self.from_y.T
+        y_part_dot, y_part = self._columns(y_parts[:num_rows]), self._columns(y_parts[num_rows:])
+        by_parameters = tuple(torch.zeros_like(parameter) for parameter in self.shared[2:])
+        sums = self._sums(by_parameters)
+        by_x_part = torch.empty_like(self.x_part)
+        delta_sum, by_y_part = _zeros_like(y_part), _zeros_like(y_part)
+        for chunk in self._chunks():
+            mine = _next_kept(remaining, len(network.gammas)) if kept else None
+            alive: Tensor | None = live[chunk.row_of].unsqueeze(-1)
+            if chunk.segments is not None and bool(live[chunk.row_of].all()):
+                alive = None
+            if mine is not None and alive is not None:
+                mine = Kept(
+                    _masked(mine.others, alive), tuple(_masked(h, alive) for h in mine.by_h)
+                )
+            u = self._pre_activations(y_part, chunk, alive)
+            u_dot = _spread(y_part_dot, chunk.row_of)
+            delta, by_u = element_adjoints(network, u, u_dot, sums, mine)
+            for total, part in zip(self._columns(by_x_part[chunk.rows]), by_u, strict=True):
+                total.copy_(part)
+            delta_sum = _add_columns(delta_sum, chunk, delta)
+            by_y_part = _add_columns(by_y_part, chunk, by_u)
+        both = torch.cat([torch.cat(delta_sum, 1), torch.cat(by_y_part, 1)])
+        return both[num_rows:] @ self.from_y, by_x_part, both.T @ points, *by_parameters
 
+    def _take_room(self) -> bool:
+        """Whether there is room to keep one more evaluation's products, which is then taken."""
+        floats = (sum(self.spec.sizes[:-1]) + sum(self.spec.sizes[1:])) * self.index.shape[0]
+        fits = floats <= self._room
+        self._room -= floats if fits else 0
+        return fits
 
-class Kept(NamedTuple):
-    """What `element_gradient` took matrix products for, and `element_adjoints` would again."""
-
-    others: Tensor  # the pre-activations of the layers after the first
-    by_h: tuple[Tensor, ...]  # the potential's derivative by each hidden layer's h
-
-
-class Layer(NamedTuple):
-    """A hidden layer at some elements."""
-
-    u: Tensor
-    mean: Tensor
-    rstd: Tensor
-    h: Tensor
-
-
-class Tangent(NamedTuple):
-    """The derivative of a hidden layer along the direction."""
-
-    u: Tensor
-    xhat: Tensor
-    h: Tensor
-
-
-def element_value(network: Network, u: Columns) -> Tensor:
-    """The potential of each element, `[n]`. `u` is as for `element_gradient`."""
-    last = len(network.sizes) - 1
-    for j in range(last):
-        h = _activate(network, u, j).h
-        _add_product(network, u.after(network.sizes, j), h, network.from_hidden[j].T)
-    return u.of(network.sizes, last).square().sum(1).mul_(network.scale / 2)
-
-
-def element_gradient(network: Network, u: Columns) -> tuple[Columns, Kept]:
-    """The potential's derivative by the pre-activations, `delta`, and what may be kept.
-
-    `u` holds the contributions of x and y alone, and is used up.
-    """
-    sizes, layers = network.sizes, []
-    for j, weight in enumerate(network.from_hidden):
-        layers.append(_activate(network, u, j))
-        _add_product(network, u.after(sizes, j), layers[j].h, weight.T)
-    delta, by_hs = Columns(u.first, u.others.clone()), []
-    delta.of(sizes, len(layers)).mul_(network.scale)
-    for j in reversed(range(len(layers))):
-        by_h = _product(network, delta.after(sizes, j), network.from_hidden[j])
-        by_t = torch.ops.aten.tanh_backward(by_h, layers[j].h)
-        delta = delta.replace(sizes, j, _norm_adjoint(layers[j], by_t, network.gammas[j]))
-        by_hs.append(by_h)
-    return delta, Kept(u.others, tuple(by_hs[::-1]))
-
-
-def element_adjoints(
-    network: Network, u: Columns, u_dot: Columns, sums: Sums | None, kept: Kept | None
-) -> tuple[Columns, Columns]:
-    """The derivatives of `sum of delta * direction`, by everything that `delta` is made of: by what
-    the direction gives, which is `delta`, by what x and y give, `by_u`, and those by the parameters
-    are added to the sums.
-
-    `u` holds the contributions of x and y alone, `u_dot` those of the direction. Both are used up.
-    What was kept of `element_gradient` at the same point is not computed again, and stays.
-    """
-    sizes, last = network.sizes, len(network.sizes) - 1
-    if kept is not None:
-        u = Columns(u.first, kept.others.clone())
-    layers, tangents = [], []
-    for j, weight in enumerate(network.from_hidden):
-        layer = _activate(network, u, j)
-        tangent = _activate_along(layer, u_dot.of(sizes, j).contiguous(), network.gammas[j])
-        if kept is None:
-            _add_product(network, u.after(sizes, j), layer.h, weight.T)
-        _add_product(network, u_dot.after(sizes, j), tangent.h, weight.T)
-        layers.append(layer)
-        tangents.append(tangent)
-    delta, by_u = u, u_dot  # the last layer's are the other's derivatives, but for the scale
-    delta.of(sizes, last).mul_(network.scale)
-    by_u.of(sizes, last).mul_(network.scale)
-    for j in reversed(range(last)):
-        layer, tangent = layers.pop(), tangents.pop()
-        delta_after, by_after = delta.after(sizes, j), by_u.after(sizes, j)
-        if sums is not None:
-            _add_product(network, sums.from_hidden[j], delta_after.T, tangent.h)
-            _add_product(network, sums.from_hidden[j], by_after.T, layer.h)
-        weight = network.from_hidden[j]
-        delta_j, by_u_j = _hidden_adjoints(
-            network, j, layer, tangent,
-            _product(network, delta_after, weight) if kept is None else kept.by_h[j],
-            _product(network, by_after, weight),
-            sums,
+    def _network(self) -> Network:
+        from_hidden, gammas, betas = self._sums(self.shared[2:])
+        return Network(
+            self.spec.sizes, self.spec.scale, self.spec.eps, self.spec.product_dtype,
+            from_hidden, gammas, betas,
+            tuple(-2 * gamma for gamma in gammas), tuple(-2 * beta for beta in betas),
         )  # fmt: skip
-        delta = delta.replace(sizes, j, delta_j)
-        by_u = by_u.replace(sizes, j, by_u_j)
-    return delta, by_u
+
+    def _sums(self, parameters: tuple[Tensor, ...]) -> Sums:
+        hidden = len(self.spec.sizes) - 1
+        return Sums(parameters[:hidden], parameters[hidden : 2 * hidden], parameters[2 * hidden :])
+
+    def _columns(self, u: Tensor) -> Columns:
+        return Columns(*u.tensor_split((self.spec.sizes[0],), dim=1))
+
+    def _pre_activations(
+        self, y_part: Columns, chunk: _Chunk, alive: Tensor | None = None
+    ) -> Columns:
+        """The contributions of x and y; those of x alone to elements that are alive, if given."""
+        u = _spread(y_part, chunk.row_of)
+        for total, part in zip(u, self._columns(self.x_part[chunk.rows]), strict=True):
+            total.add_(part if alive is None else _masked(part, alive))
+        return u
+
+    def _chunks(self) -> Iterator[_Chunk]:
+        if torch.compiler.is_compiling() or self.x_part.device.type != "cpu":
+            yield _Chunk(slice(None), self.index, None)
+            return
+        num, most = len(self.index), min(max(CPU_FLOATS // self.x_part.shape[1], 1), CPU_ROWS)
+        num_chunks = -(-num // most)
+        for i in range(num_chunks):
+            rows = slice(num * i // num_chunks, num * (i + 1) // num_chunks)
+            here = self.index[rows]
+            yield _Chunk(rows, here, slice(int(here[0]), int(here[-1]) + 1))
 
 
-def _hidden_adjoints(
-    network: Network,
-    j: int,
-    layer: Layer,
-    tangent: Tangent,
-    by_h_dot: Tensor,
-    by_h: Tensor,
-    sums: Sums | None,
-) -> tuple[Tensor, Tensor]:
-    """`delta` and `by_u` of a hidden layer."""
-    size, gamma, h = layer.u.shape[1], network.gammas[j], layer.h
-    by_t_dot = torch.ops.aten.tanh_backward(by_h_dot, h)
-    # h_dot = (1 - h^2) t_dot, so h is read by it as well.
-    by_t = torch.ops.aten.tanh_backward(by_h, h).addcmul_(by_h_dot * h, tangent.h, value=-2)
-    delta = _norm_adjoint(layer, by_t_dot, gamma)
-    by_u, gamma_sum, beta_sum = torch.ops.aten.native_layer_norm_backward(
-        by_t, layer.u, [size], layer.mean, layer.rstd, gamma, network.betas[j],
-        [True, sums is not None, sums is not None],
-    )  # fmt: skip
-    # xhat_dot = rstd (u_dot - mean u_dot - xhat mean(xhat u_dot)) reads xhat and rstd as well.
-    # The adjoint of the normalisation is linear, so what that adds needs no further one.
-    xhat = (layer.u - layer.mean).mul_(layer.rstd)
-    read = by_t_dot * tangent.xhat
-    if sums is not None:
-        sums.gammas[j].add_(gamma_sum).add_(read.sum(0))
-        sums.betas[j].add_(beta_sum)
-    weight, column = layer.rstd / -size, gamma.unsqueeze(1)
-    along = (tangent.u.mul_(xhat)).sum(1, keepdim=True).mul_(weight)
-    across = (by_t_dot.mul_(xhat) @ column).mul_(weight)
-    by_rstd = (read @ column).mul_(weight)
-    by_u.addcmul_(delta, along).addcmul_(tangent.xhat, across).addcmul_(xhat, by_rstd)
-    return delta, by_u
+class _Gradient(torch.autograd.Function):
+    """The operation, abstract: torch.compile traces none that has a `jvp`."""
+
+    @staticmethod
+    def forward(
+        spec: Spec, keep: bool, y: Tensor, index: Tensor, *shared: Tensor
+    ) -> tuple[Tensor, ...]:
+        return TorchGradient(spec, shared, index).evaluate(y, keep=keep)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        spec, _, *tensors = inputs
+        kept = output[1:]
+        ctx.spec, ctx.num_tensors, ctx.num_kept = spec, len(tensors), len(kept)
+        ctx.mark_non_differentiable(*kept)
+        ctx.save_for_backward(*kept, *tensors)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, by_gradient: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+        if by_gradient is None:  # nothing depends on it
+            return (None,) * (2 + ctx.num_tensors)
+        if not torch._C._are_functorch_transforms_active() and is_batched(by_gradient):
+            raise RuntimeError(BATCHED)
+        # No second gradient passes through a compiled region, so nothing is lost there.
+        vjp = _vjp if torch.compiler.is_compiling() else _Vjp.apply
+        # A backward pass that is run inside autocast must not round what the forward did not.
+        with torch.autocast(by_gradient.device.type, enabled=False):
+            by_y, *by_shared = vjp(ctx.spec, ctx.num_kept, by_gradient, *ctx.saved_tensors)
+        return None, None, by_y, None, *by_shared
 
 
-def _activate(network: Network, u: Columns, j: int) -> Layer:
-    own = u.of(network.sizes, j).contiguous()
-    # tanh(t) = 1 - 2 sigmoid(-2 t), and torch's sigmoid is many times faster than its tanh on a
-    # CPU.
-    t, mean, rstd = torch.native_layer_norm(
-        own, [own.shape[1]], network.steep_gammas[j], network.steep_betas[j], network.eps
+class _CompiledGradient(_Gradient):
+    pass
+
+
+class _EagerGradient(_Gradient):
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise RuntimeError(FORWARD_MODE)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Any, Any]:
+        return _one_by_one(_EagerGradient.apply, info.batch_size, in_dims, inputs)
+
+
+class _Vjp(torch.autograd.Function):
+    @staticmethod
+    def forward(spec: Spec, num_kept: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return _vjp(spec, num_kept, *tensors)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *by_outputs: Tensor) -> Any:
+        raise RuntimeError(SECOND_GRADIENT)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise RuntimeError(FORWARD_MODE)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Any, Any]:
+        return _one_by_one(_Vjp.apply, info.batch_size, in_dims, inputs)
+
+
+def _vjp(spec: Spec, num_kept: int, by_gradient: Tensor, *saved: Tensor) -> tuple[Tensor, ...]:
+    kept, (y, index, *shared) = saved[:num_kept], saved[num_kept:]
+    return TorchGradient(spec, shared, index).vjp(by_gradient, y, kept)
+
+
+def _one_by_one(
+    function: Callable[..., Any],
+    size: int,
+    in_dims: tuple[int | None, ...],
+    inputs: tuple[Any, ...],
+) -> tuple[Any, Any]:
+    """A batch of calls, one after the other: each is large enough to fill the machine."""
+    outputs = [
+        function(
+            *(v if d is None else v.select(d, i) for v, d in zip(inputs, in_dims, strict=True))
+        )
+        for i in range(size)
+    ]
+    stacked = tuple(torch.stack(column) for column in zip(*outputs, strict=True))
+    return stacked, (0,) * len(stacked)
+
+
+class _Chunk(NamedTuple):
+    """A run of the elements."""
+
+    rows: slice  # which elements
+    row_of: Tensor  # the row of each
+    segments: slice | None  # the rows that they are in, where values may be read
+
+
+def _next_kept(kept: Iterator[Tensor], hidden: int) -> Kept:
+    return Kept(next(kept), tuple(islice(kept, hidden)))
+
+
+def _masked(values: Tensor, alive: Tensor) -> Tensor:
+    return torch.where(alive, values, 0)
+
+
+def _zeros_like(columns: Columns) -> Columns:
+    return Columns(*(part.new_zeros(part.shape) for part in columns))
+
+
+def _spread(rows: Columns, index: Tensor) -> Columns:
+    """Give each element the row of its segment."""
+    return Columns(*(segment_spread(part, index) for part in rows))
+
+
+def _add_columns(total: Columns, chunk: _Chunk, values: Columns) -> Columns:
+    return Columns(
+        *(_add_segments(t, chunk, v.contiguous()) for t, v in zip(total, values, strict=True))
     )
-    return Layer(own, mean, rstd, torch.rsub(t.sigmoid_(), 1, alpha=2))
 
 
-def _activate_along(layer: Layer, u_dot: Tensor, gamma: Tensor) -> Tangent:
-    xhat_dot = _norm_adjoint(layer, u_dot, None)
-    return Tangent(u_dot, xhat_dot, torch.ops.aten.tanh_backward(gamma * xhat_dot, layer.h))
+def _add_segments(total: Tensor, chunk: _Chunk, values: Tensor) -> Tensor:
+    """Add the sums of consecutive elements to the totals of their rows.
 
-
-def _norm_adjoint(layer: Layer, by_t: Tensor, gamma: Tensor | None) -> Tensor:
-    """The normalisation's adjoint; without gamma also its derivative, the two being one map."""
-    return torch.ops.aten.native_layer_norm_backward(
-        by_t, layer.u, [layer.u.shape[1]], layer.mean, layer.rstd, gamma, None,
-        [True, False, False],
-    )[0]  # fmt: skip
-
-
-def _product(network: Network, a: Tensor, b: Tensor) -> Tensor:
-    if network.product_dtype == a.dtype:
-        return a @ b
-    return (a.to(network.product_dtype) @ b.to(network.product_dtype)).to(a.dtype)
-
-
-def _add_product(network: Network, total: Tensor, a: Tensor, b: Tensor) -> None:
-    if network.product_dtype == total.dtype:
-        total.addmm_(a, b)
-    else:
-        total.add_(_product(network, a, b))
+    The sum over a chunk is taken by itself before it is added, so that a sum over a million
+    elements does not lose digits to its own size.
+    """
+    index, segments = chunk.row_of, chunk.segments
+    if segments is None:
+        if blocks_are_wanted(values.shape[0]):
+            blocks = make_blocks(index, total.shape[0])
+            return total + block_sum(values, blocks, total.shape[0])
+        return total + segment_sum(values, index, total.shape[0])
+    num_segments = segments.stop - segments.start
+    total[segments] += segment_sum(values, index - segments.start, num_segments)
+    return total

@@ -1,4 +1,4 @@
-"""The gradient and its vector-Jacobian product on a GPU: matrix products, and kernels between them.
+"""The gradient of the summed potential on a GPU: matrix products, and kernels between them.
 
 Rows of the direction come before the rows of the point: one buffer holds `[h_dot; h]`, another
 `[delta; by_u]`, so that each product of both is one product, and the derivative by a matrix is
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -17,15 +16,21 @@ import torch
 import triton
 from torch import Tensor
 
+from equipool.ops.availability import is_batched
 from equipool.ops.resnet_gradient import kernels
-from equipool.ops.resnet_gradient.folding import ALIGNMENT
-from equipool.ops.resnet_gradient.op import SECOND_GRADIENT
-from equipool.ops.resnet_gradient.spec import Spec
-from equipool.ops.segments import Blocks, block_sum, make_blocks
-from equipool.ops.tiles import make_tiles
+from equipool.ops.resnet_gradient.network import (
+    ALIGNMENT,
+    BATCHED,
+    FORWARD_MODE,
+    SECOND_GRADIENT,
+    Spec,
+)
+from equipool.ops.resnet_gradient.tiles import Part
+from equipool.ops.segments import block_sum
 
 LARGEST_PART = 32_768
 TILES_AT_ONCE = 32
+ALIGNED_BYTES = 16  # of a row, for fast products
 
 
 class Layer:
@@ -50,39 +55,39 @@ class Layer:
         self.as_last = {**shape, "ROWS": max(1, 1024 // block), "num_warps": 4}
 
 
-class Part:
-    """A run of the batch's elements, and what is added up over the steps for each."""
-
-    def __init__(self, x_part: Tensor, index: Tensor, num_rows: int) -> None:
-        self.x_part = x_part
-        self.index = index
-        self.num_rows = num_rows
-        self.tiles = make_tiles(index, num_rows)
-        self.by_x_part: Tensor | None = None  # of this part, while it is added up
-
-    @cached_property
-    def blocks(self) -> Blocks:
-        return make_blocks(self.index, self.num_rows)
-
-    @property
-    def num_elements(self) -> int:
-        return self.index.shape[0]
-
-    @property
-    def num_tiles(self) -> int:
-        return self.tiles.start.shape[0]
-
-
 class TritonGradient:
-    """The summed potential's gradient for one batch.
+    """The summed potential of one batch and its derivatives by y.
 
     Args:
         spec: sizes and precision.
-        shared: what all steps of a solve read, each layer's columns padded to the alignment:
-            `x_part [N, H]`, `from_y [H, K]`, `from_hidden`, gammas, betas.
+        shared: as `TorchGradient` reads it, each layer's columns padded to the alignment.
         index: row of each element, `[N]`, ascending.
         num_rows: rows of y.
     """
+
+    def __init__(self, spec: Spec, shared: Sequence[Tensor], index: Tensor, num_rows: int) -> None:
+        # Not one object with the evaluator: autograd holds that, and the token holds autograd.
+        self.shared = [tensor.detach() for tensor in shared]
+        self.evaluator = Evaluator(spec, self.shared, index, num_rows)
+        self.token = _Bind.apply(self.evaluator, *shared) if torch.is_grad_enabled() else None
+
+    def value(self, y: Tensor) -> Tensor:
+        """The potential summed over each set, `[num_rows]`. Without a graph."""
+        return self.evaluator.value(y)
+
+    def gradient(self, y: Tensor) -> Tensor:
+        """The derivative by y, `[num_rows, K]`, differentiable where the object was made so."""
+        if self.token is None:
+            return self.evaluator.gradient(y)
+        return _Step.apply(self.evaluator, y, self.token, *self.shared)
+
+    def hessian_product(self, direction: Tensor, y: Tensor) -> Tensor:
+        """The product of the direction with the Hessian at y, `[num_rows, K]`. Without a graph."""
+        return self.evaluator.hessian_product(direction, y)
+
+
+class Evaluator:
+    """What `TritonGradient` launches, and the sums of derivatives over the steps of a solve."""
 
     def __init__(self, spec: Spec, shared: Sequence[Tensor], index: Tensor, num_rows: int) -> None:
         hidden = len(spec.sizes) - 1
@@ -121,7 +126,8 @@ class TritonGradient:
         return self._product(delta, self.from_y)
 
     def vjp(self, by_gradient: Tensor, y: Tensor) -> Tensor:
-        """The derivative by y; those by what the steps share are added up in `by_shared`."""
+        """The derivative by y; those by what the steps share are added up in `by_shared`. A row
+        whose derivative is zero contributes nothing, even if it is not finite."""
         self._begin()
         points, both = self._along(by_gradient, y, shared=True)
         self._add_product(self.by_shared[1], both.T, points)
@@ -134,9 +140,21 @@ class TritonGradient:
 
     def _along(self, direction: Tensor, y: Tensor, *, shared: bool) -> tuple[Tensor, Tensor]:
         """The direction above y, and the sums of `delta` above those of `by_u`."""
-        points = self._aligned(direction, y)
+        points, live = self._stack(direction, y)
         y_parts = self._product(points, self.from_y.T)
-        return points, _total(self._adjoints(part, y_parts, shared) for part in self.parts)
+        return points, _total(self._adjoints(part, y_parts, live, shared) for part in self.parts)
+
+    def _stack(self, direction: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The direction above y, aligned, and whether each row's direction is not zero. A row whose
+        direction is zero has a y of zero, as its own may not be finite."""
+        num_rows, width = y.shape
+        points = self._buffer(2 * num_rows, width + -width % ALIGNMENT)[:, :width]
+        live = self.x_part.new_empty(num_rows, dtype=torch.float32)
+        kernels.stack_points[(num_rows,)](
+            direction.contiguous(), y.contiguous(), points, live, num_rows, width,
+            points.stride(0), BLOCK=min(triton.next_power_of_2(width), 1024),
+        )  # fmt: skip
+        return points, live
 
     def take_by_shared(self) -> tuple[Tensor, ...]:
         """Hand over what was added up, and begin anew."""
@@ -166,7 +184,7 @@ class TritonGradient:
 
     def _value(self, part: Part, y_part: Tensor) -> Tensor:
         """The last layer is small, and is left to torch."""
-        _, products, _ = self._activate(part, y_part, None)
+        _, products, _ = self._activate(part, y_part)
         last = self.layers[-1]
         columns = slice(last.column, last.column + last.size)
         u = y_part[:, columns][part.index] + part.x_part[:, columns]
@@ -176,10 +194,10 @@ class TritonGradient:
         return block_sum(values, part.blocks, self.num_rows)
 
     def _delta(self, part: Part, y_part: Tensor) -> Tensor:
-        hs, products, stats = self._activate(part, y_part, None)
+        hs, products, stats = self._activate(part, y_part)
         adjoints = self._buffer(part.num_elements, self.width - self.layers[0].width)
         sums = y_part.new_empty(part.num_tiles, self.width)
-        self._last_layer(part, y_part, None, products, adjoints, sums)
+        self._last_layer(part, y_part, products, adjoints, sums)
         tiles = part.tiles
         for j in reversed(range(len(self.layers) - 1)):
             layer = self.layers[j]
@@ -193,12 +211,12 @@ class TritonGradient:
             )  # fmt: skip
         return self._reduce(part, sums)
 
-    def _adjoints(self, part: Part, y_parts: Tensor, shared: bool) -> Tensor:
+    def _adjoints(self, part: Part, y_parts: Tensor, live: Tensor, shared: bool) -> Tensor:
         y_part_dot, y_part = y_parts[: self.num_rows], y_parts[self.num_rows :]
-        hs, products, stats = self._activate(part, y_part, y_part_dot)
+        hs, products, stats = self._activate(part, y_part, y_part_dot, live)
         adjoints = self._buffer(2 * part.num_elements, self.width - self.layers[0].width)
         sums = y_parts.new_empty(part.num_tiles, 2 * self.width)
-        self._last_layer(part, y_part, y_part_dot, products, adjoints, sums, shared)
+        self._last_layer(part, y_part, products, adjoints, sums, y_part_dot, live, shared)
         tiles = part.tiles
         for j in reversed(range(len(self.layers) - 1)):
             layer = self.layers[j]
@@ -208,7 +226,7 @@ class TritonGradient:
                 self._add_product(self.by_shared[2 + j], after.T, h)
             by_hs = after @ self.to_hidden[j].T
             kernels.hidden_adjoints[(part.num_tiles,)](
-                part.x_part, y_part, y_part_dot, part.index, products, stats[j], h, by_hs,
+                part.x_part, y_part, y_part_dot, live, part.index, products, stats[j], h, by_hs,
                 self.gammas[j], tiles.start, tiles.end,
                 adjoints, sums, part.by_x_part, self.by_norms[j] if shared else None,
                 part.num_elements, part.x_part.stride(0), y_part.stride(0), products.stride(0),
@@ -218,7 +236,11 @@ class TritonGradient:
         return self._reduce(part, sums)
 
     def _activate(
-        self, part: Part, y_part: Tensor, y_part_dot: Tensor | None
+        self,
+        part: Part,
+        y_part: Tensor,
+        y_part_dot: Tensor | None = None,
+        live: Tensor | None = None,
     ) -> tuple[list[Tensor], Tensor, Tensor]:
         """Run the hidden layers: their activations, what they give to the layers after, and the
         means that their adjoints need."""
@@ -229,7 +251,7 @@ class TritonGradient:
         for j, layer in enumerate(self.layers[:-1]):
             h = self._buffer(rows, layer.width)
             kernels.activate[(triton.cdiv(part.num_elements, layer.by_rows["ROWS"]),)](
-                part.x_part, y_part, y_part_dot, part.index, products,
+                part.x_part, y_part, y_part_dot, live, part.index, products,
                 self.gammas[j], self.betas[j], h, stats[j],
                 part.num_elements, part.x_part.stride(0), y_part.stride(0), products.stride(0),
                 h.stride(0), layer.column, layer.products_column, self.spec.eps,
@@ -243,12 +265,12 @@ class TritonGradient:
         return hs, products, stats
 
     def _last_layer(
-        self, part: Part, y_part: Tensor, y_part_dot: Tensor | None, products: Tensor,
-        adjoints: Tensor, sums: Tensor, shared: bool = False,
+        self, part: Part, y_part: Tensor, products: Tensor, adjoints: Tensor, sums: Tensor,
+        y_part_dot: Tensor | None = None, live: Tensor | None = None, shared: bool = False,
     ) -> None:  # fmt: skip
         layer, tiles = self.layers[-1], part.tiles
         kernels.last_layer[(part.num_tiles,)](
-            part.x_part, y_part, y_part_dot, part.index, products, tiles.start, tiles.end,
+            part.x_part, y_part, y_part_dot, live, part.index, products, tiles.start, tiles.end,
             adjoints, sums, part.by_x_part,
             part.num_elements, part.x_part.stride(0), y_part.stride(0), products.stride(0),
             adjoints.stride(0), sums.stride(0), self.width, layer.column, layer.products_column,
@@ -270,15 +292,14 @@ class TritonGradient:
     def _buffer(self, rows: int, width: int) -> Tensor:
         return self.x_part.new_empty(rows, width, dtype=self.spec.product_dtype)
 
-    def _aligned(self, *tensors: Tensor) -> Tensor:
-        """Tensors below each other in the products' precision, every row at an address that fast
-        products ask for."""
-        first = tensors[0]
-        rows, width = sum(len(tensor) for tensor in tensors), first.shape[1]
-        if len(tensors) == 1 and width % ALIGNMENT == 0 and first.dtype == self.spec.product_dtype:
-            return first.contiguous()
-        out = self._buffer(rows, width + -width % ALIGNMENT)[:, :width]
-        return torch.cat(tensors, out=out)
+    def _aligned(self, tensor: Tensor) -> Tensor:
+        """The tensor in the products' precision, every row at an address that fast products
+        require."""
+        rows, width = tensor.shape
+        aligned = width * tensor.element_size() % ALIGNED_BYTES == 0
+        if aligned and tensor.dtype == self.spec.product_dtype:
+            return tensor.contiguous()
+        return self._buffer(rows, width + -width % ALIGNMENT)[:, :width].copy_(tensor)
 
     def _product(self, a: Tensor, b: Tensor) -> Tensor:
         """A product of tensors that belong to sets, in float32."""
@@ -323,23 +344,25 @@ def _total(tensors: Iterator[Tensor]) -> Tensor:
     return total
 
 
-def refuse_second_gradient() -> None:
+def _check_backward(by_output: Tensor) -> None:
     """Gradients are recorded in a backward pass only to be differentiated again."""
     if torch.is_grad_enabled():
         raise RuntimeError(SECOND_GRADIENT)
+    if is_batched(by_output):
+        raise RuntimeError(BATCHED)
 
 
-class Bind(torch.autograd.Function):
-    """Ties what the steps of a solve share to their derivatives.
+class _Bind(torch.autograd.Function):
+    """Connects what the steps of a solve share to their derivatives.
 
-    Each step adds to one set of buffers in its backward, instead of handing out tensors to be
-    added by autograd. The empty token that each step reads makes autograd call this backward when
-    all steps of that backward pass are done, however many of them there were.
+    Each step adds to one set of buffers in its backward, instead of returning tensors for autograd
+    to add. The empty token that each step reads makes autograd call this backward when all steps of
+    that backward pass are done, however many of them there were.
     """
 
     @staticmethod
-    def forward(ctx: Any, bound: TritonGradient, *shared: Tensor) -> Tensor:
-        ctx.bound = bound
+    def forward(ctx: Any, evaluator: Evaluator, *shared: Tensor) -> Tensor:
+        ctx.evaluator = evaluator
         ctx.num_shared = len(shared)
         ctx.set_materialize_grads(False)
         return shared[0].new_empty(0)
@@ -348,29 +371,37 @@ class Bind(torch.autograd.Function):
     def backward(ctx: Any, token: Tensor | None) -> tuple[Tensor | None, ...]:
         if token is None:  # no step was differentiated
             return (None,) * (1 + ctx.num_shared)
-        refuse_second_gradient()
-        return None, *ctx.bound.take_by_shared()
+        _check_backward(token)
+        return None, *ctx.evaluator.take_by_shared()
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise RuntimeError(FORWARD_MODE)
 
 
-class Step(torch.autograd.Function):
+class _Step(torch.autograd.Function):
     """One evaluation of the gradient."""
 
     @staticmethod
     def forward(
-        ctx: Any, bound: TritonGradient, y: Tensor, token: Tensor, *shared: Tensor
+        ctx: Any, evaluator: Evaluator, y: Tensor, token: Tensor, *shared: Tensor
     ) -> Tensor:
-        ctx.bound = bound
+        ctx.evaluator = evaluator
         # Saved so that autograd notices if one of them is changed in place before the backward.
         ctx.save_for_backward(y, *shared)
         ctx.set_materialize_grads(False)
-        return bound.gradient(y)
+        return evaluator.gradient(y)
 
     @staticmethod
     def backward(ctx: Any, by_gradient: Tensor | None) -> tuple[Tensor | None, ...]:
         y, *shared = ctx.saved_tensors
         if by_gradient is None:  # nothing depends on it
             return (None,) * (3 + len(shared))
-        refuse_second_gradient()
+        _check_backward(by_gradient)
         with torch.autocast(y.device.type, enabled=False):
-            by_y = ctx.bound.vjp(by_gradient.contiguous(), y)
+            by_y = ctx.evaluator.vjp(by_gradient, y)
         return None, by_y, by_gradient.new_empty(0), *(None for _ in shared)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise RuntimeError(FORWARD_MODE)

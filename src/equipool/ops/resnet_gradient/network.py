@@ -1,8 +1,10 @@
-"""Folding a residual network's skips into the matrices that read its input and its activations."""
+"""The network that the operation differentiates: its shape, and its skips folded into the matrices
+that read its input and its activations."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -10,7 +12,37 @@ from torch import Tensor
 
 ALIGNMENT = 8  # columns: 16 bytes in the shortest precision
 
+SECOND_GRADIENT = (
+    "the gradient of the layer's gradient is not available with the fast operation: build the "
+    "potential with ResNetPotential(..., factored=False)"
+)
+FORWARD_MODE = (
+    "forward-mode derivatives (jvp, jacfwd) are not available with the fast operation: build the "
+    "potential with ResNetPotential(..., factored=False)"
+)
+BATCHED = (
+    "batched gradients (is_grads_batched, jacobian(vectorize=True)) are not available with the "
+    "fast operation: build the potential with ResNetPotential(..., factored=False)"
+)
+
 Affine = tuple[Tensor, Tensor]  # weight [b, a], bias [b]
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Shape and precision of a residual potential."""
+
+    sizes: tuple[int, ...]
+    """Sizes of the layers, the last one included."""
+
+    scale: float
+    """The potential is half of this times the sum of the last layer's squares."""
+
+    eps: float
+    """Added to the variance in the normalisations."""
+
+    product_dtype: torch.dtype
+    """Precision of the matrix products' operands; sums are taken in float32 at least."""
 
 
 class Folded(NamedTuple):

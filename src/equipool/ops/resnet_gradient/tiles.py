@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import NamedTuple
 
 from torch import Tensor
+
+from equipool.ops.segments import Blocks, make_blocks
 
 SMALLEST, LARGEST = 4, 1024
 ENOUGH = 1600  # tiles that keep a large GPU busy
@@ -29,21 +32,44 @@ def make_tiles(index: Tensor, num_rows: int) -> Tiles:
     A row that begins at element p has its first tile at `p // size + row`. From one row to the next
     that leaves room for all its tiles, and no row has to know how many tiles those before it need.
     """
-    from equipool.ops import tiles_kernels as kernels
+    from equipool.ops.resnet_gradient import kernels
 
     num_elements = index.shape[0]
     size = tile_size(num_elements)
     start, end = (index.new_empty(num_elements // size + num_rows) for _ in range(2))
     first = index.new_empty(num_rows + 1)
-    kernels.cut[(num_rows + 1,)](
+    kernels.cut_tiles[(num_rows + 1,)](
         index, start, end, first, num_elements, num_rows, size, BLOCK=BLOCK, num_warps=1
     )
     return Tiles(start, end, first)
 
 
 def tile_size(num_elements: int) -> int:
-    """Elements a tile: a power of two that gives enough tiles, within limits."""
+    """Elements per tile: a power of two that gives enough tiles, within limits."""
     size = SMALLEST
     while size < LARGEST and size * ENOUGH < num_elements:
         size *= 2
     return size
+
+
+class Part:
+    """A run of the batch's elements, and what is added up over the steps for each."""
+
+    def __init__(self, x_part: Tensor, index: Tensor, num_rows: int) -> None:
+        self.x_part = x_part
+        self.index = index
+        self.num_rows = num_rows
+        self.tiles = make_tiles(index, num_rows)
+        self.by_x_part: Tensor | None = None  # of this part, while it is added up
+
+    @cached_property
+    def blocks(self) -> Blocks:
+        return make_blocks(self.index, self.num_rows)
+
+    @property
+    def num_elements(self) -> int:
+        return self.index.shape[0]
+
+    @property
+    def num_tiles(self) -> int:
+        return self.tiles.start.shape[0]

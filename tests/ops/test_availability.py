@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from equipool.ops.exporting import is_exporting
+from equipool.ops.availability import is_exporting
 
 
 class Told(torch.nn.Module):

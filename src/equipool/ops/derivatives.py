@@ -1,0 +1,89 @@
+"""Derivatives that are not what automatic differentiation would make of the values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from equipool.ops.availability import is_batched, is_exporting, kernels_serve
+
+
+def attach(y: Tensor, *others: Tensor) -> Tensor:
+    """y unchanged, with a gradient of zero by the others: a parameter that never receives a
+    gradient stops distributed training."""
+    return _Attach.apply(y, *others) if any(other.requires_grad for other in others) else y
+
+
+class _Attach(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(y: Tensor, *others: Tensor) -> Tensor:
+        return y.clone()  # a view could not be changed in place
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[1:])
+
+    @staticmethod
+    def backward(ctx: Any, by_y: Tensor) -> tuple[Tensor, ...]:
+        return by_y, *(torch.zeros_like(other) for other in ctx.saved_tensors)
+
+
+# A set that is not finite may be left out of the loss. The derivative that arrives at its row is
+# then zero, but zero times infinity is NaN, and in a sum over rows it reaches every other set. So
+# no operation that sums over rows may multiply by what is not finite.
+
+
+def separate(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows with zeros in place of what is not finite, and a constant that adds it again. Of
+    their sum, which is the rows, only the finite part has a derivative."""
+    if is_exporting() or not torch.is_grad_enabled():
+        return rows, torch.zeros((), dtype=rows.dtype, device=rows.device)
+    finite = rows.nan_to_num(0.0, 0.0, 0.0)
+    return finite, (rows - finite).detach()
+
+
+def scaled(factor: Tensor, rows: Tensor) -> Tensor:
+    """`factor * rows`; what is not finite in the rows adds nothing to the factor's derivative."""
+    if is_exporting() or not torch.is_grad_enabled():
+        return factor * rows
+    finite, rest = separate(rows)
+    return factor * finite + rest
+
+
+def squared_norms(rows: Tensor) -> Tensor:
+    """`[num_rows, K] -> [num_rows]`; a row whose derivative is zero may not be finite."""
+    if kernels_serve(rows):
+        return _SquaredNorms.apply(rows.contiguous())
+    if is_exporting() or not torch.is_grad_enabled():
+        return rows.square().sum(-1)
+    finite, rest = separate(rows)
+    return finite.square().sum(-1) + rest.abs().sum(-1)
+
+
+class _SquaredNorms(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor) -> Tensor:
+        from equipool.ops import kernels
+
+        out = rows.new_empty(rows.shape[0])
+        kernels.squared_norms[(rows.shape[0],)](rows, out, rows.shape[1], BLOCK=kernels.BLOCK)
+        ctx.save_for_backward(rows)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, by_out: Tensor) -> Tensor:
+        from equipool.ops import kernels
+
+        (rows,) = ctx.saved_tensors
+        if torch.is_grad_enabled() or is_batched(by_out):
+            # To be differentiated again, or for a batch of derivatives.
+            return 2 * by_out.unsqueeze(-1) * rows.nan_to_num(0.0, 0.0, 0.0)
+        by_rows = torch.empty_like(rows)
+        kernels.squared_norms_backward[(rows.shape[0],)](
+            by_out.contiguous(), rows, by_rows, rows.shape[1], BLOCK=kernels.BLOCK
+        )
+        return by_rows

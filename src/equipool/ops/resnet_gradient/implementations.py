@@ -1,0 +1,64 @@
+"""Which implementation of the gradient serves a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from equipool.ops.availability import kernels_serve
+from equipool.ops.resnet_gradient.network import ALIGNMENT, Maps, Spec, fold
+from equipool.ops.resnet_gradient.torch import TorchGradient
+
+
+class ResNetGradient(Protocol):
+    """The potential of one batch, summed over its sets, as a function of `y [num_rows, K]`."""
+
+    def value(self, y: Tensor) -> Tensor:
+        """`[num_rows]`, without a graph."""
+
+    def gradient(self, y: Tensor) -> Tensor:
+        """The derivative by y, `[num_rows, K]`; differentiable once more."""
+
+    def hessian_product(self, direction: Tensor, y: Tensor) -> Tensor:
+        """The product of the direction with the second derivative at y, without a graph."""
+
+
+def make_gradient(
+    spec: Spec,
+    maps: Maps,
+    x: Tensor,
+    index: Tensor,
+    num_rows: int,
+    gammas: Sequence[Tensor],
+    betas: Sequence[Tensor],
+) -> ResNetGradient:
+    """The potential summed over sets, and its derivatives by y.
+
+    The contribution of x to the network is computed here, once for all steps of a solve.
+
+    Args:
+        spec: shape and precision of the potential.
+        maps: its layers and skips, in float32 at least.
+        x: elements in set order, `[N, C]`.
+        index: row of each element, `[N]`, ascending.
+        num_rows: rows of y.
+        gammas: scales of the hidden layers' normalisations.
+        betas: their shifts.
+    """
+    if kernels_serve(x) and x.shape[0] > 0:
+        from equipool.ops.resnet_gradient.triton import TritonGradient
+
+        folded = fold(*maps, x.shape[1], ALIGNMENT)
+        # It is read at every step: in the precision of the products that are added to it.
+        operands = (folded.constant, x, folded.from_x.T)
+        x_part = torch.addmm(*(operand.to(spec.product_dtype) for operand in operands))
+        shared = (x_part, folded.from_y, *folded.from_hidden, *gammas, *betas)
+        return TritonGradient(spec, shared, index, num_rows)
+    folded = fold(*maps, x.shape[1])
+    product = x.to(spec.product_dtype) @ folded.from_x.T.to(spec.product_dtype)
+    x_part = product.to(folded.constant.dtype) + folded.constant
+    shared = (x_part, folded.from_y, *folded.from_hidden, *gammas, *betas)
+    return TorchGradient(spec, shared, index)

@@ -1,0 +1,81 @@
+"""A search that stops at a tolerance as CUDA graphs: one to begin, one that takes a few steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from equipool.capture import own_workspaces
+from equipool.descent import Descent, Progress, Search
+from equipool.replay.capacity import Capacity
+from equipool.replay.graphs import Memory, PaddedBatch, beside, recording
+from equipool.rows import copy_into, in_own_memory
+from equipool.sets import Sets
+
+LARGEST_STRIDE = 10  # steps between two looks at whether all sets have stopped
+
+
+class StoppingGraph:
+    """The search of a batch until every set has reached the tolerance, recorded. No gradients.
+
+    Args:
+        capacity: elements and sets that there is room for.
+        search: elements in set order and their sets -> the search.
+        like: elements, for their size and dtype.
+        memory: is shared with the layer's other graphs.
+    """
+
+    def __init__(
+        self,
+        capacity: Capacity,
+        search: Callable[[Tensor, Sets], Search],
+        like: Tensor,
+        memory: Memory,
+    ) -> None:
+        self.memory = memory
+        self._begin, self._steps = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        with torch.inference_mode(False), torch.no_grad():
+            self._batch = PaddedBatch(capacity, like)
+            with beside():
+                self._progress, _ = self._advance(search(self._batch.x, self._batch.sets()))
+            with own_workspaces():
+                with recording(self._begin, memory):
+                    self._search = search(self._batch.x, self._batch.sets())
+                    copy_into(self._search.begin_counting(), self._progress)
+                with recording(self._steps, memory):
+                    self._progress, self._moving = self._advance(self._search, self._progress)
+        self._strides = self._search.budget.num_steps // stride(self._search.budget.num_steps)
+
+    def _advance(self, search: Search, progress: Progress | None = None) -> tuple[Progress, Tensor]:
+        """Take a few steps in place; whether a set is still moving."""
+        if progress is None:
+            progress = in_own_memory(search.begin_counting())
+        num_steps = stride(search.budget.num_steps)
+        copy_into(search.run(progress, num_steps, search.budget.stop_at), progress)
+        return progress, progress.moving.any()
+
+    @torch.no_grad()
+    def run(self, x: Tensor, sets: Sets) -> Descent:
+        """The result for a batch."""
+        with self.memory.in_use():
+            self._batch.fill(x, sets)
+            self.memory.run(self._begin)
+            for _ in range(self._strides):
+                self.memory.run(self._steps)
+                if not bool(self._moving):
+                    break
+            descent = self._progress.finish()
+            y, squared_gradient, steps = (p[: sets.num_rows].clone() for p in descent[:3])
+            return Descent(y, squared_gradient, steps)
+
+
+def stride(num_steps: int) -> int:
+    """Steps to take at a time, so that whole strides make up the number.
+
+    Example:
+        >>> stride(200), stride(35), stride(199)
+        (10, 7, 1)
+    """
+    return max(n for n in range(1, LARGEST_STRIDE + 1) if num_steps % n == 0)

@@ -1,0 +1,240 @@
+"""Parts of one's own: what the base classes ask for is enough, everywhere."""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+import equipool
+from cases import assert_near, flatten, make_sets
+from equipool import (
+    EquilibriumAggregation,
+    Fixed,
+    GradientDescent,
+    HeavyBall,
+    Implicit,
+    Nesterov,
+    Newton,
+    NoRegularizer,
+    OneStep,
+    Polished,
+    Potential,
+    Regularizer,
+    RestrainedNesterov,
+    SafeguardedNesterov,
+    SquaredNorm,
+    SummedPotential,
+    ToTolerance,
+    Truncated,
+    Unrolled,
+)
+
+SOLVERS = {
+    "Nesterov": lambda: Nesterov(0.4, 0.1),
+    "HeavyBall": lambda: HeavyBall(0.4, 0.1),
+    "GradientDescent": lambda: GradientDescent(0.4),
+    "RestrainedNesterov": lambda: RestrainedNesterov(0.4, 0.1, max_step=5.0, curvature_safe=True),
+    "SafeguardedNesterov": SafeguardedNesterov,
+    "Newton": Newton,
+    "Polished": lambda: Polished(Nesterov(0.4, 0.1)),
+}
+METHODS = [Unrolled(), Truncated(3), OneStep(), Implicit()]
+
+
+class SummedDistance(SummedPotential):
+    """The own summed potential of the export page: a value and a gradient, nothing else."""
+
+    def __init__(self, x, sets):
+        self.x = x
+        self.sets = sets
+
+    def value(self, y):
+        return self.sets.sum((self.x - self.sets.spread(y)).square().sum(-1))
+
+    def gradient(self, y):
+        return self.sets.sum(2 * (self.sets.spread(y) - self.x))
+
+
+class Distance(Potential):
+    def forward(self, x, y):
+        return (x - y).square().sum(-1)
+
+    def over(self, x, sets):
+        return SummedDistance(x, sets)
+
+
+def distance_layer(**options):
+    return EquilibriumAggregation(
+        3, 3, potential=Distance(), regularizer=NoRegularizer(), scaling="mean", **options
+    ).double()
+
+
+@pytest.mark.parametrize("method", METHODS, ids=repr)
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_own_summed_potential_with_every_solver_and_method(solver, method):
+    sets = make_sets((3, 1, 5))
+    x, index = flatten(sets)
+    x.requires_grad_()
+    means = torch.stack([elements.mean(0) for elements in sets])
+    for steps in (Fixed(40, 1e-9), ToTolerance(1e-9, 80)):
+        if solver == "Newton":
+            steps = replace(steps, **{"num_steps" if isinstance(steps, Fixed) else "max_steps": 3})
+        layer = distance_layer(solver=SOLVERS[solver](), differentiation=method, steps=steps)
+        with equipool.record() as solutions:
+            y = layer(x, index)
+        assert solutions[0].converged.all()
+        assert_near(y, means, 1e-8)
+        assert torch.autograd.grad(y.sum(), x)[0].abs().max() > 0
+        with torch.no_grad():
+            assert_near(layer.solve(x, index).y, means, 1e-8)
+
+
+def test_sets_of_an_own_summed_potential_stop_one_by_one():
+    """Without `restrict` they are masked instead of dropped, with the same result."""
+    sets = make_sets((4, 2, 3))
+    sets[0] *= 1e-3
+    x, index = flatten(sets)
+    layer = distance_layer(solver=GradientDescent(0.1), steps=ToTolerance(1e-6, 500))
+    with torch.no_grad():
+        solution = layer.solve(x, index)
+        alone = [layer.solve(elements) for elements in sets]
+    assert solution.steps.tolist() == [int(one.steps) for one in alone]
+    assert_near(solution.y, torch.cat([one.y for one in alone]), 1e-12)
+
+
+class Unfinished(Distance):
+    def over(self, x, sets):
+        return lambda y: y
+
+
+def test_over_must_return_a_summed_potential():
+    layer = EquilibriumAggregation(3, 3, potential=Unfinished())
+    with pytest.raises(TypeError, match=r"Unfinished.over returned function, expected a subclass"):
+        layer(torch.randn(4, 3))
+
+
+class Quartic(Regularizer):
+    def forward(self, y):
+        return 0.1 * y.pow(4).sum(-1)
+
+
+class OwnSquaredNorm(Regularizer):
+    """As `SquaredNorm(0.3)`, with nothing but its value."""
+
+    def forward(self, y):
+        return 0.3 * y.square().sum(-1)
+
+
+@pytest.mark.parametrize("solver", ["Nesterov", "Newton", "SafeguardedNesterov"])
+@pytest.mark.parametrize("method", METHODS, ids=repr)
+def test_own_regulariser(method, solver):
+    x, index = flatten(make_sets((3, 1, 5)))
+    found = []
+    for regularizer in (OwnSquaredNorm(), SquaredNorm(0.3, learnable=False)):
+        layer = EquilibriumAggregation(
+            3, 3, potential=Distance(), regularizer=regularizer, solver=SOLVERS[solver](),
+            differentiation=method, scaling="mean", steps=Fixed(40, 1e-6),
+        ).double()  # fmt: skip
+        inputs = x.clone().requires_grad_()
+        y = layer(inputs, index)
+        found.append((y, *torch.autograd.grad(y.sin().sum(), inputs)))
+    for own, ours in zip(*found, strict=True):
+        assert_near(own, ours, 1e-9)
+
+
+def test_own_regulariser_that_is_not_quadratic():
+    layer = EquilibriumAggregation(
+        3, 3, potential=Distance(), regularizer=Quartic(), solver=Newton(), scaling="mean", steps=20
+    ).double()
+    x = make_sets((5,))[0]
+    y = layer(x)
+    assert_near(2 * (y - x.mean(0)) + 0.4 * y.pow(3), torch.zeros(1, 3).double(), 1e-9)
+
+
+@pytest.mark.parametrize("call", ["forward", "solve", "energy"])
+@pytest.mark.parametrize("potential", [Distance(), "module", "closed form"])
+def test_inference_mode_computes_what_no_grad_does(potential, call):
+    """Before torch 2.12 `torch.func.grad` gives zeros there, and y would stay at its start."""
+
+    class Module(torch.nn.Module):
+        def forward(self, x, y):
+            return (x - y).square().sum(-1)
+
+    if potential == "closed form":
+        layer = equipool.closed_form.mean(3).double()
+    else:
+        layer = EquilibriumAggregation(
+            3, 3, potential=Module() if potential == "module" else potential,
+            regularizer=OwnSquaredNorm(), scaling="mean",
+        ).double()  # fmt: skip
+
+    def run():
+        x, index = flatten(make_sets((3, 0, 5)))
+        if call == "energy":
+            return layer.energy(x, torch.ones(3, 3).double(), index)
+        return layer(x, index) if call == "forward" else layer.solve(x, index).y
+
+    with torch.no_grad():
+        expected = run()
+    with torch.inference_mode():
+        found = run()
+    assert_near(found, expected, 1e-12)
+    assert expected.abs().max() > 1e-3
+
+
+BAD_PARTS = {
+    "solver": [(Nesterov, "the class Nesterov"), (0.1, "0.1")],
+    "regularizer": [(0.1, "0.1"), (SquaredNorm, "the class SquaredNorm"), (Nesterov(), "Nesterov")],
+    "differentiation": [(Implicit, "the class Implicit"), ("implicit", "'implicit'")],
+    "start": [(0, "0"), (equipool.ZeroStart, "the class ZeroStart"), (torch.zeros(3), "tensor")],
+    "potential": [(3, "3"), (Distance, "the class Distance"), (lambda x, y: x, "function")],
+}
+
+
+@pytest.mark.parametrize("name", BAD_PARTS)
+def test_classes_and_numbers_are_no_parts(name):
+    for bad, described in BAD_PARTS[name]:
+        with pytest.raises(TypeError, match=f"{name} is ") as raised:
+            EquilibriumAggregation(3, 3, **{name: bad})
+        assert described in str(raised.value)
+        assert "such as" in str(raised.value)
+
+
+@pytest.mark.parametrize("bad", [equipool.Cholesky, 1e-3])
+def test_classes_and_numbers_are_no_linear_solvers(bad):
+    with pytest.raises(TypeError, match=r"linear_solver is .* such as"):
+        Implicit(bad)
+
+
+class HalvingState(NamedTuple):
+    y: Tensor
+    gradient: Tensor
+    rate: Tensor  # of each row
+
+    @property
+    def point(self):
+        return self.y
+
+
+class Halving(equipool.Solver):
+    """A minimal solver of one's own, with a state of its own."""
+
+    def init(self, y, num_steps, objective):
+        return HalvingState(y, torch.zeros_like(y), torch.full_like(y[:, :1], 0.2))
+
+    def step(self, objective, state):
+        g = objective.gradient(state.y)
+        return HalvingState(state.y - state.rate * g, g, 0.999 * state.rate)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=repr)
+def test_own_solver(method):
+    x, index = flatten(make_sets((3, 0, 5)))
+    layer = distance_layer(solver=Halving(), differentiation=method, steps=ToTolerance(1e-8, 200))
+    solution = layer.solve(x.requires_grad_(), index)
+    assert solution.converged.all()
+    solution.y.sum().backward()
+    with torch.no_grad():
+        assert_near(layer(x, index), solution.y, 1e-12)
