@@ -20,7 +20,6 @@ import torch
 import typer
 from rich.console import Console
 from rich.table import Table
-from torch import nn
 
 from equipool import EquilibriumAggregation, LearnedStart, Nesterov, ResNetPotential, ZeroStart
 from equipool.bench.command import (
@@ -106,10 +105,8 @@ class Option:
 
     def layer(self, setting: Setting) -> EquilibriumAggregation:
         """The layer before training."""
-        potential = ResNetPotential(1, CHANNELS, (WIDTH, WIDTH, setting.potential_outputs))
-        for name, parameter in potential.linears.named_parameters():
-            if name.endswith("bias"):
-                nn.init.normal_(parameter, std=self.bias_std)
+        hidden = (WIDTH, WIDTH, setting.potential_outputs)
+        potential = ResNetPotential(1, CHANNELS, hidden, bias_std=self.bias_std)
         return EquilibriumAggregation(
             1,
             CHANNELS,
