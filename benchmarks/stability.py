@@ -383,7 +383,7 @@ def main(
     check_names("option", option, dict.fromkeys(trial.option.name for trial in TRIALS))
     check_names("setting", setting, dict.fromkeys(trial.setting.name for trial in TRIALS))
     check_out(out)
-    plan = Plan(seeds, steps)
+    plan = Plan(seeds, steps, SIZES)
     flags: dict[str, Any] = {"seeds": seeds, "steps": steps}
     chosen = [trial for trial in TRIALS if trial.is_among(option, setting)]
     if quick:

@@ -2,7 +2,7 @@
 
     equipool bench --preset quick --device cpu --out benchmarks/records/cpu-quick.json
     python docs/figures/performance.py
-    equipool bench plot benchmarks/records/*.json --out docs/figures
+    python benchmarks/plot.py benchmarks/records/*.json --out docs/figures
 
 The pages say which: `<!-- generated: cpu-quick training -->` is followed by the training rows of
 cpu-quick.json, `<!-- generated: cpu-stability hard -->` by the rows of a setting.

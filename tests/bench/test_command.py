@@ -3,6 +3,7 @@ import sys
 import tomllib
 from dataclasses import replace
 
+import plot
 import pytest
 from typer.testing import CliRunner
 
@@ -43,7 +44,8 @@ def test_a_run_prints_writes_and_draws(bench, tmp_path):
     assert record.commit == "abc"
     assert record.command == "equipool bench --preset tiny --device cpu --precision float32"
     assert str(tmp_path) not in file.read_text()
-    assert bench("plot", file, "--out", tmp_path).exit_code == 0
+    arguments = [str(file), "--out", str(tmp_path)]
+    assert CliRunner().invoke(plot.app, arguments).exit_code == 0
     assert (tmp_path / "performance-tiny.svg").exists()
     assert "equipool float32" in bench("show", file).output
 

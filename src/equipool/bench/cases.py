@@ -156,16 +156,15 @@ class Preset:
     ) -> Preset:
         """The same with fewer paths, precisions or modes; an empty selection keeps all."""
         paths, precisions, modes = set(paths), set(precisions), set(modes)
-        series = (
+        kept = (
             Series(
-                path,
-                tuple(p for p in theirs if not precisions or p in precisions),
-                tuple(m for m in their_modes if not modes or m in modes),
+                series.path,
+                tuple(p for p in series.precisions if p in (precisions or PRECISIONS)),
+                tuple(m for m in series.modes if m in (modes or BOTH)),
             )
-            for path, theirs, their_modes in self.series
-            if not paths or path in paths
+            for series in self.series
         )
-        return replace(self, series=tuple(series))
+        return replace(self, series=tuple(s for s in kept if not paths or s.path in paths))
 
     def with_compiled(self) -> Preset:
         """The same plus the compiled layer, which takes minutes to compile."""
@@ -182,77 +181,44 @@ def _series(
 
 # The plain call comes first: it is what everybody types.
 OURS = ("equipool", "equipool-captured", "equipool-torch")
+LAYERS = (*OURS, "pyg", "equipool-autograd")
 RIVALS = ("sum", "mean", "max", "attention", "set-transformer", "pna")
-NETWORK_PATHS = (*OURS, "sum", "sum-captured", "pyg")
-PAPER_SIZES = tuple(Case(sets, 26) for sets in (8, 256, 2048))
+IN_NETWORKS = _series((*OURS, "sum", "sum-captured", "pyg"), PRECISIONS, TRAINING)
 TENSOR_CORES: tuple[Precision, ...] = ("tf32", "bf16")
+
+QUICK = tuple(Case(sets, 26, num_steps=5) for sets in (8, 64))
+PAPER = tuple(Case(sets, 26) for sets in (8, 256, 2048))
+STEPS = tuple(Case(256, 26, num_steps=num_steps) for num_steps in (5, 10, 20, 50))
+ELEMENTS = tuple(Case(1, 10**n, 32, 32, (64, 32, 16), 5, varied=False) for n in range(1, 7))
+WIDTHS = tuple(Case(256, 26, w, w, (2 * w, w, 32), 10) for w in (32, 64, 128, 256, 512, 1024))
+GIN = Case(256, 26, num_steps=10, workload="gin")
+MEDIAN = Case(256, 100, 1, 16, (256, 256, 1), 5, varied=False, workload="median")
 
 PRESETS = {
     preset.name: preset
     for preset in (
         Preset(
-            "quick",
-            "sets",
-            tuple(Case(sets, 26, num_steps=5) for sets in (8, 64)),
+            "quick", "sets", QUICK,
             _series(("equipool", "pyg", "reference", "equipool-autograd", *RIVALS)),
             Budget(seconds=1.0, repeats=5, warmup=1),
         ),
         Preset(
-            "plain",
-            "sets",
-            PAPER_SIZES,
-            (
-                Series("equipool", TENSOR_CORES),
-                *_series(("equipool-captured", "pyg"), TENSOR_CORES, TRAINING),
-            ),
+            "plain", "sets", PAPER,
+            (Series("equipool", TENSOR_CORES),
+             *_series(("equipool-captured", "pyg"), TENSOR_CORES, TRAINING)),
         ),
         Preset(
-            "layer",
-            "sets",
-            PAPER_SIZES,
-            (
-                *_series((*OURS, "pyg", "equipool-autograd"), PRECISIONS),
-                *_series(("reference", *RIVALS)),
-            ),
+            "layer", "sets", PAPER,
+            (*_series(LAYERS, PRECISIONS), *_series(("reference", *RIVALS))),
         ),
+        Preset("steps", "num_steps", STEPS, _series(LAYERS)),
+        Preset("elements", "elements", ELEMENTS, _series((*LAYERS, *RIVALS))),
         Preset(
-            "steps",
-            "num_steps",
-            tuple(Case(256, 26, num_steps=num_steps) for num_steps in (5, 10, 20, 50)),
-            _series((*OURS, "pyg", "equipool-autograd")),
+            "width", "in_channels", WIDTHS,
+            (*_series(OURS, ("float32", "tf32")),
+             *_series(("pyg", "equipool-autograd", "sum", "set-transformer"))),
         ),
-        Preset(
-            "elements",
-            "elements",
-            tuple(
-                Case(1, 10**power, 32, 32, hidden=(64, 32, 16), num_steps=5, varied=False)
-                for power in range(1, 7)
-            ),
-            _series((*OURS, "pyg", "equipool-autograd", *RIVALS)),
-        ),
-        Preset(
-            "width",
-            "in_channels",
-            tuple(
-                Case(256, 26, width, width, hidden=(2 * width, width, 32), num_steps=10)
-                for width in (32, 64, 128, 256, 512, 1024)
-            ),
-            (
-                *_series(OURS, ("float32", "tf32")),
-                *_series(("pyg", "equipool-autograd", "sum", "set-transformer")),
-            ),
-        ),
-        Preset(
-            "gin",
-            "sets",
-            (Case(256, 26, num_steps=10, workload="gin"),),
-            _series(NETWORK_PATHS, PRECISIONS, TRAINING),
-        ),
-        Preset(
-            "median",
-            "sets",
-            (Case(256, 100, 1, 16, (256, 256, 1), num_steps=5, varied=False, workload="median"),),
-            _series(NETWORK_PATHS, PRECISIONS, TRAINING),
-        ),
+        Preset("gin", "sets", (GIN,), IN_NETWORKS),
+        Preset("median", "sets", (MEDIAN,), IN_NETWORKS),
     )
-}
+}  # fmt: skip

@@ -44,12 +44,8 @@ Names = Annotated[
 Records = Annotated[
     list[Path], typer.Argument(exists=True, dir_okay=False, help="records of `equipool bench`")
 ]
-PresetName = Annotated[
-    str,
-    typer.Option(
-        help="; ".join(f"{name}: {about}" for name, about in PRESETS.items()), metavar="NAME"
-    ),
-]
+PresetName = Annotated[str, typer.Option(help="; ".join(map(": ".join, PRESETS.items())),
+                                         metavar="NAME")]  # fmt: skip
 
 
 @app.callback()
@@ -100,29 +96,16 @@ def paths() -> None:
         typer.echo(f"{path.name:20} {path.description}")
 
 
-@app.command()
-def plot(
-    records: Records,
-    out: Annotated[Path, typer.Option(help="output directory", metavar="PATH")] = Path("figures"),
-) -> None:
-    """Draw records as performance-*.svg."""
-    from equipool.bench.plots import draw_record
-
-    for record in _read(records):
-        for drawn in draw_record(record, out):
-            typer.echo(drawn)
-
-
 @app.command("show")
 def show_records(records: Records) -> None:
     """Print records as tables."""
     from equipool.bench.terminal import make_console, show
 
-    for record in _read(records):
+    for record in read_records(records):
         show(record, make_console())
 
 
-def _read(files: Sequence[Path]) -> list[Record]:
+def read_records(files: Sequence[Path]) -> list[Record]:
     """The records with timings; others are named on stderr and skipped."""
     from equipool.bench.record import OtherRecordError, read_record
 

@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 
 from equipool.bench.agreement import DisagreementError, Judge
-from equipool.bench.cases import PRECISIONS, Budget, Item, Precision, Preset, make_batch
+from equipool.bench.cases import Budget, Item, Precision, Preset, make_batch
 from equipool.bench.paths import PATHS, Path, UnavailableError
 from equipool.bench.record import Rates, Record, Row, Status
 from equipool.bench.steps import BatchStep, make_step
@@ -39,10 +39,10 @@ def run_preset(
     """Measure all items of a preset with a progress bar. The record is written to `out` after every
     item, so that an interrupted run leaves one, too."""
     items = preset.items()
-    precisions = [p for p in PRECISIONS if any(item.precision == p for item in items)]
+    precisions = dict.fromkeys(item.precision for item in items)
     if device.type != "cuda":
-        precisions = [p for p in precisions if p != "tf32"]
-    rates: dict[Precision, Rates] = {p: measure_rates(p, device) for p in precisions}
+        precisions.pop("tf32", None)
+    rates = {precision: measure_rates(precision, device) for precision in precisions}
     record = Record(preset.name, preset.axis, command, now(), commit, versions(), hardware(device),
                     list(rates.values()), rows=[])  # fmt: skip
     with progress_bar(console, len(items)) as advance:

@@ -131,24 +131,13 @@ def make_layer(case: Case, *, factored: bool = True, seed: int = 0) -> Equilibri
     """The layer of a case on the CPU; the same weights for the same seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        potential = ResNetPotential(
-            case.in_channels, case.out_channels, case.hidden, factored=factored
-        )
-    return EquilibriumAggregation(
-        case.in_channels, case.out_channels, potential=potential, num_steps=case.num_steps
-    )
+        channels = case.in_channels, case.out_channels
+        potential = ResNetPotential(*channels, case.hidden, factored=factored)
+    return EquilibriumAggregation(*channels, potential=potential, num_steps=case.num_steps)
 
 
-def _layer(case: Case) -> Readout:
-    return Readout(make_layer(case), as_typed)
-
-
-def _layer_by_ptr(case: Case) -> Readout:
-    return Readout(make_layer(case), by_ptr)
-
-
-def _layer_by_autograd(case: Case) -> Readout:
-    return Readout(make_layer(case, factored=False), as_typed)
+def _layer(call: Call, *, factored: bool = True) -> Callable[[Case], Readout]:
+    return lambda case: Readout(make_layer(case, factored=factored), call)
 
 
 def _compiled(case: Case) -> Readout:
@@ -156,10 +145,6 @@ def _compiled(case: Case) -> Readout:
     layer = make_layer(case)
     compiled = torch.compile(layer, fullgraph=True, dynamic=False)
     return Readout(layer, lambda _, x, batch: compiled(x, ptr=batch.ptr))
-
-
-def _reference(case: Case) -> Readout:
-    return Readout(make_layer(case), one_by_one)
 
 
 def _pyg_layer(case: Case) -> Readout:
@@ -195,17 +180,17 @@ for _name in ("set-transformer", "janossy"):  # attention between all elements o
 PATHS = {
     path.name: path
     for path in (
-        Path("equipool", "the layer as typed: pool(x, index)", _layer, equilibrium=True),
+        Path("equipool", "the layer as typed: pool(x, index)", _layer(as_typed), equilibrium=True),
         Path("equipool-captured", "the layer, with the step in one CUDA graph (capture_step)",
-             _layer_by_ptr, equilibrium=True, captured=True, fixed_sizes=True),
+             _layer(by_ptr), equilibrium=True, captured=True, fixed_sizes=True),
         Path("equipool-compiled", "the layer under torch.compile", _compiled, equilibrium=True,
              fixed_sizes=True),
-        Path("equipool-torch", "the layer on a GPU without its Triton kernels", _layer,
+        Path("equipool-torch", "the layer on a GPU without its Triton kernels", _layer(as_typed),
              equilibrium=True, kernels=False),
         Path("equipool-autograd", "the layer with ResNetPotential(factored=False)",
-             _layer_by_autograd, equilibrium=True, needed_bytes=unrolled_bytes),
-        Path("reference", "equipool.reference, one set at a time", _reference, equilibrium=True,
-             needed_bytes=unrolled_bytes, max_sets=LARGEST_REFERENCE),
+             _layer(as_typed, factored=False), equilibrium=True, needed_bytes=unrolled_bytes),
+        Path("reference", "equipool.reference, one set at a time", _layer(one_by_one),
+             equilibrium=True, needed_bytes=unrolled_bytes, max_sets=LARGEST_REFERENCE),
         Path("pyg", "PyTorch Geometric's EquilibriumAggregation, as typed", _pyg_layer,
              needed_bytes=unrolled_bytes),
         Path("sum-captured", "sum, with the step in one CUDA graph", _rival("sum", by_ptr),

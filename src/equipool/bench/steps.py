@@ -59,7 +59,7 @@ class BatchStep(ABC):
 
     @abstractmethod
     def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
-        """What `run` takes besides the batch, made once."""
+        """What `run` takes besides the batch."""
 
     @abstractmethod
     def run(self, batch: Batch, *inputs: Tensor) -> None:
@@ -105,18 +105,6 @@ class LayerStep(BatchStep):
         }
 
 
-class Workload(nn.Module, ABC):
-    """A network with a loss on random data."""
-
-    @abstractmethod
-    def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
-        """Random inputs and targets for a batch."""
-
-    @abstractmethod
-    def loss(self, batch: Batch, *inputs: Tensor) -> Tensor:
-        """The loss on a batch."""
-
-
 class NetworkStep(BatchStep):
     """A whole training step: model, loss, backward, Adam."""
 
@@ -144,7 +132,7 @@ class NetworkStep(BatchStep):
         self.optimizer.step()
 
 
-class MedianWorkload(Workload):
+class MedianWorkload(nn.Module):
     """The median experiment's network on sets of equal size."""
 
     def __init__(self, case: Case, path: Path) -> None:
@@ -183,7 +171,7 @@ class GINLayer(nn.Module):
         return self.mlp((1 + self.eps) * h + messages)
 
 
-class GINWorkload(Workload):
+class GINWorkload(nn.Module):
     """A graph network of five layers with a readout, on random molecules and labels.
 
     Unlike the molecules experiment's network it has one embedding of atom types and no bond
@@ -210,6 +198,9 @@ class GINWorkload(Workload):
             h = layer(h, edges)
         logits = self.head(self.readout(h, batch))
         return functional.binary_cross_entropy_with_logits(logits.float(), labels)
+
+
+Workload = MedianWorkload | GINWorkload
 
 
 def random_bonds(sizes: Sequence[int], generator: torch.Generator) -> Tensor:

@@ -49,15 +49,8 @@ def summarize(milliseconds: list[float]) -> Timing:
 
 
 def time_step(step: Step, device: torch.device, budget: Budget, batches: int = 1) -> Timing:
-    """Run a step repeatedly.
-
-    Args:
-        step: takes so many `batches` in turn. Each is timed at least once and, on a GPU, where a
-            new size may be compiled or recorded first, warmed up as often as a single one.
-        device: where it runs.
-        budget: how long to measure.
-        batches: their number.
-    """
+    """Run a step repeatedly. If it takes several `batches` in turn, each is timed at least once
+    and, on a GPU, where a new size may have to be recorded first, warmed up as often as one."""
     on_cuda = device.type == "cuda"
     for _ in range(budget.warmup * (batches if on_cuda else 1)):
         step()
@@ -91,11 +84,7 @@ def _on_cuda(step: Step, repeats: int) -> list[float]:
 
 def with_peak_memory(build: Callable[[], Step], device: torch.device) -> tuple[Step, int]:
     """Build a step and run it once. Returns the step and the peak memory of tensors in bytes,
-    beyond what was allocated before.
-
-    Inputs and parameters count, and for a captured step the runs before the recording, which need
-    the same memory.
-    """
+    with inputs and parameters, beyond what was allocated before."""
     release_memory(device)
     built: list[Step] = []
 
