@@ -5,7 +5,7 @@ import torch
 
 import tiny_omniglot as tiny
 from equipool.experiments.omniglot import images
-from equipool.experiments.omniglot.images import area_weights, character_images, held_out, shrink
+from equipool.experiments.omniglot.data import area_weights, character_images, held_out, shrink
 
 CPU = torch.device("cpu")
 REAL = Path(__file__).parents[3] / "shared" / "data" / "omniglot.npz"
