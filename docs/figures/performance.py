@@ -35,7 +35,7 @@ def refresh(page: str) -> str:
 def table(name: str, part: str) -> str:
     """The rows of a record in Markdown: of a mode, or of a setting."""
     file = RECORDS / f"{name}.json"
-    if name.endswith("stability"):
+    if "stability" in name:
         return stability_table(stability.read_stability(file), part)
     return timing_table(read_record(file), part)
 
