@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -171,12 +171,8 @@ class Preset:
         return replace(self, series=(*self.series, Series("equipool-compiled", PRECISIONS)))
 
 
-def _series(
-    paths: Iterable[str],
-    precisions: tuple[Precision, ...] = ("float32",),
-    modes: tuple[Mode, ...] = BOTH,
-) -> tuple[Series, ...]:
-    return tuple(Series(path, precisions, modes) for path in paths)
+def _series(paths: Iterable[str], *precisions_and_modes: Any) -> tuple[Series, ...]:
+    return tuple(Series(path, *precisions_and_modes) for path in paths)
 
 
 # The plain call comes first: it is what everybody types.
