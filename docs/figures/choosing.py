@@ -1,6 +1,6 @@
 """Brings the tables and the picture of measurements/gradients.md up to date with the records.
 
-    equipool bench gradients --device cpu --out benchmarks/records/cpu-gradients.json
+    python benchmarks/gradients.py --device cpu --out benchmarks/records/cpu-gradients.json
     python docs/figures/choosing.py
 
 Of the records in benchmarks/records that are named MACHINE-gradients.json, or
@@ -8,11 +8,12 @@ MACHINE-gradients-PART.json where only some parts were measured, each part of th
 newest of each machine that has it, the CPU's first.
 """
 
+import sys
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 from choosing_page import Records, draw_quality, newest, refresh
-
-from equipool.bench.gradients_record import read_gradient_record
+from gradients_record import read_gradient_record
 
 FIGURES = Path(__file__).parent
 PAGE = FIGURES.parent / "measurements" / "gradients.md"

@@ -1,4 +1,4 @@
-"""The tables and the picture of choosing.md, made from records of `equipool bench gradients`."""
+"""The tables and the picture of choosing.md, made from records of benchmarks/gradients.py."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from pathlib import Path
 
 import choosing_tables as tables
 import matplotlib
+from gradients_record import GradientRecord, Part, Quality
+from gradients_subjects import STATES
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-
-from equipool.bench.gradients_record import GradientRecord, Part, Quality
-from equipool.bench.gradients_subjects import STATES
 
 Records = dict[str, GradientRecord]
 """By name, the CPU's first."""

@@ -1,12 +1,13 @@
-"""Records of `equipool bench gradients` as the tables of choosing.md."""
+"""Records of benchmarks/gradients.py as the tables of choosing.md."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
 
-from equipool.bench.gradients_record import Cost, GradientRecord, Quality
-from equipool.bench.gradients_subjects import STATES
+from gradients_record import Cost, GradientRecord, Quality
+from gradients_subjects import STATES
+
 from equipool.bench.record import Timing
 from equipool.bench.terminal import MEBIBYTE, number
 from equipool.comparison.result import cosine_text, error_text, percent

@@ -2,7 +2,7 @@
 
     equipool bench --preset quick --device cpu --out benchmarks/records/cpu-quick.json
     python docs/figures/performance.py
-    equipool bench plot benchmarks/records/*.json --out docs/figures
+    python benchmarks/plot.py benchmarks/records/*.json --out docs/figures
 
 The pages say which: `<!-- generated: cpu-quick training -->` is followed by the training rows of
 cpu-quick.json, `<!-- generated: cpu-stability hard -->` by the rows of a setting.
@@ -11,10 +11,13 @@ cpu-quick.json, `<!-- generated: cpu-stability hard -->` by the rows of a settin
 from __future__ import annotations
 
 import re
+import sys
 from itertools import groupby
 from pathlib import Path
 
-from equipool.bench import stability
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+import stability
+
 from equipool.bench.record import Record, read_record
 from equipool.bench.terminal import cells
 
@@ -32,7 +35,7 @@ def refresh(page: str) -> str:
 def table(name: str, part: str) -> str:
     """The rows of a record in Markdown: of a mode, or of a setting."""
     file = RECORDS / f"{name}.json"
-    if name.endswith("stability"):
+    if "stability" in name:
         return stability_table(stability.read_stability(file), part)
     return timing_table(read_record(file), part)
 

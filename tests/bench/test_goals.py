@@ -1,9 +1,8 @@
 """The script that compares records with the project's targets."""
 
-import importlib
-import sys
 from dataclasses import replace
 
+import goals
 import pytest
 from test_record import AGREEMENT, layer_record, record, row
 
@@ -11,16 +10,8 @@ from equipool.bench.cases import Case
 from python_blocks import ROOT
 
 
-@pytest.fixture(scope="module")
-def script():
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    yield importlib.import_module("goals")
-    sys.path.remove(str(ROOT / "benchmarks"))
-    sys.modules.pop("goals")
-
-
-def missed(script, *records):
-    return {goal.name for goal in script.find_goals(records) if not goal.reached}
+def missed(*records):
+    return {goal.name for goal in goals.find_goals(records) if not goal.reached}
 
 
 @pytest.mark.parametrize(
@@ -33,8 +24,8 @@ def missed(script, *records):
         ({"memory": 2000.0}, ["2048 sets: MiB", "2048 sets: times less memory"]),
     ],
 )
-def test_targets_of_the_layer(script, changed, expected):
-    found = missed(script, layer_record(**changed))
+def test_targets_of_the_layer(changed, expected):
+    found = missed(layer_record(**changed))
     assert len(found) == len(expected)
     for name in expected:
         sets, what = name.split(": ")
@@ -42,43 +33,43 @@ def test_targets_of_the_layer(script, changed, expected):
 
 
 @pytest.mark.parametrize(("memory", "ok"), [(109.0, True), (112.0, False)])
-def test_memory_may_grow_by_one_output_per_step(script, memory, ok):
+def test_memory_may_grow_by_one_output_per_step(memory, ok):
     few, many = (Case(256, 26, num_steps=num_steps) for num_steps in (5, 50))
     kept = 45 * 256 * 300 * 4 / 2**20
     rows = row(few, "equipool", 1.0, 100.0), row(many, "equipool", 9.0, memory + kept)
-    assert (not missed(script, record("steps", "num_steps", *rows))) == ok
+    assert (not missed(record("steps", "num_steps", *rows))) == ok
 
 
 @pytest.mark.parametrize(("ms", "ok"), [(11.0, True), (13.0, False)])
-def test_time_is_linear_in_elements(script, ms, ok):
+def test_time_is_linear_in_elements(ms, ok):
     small, large = (Case(1, n, varied=False) for n in (10**5, 10**6))
     rows = row(small, "equipool", 1.0), row(large, "equipool", ms)
-    assert (not missed(script, record("elements", "elements", *rows))) == ok
+    assert (not missed(record("elements", "elements", *rows))) == ok
 
 
 @pytest.mark.parametrize(("ms", "ok"), [(1.4, True), (1.6, False)])
-def test_targets_of_networks(script, ms, ok):
+def test_targets_of_networks(ms, ok):
     gin, median = Case(256, 26, workload="gin"), Case(256, 100, workload="median")
     captured = "equipool-captured"
     for found in (
         record("gin", "sets", row(gin, "sum-captured", 1.0), row(gin, captured, ms)),
         record("median", "sets", row(median, captured, ms), row(median, "equipool", 0.1)),
     ):
-        assert (not missed(script, found)) == ok
+        assert (not missed(found)) == ok
 
 
-def test_coarse_and_refused_rows_miss_a_target(script):
+def test_coarse_and_refused_rows_miss_a_target():
     case = Case(8, 26)
     coarse = row(case, "equipool", 1.0, agreement=replace(AGREEMENT, output=2e-5))
     refused = replace(row(case, "equipool-torch", 1.0), status="disagrees", timing=None)
-    found = missed(script, record("width", "in_channels", coarse, refused))
+    found = missed(record("width", "in_channels", coarse, refused))
     assert len(found) == 2
 
 
-def test_the_exit_status_tells_whether_all_are_reached(script, tmp_path, capsys):
+def test_the_exit_status_tells_whether_all_are_reached(tmp_path, capsys):
     layer_record().write(tmp_path / "good.json")
     layer_record(ms=2.3).write(tmp_path / "bad.json")
     other = ROOT / "benchmarks" / "records" / "cpu-stability.json"
-    assert script.main([tmp_path / "good.json", other]) == 0
-    assert script.main([tmp_path / "bad.json"]) == 1
+    assert goals.main([tmp_path / "good.json", other]) == 0
+    assert goals.main([tmp_path / "bad.json"]) == 1
     assert "MISSED" in capsys.readouterr().out

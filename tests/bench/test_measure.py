@@ -1,3 +1,5 @@
+"""Every path becomes a row: a timing, or the reason why there is none."""
+
 from dataclasses import replace
 
 import pytest
@@ -6,12 +8,10 @@ import torch
 from equipool.baselines import AGGREGATIONS
 from equipool.bench import measure
 from equipool.bench.agreement import Judge
-from equipool.bench.cases import Case, make_batch
+from equipool.bench.cases import Budget, Case, Item, make_batch
 from equipool.bench.paths import PATHS, RIVALS, Readout, UnavailableError
-from equipool.bench.presets import PRESETS, Item
 from equipool.bench.record import Rates
-from equipool.bench.steps import NetworkStep, make_network, random_bonds
-from equipool.bench.timing import Budget
+from equipool.bench.steps import make_step, random_bonds
 from equipool.experiments.median.network import MedianNetwork
 
 CPU = torch.device("cpu")
@@ -26,13 +26,15 @@ def rows(*items: Item):
     return list(measure.measure_items(list(items), CPU, BUDGET, RATES))
 
 
-@pytest.mark.parametrize("mode", ["inference", "training"])
-@pytest.mark.parametrize("path", EAGER)
+@pytest.mark.parametrize(
+    ("path", "mode"),
+    [*((path, "training") for path in EAGER), ("equipool", "inference"), ("pyg", "inference")],
+)
 def test_every_path_is_timed(path, mode):
     (row,) = rows(Item(CASE, path, "float32", mode))
     assert (row.status, row.reason) == ("timed", "")
     assert row.timing is not None
-    assert row.timing.repeats == 2
+    assert row.timing.repeats == (2 if PATHS[path].fixed_sizes else 8)
     assert row.peak_bytes > 0
     assert (row.agreement is not None) == PATHS[path].equilibrium
     assert (row.floor is not None) == PATHS[path].equilibrium
@@ -50,30 +52,82 @@ def test_networks_are_timed_as_a_whole(workload, path):
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 def test_a_network_step_trains(workload, precision):
     case = MEDIAN if workload == "median" else replace(CASE, workload=workload)
-    step = NetworkStep(
-        make_network(case, make_batch(case, CPU), PATHS["equipool"]), precision, False
-    )
+    batch = make_batch(case, CPU)
+    step = make_step(case, batch, PATHS["equipool"], "training", precision)
     for group in step.optimizer.param_groups:
         group["lr"] = 1e-2
-    losses = [float(step()) for _ in range(10)]
-    assert losses[-1] < losses[0]
+
+    def loss():
+        return step.network.loss(batch, *step.inputs(batch)).item()
+
+    before = loss()
+    for _ in range(10):
+        step()
+    assert loss() < before
     assert all(p.grad is not None for p in step.network.parameters())
 
 
 def test_pooling_without_a_network_gets_one():
     case = replace(MEDIAN, hidden=(6, 6, 1))
-    network = make_network(case, make_batch(case, CPU), PATHS["sum"]).network
-    widths = [linear.out_features for linear in network.embedding.linears]
-    assert widths == [6, 6, case.out_channels]
+    step = make_step(case, make_batch(case, CPU), PATHS["sum"], "training", "float32")
+    embedding = step.network.network.embedding
+    assert [linear.out_features for linear in embedding.linears] == [6, 6, case.out_channels]
 
 
 def test_the_median_network_is_the_experiments():
-    workload = make_network(MEDIAN, make_batch(MEDIAN, CPU), PATHS["equipool"])
-    assert isinstance(workload.network, MedianNetwork)
-    torch.testing.assert_close(workload.target, workload.numbers.quantile(0.5, dim=-1))
-    layer = PATHS["equipool"].build(MEDIAN).module
-    found = workload.network.aggregation(workload.numbers.unsqueeze(-1))
-    torch.testing.assert_close(found, layer(workload.numbers.unsqueeze(-1)))
+    batch = make_batch(MEDIAN, CPU)
+    network = make_step(MEDIAN, batch, PATHS["equipool"], "training", "float32").network
+    numbers, target = network.inputs(batch)
+    torch.testing.assert_close(target, numbers.quantile(0.5, dim=-1))
+    head, layer = network.network, PATHS["equipool"].build(MEDIAN).module
+    own = MedianNetwork(head.embedding, layer, MEDIAN.out_channels)
+    own.head = head.head
+    expected = (own(numbers) - target).square().mean()
+    torch.testing.assert_close(network.loss(batch, numbers, target), expected)
+
+
+@pytest.mark.parametrize("workload", ["layer", "gin"])
+@pytest.mark.parametrize("path", ["equipool", "pyg"])
+def test_the_plain_call_meets_other_sizes_at_every_step(workload, path, monkeypatch):
+    seen = []
+    build = PATHS[path].build
+
+    def spied(case):
+        readout = build(case)
+
+        def call(module, x, batch):
+            seen.append((x.shape[0], batch.sizes))
+            return readout.call(module, x, batch)
+
+        return Readout(readout.module, call)
+
+    monkeypatch.setitem(PATHS, path, replace(PATHS[path], build=spied))
+    (row,) = rows(Item(replace(CASE, workload=workload), path, "float32", "training"))
+    assert (row.status, row.batches, row.timing.repeats) == ("timed", measure.BATCHES, 8)
+    assert len(set(seen[-8:])) == 8
+    assert all(elements == sum(sizes) for elements, sizes in seen)
+
+
+def test_the_plain_call_is_an_index_and_nothing_else():
+    calls = []
+    batch = make_batch(CASE, CPU)
+    for name in ("equipool", "pyg", "sum"):
+        readout = PATHS[name].build(CASE)
+        readout.call(lambda *args, **more: calls.append((args[1:], more)), batch.x, batch)
+    assert calls == [((batch.index,), {})] * 3
+
+
+def test_gradients_are_those_of_the_latest_batch():
+    step = make_step(CASE, make_batch(CASE, CPU), PATHS["equipool"], "training", "float32")
+    step.add(make_batch(CASE, CPU, seed=1))
+    step()
+    first = step.parameter_gradients()
+    step()
+    alone = make_step(CASE, make_batch(CASE, CPU, 1), PATHS["equipool"], "training", "float32")
+    alone()
+    torch.testing.assert_close(step.parameter_gradients(), alone.parameter_gradients())
+    torch.testing.assert_close(step.x.grad, alone.x.grad)
+    assert any(not torch.equal(first[n], g) for n, g in alone.parameter_gradients().items())
 
 
 def test_bonds_stay_within_a_molecule():
@@ -101,15 +155,15 @@ def test_what_is_not_here_gets_a_row_with_the_reason(path, precision, reason):
 
 def test_the_reference_is_spared_large_batches():
     with pytest.raises(UnavailableError, match="at most 32 sets"):
-        PATHS["reference"].check(replace(CASE, sets=1000), CPU)
+        PATHS["reference"].check(replace(CASE, sets=1000), "float32", CPU)
 
 
 def test_unrolling_is_spared_what_does_not_fit():
     with pytest.raises(UnavailableError, match="GiB"):
-        PATHS["equipool-autograd"].check(replace(CASE, elements=10**12), CPU)
+        PATHS["equipool-autograd"].check(replace(CASE, elements=10**12), "float32", CPU)
     with pytest.raises(UnavailableError, match="GiB"):
-        PATHS["set-transformer"].check(replace(CASE, elements=10**6), CPU)
-    PATHS["equipool"].check(replace(CASE, elements=10**12), CPU)
+        PATHS["set-transformer"].check(replace(CASE, elements=10**6), "float32", CPU)
+    PATHS["equipool"].check(replace(CASE, elements=10**12), "float32", CPU)
 
 
 @pytest.mark.parametrize(
@@ -181,21 +235,6 @@ def test_sum_and_mean():
     for name, pool in (("sum", torch.sum), ("mean", torch.mean)):
         expected = torch.stack([pool(part, 0) for part in parts])
         torch.testing.assert_close(PATHS[name].build(CASE)(batch.x, batch), expected)
-
-
-@pytest.mark.parametrize("preset", PRESETS.values(), ids=PRESETS)
-def test_presets_name_what_exists(preset):
-    assert {item.path for item in preset.items()} <= set(PATHS)
-    assert len(set(preset.items())) == len(preset.items())
-    assert all(hasattr(case, preset.axis) for case in preset.cases)
-
-
-def test_a_part_of_a_preset():
-    part = PRESETS["layer"].only(["equipool", "sum"], ["tf32"], ["training"])
-    assert {(i.path, i.precision, i.mode) for i in part.items()} == {
-        ("equipool", "tf32", "training")
-    }
-    assert "equipool-compiled" in {item.path for item in PRESETS["quick"].with_compiled().items()}
 
 
 @pytest.mark.compile

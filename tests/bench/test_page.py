@@ -1,27 +1,18 @@
 """The numbers on the pages about performance and stability are those of the records."""
 
-import importlib
 import json
-import sys
 
+import performance
 import pytest
 
 from python_blocks import ROOT
 
 
-@pytest.fixture(scope="module")
-def script():
-    sys.path.insert(0, str(ROOT / "docs" / "figures"))
-    yield importlib.import_module("performance")
-    sys.path.remove(str(ROOT / "docs" / "figures"))
-    sys.modules.pop("performance")
-
-
 @pytest.mark.parametrize("page", ["performance.md", "stability.md"])
-def test_tables_are_those_of_the_records(script, page):
+def test_tables_are_those_of_the_records(page):
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    assert script.BLOCK.search(text)
-    assert script.refresh(text) == text, "run: python docs/figures/performance.py"
+    assert performance.BLOCK.search(text)
+    assert performance.refresh(text) == text, "run: python docs/figures/performance.py"
 
 
 def test_profile_is_that_of_the_record():

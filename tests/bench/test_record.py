@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from plot import draw_record
 from rich.console import Console
 
 from equipool.bench.cases import Case
 from equipool.bench.paths import PATHS
-from equipool.bench.plots import draw_record
 from equipool.bench.record import (
     Agreement,
     Floor,

@@ -1,25 +1,25 @@
-"""`equipool bench stability`."""
+"""benchmarks/stability.py."""
 
 from dataclasses import replace
 
 import pytest
+import stability
 import torch
+from stability import HARD, OPTIONS, SHORT_LIST, TRIALS, Plan, Sizes, measure, read_stability
 from typer.testing import CliRunner
 
-from equipool.bench import command
-from equipool.bench import stability as bench
-from equipool.bench.stability import HARD, OPTIONS, QUICK, TRIALS, Sizes, measure, read_stability
 from equipool.training import count_spikes
 from python_blocks import ROOT
 
 CPU = torch.device("cpu")
 NAMES = [option.name for option in OPTIONS]
+TINY = Plan(seeds=2, steps=12, sizes=Sizes(set_size=5, batch_size=4, evaluation_sets=8))
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=NAMES)
 def test_every_option_makes_a_layer_and_a_recipe(option):
     layer = option.layer(HARD)
-    assert layer(torch.rand(2, 5, 1)).shape == (2, bench.CHANNELS)
+    assert layer(torch.rand(2, 5, 1)).shape == (2, stability.CHANNELS)
     biases = torch.cat([linear.bias for linear in layer.potential.linears])
     assert bool(biases.any()) == (option.bias_std > 0)
     config = option.config(HARD, 100)
@@ -27,44 +27,40 @@ def test_every_option_makes_a_layer_and_a_recipe(option):
     assert config.warmup_steps == (20 if option.warm_up else 0)
 
 
-def test_options_are_told_apart():
-    assert len(set(NAMES)) == len(NAMES)
-    assert set(bench.SHORT_LIST) <= set(NAMES)
-
-
 def test_every_seed_is_trained_and_counted():
     seen = []
-    found = measure(OPTIONS[0], HARD, QUICK, CPU, lambda: seen.append(1))
-    assert len(seen) == QUICK.seeds
+    found = measure(OPTIONS[0], HARD, TINY, CPU, lambda: seen.append(1))
+    assert len(seen) == TINY.seeds
     for values in (found.spikes, found.not_finite, found.errors, found.learning_rates):
-        assert len(values) == QUICK.seeds
+        assert len(values) == TINY.seeds
     assert found.errors[0] != found.errors[1]
     assert found.learning_rates[0] == pytest.approx(0.125, abs=0.1)
-    assert measure(OPTIONS[0], HARD, QUICK, CPU) == found
+    assert measure(OPTIONS[0], HARD, TINY, CPU) == found
 
 
 def test_counts_are_taken_from_the_losses(monkeypatch):
     losses = torch.ones(400)
     losses[[150, 300]] = 11.0
     losses[200] = torch.nan
-    fit = bench.fit
+    fit = stability.fit
 
     def spiking(task, config, device):
         fitted = fit(task, config, device)
         return replace(fitted, history=fitted.history | {"loss": losses})
 
-    monkeypatch.setattr(bench, "fit", spiking)
-    found = measure(OPTIONS[0], HARD, QUICK, CPU)
+    monkeypatch.setattr(stability, "fit", spiking)
+    found = measure(OPTIONS[0], HARD, TINY, CPU)
     assert found.spikes == [int(count_spikes(losses))] * 2 == [2, 2]
     assert found.not_finite == [1, 1]
 
 
 class TestCommand:
     @pytest.fixture
-    def call(self):
-        arguments = ("stability", "--device", "cpu", "--quick", "--commit", "abc", "--option",
-                     "plain recipe")  # fmt: skip
-        return lambda *more: CliRunner().invoke(command.app, [*arguments, *map(str, more)])
+    def call(self, monkeypatch):
+        monkeypatch.setattr(stability, "SIZES", TINY.sizes)
+        arguments = ("--device", "cpu", "--seeds", "2", "--steps", "12", "--commit", "abc",
+                     "--option", "plain recipe")  # fmt: skip
+        return lambda *more: CliRunner().invoke(stability.app, [*arguments, *map(str, more)])
 
     def test_measures_prints_and_writes(self, call, tmp_path):
         file = tmp_path / "record.json"
@@ -73,17 +69,29 @@ class TestCommand:
         record = read_stability(file)
         assert [row.setting for row in record.rows] == ["hard", "usual", "one output"]
         assert {len(row.errors) for row in record.rows} == {2}
-        assert '--quick --option "plain recipe"' in record.command
+        assert '--seeds 2 --steps 12 --option "plain recipe"' in record.command
         assert str(tmp_path) not in file.read_text()
 
     def test_resumes_an_interrupted_run(self, call, tmp_path, monkeypatch):
         file, measured = tmp_path / "record.json", []
         assert call("--out", file, "--setting", "usual").exit_code == 0
-        monkeypatch.setattr(bench, "measure", lambda option, setting, plan, device, on_seed: (
+        monkeypatch.setattr(stability, "measure", lambda option, setting, plan, device, on_seed: (
             measured.append(setting.name) or outcome(setting.name, option.name)))  # fmt: skip
         assert call("--out", file).exit_code == 0
         assert measured == ["hard", "one output"]
         assert len(read_stability(file).rows) == 3
+
+    def test_quick_compares_both_recipes_with_and_without_biases(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(stability, "measure", lambda option, setting, plan, device, on_seed: (
+            outcome(setting.name, option.name)))  # fmt: skip
+        file = tmp_path / "record.json"
+        arguments = ["--quick", "--device", "cpu", "--out", str(file)]
+        assert CliRunner().invoke(stability.app, arguments).exit_code == 0
+        record = read_stability(file)
+        assert {(row.option, row.setting) for row in record.rows} == {
+            (name, "hard") for name in SHORT_LIST
+        }
+        assert record.command == "python benchmarks/stability.py --device cpu --quick"
 
     def test_does_not_resume_another_run(self, call, tmp_path):
         file = tmp_path / "record.json"
@@ -101,7 +109,7 @@ class TestCommand:
 
 
 def outcome(setting="hard", option="plain recipe", errors=(1e-3, None, 2e-3, 3e-3, 5e-3)):
-    return bench.Outcome(
+    return stability.Outcome(
         setting, option, [0, 2, 0, 1, 0], [0, 7, 0, 0, 0], [0.1] * 5, list(errors), [0.125] * 5,
         [0.9] * 5,
     )  # fmt: skip
@@ -109,21 +117,22 @@ def outcome(setting="hard", option="plain recipe", errors=(1e-3, None, 2e-3, 3e-
 
 class TestRecord:
     def test_a_lost_seed_is_worse_than_any(self):
-        assert bench.quartiles([3.0, None, 1.0, 2.0, 4.0]) == (2.0, 3.0, 4.0)
-        assert bench.quartiles([3.0, None, None]) == (3.0, float("inf"), float("inf"))
+        assert stability.quartiles([3.0, None, 1.0, 2.0, 4.0]) == (2.0, 3.0, 4.0)
+        assert stability.quartiles([3.0, None, None]) == (3.0, float("inf"), float("inf"))
 
     def test_a_row_sums_spikes_and_seeds(self):
-        cells = dict(zip(bench.COLUMNS, bench.cells(outcome()), strict=True))
+        cells = dict(zip(stability.COLUMNS, stability.cells(outcome()), strict=True))
         assert (cells["spikes"], cells["seeds"], cells["not finite"]) == ("3", "2", "7")
 
     def test_is_read_as_it_was_written(self, tmp_path):
-        record = bench.StabilityRecord(
+        record = stability.StabilityRecord(
             "c", "d", "e", {"torch": "1"}, {"cpu": "x"}, 5, 9, Sizes(), [outcome()]
         )
         record.write(tmp_path / "record.json")
         assert read_stability(tmp_path / "record.json") == record
 
-    def test_the_recorded_run_is_readable(self):
-        record = read_stability(ROOT / "benchmarks" / "records" / "cpu-stability.json")
-        assert record.seeds == 20
-        assert {row.setting for row in record.rows} == {trial.setting.name for trial in TRIALS}
+    @pytest.mark.parametrize(("name", "seeds"), [("cpu-stability", 20), ("cpu-stability-quick", 3)])
+    def test_the_recorded_runs_are_readable(self, name, seeds):
+        record = read_stability(ROOT / "benchmarks" / "records" / f"{name}.json")
+        assert record.seeds == seeds
+        assert {row.setting for row in record.rows} <= {trial.setting.name for trial in TRIALS}

@@ -1,34 +1,52 @@
+"""Times, memory, and the floor under them."""
+
 import time
 
 import pytest
 import torch
 
-from equipool.bench.timing import Budget, summarize, time_step, with_peak_memory
+from equipool.bench.cases import Budget, Case
+from equipool.bench.record import Rates
+from equipool.bench.timing import (
+    floor,
+    hidden_products,
+    least_bytes,
+    measure_rates,
+    multiply_adds,
+    summarize,
+    time_step,
+    with_peak_memory,
+)
 
 CPU = torch.device("cpu")
+P = 600 * 332 + 300 * 32
+H, C, K = 932, 300, 300
 
 
-def test_summary_of_known_times():
+def case(sets: int, steps: int) -> Case:
+    return Case(sets, 26, C, K, (600, 300, 32), steps)
+
+
+def test_a_summary_has_the_median_and_the_spread():
     timing = summarize([5.0, 1.0, 2.0, 4.0, 3.0])
     assert (timing.fastest, timing.lower_quartile, timing.median) == (1.0, 2.0, 3.0)
     assert (timing.upper_quartile, timing.slowest, timing.repeats) == (4.0, 5.0, 5)
+    alone = summarize([2.5])
+    assert alone.median == alone.slowest == alone.lower_quartile == 2.5
+    assert alone.repeats == 1
 
 
-def test_one_time_is_its_own_summary():
-    timing = summarize([2.5])
-    assert timing.median == timing.slowest == timing.lower_quartile == 2.5
-    assert timing.repeats == 1
-
-
-def test_a_step_runs_as_often_as_said():
+@pytest.mark.parametrize(("batches", "repeats"), [(1, 4), (8, 8)])
+def test_every_batch_is_timed(batches, repeats):
     calls = []
-    timing = time_step(lambda: calls.append(1), CPU, Budget(seconds=0.0, repeats=4, warmup=3))
-    assert timing.repeats == 4
-    assert len(calls) == 3 + 1 + 4
+    budget = Budget(seconds=0.0, repeats=4, warmup=3)
+    timing = time_step(lambda: calls.append(1), CPU, budget, batches)
+    assert timing.repeats == repeats
+    assert len(calls) == 3 + 1 + repeats
 
 
 def test_times_are_milliseconds():
-    timing = time_step(lambda: time.sleep(0.02), CPU, Budget(seconds=0.0, repeats=3))
+    timing = time_step(lambda: time.sleep(0.02), CPU, Budget(seconds=0.0, repeats=2, warmup=0))
     assert timing.fastest >= 20
 
 
@@ -62,3 +80,34 @@ def test_times_and_memory_on_the_device():
     step, peak = with_peak_memory(build, device)
     assert peak == 2 * 4 * 2**20
     assert time_step(step, device, Budget(seconds=0.0, repeats=3)).fastest > 0
+
+
+@pytest.mark.parametrize(
+    ("mode", "by_element", "by_set", "once"), [("inference", 2, 2, 1), ("training", 8, 7, 3)]
+)
+def test_operations_by_element_and_by_set(mode, by_element, by_set, once):
+    assert hidden_products((600, 300, 32)) == P
+    one, more = (multiply_adds(case(1, 3), n, mode) for n in (10, 11))
+    assert more - one == 3 * by_element * P + once * H * C
+    one, more = (multiply_adds(case(sets, 3), 10, mode) for sets in (1, 2))
+    assert more - one == 3 * by_set * H * K
+
+
+def test_least_traffic():
+    assert least_bytes(case(1, 3), 10, "inference") == 4 * 10 * (3 * H + C + H)
+    assert least_bytes(case(1, 3), 10, "training") == 4 * 10 * (3 * 4 * H + 2 * (C + H))
+
+
+def test_floor_is_counts_over_rates():
+    rates = Rates("float32", square_tflops=2.0, shaped_tflops=1.0, copy_gb_per_s=10.0)
+    found = floor(case(2, 3), 50, "training", rates)
+    operations = multiply_adds(case(2, 3), 50, "training")
+    assert found.multiply_adds == operations
+    assert found.arithmetic_ms == pytest.approx(2 * operations / 2e12 * 1e3)
+    assert found.traffic_ms == pytest.approx(found.bytes / 10e9 * 1e3)
+
+
+def test_rates_are_measured():
+    rates = measure_rates("float32", CPU)
+    assert rates.square_tflops > 0
+    assert rates.copy_gb_per_s > 0

@@ -9,8 +9,14 @@ import torch
 
 from equipool import extras
 from equipool.demo.__main__ import NEEDED, main
-from equipool.demo.page import about_curves, about_energy, about_landscape, rows, show
-from equipool.demo.pictures import bin_means
+from equipool.demo.page import (
+    about_curves,
+    about_energy,
+    about_landscape,
+    bin_means,
+    rows,
+    show,
+)
 from equipool.demo.study import Landscape, Paths, Plan, Result
 
 SMALL = {

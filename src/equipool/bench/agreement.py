@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from equipool.bench.cases import Batch, Case, Mode, Precision, first_sets, make_batch
+from equipool.bench.cases import Case, Mode, Precision, first_sets, make_batch
 from equipool.bench.paths import Path, Readout, by_ptr, make_layer
 from equipool.bench.record import Agreement
 from equipool.bench.steps import LayerStep
@@ -40,10 +42,9 @@ class Judge:
 
     def __init__(self, case: Case, device: torch.device) -> None:
         # For a network, the layer inside it is judged, on elements of its own.
-        self.case = dataclasses.replace(case, workload="layer")
+        self.case = replace(case, workload="layer")
         self.device = device
         self.batch = first_sets(make_batch(self.case, device), MAX_SETS, MAX_ELEMENTS)
-        self._reference: LayerStep | None = None
         self._found: dict[tuple[str, Precision], Agreement] = {}
 
     def judge(self, path: Path, precision: Precision) -> Agreement:
@@ -55,22 +56,17 @@ class Judge:
         return self._found[key]
 
     def _compare(self, path: Path, precision: Precision) -> Agreement:
-        expected = self.reference()
-        found = self._run(path, "training", precision)
-        without_gradient = self._run(path, "inference", precision)
+        expected = self.reference
+        found, inference = (self._run(path, mode, precision) for mode in ("training", "inference"))
         theirs, ours = expected.parameter_gradients(), found.parameter_gradients()
         errors = {name: relative_error([ours[name]], [theirs[name]]) for name in theirs}
         worst = max(errors, key=errors.__getitem__)
         return Agreement(
-            output=max(
-                relative_error([step.y], [expected.y]) for step in (found, without_gradient)
-            ),
-            x_gradient=relative_error([found.gradients[0]], [expected.gradients[0]]),
-            parameter_gradient=relative_error(
-                [ours[name] for name in theirs], list(theirs.values())
-            ),
-            worst_parameter=worst,
-            worst_parameter_error=errors[worst],
+            max(relative_error([step.y], [expected.y]) for step in (found, inference)),
+            relative_error([found.x.grad], [expected.x.grad]),
+            relative_error((ours[name] for name in theirs), theirs.values()),
+            worst,
+            errors[worst],
             sets=self.batch.num_sets,
             elements=self.batch.num_elements,
         )
@@ -84,33 +80,27 @@ class Judge:
             torch.cuda.synchronize()  # before a captured step and its graph are freed
         return step
 
+    @cached_property
     def reference(self) -> LayerStep:
         """The right answer."""
-        if self._reference is None:
-            readout = Readout(make_layer(self.case, factored=False), by_ptr)
-            self._reference = LayerStep(
-                readout.to(self.device, torch.float64),
-                _in_float64(self.batch),
-                "training",
-                "float32",
-                use_kernels=False,
-            )
-            self._reference()
-        return self._reference
+        readout = Readout(make_layer(self.case, factored=False), by_ptr)
+        x, upstream = self.batch.x.double(), self.batch.upstream.double()
+        batch = replace(self.batch, x=x, upstream=upstream)
+        readout = readout.to(self.device, torch.float64)
+        step = LayerStep(readout, batch, "training", "float32", use_kernels=False)
+        step()
+        return step
 
 
 def check_within(path: str, precision: Precision, errors: Agreement) -> None:
     """Raise a `DisagreementError` that names the path and the first error beyond its tolerance."""
     output, gradient = TOLERANCES[precision]
+    single = SINGLE_PARAMETER * gradient
     for name, error, tolerance in (
         ("output", errors.output, output),
         ("gradient by x", errors.x_gradient, gradient),
         ("gradient by the parameters", errors.parameter_gradient, gradient),
-        (
-            f"gradient by {errors.worst_parameter}",
-            errors.worst_parameter_error,
-            SINGLE_PARAMETER * gradient,
-        ),
+        (f"gradient by {errors.worst_parameter}", errors.worst_parameter_error, single),
     ):
         if not error <= tolerance:  # also refuses NaN
             raise DisagreementError(
@@ -119,21 +109,13 @@ def check_within(path: str, precision: Precision, errors: Agreement) -> None:
             )
 
 
-def relative_error(found: list[Tensor | None], expected: list[Tensor | None]) -> float:
+def relative_error(found: Iterable[Tensor | None], expected: Iterable[Tensor | None]) -> float:
     """Frobenius norm of the difference over that of the expected tensors.
 
     Example:
         >>> relative_error([torch.tensor([3.0, 4.5])], [torch.tensor([3.0, 4.0])])
         0.1
     """
-    a, b = _flat(found), _flat(expected)
+    a, b = (torch.cat([t.double().flatten() for t in part if t is not None])
+            for part in (found, expected))  # fmt: skip
     return float((a - b).norm() / b.norm().clamp(min=torch.finfo(torch.float64).tiny))
-
-
-def _flat(tensors: list[Tensor | None]) -> Tensor:
-    present = [tensor.double().flatten() for tensor in tensors if tensor is not None]
-    return torch.cat(present)
-
-
-def _in_float64(batch: Batch) -> Batch:
-    return dataclasses.replace(batch, x=batch.x.double(), upstream=batch.upstream.double())

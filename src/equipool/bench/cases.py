@@ -1,16 +1,21 @@
-"""The sizes of a measurement, and a batch of random sets of these sizes."""
+"""What is measured: the sizes of a case, random batches of these sizes, and the presets."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 Workload = Literal["layer", "gin", "median"]
-Mode = Literal["inference", "training"]
+Mode = Literal["training", "inference"]
 Precision = Literal["float32", "tf32", "bf16"]
+
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+BOTH: tuple[Mode, ...] = get_args(Mode)
+TRAINING: tuple[Mode, ...] = ("training",)
 
 
 @dataclass(frozen=True)
@@ -41,8 +46,7 @@ class Case:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Sets side by side, in every form that a path may need. Their sizes are known on the host, so
-    no path has to wait for the device."""
+    """Sets side by side, in every form that a path may need."""
 
     x: Tensor  # [N, C]
     index: Tensor  # [N], sorted
@@ -60,7 +64,7 @@ class Batch:
 
 
 def make_batch(case: Case, device: torch.device, seed: int = 0) -> Batch:
-    """Random sets, the same on every device.
+    """Random sets, the same on every device. Another seed gives other sizes.
 
     Example:
         >>> batch = make_batch(Case(sets=4, elements=26), torch.device("cpu"))
@@ -68,11 +72,10 @@ def make_batch(case: Case, device: torch.device, seed: int = 0) -> Batch:
         (4, True)
     """
     generator = torch.Generator().manual_seed(seed)
+    counts = torch.full((case.sets,), case.elements)
     if case.varied:
         low, high = (case.elements + 1) // 2, case.elements + case.elements // 2
         counts = torch.randint(low, high + 1, (case.sets,), generator=generator)
-    else:
-        counts = torch.full((case.sets,), case.elements)
     sizes = tuple(counts.tolist())
     x = torch.randn(sum(sizes), case.in_channels, generator=generator)
     upstream = torch.randn(case.sets, case.out_channels, generator=generator)
@@ -95,3 +98,123 @@ def _assemble(x: Tensor, sizes: tuple[int, ...], upstream: Tensor) -> Batch:
     index = torch.arange(len(sizes)).repeat_interleave(counts)
     ptr = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
     return Batch(x, index.to(x.device), ptr.to(x.device), upstream, sizes)
+
+
+class Series(NamedTuple):
+    """A path, with the precisions and modes it is timed in."""
+
+    path: str
+    precisions: tuple[Precision, ...] = ("float32",)
+    modes: tuple[Mode, ...] = BOTH
+
+
+class Item(NamedTuple):
+    """One measurement."""
+
+    case: Case
+    path: str
+    precision: Precision
+    mode: Mode
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How long to measure: so many seconds, but at least a few repeats."""
+
+    seconds: float = 1.0
+    repeats: int = 7
+    warmup: int = 2
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A named benchmark."""
+
+    name: str
+    axis: str
+    """The size that its cases differ in."""
+
+    cases: tuple[Case, ...]
+    series: tuple[Series, ...]
+    budget: Budget = Budget()
+
+    def items(self) -> list[Item]:
+        """All measurements, case by case, so that what is compared runs at about the same time."""
+        return [
+            Item(case, path, precision, mode)
+            for case in self.cases
+            for path, precisions, modes in self.series
+            for precision in precisions
+            for mode in modes
+        ]
+
+    def only(
+        self,
+        paths: Iterable[str] = (),
+        precisions: Iterable[Precision] = (),
+        modes: Iterable[Mode] = (),
+    ) -> Preset:
+        """The same with fewer paths, precisions or modes; an empty selection keeps all."""
+        paths, precisions, modes = set(paths), set(precisions), set(modes)
+        kept = (
+            Series(
+                series.path,
+                tuple(p for p in series.precisions if p in (precisions or PRECISIONS)),
+                tuple(m for m in series.modes if m in (modes or BOTH)),
+            )
+            for series in self.series
+        )
+        return replace(self, series=tuple(s for s in kept if not paths or s.path in paths))
+
+    def with_compiled(self) -> Preset:
+        """The same plus the compiled layer, which takes minutes to compile."""
+        return replace(self, series=(*self.series, Series("equipool-compiled", PRECISIONS)))
+
+
+def _series(paths: Iterable[str], *precisions_and_modes: Any) -> tuple[Series, ...]:
+    return tuple(Series(path, *precisions_and_modes) for path in paths)
+
+
+# The plain call comes first: it is what everybody types.
+OURS = ("equipool", "equipool-captured", "equipool-torch")
+LAYERS = (*OURS, "pyg", "equipool-autograd")
+RIVALS = ("sum", "mean", "max", "attention", "set-transformer", "pna")
+IN_NETWORKS = _series((*OURS, "sum", "sum-captured", "pyg"), PRECISIONS, TRAINING)
+TENSOR_CORES: tuple[Precision, ...] = ("tf32", "bf16")
+
+QUICK = tuple(Case(sets, 26, num_steps=5) for sets in (8, 64))
+PAPER = tuple(Case(sets, 26) for sets in (8, 256, 2048))
+STEPS = tuple(Case(256, 26, num_steps=num_steps) for num_steps in (5, 10, 20, 50))
+ELEMENTS = tuple(Case(1, 10**n, 32, 32, (64, 32, 16), 5, varied=False) for n in range(1, 7))
+WIDTHS = tuple(Case(256, 26, w, w, (2 * w, w, 32), 10) for w in (32, 64, 128, 256, 512, 1024))
+GIN = Case(256, 26, num_steps=10, workload="gin")
+MEDIAN = Case(256, 100, 1, 16, (256, 256, 1), 5, varied=False, workload="median")
+
+PRESETS = {
+    preset.name: preset
+    for preset in (
+        Preset(
+            "quick", "sets", QUICK,
+            _series(("equipool", "pyg", "reference", "equipool-autograd", *RIVALS)),
+            Budget(seconds=1.0, repeats=5, warmup=1),
+        ),
+        Preset(
+            "plain", "sets", PAPER,
+            (Series("equipool", TENSOR_CORES),
+             *_series(("equipool-captured", "pyg"), TENSOR_CORES, TRAINING)),
+        ),
+        Preset(
+            "layer", "sets", PAPER,
+            (*_series(LAYERS, PRECISIONS), *_series(("reference", *RIVALS))),
+        ),
+        Preset("steps", "num_steps", STEPS, _series(LAYERS)),
+        Preset("elements", "elements", ELEMENTS, _series((*LAYERS, *RIVALS))),
+        Preset(
+            "width", "in_channels", WIDTHS,
+            (*_series(OURS, ("float32", "tf32")),
+             *_series(("pyg", "equipool-autograd", "sum", "set-transformer"))),
+        ),
+        Preset("gin", "sets", (GIN,), IN_NETWORKS),
+        Preset("median", "sets", (MEDIAN,), IN_NETWORKS),
+    )
+}  # fmt: skip

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path as File
 
@@ -11,24 +10,22 @@ import torch
 from rich.console import Console
 
 from equipool.bench.agreement import DisagreementError, Judge
-from equipool.bench.cases import Case, Precision, make_batch
+from equipool.bench.cases import Budget, Item, Precision, Preset, make_batch
 from equipool.bench.paths import PATHS, Path, UnavailableError
-from equipool.bench.presets import Item, Preset
 from equipool.bench.record import Rates, Record, Row, Status
-from equipool.bench.roofline import floor, measure_rates
-from equipool.bench.steps import (
-    PRECISIONS,
-    LayerStep,
-    NetworkStep,
-    check_precision,
-    make_network,
-)
+from equipool.bench.steps import BatchStep, make_step
 from equipool.bench.terminal import progress_bar
-from equipool.bench.timing import Budget, Step, release_memory, time_step, with_peak_memory
+from equipool.bench.timing import (
+    Step,
+    floor,
+    measure_rates,
+    release_memory,
+    time_step,
+    with_peak_memory,
+)
 from equipool.environment import hardware, now, versions
 
-KERNELS = ("activate", "hidden_adjoints", "hidden_adjoint", "last_layer", "reduce_tiles")
-PRODUCTS = ("gemm", "nvjet", "splitKreduce", "cutlass")
+BATCHES = 8  # of different sizes, in turn
 
 
 def run_preset(
@@ -42,10 +39,10 @@ def run_preset(
     """Measure all items of a preset with a progress bar. The record is written to `out` after every
     item, so that an interrupted run leaves one, too."""
     items = preset.items()
-    precisions = [p for p in PRECISIONS if any(item.precision == p for item in items)]
+    precisions = dict.fromkeys(item.precision for item in items)
     if device.type != "cuda":
-        precisions = [p for p in precisions if p != "tf32"]
-    rates: dict[Precision, Rates] = {p: measure_rates(p, device) for p in precisions}
+        precisions.pop("tf32", None)
+    rates = {precision: measure_rates(precision, device) for precision in precisions}
     record = Record(preset.name, preset.axis, command, now(), commit, versions(), hardware(device),
                     list(rates.values()), rows=[])  # fmt: skip
     with progress_bar(console, len(items)) as advance:
@@ -76,20 +73,21 @@ def measure(
     path = PATHS[item.path]
 
     def row(status: Status, reason: str) -> Row:
-        return Row(item.case, item.path, item.precision, item.mode, status, reason)
+        return Row(*item, status, reason)
 
     try:
-        check_precision(item.precision, device)
-        path.check(item.case, device)
+        path.check(item.case, item.precision, device)
         return _measure(item, path, judge, device, budget, rates)
     except (UnavailableError, ImportError) as error:
         return row("unavailable", str(error))
     except DisagreementError as error:
         return row("disagrees", str(error))
     except Exception as error:
-        if is_out_of_memory(error):
-            return row("out of memory", first_line(error))
-        return row("failed", f"{type(error).__name__}: {first_line(error)}")
+        reason = (str(error).strip().splitlines() or [""])[0][:300]
+        # on the CPU only the message tells
+        if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+            return row("out of memory", reason)
+        return row("failed", f"{type(error).__name__}: {reason}")
     finally:
         release_memory(device)
 
@@ -98,74 +96,21 @@ def _measure(
     item: Item, path: Path, judge: Judge, device: torch.device, budget: Budget,
     rates: Rates | None,
 ) -> Row:  # fmt: skip
-    agreement = judge.judge(path, item.precision) if path.equilibrium else None
-    step, peak_bytes = with_peak_memory(_builder(item, path, device), device)
-    timing = time_step(step, device, budget)
-    least = None
-    if path.equilibrium and rates is not None and item.case.workload == "layer":
-        elements = make_batch(item.case, torch.device("cpu")).num_elements
-        least = floor(item.case, elements, item.mode, rates)
-    return Row(
-        item.case,
-        item.path,
-        item.precision,
-        item.mode,
-        "timed",
-        timing=timing,
-        peak_bytes=peak_bytes,
-        agreement=agreement,
-        floor=least,
-    )
-
-
-def _builder(item: Item, path: Path, device: torch.device) -> Callable[[], Step]:
-    """Makes the batch, the modules and the step."""
+    case, _, precision, mode = item
+    agreement = judge.judge(path, precision) if path.equilibrium else None
+    made: list[BatchStep] = []
 
     def build() -> Step:
-        batch = make_batch(item.case, device)
-        if item.case.workload == "layer":
-            readout = path.build(item.case).to(device)
-            return path.prepare(LayerStep(readout, batch, item.mode, item.precision, path.kernels))
-        network = make_network(item.case, batch, path).to(device)
-        return path.prepare(NetworkStep(network, item.precision, path.kernels))
+        made.append(make_step(case, make_batch(case, device), path, mode, precision))
+        return path.prepare(made[0])
 
-    return build
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    """On the CPU only the message tells."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
-
-
-def first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [""])[0][:300]
-
-
-def profile_layer(case: Case, precision: Precision, device: torch.device) -> dict[str, float]:
-    """Microseconds by kind of kernel in one training step of the layer on a GPU."""
-    from torch.profiler import ProfilerActivity, profile
-
-    readout = PATHS["equipool"].build(case).to(device)
-    step = LayerStep(readout, make_batch(case, device), "training", precision, use_kernels=True)
-    for _ in range(3):
-        step()
-    torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
-        step()
-        torch.cuda.synchronize()
-    totals: dict[str, float] = defaultdict(float)
-    for event in profiler.key_averages():
-        totals[kernel_kind(event.key)] += event.self_device_time_total
-    return dict(sorted(totals.items(), key=lambda item: -item[1]))
-
-
-def kernel_kind(kernel: str) -> str:
-    """Our kernels by name, matrix products together, all else as elementwise.
-
-    Example:
-        >>> kernel_kind("sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n"), kernel_kind("activate")
-        ('matrix products', 'activate')
-    """
-    if kernel in KERNELS:
-        return kernel
-    return "matrix products" if any(name in kernel for name in PRODUCTS) else "elementwise"
+    step, peak_bytes = with_peak_memory(build, device)
+    batches = BATCHES if case.varied and not path.fixed_sizes else 1
+    for seed in range(1, batches):
+        made[0].add(make_batch(case, device, seed))
+    timing = time_step(step, device, budget, batches)
+    least = None
+    if path.equilibrium and rates is not None and case.workload == "layer":
+        elements = [batch.num_elements for batch, _ in made[0].batches]
+        least = floor(case, round(sum(elements) / batches), mode, rates)
+    return Row(*item, "timed", "", timing, peak_bytes, agreement, least, batches)

@@ -6,15 +6,14 @@ To time something else, add a `Path` to `PATHS` and its name to a preset.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from equipool.aggregation import EquilibriumAggregation
 from equipool.baselines import AGGREGATIONS, aggregation_from_name
-from equipool.bench.cases import Batch, Case
-from equipool.bench.timing import Step
+from equipool.bench.cases import Batch, Case, Precision
 from equipool.capture import capture_step
 from equipool.extras import check_extras
 from equipool.potentials.resnet import ResNetPotential
@@ -41,14 +40,14 @@ class Readout(nn.Module):
         return self.call(self.module, x, batch)
 
 
+def as_typed(module: nn.Module, x: Tensor, batch: Batch) -> Tensor:
+    """The plain call, of the layer, of its baselines and of PyTorch Geometric's layer."""
+    return module(x, batch.index)
+
+
 def by_ptr(module: nn.Module, x: Tensor, batch: Batch) -> Tensor:
-    """The call of the layer and of its baselines."""
+    """The call that does not wait for the device, which a captured step needs."""
     return module(x, ptr=batch.ptr)
-
-
-def by_index(module: nn.Module, x: Tensor, batch: Batch) -> Tensor:
-    """The call of PyTorch Geometric's aggregations."""
-    return module(x, batch.index, dim_size=batch.num_sets)
 
 
 def one_by_one(module: nn.Module, x: Tensor, batch: Batch) -> Tensor:
@@ -72,6 +71,9 @@ class Path:
     equilibrium: bool = False
     """Whether it computes the paper's function and so must agree with the reference."""
 
+    fixed_sizes: bool = False
+    """Whether all steps take the same batch. Else its size changes at every step."""
+
     captured: bool = False
     """Whether the whole step runs as one CUDA graph."""
 
@@ -83,8 +85,10 @@ class Path:
 
     max_sets: int | None = None
 
-    def check(self, case: Case, device: torch.device) -> None:
+    def check(self, case: Case, precision: Precision, device: torch.device) -> None:
         """Raise an `UnavailableError` if the path cannot run."""
+        if device.type != "cuda" and precision == "tf32":
+            raise UnavailableError("tf32 needs a CUDA device")
         if device.type != "cuda" and self.captured:
             raise UnavailableError("needs a CUDA device")
         if device.type != "cuda" and not self.kernels:
@@ -96,7 +100,7 @@ class Path:
                 f"needs about {needed / 2**30:,.0f} GiB, of {available_bytes() / 2**30:,.0f} free"
             )
 
-    def prepare(self, step: Step) -> Step:
+    def prepare(self, step: Callable[[], object]) -> Callable[[], object]:
         """The step as this path runs it."""
         return capture_step(step) if self.captured else step
 
@@ -127,16 +131,13 @@ def make_layer(case: Case, *, factored: bool = True, seed: int = 0) -> Equilibri
     """The layer of a case on the CPU; the same weights for the same seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        potential = ResNetPotential(
-            case.in_channels, case.out_channels, case.hidden, factored=factored
-        )
-    return EquilibriumAggregation(
-        case.in_channels, case.out_channels, potential=potential, num_steps=case.num_steps
-    )
+        channels = case.in_channels, case.out_channels
+        potential = ResNetPotential(*channels, case.hidden, factored=factored)
+    return EquilibriumAggregation(*channels, potential=potential, num_steps=case.num_steps)
 
 
-def _layer(case: Case) -> Readout:
-    return Readout(make_layer(case), by_ptr)
+def _layer(call: Call, *, factored: bool = True) -> Callable[[Case], Readout]:
+    return lambda case: Readout(make_layer(case, factored=factored), call)
 
 
 def _compiled(case: Case) -> Readout:
@@ -151,79 +152,49 @@ def _pyg_layer(case: Case) -> Readout:
     check_extras("timing its layer", {"pyg": ["torch_geometric"]})
     from torch_geometric.nn.aggr import EquilibriumAggregation as PyGLayer
 
-    layer = PyGLayer(
-        case.in_channels,
-        case.out_channels,
-        num_layers=list(case.hidden),
-        grad_iter=case.num_steps,
-    )
-    return Readout(layer, by_index)
+    channels = case.in_channels, case.out_channels
+    layer = PyGLayer(*channels, num_layers=list(case.hidden), grad_iter=case.num_steps)
+    return Readout(layer, as_typed)
 
 
-def _rival(name: str) -> Callable[[Case], Readout]:
+def _rival(name: str, call: Call = as_typed) -> Callable[[Case], Readout]:
     def build(case: Case) -> Readout:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             module = aggregation_from_name(
                 name, case.in_channels, case.out_channels, set_size=case.elements
             )
-        return Readout(module, by_ptr)
+        return Readout(module, call)
 
     return build
 
 
-RIVALS = tuple(name for name in AGGREGATIONS if name != "equilibrium")
-DENSE_RIVALS = ("set-transformer", "janossy")
+RIVALS = {
+    name: Path(name, f"equipool.baselines: {description}", _rival(name))
+    for name, description in AGGREGATIONS.items()
+    if name != "equilibrium"
+}
+for _name in ("set-transformer", "janossy"):  # attention between all elements of a set
+    RIVALS[_name] = replace(RIVALS[_name], needed_bytes=attention_bytes)
 
 PATHS = {
     path.name: path
     for path in (
-        Path(
-            "pyg",
-            "PyTorch Geometric's EquilibriumAggregation",
-            _pyg_layer,
-            needed_bytes=unrolled_bytes,
-        ),
-        Path(
-            "reference",
-            "equipool.reference, one set at a time",
-            lambda case: Readout(make_layer(case), one_by_one),
-            equilibrium=True,
-            needed_bytes=unrolled_bytes,
-            max_sets=LARGEST_REFERENCE,
-        ),
-        Path("equipool", "the layer as typed", _layer, equilibrium=True),
-        Path(
-            "equipool-autograd",
-            "the layer with ResNetPotential(factored=False)",
-            lambda case: Readout(make_layer(case, factored=False), by_ptr),
-            equilibrium=True,
-            needed_bytes=unrolled_bytes,
-        ),
-        Path(
-            "equipool-torch",
-            "the layer on a GPU without its Triton kernels",
-            _layer,
-            equilibrium=True,
-            kernels=False,
-        ),
-        Path("equipool-compiled", "the layer under torch.compile", _compiled, equilibrium=True),
-        Path(
-            "equipool-captured",
-            "the layer, with the whole step in one CUDA graph (equipool.capture_step)",
-            _layer,
-            equilibrium=True,
-            captured=True,
-        ),
-        *(
-            Path(
-                name,
-                f"equipool.baselines: {AGGREGATIONS[name]}",
-                _rival(name),
-                needed_bytes=attention_bytes if name in DENSE_RIVALS else lambda case: 0,
-            )
-            for name in RIVALS
-        ),
-        Path("sum-captured", "sum, with the step in one CUDA graph", _rival("sum"), captured=True),
+        Path("equipool", "the layer as typed: pool(x, index)", _layer(as_typed), equilibrium=True),
+        Path("equipool-captured", "the layer, with the step in one CUDA graph (capture_step)",
+             _layer(by_ptr), equilibrium=True, captured=True, fixed_sizes=True),
+        Path("equipool-compiled", "the layer under torch.compile", _compiled, equilibrium=True,
+             fixed_sizes=True),
+        Path("equipool-torch", "the layer on a GPU without its Triton kernels", _layer(as_typed),
+             equilibrium=True, kernels=False),
+        Path("equipool-autograd", "the layer with ResNetPotential(factored=False)",
+             _layer(as_typed, factored=False), equilibrium=True, needed_bytes=unrolled_bytes),
+        Path("reference", "equipool.reference, one set at a time", _layer(one_by_one),
+             equilibrium=True, needed_bytes=unrolled_bytes, max_sets=LARGEST_REFERENCE),
+        Path("pyg", "PyTorch Geometric's EquilibriumAggregation, as typed", _pyg_layer,
+             needed_bytes=unrolled_bytes),
+        Path("sum-captured", "sum, with the step in one CUDA graph", _rival("sum", by_ptr),
+             captured=True, fixed_sizes=True),
+        *RIVALS.values(),
     )
-}
+}  # fmt: skip

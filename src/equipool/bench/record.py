@@ -15,16 +15,14 @@ FORMAT = 1
 Status = Literal["timed", "unavailable", "disagrees", "out of memory", "failed"]
 
 # Names of paths in older records, by the kind of device.
+RENAMED = {
+    "faithful": "equipool-autograd", "compiled": "equipool-compiled",
+    "captured": "equipool-captured",
+}  # fmt: skip
 OLD_NAMES = {
-    "cpu": {"torch": "equipool", "triton": "equipool-torch"},
-    "cuda": {"torch": "equipool-torch", "triton": "equipool"},
+    "cpu": RENAMED | {"torch": "equipool", "triton": "equipool-torch"},
+    "cuda": RENAMED | {"torch": "equipool-torch", "triton": "equipool"},
 }
-for _names in OLD_NAMES.values():
-    _names |= {
-        "faithful": "equipool-autograd",
-        "compiled": "equipool-compiled",
-        "captured": "equipool-captured",
-    }
 
 
 @dataclass(frozen=True)
@@ -63,6 +61,10 @@ class Floor:
     arithmetic_ms: float
     traffic_ms: float
 
+    @property
+    def least_ms(self) -> float:
+        return max(self.arithmetic_ms, self.traffic_ms)
+
 
 @dataclass(frozen=True)
 class Rates:
@@ -95,6 +97,8 @@ class Row:
 
     agreement: Agreement | None = None
     floor: Floor | None = None
+    batches: int = 1
+    """How many batches of different sizes took turns."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +123,7 @@ class Record:
 
 
 class OtherRecordError(ValueError):
-    """The record of another command, such as `equipool bench gradients`."""
+    """The record of another script, such as benchmarks/gradients.py."""
 
 
 def read_record(file: Path) -> Record:
@@ -138,29 +142,17 @@ def read_record(file: Path) -> Record:
 
 def _row(content: dict[str, Any], names: dict[str, str]) -> Row:
     case = content["case"] | {"hidden": tuple(content["case"]["hidden"])}
-    parts = {"timing": Timing, "agreement": Agreement, "floor": Floor}
-    made: dict[str, Any] = {
-        name: None if content[name] is None else part(**content[name])
-        for name, part in parts.items()
-    }
+    parts: dict[str, type] = {"timing": Timing, "agreement": Agreement, "floor": Floor}
+    made = {name: content[name] and part(**content[name]) for name, part in parts.items()}
     path = names.get(content["path"], content["path"])
     return Row(**(content | made | {"case": Case(**case), "path": path}))
 
 
 def git_commit() -> str:
     """The commit of the running code, with a plus if it was modified since."""
-    folder = Path(__file__).parent
-    commit = _git(folder, "rev-parse", "--short=12", "HEAD")
-    if not commit:
-        return "unknown"
-    return commit + "+" * bool(_git(folder, "status", "--porcelain", "--", "."))
-
-
-def _git(folder: Path, *arguments: str) -> str:
+    describe = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty=+",
+                "--exclude=*", "--abbrev=12"]  # fmt: skip
     try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True
-        )
+        return subprocess.run(describe, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
-        return ""
-    return done.stdout.strip()
+        return "unknown"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import groupby
 
@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from equipool.bench.cases import BOTH
 from equipool.bench.record import Record, Row
 
 MEBIBYTE = 2**20
@@ -57,7 +58,8 @@ def show(record: Record, console: Console) -> None:
 
 def tables(record: Record) -> list[Table]:
     """One table for each case and mode, in the order of the rows."""
-    rows = sorted(record.rows, key=lambda row: (_first_seen(record.rows, row), row.mode))
+    cases = list(dict.fromkeys(row.case for row in record.rows))
+    rows = sorted(record.rows, key=lambda row: (cases.index(row.case), BOTH.index(row.mode)))
     grouped = groupby(rows, key=lambda row: (row.case, row.mode))
     return [_table(f"{case}, {mode}", list(group)) for (case, mode), group in grouped]
 
@@ -75,10 +77,6 @@ def notes(rows: Iterable[Row]) -> list[str]:
     ]
 
 
-def _first_seen(rows: Sequence[Row], row: Row) -> int:
-    return next(i for i, other in enumerate(rows) if other.case == row.case)
-
-
 def _table(title: str, rows: list[Row]) -> Table:
     table = Table(title=title, title_justify="left", box=box.SIMPLE, pad_edge=False)
     table.add_column("path", no_wrap=True)
@@ -91,37 +89,23 @@ def _table(title: str, rows: list[Row]) -> Table:
 
 
 def cells(row: Row, pyg: float | None) -> list[str]:
-    """The numbers of a row; its status where there are none.
-
-    Args:
-        row: a measurement.
-        pyg: milliseconds of PyTorch Geometric's layer in its fastest precision.
-    """
+    """The numbers of a row, or its status. `pyg`: milliseconds of PyTorch Geometric's layer in its
+    fastest precision."""
     if row.timing is None:
         return ["-", row.status, "", "", "", "", ""]
     timing, agreement = row.timing, row.agreement
-    errors = (
-        ["", ""]
-        if agreement is None
-        else [
-            f"{agreement.output:.0e}",
-            f"{max(agreement.x_gradient, agreement.parameter_gradient):.0e}",
-        ]
-    )
+    errors = ["", ""]
+    if agreement is not None:
+        gradient = max(agreement.x_gradient, agreement.parameter_gradient)
+        errors = [f"{agreement.output:.0e}", f"{gradient:.0e}"]
     return [
         number(timing.median),
         f"{number(timing.lower_quartile)}-{number(timing.upper_quartile)}",
         "" if row.peak_bytes is None else number(row.peak_bytes / MEBIBYTE),
         "" if pyg is None else number(pyg / timing.median),
-        "" if row.floor is None else f"{timing.median / least_ms(row):.1f}",
+        "" if row.floor is None else f"{timing.median / row.floor.least_ms:.1f}",
         *errors,
     ]
-
-
-def least_ms(row: Row) -> float:
-    """The row's floor: arithmetic or traffic, whichever takes longer."""
-    assert row.floor is not None
-    return max(row.floor.arithmetic_ms, row.floor.traffic_ms)
 
 
 def number(value: float) -> str:

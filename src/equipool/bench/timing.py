@@ -1,31 +1,37 @@
-"""Time and memory of a step."""
+r"""Time and memory of a step; the rates of the machine, and the least time they allow.
+
+With layers of sizes $n_1 \dots n_L$, $H = \sum n_l$, each hidden layer feeds all layers after it,
+which takes $P = \sum_j n_j \sum_{l > j} n_l$ multiply-adds per element. The factored gradient takes
+
+| for each | gradient | its vector-Jacobian product |
+|---|---|---|
+| element | $2P$: forward, adjoint | $6P$: forward, tangent, two adjoints, two for the weights |
+| set | $2HK$: into the network and back | $5HK$: two in, one back, two for the weights |
+
+and once per solve $HC$ per element, with $2HC$ more in training. Both must read x's contribution to
+the pre-activations, $H$ numbers per element; in training its derivative is read, added to and
+written. Everything else could stay in the chip's caches.
+"""
 
 from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from statistics import quantiles
 
 import torch
 
-from equipool.bench.record import Timing
+from equipool.bench.cases import Budget, Case, Mode, Precision
+from equipool.bench.record import Floor, Rates, Timing
+from equipool.bench.steps import products_in
 from equipool.comparison.measure import peak_bytes_of
 
 Step = Callable[[], object]
 
 MAX_REPEATS = 200
-
-
-@dataclass(frozen=True)
-class Budget:
-    """How long to measure: so many seconds, but at least a few repeats."""
-
-    seconds: float = 1.0
-    repeats: int = 7
-    warmup: int = 2
+FLOAT = 4  # bytes: sums and what is kept between steps are float32 in every precision
 
 
 def summarize(milliseconds: list[float]) -> Timing:
@@ -42,14 +48,16 @@ def summarize(milliseconds: list[float]) -> Timing:
     )
 
 
-def time_step(step: Step, device: torch.device, budget: Budget) -> Timing:
-    """Run a step repeatedly."""
-    for _ in range(budget.warmup):
+def time_step(step: Step, device: torch.device, budget: Budget, batches: int = 1) -> Timing:
+    """Run a step repeatedly. If it takes several `batches` in turn, each is timed at least once
+    and, on a GPU, where a new size may have to be recorded first, warmed up as often as one."""
+    on_cuda = device.type == "cuda"
+    for _ in range(budget.warmup * (batches if on_cuda else 1)):
         step()
-    measure = _on_cuda if device.type == "cuda" else _on_host
+    measure = _on_cuda if on_cuda else _on_host
     (once,) = measure(step, 1)
-    affordable = int(1000 * budget.seconds / max(once, 1e-6))
-    return summarize(measure(step, max(budget.repeats, min(affordable, MAX_REPEATS))))
+    affordable = min(int(1000 * budget.seconds / max(once, 1e-6)), MAX_REPEATS)
+    return summarize(measure(step, max(budget.repeats, batches, affordable)))
 
 
 def _on_host(step: Step, repeats: int) -> list[float]:
@@ -76,11 +84,7 @@ def _on_cuda(step: Step, repeats: int) -> list[float]:
 
 def with_peak_memory(build: Callable[[], Step], device: torch.device) -> tuple[Step, int]:
     """Build a step and run it once. Returns the step and the peak memory of tensors in bytes,
-    beyond what was allocated before.
-
-    Inputs and parameters count, and for a captured step the runs before the recording, which need
-    the same memory.
-    """
+    with inputs and parameters, beyond what was allocated before."""
     release_memory(device)
     built: list[Step] = []
 
@@ -98,3 +102,74 @@ def release_memory(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
+
+
+def hidden_products(hidden: Sequence[int]) -> int:
+    """Multiply-adds per element in the hidden layers' matrices, $P$.
+
+    Example:
+        >>> hidden_products((600, 300, 32))
+        208800
+    """
+    return sum(size * sum(hidden[j + 1 :]) for j, size in enumerate(hidden))
+
+
+def multiply_adds(case: Case, num_elements: int, mode: Mode) -> float:
+    """Multiply-adds of the whole solve in the factored form."""
+    products, columns = hidden_products(case.hidden), sum(case.hidden)
+    by_element, by_set, once = 2 * products, 2 * columns * case.out_channels, 1
+    if mode == "training":
+        by_element, by_set, once = 8 * products, 7 * columns * case.out_channels, 3
+    steps = case.num_steps * (num_elements * by_element + case.sets * by_set)
+    return float(steps + once * num_elements * columns * case.in_channels)
+
+
+def least_bytes(case: Case, num_elements: int, mode: Mode) -> float:
+    """Bytes that the whole solve must read and write."""
+    columns = sum(case.hidden)
+    in_steps, at_ends = (4, 2) if mode == "training" else (1, 1)
+    steps = case.num_steps * in_steps * num_elements * columns
+    return float(FLOAT * (steps + at_ends * num_elements * (case.in_channels + columns)))
+
+
+def floor(case: Case, num_elements: int, mode: Mode, rates: Rates) -> Floor:
+    """The shortest times of arithmetic, at the best rate that a product reached, and of traffic, at
+    the rate of a copy. If they overlap perfectly, the larger one is the floor."""
+    operations = multiply_adds(case, num_elements, mode)
+    traffic = least_bytes(case, num_elements, mode)
+    fastest = max(rates.square_tflops, rates.shaped_tflops)
+    return Floor(
+        operations, traffic, 2 * operations / (fastest * 1e9), traffic / (rates.copy_gb_per_s * 1e6)
+    )
+
+
+def measure_rates(precision: Precision, device: torch.device) -> Rates:
+    """Time a large square product, one of the layer's shape, and a copy."""
+    large = device.type == "cuda"
+    side, rows, numbers = (8192, 53_248, 2**28) if large else (1024, 4096, 2**24)
+    return Rates(
+        precision,
+        _product_rate((side, side, side), precision, device),
+        _product_rate((rows, 600, 332), precision, device),
+        _copy_rate(numbers, device),
+    )
+
+
+def _product_rate(shape: tuple[int, int, int], precision: Precision, device: torch.device) -> float:
+    rows, inner, columns = shape
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    a = torch.randn(rows, inner, device=device, dtype=dtype)
+    b = torch.randn(inner, columns, device=device, dtype=dtype)
+    with products_in(precision):
+        milliseconds = _fastest(lambda: a @ b, device)
+    return 2 * rows * inner * columns / (milliseconds * 1e9)
+
+
+def _copy_rate(numbers: int, device: torch.device) -> float:
+    source = torch.zeros(numbers, device=device)
+    target = torch.empty_like(source)
+    return 2 * FLOAT * numbers / (_fastest(lambda: target.copy_(source), device) * 1e6)
+
+
+def _fastest(step: Step, device: torch.device) -> float:
+    return time_step(step, device, Budget(seconds=0.2, repeats=5)).fastest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from equipool.extras import advice
@@ -14,18 +14,15 @@ NEEDED = {
 }  # fmt: skip
 
 
-def positive_int(text: str) -> int:
-    """Parse an integer of at least 1."""
-    if (value := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
-    return value
-
-
-def positive_float(text: str) -> float:
+def positive(kind: type[float]) -> Callable[[str], float]:
     """Parse a number above 0."""
-    if not (value := float(text)) > 0:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return value
+
+    def parse(text: str) -> float:
+        if not (value := kind(text)) > 0:
+            raise argparse.ArgumentTypeError(f"{text} is not above 0")
+        return value
+
+    return parse
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -33,28 +30,16 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         prog="python -m equipool.demo",
         description="Train two networks to compute the median of 100 numbers; show the results.",
     )
-    parser.add_argument(
-        "--out", type=Path, default=Path("demo-output"), help="output directory [%(default)s]"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="random seed [%(default)s]")
-    budget = parser.add_mutually_exclusive_group()
-    budget.add_argument(
-        "--seconds",
-        type=positive_float,
-        default=20.0,
-        help="approximate training time of each network [%(default)s]",
-    )
-    budget.add_argument(
-        "--steps",
-        type=positive_int,
-        help="training steps of each network; gives the same numbers in every run of a seed",
-    )
-    parser.add_argument(
-        "--threads",
-        type=positive_int,
-        default=1,
-        help="torch's threads; 1 is best for networks this small [%(default)s]",
-    )
+    add = parser.add_argument
+    add("--out", type=Path, default=Path("demo-output"), help="output directory [%(default)s]")
+    add("--seed", type=int, default=0, help="random seed [%(default)s]")
+    add("--threads", type=positive(int), default=1,
+        help="torch's threads; 1 is best for networks this small [%(default)s]")  # fmt: skip
+    add = parser.add_mutually_exclusive_group().add_argument
+    add("--seconds", type=positive(float), default=20.0,
+        help="approximate training time of each network [%(default)s]")  # fmt: skip
+    add("--steps", type=positive(int),
+        help="training steps of each network; the same numbers in every run of a seed")  # fmt: skip
     return parser.parse_args(arguments)
 
 

@@ -45,14 +45,9 @@ class Plan:
     def median(self, aggregation: str = "scaled-sum") -> MedianTask:
         """The experiment, smaller than the paper's so that a minute is enough."""
         return MedianTask(
-            aggregation,
-            embedding=self.channels,
-            batch_size=self.batch_size,
-            seed=self.seed,
-            set_size=self.set_size,
-            width=self.width,
-            evaluation_sets=self.test_sets,
-        )
+            aggregation, embedding=self.channels, batch_size=self.batch_size, seed=self.seed,
+            set_size=self.set_size, width=self.width, evaluation_sets=self.test_sets,
+        )  # fmt: skip
 
     def layer(self) -> EquilibriumAggregation:
         """The layer before training. Where x and y are both near zero, the potential's first
@@ -69,23 +64,15 @@ class Plan:
 
     def task(self, method: str) -> Task:
         """The task of a method: the networks differ in how they pool, and in nothing else."""
-        if method == EQUILIBRIUM:
-            return LayerTask(self.layer, self.median())
-        return self.median()
+        median = self.median()
+        return LayerTask(self.layer, median) if method == EQUILIBRIUM else median
 
     def config(self, steps: int) -> TrainingConfig:
         """How both networks are trained."""
         return TrainingConfig(
-            steps,
-            learning_rate=1e-2,
-            schedule="cosine",
-            warmup_steps=steps // 20,
-            clip_norm=1.0,
-            guard_factor=None,
-            aux_weight=0.0,
-            chunk=20,
-            log_every=20,
-        )
+            steps, learning_rate=1e-2, schedule="cosine", warmup_steps=steps // 20, clip_norm=1.0,
+            guard_factor=None, aux_weight=0.0, chunk=20, log_every=20,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -164,14 +151,9 @@ def run_study(plan: Plan, make_progress: MakeProgress) -> Study:
     paths = follow(layer, x, plan.inner_steps_shown)
     many, _ = sample_sets((plan.path_sets,), plan.set_size, generator)
     long = follow(layer, many.unsqueeze(-1), plan.inner_steps_shown)
-    return Study(
-        results,
-        layer,
-        paths,
-        kinds,
-        error_along(network, long, medians(many)),
-        landscape(layer, x[0], paths.y[:, 0], plan.grid),
-    )
+    errors = error_along(network, long, medians(many))
+    plane = landscape(layer, x[0], paths.y[:, 0], plan.grid)
+    return Study(results, layer, paths, kinds, errors, plane)
 
 
 def compare_networks(plan: Plan, make_progress: MakeProgress) -> tuple[MedianNetwork, list[Result]]:
@@ -203,14 +185,10 @@ def train(
     assert isinstance(fitted.network, MedianNetwork)
     record = fitted.record
     error = record.metrics[MedianTask.monitor]
-    return fitted.network, Result(
-        method,
-        condition,
-        record.num_parameters,
-        fitted.history["loss"],
-        record.training_seconds,
-        math.nan if error is None else error,
-    )
+    error = math.nan if error is None else error
+    losses, seconds = fitted.history["loss"], record.training_seconds
+    result = Result(method, condition, record.num_parameters, losses, seconds, error)
+    return fitted.network, result
 
 
 @torch.no_grad()
@@ -246,7 +224,9 @@ def landscape(
     away = path - end
     directions = torch.linalg.svd(away, full_matrices=False).Vh[:2]
     projected = away @ directions.T
-    low, high = _square(projected, margin)
+    low, high = projected.amin(0), projected.amax(0)
+    half = (0.5 + margin) * (high - low).max().clamp(min=1e-6)  # both axes have the same scale
+    low, high = (low + high) / 2 - half, (low + high) / 2 + half
     horizontal, vertical = (torch.linspace(float(low[i]), float(high[i]), grid) for i in (0, 1))
     across, up = torch.meshgrid(horizontal, vertical, indexing="xy")
     y = end + torch.stack([across, up], -1).flatten(0, 1) @ directions
@@ -255,11 +235,3 @@ def landscape(
     return Landscape(
         horizontal, vertical, energy.view(grid, grid), projected, layer.num_steps, float(share)
     )
-
-
-def _square(points: Tensor, margin: float) -> tuple[Tensor, Tensor]:
-    """Corners of the square around points `[S, 2]`, so that both axes have the same scale."""
-    low, high = points.amin(0), points.amax(0)
-    half = (0.5 + margin) * (high - low).max().clamp(min=1e-6)
-    middle = (low + high) / 2
-    return middle - half, middle + half

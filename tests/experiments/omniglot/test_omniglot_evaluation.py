@@ -5,6 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
+from equipool.experiments.omniglot.data import CharacterImages, CharacterSets, Pool
 from equipool.experiments.omniglot.evaluation import (
     COLORS,
     Counted,
@@ -12,8 +13,6 @@ from equipool.experiments.omniglot.evaluation import (
     examination_of,
     metrics_of,
 )
-from equipool.experiments.omniglot.images import CharacterImages
-from equipool.experiments.omniglot.sets import CharacterSets, Pool
 
 # True numbers, and what is said; of 3 there is no set.
 TRUE, SAID = [1, 1, 1, 2, 2, 4], [1, 2, 2, 2, 4, 4]

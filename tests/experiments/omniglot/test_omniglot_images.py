@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import tiny_omniglot as tiny
-from equipool.experiments.omniglot import images
-from equipool.experiments.omniglot.images import area_weights, character_images, held_out, shrink
+from equipool.experiments.omniglot import data as omniglot_data
+from equipool.experiments.omniglot.data import area_weights, character_images, held_out, shrink
 
 CPU = torch.device("cpu")
 REAL = Path(__file__).parents[3] / "shared" / "data" / "omniglot.npz"
@@ -126,7 +126,7 @@ def test_weights_share_out_every_pixel():
 def test_parts_are_as_the_whole(monkeypatch):
     drawn = (torch.rand(11, 9, 9) < 0.5).to(torch.uint8)
     whole = shrink(drawn, 4)
-    monkeypatch.setattr(images, "IMAGES_AT_ONCE", 3)
+    monkeypatch.setattr(omniglot_data, "IMAGES_AT_ONCE", 3)
     assert torch.equal(shrink(drawn, 4), whole)
 
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipool.experiments.omniglot.sets import Pool, sample_distinct, sample_sets
+from equipool.experiments.omniglot.data import Pool, sample_distinct, sample_sets
 
 POOL = Pool(first=7, characters=30, drawings=20)
 

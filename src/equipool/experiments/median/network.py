@@ -47,13 +47,8 @@ def pooling_network(
     aggregation: nn.Module, channels: int, *, width: int = 256, head_width: int = 128
 ) -> MedianNetwork:
     """The network for the other pooling methods: a residual network with layers of size
-    `[width, width, channels]` embeds each number before the pooling.
-
-    Args:
-        aggregation: maps `channels` to `channels`.
-        channels: size of the embedding and of the pooled vector.
-        width: width of the embedding network.
-        head_width: hidden width of the network after the pooling.
+    `[width, width, channels]` embeds each number before the pooling, which maps `channels` to
+    `channels`.
 
     Example:
         >>> from equipool.baselines import SumPooling
@@ -67,11 +62,7 @@ def pooling_network(
 
 def equilibrium_network(layer: EquilibriumAggregation, head_width: int = 128) -> MedianNetwork:
     """The network for Equilibrium Aggregation: the layer embeds and pools, so it takes the numbers
-    directly.
-
-    Args:
-        layer: maps 1 channel to the pooled vector.
-        head_width: hidden width of the network after the layer.
+    directly, as one channel.
 
     Example:
         >>> network = equilibrium_network(EquilibriumAggregation(1, 8))

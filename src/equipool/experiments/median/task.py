@@ -13,11 +13,7 @@ from equipool.aggregation import EquilibriumAggregation
 from equipool.baselines import AGGREGATIONS, aggregation_from_name
 from equipool.experiments.inner_loop import InnerLoop
 from equipool.experiments.median.data import DISTRIBUTIONS, held_out_sets, medians, sample_sets
-from equipool.experiments.median.network import (
-    MedianNetwork,
-    equilibrium_network,
-    pooling_network,
-)
+from equipool.experiments.median.network import MedianNetwork, equilibrium_network, pooling_network
 from equipool.experiments.parts import StepsSetting
 from equipool.experiments.streams import generator_for
 from equipool.training import Batch, Loss, Shard, Task, track
@@ -91,29 +87,21 @@ class MedianTask(InnerLoop, Task):
         away from zero, where the potential's first normalisation magnifies small numbers. Meant
         for 1,500 steps of Adam at 0.01 with a cosine schedule."""
         return cls(
-            aggregation,
-            embedding=8,
-            batch_size=32,
-            seed=seed,
-            set_size=32,
-            width=64,
+            aggregation, embedding=8, batch_size=32, seed=seed, set_size=32, width=64,
             potential_output=8,
             solver={"name": "restrained-nesterov", "learning_rate": 0.1, "momentum": 0.5},
             start={"name": "learned", "value": 1.0},
             evaluation_sets=8000,
-        )
+        )  # fmt: skip
 
     def network(self) -> nn.Module:
         if self.aggregation == "equilibrium":
             potential = (self.width, self.width, self.potential_output)
             layer = self.equilibrium_layer(1, self.embedding, potential, self.inner_steps)
             return equilibrium_network(layer, self.head_width)
-        aggregation = aggregation_from_name(
-            self.aggregation, self.embedding, self.embedding, set_size=self.set_size
-        )
-        return pooling_network(
-            aggregation, self.embedding, width=self.width, head_width=self.head_width
-        )
+        size = self.embedding
+        pooling = aggregation_from_name(self.aggregation, size, size, set_size=self.set_size)
+        return pooling_network(pooling, size, width=self.width, head_width=self.head_width)
 
     def batches(self, first_step: int, num_steps: int, device: torch.device, shard: Shard) -> Batch:
         """`x [num_steps, B, set_size]` and `median [num_steps, B]`. The sets of a step do not
@@ -140,11 +128,8 @@ class MedianTask(InnerLoop, Task):
         found = torch.cat([network(part) for part in track(x.split(SETS_AT_ONCE))])
         errors = found.double() - median
         squares = errors.square()
-        metrics = {
-            "mse": squares.mean(),
-            "rmse": squares.mean().sqrt(),
-            "mae": errors.abs().mean(),
-        }
+        mse = squares.mean()
+        metrics = {"mse": mse, "rmse": mse.sqrt(), "mae": errors.abs().mean()}
         for position, distribution in enumerate(DISTRIBUTIONS):
             metrics[f"mse_{distribution}"] = squares[kind == position].mean()
         return {name: value.item() for name, value in metrics.items()}

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from equipool.experiments.omniglot.images import TEST, CharacterImages
-from equipool.experiments.omniglot.sets import CharacterSets
+from equipool.experiments.omniglot.data import TEST, CharacterImages, CharacterSets
 from equipool.extras import check_extras
 from equipool.training import Cell, Examination, Gallery, Picture, Table
 

@@ -12,16 +12,18 @@ from torch.nn import functional
 
 from equipool.baselines import AGGREGATIONS, aggregation_from_name
 from equipool.experiments.inner_loop import InnerLoop
-from equipool.experiments.omniglot.evaluation import Counted, examination_of, metrics_of
-from equipool.experiments.omniglot.images import (
+from equipool.experiments.omniglot.data import (
     TEST,
     TRAIN,
     VALIDATION,
     CharacterImages,
+    CharacterSets,
+    Pool,
     character_images,
+    sample_sets,
 )
+from equipool.experiments.omniglot.evaluation import Counted, examination_of, metrics_of
 from equipool.experiments.omniglot.network import ImageEncoder, OmniglotNetwork
-from equipool.experiments.omniglot.sets import CharacterSets, Pool, sample_sets
 from equipool.experiments.parts import StepsSetting
 from equipool.experiments.streams import generator_for
 from equipool.training import Batch, Examination, Loss, Shard, Task, track
@@ -82,11 +84,11 @@ class OmniglotTask(InnerLoop, Task):
         super().__post_init__()
         for name in POSITIVE:
             self.expect(name, getattr(self, name) >= 1, "1 or more")
-        most, enough = self.set_size, self.max_classes
-        told = f"at most {most}, the number of images in a set"
-        self.expect("max_classes", self.max_classes <= most, told)
-        told = f"at least {enough}, the largest number of characters in a set"
-        self.expect("validation_characters", self.validation_characters >= enough, told)
+        most = f"at most {self.set_size}, the number of images in a set"
+        self.expect("max_classes", self.max_classes <= self.set_size, most)
+        least = f"at least {self.max_classes}, the largest number of characters in a set"
+        enough = self.validation_characters >= self.max_classes
+        self.expect("validation_characters", enough, least)
         known = list(AGGREGATIONS)
         self.expect("aggregation", self.aggregation in known, f"one of {known}")
 
@@ -100,32 +102,20 @@ class OmniglotTask(InnerLoop, Task):
         """A smaller version that beats guessing after minutes on two cores. Meant for 3,000
         steps of Adam at 0.001 with a cosine schedule."""
         return cls(
-            aggregation,
-            embedding=64,
-            batch_size=32,
-            seed=seed,
-            image_size=16,
-            encoder=(8, 16, 32),
-            potential=(128, 128, 16),
-        )
+            aggregation, embedding=64, batch_size=32, seed=seed, image_size=16,
+            encoder=(8, 16, 32), potential=(128, 128, 16),
+        )  # fmt: skip
 
     def network(self) -> nn.Module:
-        return OmniglotNetwork(
-            ImageEncoder(self.image_size, self.encoder, self.embedding),
-            self._aggregation(),
-            self.embedding,
-            self.max_classes,
-            self.head_width,
-        )
-
-    def _aggregation(self) -> nn.Module:
-        if self.aggregation != "equilibrium":
-            return aggregation_from_name(
-                self.aggregation, self.embedding, self.embedding, set_size=self.set_size
+        size = self.embedding
+        encoder = ImageEncoder(self.image_size, self.encoder, size)
+        if self.aggregation == "equilibrium":
+            pooling: nn.Module = self.equilibrium_layer(
+                size, size, self.potential, self.inner_steps
             )
-        return self.equilibrium_layer(
-            self.embedding, self.embedding, self.potential, self.inner_steps
-        )
+        else:
+            pooling = aggregation_from_name(self.aggregation, size, size, set_size=self.set_size)
+        return OmniglotNetwork(encoder, pooling, size, self.max_classes, self.head_width)
 
     def data(self, device: torch.device) -> CharacterImages:
         """The images on the device; read at the first call."""
@@ -170,10 +160,8 @@ class OmniglotTask(InnerLoop, Task):
     def examine(self, network: nn.Module, device: torch.device) -> Examination:
         """For sets of validation and test characters: accuracy by number of characters, the
         confusion matrix, and miscounted sets."""
-        data = self.data(device)
-        return examination_of(
-            {part: self.counted(network, part, device) for part in (VALIDATION, TEST)}, data
-        )
+        counted = {part: self.counted(network, part, device) for part in (VALIDATION, TEST)}
+        return examination_of(counted, self.data(device))
 
     def counted(self, network: nn.Module, part: str, device: torch.device) -> Counted:
         """The network's predictions for the evaluation sets of a part."""

@@ -1,16 +1,24 @@
-"""A record as plots."""
+"""Draw records of `equipool bench`.
+
+    python benchmarks/plot.py benchmarks/records/*.json --out docs/figures
+
+Records of other scripts are skipped.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated
 
 import matplotlib
+import typer
 from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from equipool.bench.cases import Mode
+from equipool.bench.cases import BOTH, Mode
+from equipool.bench.command import Records, read_records
 from equipool.bench.record import Record, Row
 
 # Okabe and Ito's colours, distinct for colour-blind readers.
@@ -38,14 +46,26 @@ AXES = {
 
 Quantity = Callable[[Row], float]
 
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def main(
+    records: Records,
+    out: Annotated[Path, typer.Option(help="output directory", metavar="PATH")] = Path("figures"),
+) -> None:
+    """Draw records as performance-*.svg."""
+    for record in read_records(records):
+        for drawn in draw_record(record, out):
+            typer.echo(drawn)
+
 
 def draw_record(record: Record, folder: Path) -> list[Path]:
     """Draw `performance-PRESET.svg`, and `performance-PRESET-inference.svg` if inference was timed.
     Returns the files."""
     folder.mkdir(parents=True, exist_ok=True)
-    modes: list[Mode] = ["training", "inference"]
     files = []
-    for mode in modes:
+    for mode in BOTH:
         rows = [row for row in record.rows if row.mode == mode and row.timing is not None]
         if rows:
             name = record.preset if mode == "training" else f"{record.preset}-{mode}"
@@ -137,3 +157,7 @@ def _save(figure: Figure, file: Path) -> None:
     """Write the same bytes for the same record."""
     with matplotlib.rc_context({"svg.hashsalt": "equipool", "svg.fonttype": "none"}):
         figure.savefig(file, metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    app()

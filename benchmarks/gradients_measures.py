@@ -1,4 +1,4 @@
-"""The measurements of `equipool bench gradients`."""
+"""The measurements of gradients.py."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator
 from itertools import product
 
 import torch
+from gradients_record import Backward, Cost, Quality, Solve, Stopping, finite
+from gradients_subjects import State, make_examples
 from torch import Tensor
 
 from equipool import EquilibriumAggregation
-from equipool.bench.gradients_record import Backward, Cost, Quality, Solve, Stopping, finite
-from equipool.bench.gradients_subjects import State, make_examples
+from equipool.bench.cases import Budget
 from equipool.bench.record import Timing
-from equipool.bench.timing import Budget, release_memory, summarize
+from equipool.bench.timing import release_memory, summarize
 from equipool.comparison.compare import exact_gradient, usual_methods
 from equipool.comparison.measure import (
     Batch,

@@ -1,5 +1,9 @@
-"""`equipool bench gradients`: accuracy and cost of each differentiation method, and the speed of
-each solver."""
+"""Accuracy and cost of each differentiation method, and the speed of each solver.
+
+    python benchmarks/gradients.py --device cpu --out benchmarks/records/cpu-gradients.json
+
+It takes some minutes on a CPU. On a batch of your own, `equipool.compare_gradients` does the same.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +12,18 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, cast
 
 import torch
-from rich.console import Console
-from rich.table import Table
-
-from equipool.bench.gradients_measures import (
+import typer
+from gradients_measures import (
     measure_backward,
     measure_cost,
     measure_quality,
     measure_solvers,
     measure_stopping,
 )
-from equipool.bench.gradients_record import (
+from gradients_record import (
     PARTS,
     Backward,
     Cost,
@@ -31,16 +33,32 @@ from equipool.bench.gradients_record import (
     Solve,
     Stopping,
 )
-from equipool.bench.gradients_subjects import STATES, State, Subjects, make_settling_layer
-from equipool.bench.record import Timing
-from equipool.bench.terminal import MEBIBYTE, number, progress_bar
-from equipool.bench.timing import Budget, release_memory
+from gradients_subjects import STATES, State, Subjects, make_settling_layer
+from rich.console import Console
+from rich.table import Table
+
+from equipool.bench.cases import Budget
+from equipool.bench.command import (
+    Commit,
+    Device,
+    Out,
+    check_names,
+    check_out,
+    choose_device,
+    full_command,
+)
+from equipool.bench.record import Timing, git_commit
+from equipool.bench.terminal import MEBIBYTE, make_console, number, progress_bar
+from equipool.bench.timing import release_memory
 from equipool.environment import hardware, now, versions
 
 FAR = 400
 HIDDEN = ("task", "recipe")  # of the trainings, the same in all rows
 SETTLING = "residual network, strong regulariser"
 TIMED: tuple[State, ...] = ("trained", "convex")  # untrained layers cost as much as trained ones
+
+
+app = typer.Typer(add_completion=False)
 
 
 class CostCase(NamedTuple):
@@ -224,3 +242,31 @@ def _cell(name: str, value: object) -> str:
     if isinstance(value, float):
         return f"{value:.3g}"
     return "-" if value is None else str(value)
+
+
+@app.command()
+def main(
+    device: Device = "auto",
+    quick: Annotated[bool, typer.Option("--quick", help="tiny sizes, as a test")] = False,
+    only: Annotated[
+        str | None,
+        typer.Option(metavar="PART[,PART]", help="quality, cost, solvers, stopping or backward"),
+    ] = None,
+    out: Out = None,
+    commit: Commit = None,
+) -> None:
+    """Measure accuracy and cost of each differentiation method, and the speed of each solver."""
+    where, console = choose_device(device), make_console()
+    parts = [*PARTS] if only is None else only.split(",")
+    check_names("only", parts, PARTS)
+    check_out(out)
+    start = f"python benchmarks/gradients.py --device {where.type}"
+    command = full_command(start, {"quick": quick, "only": only})
+    plan = plan_for(where, quick)
+    record = run_plan(plan, where, command, commit or git_commit(), console, out, cast(Any, parts))
+    for table in tables(record):
+        console.print(table)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,6 +1,10 @@
-"""`equipool bench stability`: which options keep the training of the layer from spiking.
+"""Which options keep the training of the layer from spiking.
 
-Every option trains the median experiment's network with several seeds, by `equipool.training.fit`.
+    python benchmarks/stability.py --quick                  # minutes on one core
+    python benchmarks/stability.py --out stability.json     # hours
+
+Every option trains the median experiment's network with several seeds. A training step takes about
+20 ms on a CPU. An interrupted run resumes from --out.
 """
 
 from __future__ import annotations
@@ -10,15 +14,26 @@ import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
+import typer
 from rich.console import Console
 from rich.table import Table
-from torch import nn
 
 from equipool import EquilibriumAggregation, LearnedStart, Nesterov, ResNetPotential, ZeroStart
-from equipool.bench.terminal import progress_bar
+from equipool.bench.command import (
+    Commit,
+    Device,
+    Names,
+    Out,
+    check_names,
+    check_out,
+    choose_device,
+    full_command,
+)
+from equipool.bench.record import git_commit
+from equipool.bench.terminal import make_console, progress_bar
 from equipool.environment import hardware, now, versions
 from equipool.experiments.median import LayerTask, MedianTask
 from equipool.solvers import RestrainedNesterov, Solver
@@ -57,7 +72,9 @@ class Plan:
     sizes: Sizes = SIZES
 
 
-QUICK = Plan(seeds=2, steps=12, sizes=Sizes(set_size=5, batch_size=4, evaluation_sets=8))
+QUICK = Plan(seeds=3, steps=300)
+
+app = typer.Typer(add_completion=False)
 
 
 @dataclass(frozen=True)
@@ -88,10 +105,8 @@ class Option:
 
     def layer(self, setting: Setting) -> EquilibriumAggregation:
         """The layer before training."""
-        potential = ResNetPotential(1, CHANNELS, (WIDTH, WIDTH, setting.potential_outputs))
-        for name, parameter in potential.linears.named_parameters():
-            if name.endswith("bias"):
-                nn.init.normal_(parameter, std=self.bias_std)
+        hidden = (WIDTH, WIDTH, setting.potential_outputs)
+        potential = ResNetPotential(1, CHANNELS, hidden, bias_std=self.bias_std)
         return EquilibriumAggregation(
             1,
             CHANNELS,
@@ -166,7 +181,8 @@ OPTIONS = (
     Option("steps + momentum + curvature + biases", _curvature_safe, bias_std=0.3),
 )
 
-# Tried in every setting; the others in the hard one only.
+# Tried in every setting, and by --quick in the hard one: the paper's recipe and the restrained one,
+# each with zero biases and with the layer's default ones.
 SHORT_LIST = (
     "plain recipe", "random biases", "steps + momentum + curvature",
     "steps + momentum + curvature + biases",
@@ -191,11 +207,12 @@ class Outcome:
     errors: list[float | None]
     learning_rates: list[float | None]  # of the inner steps, as learned
     momenta: list[float | None]
+    first: list[float | None] = field(default_factory=list)  # loss of the first step
 
 
 @dataclass(frozen=True)
 class StabilityRecord:
-    """A run of `equipool bench stability`."""
+    """A run."""
 
     command: str
     date: str
@@ -288,6 +305,7 @@ def measure(
         _finite(errors),
         _finite(rates),
         _finite(momenta),
+        _finite(by_step[0].tolist()),
     )
 
 
@@ -342,3 +360,43 @@ def _finite(values: Iterable[float | None]) -> list[float | None]:
     """Four digits; None for values that are not finite."""
     numbers = (math.nan if value is None else value for value in values)
     return [float(f"{value:.4g}") if math.isfinite(value) else None for value in numbers]
+
+
+@app.command()
+def main(
+    device: Device = "auto",
+    seeds: Annotated[int, typer.Option(min=1, help="networks per option", metavar="INT")] = 20,
+    steps: Annotated[int, typer.Option(min=1, help="training steps", metavar="INT")] = 1000,
+    option: Names = None,
+    setting: Names = None,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick",
+            help=f"{len(SHORT_LIST)} options, {QUICK.seeds} seeds, {QUICK.steps} steps each",
+        ),
+    ] = False,
+    out: Out = None,
+    commit: Commit = None,
+) -> None:
+    """Count spikes in the training of the layer, with and without measures against them."""
+    check_names("option", option, dict.fromkeys(trial.option.name for trial in TRIALS))
+    check_names("setting", setting, dict.fromkeys(trial.setting.name for trial in TRIALS))
+    check_out(out)
+    plan = Plan(seeds, steps, SIZES)
+    flags: dict[str, Any] = {"seeds": seeds, "steps": steps}
+    chosen = [trial for trial in TRIALS if trial.is_among(option, setting)]
+    if quick:
+        plan, flags = QUICK, {"quick": True}
+        chosen = [t for t in chosen if t.option.name in SHORT_LIST and t.setting is HARD]
+    where, console = choose_device(device), make_console()
+    start = f"python benchmarks/stability.py --device {where.type}"
+    command = full_command(start, flags | {"option": option, "setting": setting})
+    record = run_trials(chosen, plan, where, command, commit or git_commit(), console, out)
+    for found in dict.fromkeys(trial.setting for trial in chosen):
+        console.print(f"{found.name}: {found.description}")
+        console.print(table(record, found.name))
+
+
+if __name__ == "__main__":
+    app()

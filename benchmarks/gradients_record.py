@@ -1,4 +1,4 @@
-"""Results of `equipool bench gradients`, as a JSON file."""
+"""Results of gradients.py, as a JSON file."""
 
 from __future__ import annotations
 

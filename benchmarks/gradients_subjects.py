@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from gradients_record import Training
 from torch import Tensor, nn
 
 from equipool import EquilibriumAggregation, Nesterov, ResNetPotential, SquaredNorm
-from equipool.bench.gradients_record import Training
 from equipool.comparison.measure import Batch
 from equipool.experiments.median import LayerTask, MedianTask
 from equipool.experiments.median.data import medians, sample_sets
