@@ -189,7 +189,7 @@ def _run_row(run: RunResult) -> dict[str, str]:
     return {
         "run": run.name,
         "steps": f"{run.steps:,}" if run.complete else f"{run.steps:,} of {run.planned_steps:,}",
-        "last": number(run.final) if run.curve else "-",
+        "last": number(run.value(run.curve[-1])) if run.curve else "-",
         "best": number(run.value(best)) if best else "-",
         "at step": f"{best['step']:,}" if best else "-",
         "training seconds": f"{run.training_seconds:,.1f}",

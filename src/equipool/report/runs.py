@@ -54,11 +54,6 @@ class RunResult:
         return int(self.config["training"]["steps"])
 
     @property
-    def final(self) -> float | None:
-        """The monitored metric of the last evaluation; None if it is not finite."""
-        return self.value(self.curve[-1]) if self.curve else None
-
-    @property
     def best(self) -> Entry | None:
         """The best evaluation."""
         finite = [entry for entry in self.curve if self.value(entry) is not None]
