@@ -49,9 +49,8 @@ def write_page(runs: Sequence[RunResult], file: str | Path) -> None:
         cell_text=cell_text,
         embedded=lambda png: "data:image/png;base64," + base64.b64encode(png).decode("ascii"),
     )
-    file = Path(file)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(file, html.encode())
+    Path(file).parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(Path(file), html.encode())
 
 
 def first_sentence(text: str) -> str:
