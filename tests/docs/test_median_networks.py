@@ -76,15 +76,3 @@ def test_spikes_of_batches():
     rare[:20] = 1000.0  # in a batch of one, a fiftieth of them
     assert 0 < script.spikes(rare, 1) < 0.2
     assert script.spikes(torch.ones(1000), 4) == 0
-
-
-def test_only_networks_of_the_median(tmp_path, monkeypatch):
-    run = trained(tmp_path / "run", "sum")
-    monkeypatch.setattr(script, "task_from_config", lambda config: type("Other", (), {"name": "x"}))
-    with pytest.raises(ValueError, match="is a run of x, expected one of median"):
-        script.examined(run)
-
-
-def test_without_a_run_it_says_what_is_expected():
-    with pytest.raises(SystemExit, match=r"median_networks\.py RUN"):
-        script.main([])

@@ -2,7 +2,6 @@
 
 import json
 import shlex
-import shutil
 from pathlib import Path
 
 import pytest
@@ -41,18 +40,6 @@ def test_the_script_reads_records_and_writes_the_page(records, monkeypatch):
     row = "| sum | 0.001 | 1 | 50.0 % | 25.0 % | 50.0 % | 25.0 % | 50.0 % |"
     assert row in script.PAGE.read_text()
     assert given[0][0].runs[0].training_seconds == 40
-
-
-def test_nothing_is_drawn_if_the_tables_cannot_be_made(records, monkeypatch):
-    shutil.rmtree(records / "omniglot-speed")
-    shutil.copytree(ROOT / "records" / "omniglot-examination", records / "omniglot-examination")
-    monkeypatch.setattr("sys.argv", ["omniglot.py", "--data-dir", str(records)])
-    drawn = []
-    for name in ("draw_curves", "draw_sets", "draw_examination"):
-        monkeypatch.setattr(script, name, lambda *some: drawn.append(some))
-    with pytest.raises(ValueError, match="no solo run has the settings of 0"):
-        script.main()
-    assert drawn == []
 
 
 @needs_page

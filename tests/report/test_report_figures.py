@@ -14,7 +14,6 @@ from equipool.report.figures import (
     draw_inner,
     facets,
     inner_curves,
-    styles,
 )
 from equipool.report.groups import group_runs, shorten
 from equipool.report.runs import LOSS
@@ -95,15 +94,10 @@ def test_at_most_so_many_curves_are_coloured_and_the_best_are(tmp_path, drawn):
     ends = sorted(line.get_ydata()[-1] for line in coloured)
     assert ends == list(range(1, MOST_CURVES + 1))
     assert len({line.get_color() for line in coloured}) == MOST_CURVES
+    assert len({line.get_marker() for line in coloured}) == MOST_CURVES
     names = [text.get_text() for text in drawn[0].legends[0].get_texts()]
     assert len(names) == MOST_CURVES + 1
     assert names[-1].startswith("3 ")  # the rest, summarised
-
-
-def test_styles_differ_in_colour_and_marker():
-    found = styles([str(number) for number in range(MOST_CURVES)] * 2)
-    assert len({style.color for style in found.values()}) == MOST_CURVES
-    assert len({style.marker for style in found.values()}) == MOST_CURVES
 
 
 @pytest.mark.parametrize("better", ["lower", "higher"])

@@ -25,7 +25,7 @@ def test_an_interrupted_run_is_read_from_its_log(tmp_path):
     write_folder(tmp_path / "run", made, [point(10), point(20), point(25)], record=False)
     (run,) = read_runs([tmp_path])
     assert (run.complete, run.steps, run.planned_steps) == (False, 25, 30)
-    assert (run.final, run.pieces, run.best["step"]) == (1.5, 1, 20)
+    assert (run.pieces, run.best["step"], run.value(run.best)) == (1, 20, 1.5)
     assert (run.skipped, run.spikes, run.training_seconds) == (2, 1, 25.0)
     assert [piece["hardware"] for piece in run.ran_on] == [made.hardware]
     assert run.log_curve("loss") == [(10, 10.0, 0.1), (20, 20.0, 0.05), (25, 25.0, 0.04)]
@@ -38,7 +38,7 @@ def test_runs_that_were_never_evaluated_are_read_and_not_confused(tmp_path):
         made.curve.clear()
         write_folder(tmp_path / name, made, [point(step) for step in steps], record=False)
     first, second = read_runs([tmp_path, tmp_path / "a"])
-    assert (first.final, first.best, first.steps, second.steps) == (None, None, 10, 15)
+    assert (first.best, first.steps, second.steps) == (None, 10, 15)
 
 
 def test_a_setting_that_is_newer_than_the_run_has_its_default(tmp_path):

@@ -61,11 +61,8 @@ def varied_settings(groups: Sequence[Group], least: int = 2) -> list[str]:
 
 
 def summarize_setting(runs: Sequence[RunResult], setting: str) -> Summary:
-    """The score and the seconds per step for each value of a setting, ordered by value.
-
-    The score is the best by the monitored metric, as in the paper's ablations; the task's further
-    metrics are those of the same evaluation.
-    """
+    """The best monitored metric, as in the paper's ablations, the task's further metrics at the
+    same evaluation, and the seconds per step, for each value of a setting, ordered by value."""
     kind, rows = runs[0].kind, []
     for line in lines_of(group_runs(runs, [setting]), setting):
         for group in line.groups:

@@ -133,8 +133,7 @@ def facets(groups: Sequence[Group]) -> dict[str, dict[str, Group]]:
 
     Methods are compared within a row, all other settings that vary make rows. Settings with many
     values go into the labels instead, while there are more than `MOST_FACETS` rows or most rows
-    have one group only.
-    """
+    have one group only."""
     names = groups[0].settings
     counts = {name: len({str(group.settings[name]) for group in groups}) for name in names}
     varying = [name for name in names if counts[name] > 1]

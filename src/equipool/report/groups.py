@@ -145,12 +145,7 @@ class Group:
 
 
 def mean_of(values: Sequence[float | None]) -> float | None:
-    """The mean; None if a value is None, or if there is no value.
-
-    Example:
-        >>> mean_of([1.0, 2.0]), mean_of([1.0, None])
-        (1.5, None)
-    """
+    """The mean; None if a value is None, or if there is no value."""
     finite = [value for value in values if value is not None]
     return statistics.fmean(finite) if values and len(finite) == len(values) else None
 
@@ -163,8 +158,7 @@ def group_runs(
     A group is identified by its aggregation and size, by the settings that vary between groups
     of the same aggregation and size, and by `also`. A setting that only varies from one method to
     the next, such as a learning rate chosen for each, is part of the method. Runs that have not
-    been evaluated are left out, unless `evaluated` is False.
-    """
+    been evaluated are left out, unless `evaluated` is False."""
     runs = [run for run in runs if run.curve or not evaluated]
     names = _identifying(runs, also)
     groups = [Group(_short_names(same[0], names), tuple(same)) for same in _alike(runs, names)]
@@ -202,8 +196,7 @@ def _order(group: Group) -> tuple[float, float]:
 
 
 def sort_key(value: Any) -> tuple[bool, float, str]:
-    """Orders values of a setting: numbers by size, lists of numbers by their sum, then the rest by
-    name.
+    """Orders values: numbers by size, lists of numbers by their sum, the rest by name.
 
     Example:
         >>> sorted(["none", [60, 30], 10, [5]], key=sort_key)

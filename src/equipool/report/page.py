@@ -49,9 +49,8 @@ def write_page(runs: Sequence[RunResult], file: str | Path) -> None:
         cell_text=cell_text,
         embedded=lambda png: "data:image/png;base64," + base64.b64encode(png).decode("ascii"),
     )
-    file = Path(file)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(file, html.encode())
+    Path(file).parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(Path(file), html.encode())
 
 
 def first_sentence(text: str) -> str:
@@ -189,7 +188,7 @@ def _run_row(run: RunResult) -> dict[str, str]:
     return {
         "run": run.name,
         "steps": f"{run.steps:,}" if run.complete else f"{run.steps:,} of {run.planned_steps:,}",
-        "last": number(run.final) if run.curve else "-",
+        "last": number(run.value(run.curve[-1])) if run.curve else "-",
         "best": number(run.value(best)) if best else "-",
         "at step": f"{best['step']:,}" if best else "-",
         "training seconds": f"{run.training_seconds:,.1f}",

@@ -54,11 +54,6 @@ class RunResult:
         return int(self.config["training"]["steps"])
 
     @property
-    def final(self) -> float | None:
-        """The monitored metric of the last evaluation; None if it is not finite."""
-        return self.value(self.curve[-1]) if self.curve else None
-
-    @property
     def best(self) -> Entry | None:
         """The best evaluation."""
         finite = [entry for entry in self.curve if self.value(entry) is not None]
@@ -89,7 +84,6 @@ class RunResult:
         return within[-1] if within else None
 
 
-MOST_NAMED = 5  # directories in a message
 RAN_ON = ("hardware", "together", "versions")
 RECORDED = ("task", "complete", "steps", "pieces", "seconds", "training_seconds", "num_parameters",
             "curve", "spikes", "skipped")  # fmt: skip
@@ -133,9 +127,8 @@ def _read(path: Path, warn: Warn) -> Iterator[RunResult]:
         return
     inside = _inside(path)
     if not inside:
-        deeper = [str(folder) for folder in unread_folders(path)]
-        listed = ", ".join([*deeper[:MOST_NAMED], "..."] if deeper[MOST_NAMED:] else deeper)
-        hint = f"; try {listed}" if deeper else ""
+        deeper = ", ".join(map(str, unread_folders(path)))
+        hint = f"; try {deeper}" if deeper else ""
         raise ValueError(f"{path} contains no run and no record{hint}")
     for part in inside:
         yield from _read(part, warn)
