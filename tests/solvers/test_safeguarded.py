@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from functools import cache
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from energies import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cases import first_seed
 from equipool import (
     ConvexPotential,
     EquilibriumAggregation,
@@ -243,21 +245,27 @@ def bad_layer(solver, seed, in_channels, hidden, reduction, max_steps=4000):
 
 
 BAD_CASES = {
-    "one channel in": (1, 1, None, "mean"),
-    "one channel out": (1, 64, (64, 64, 1), "mean"),
-    "squares summed": (0, 64, None, "sum"),
+    "one channel in": (1, None, "mean"),
+    "one channel out": (64, (64, 64, 1), "mean"),
+    "squares summed": (64, None, "sum"),
 }
 
 
-def test_the_paper_s_steps_do_not_minimise_summed_squares():
-    layer, x = bad_layer(Nesterov(), *BAD_CASES["squares summed"], max_steps=400)
-    with torch.no_grad():
-        assert not layer.solve(x).converged
+@cache
+def bad_seed(case):
+    """Of untrained weights with which the paper's steps do not minimise the energy."""
+
+    @torch.no_grad()
+    def suits(seed):
+        layer, x = bad_layer(Nesterov(), seed, *BAD_CASES[case], max_steps=400)
+        return not layer.solve(x).converged
+
+    return first_seed(suits)
 
 
 @pytest.mark.parametrize("case", BAD_CASES)
-def test_minimises_untrained_energies_of_every_kind(case):
-    layer, x = bad_layer(SafeguardedNesterov(), *BAD_CASES[case])
+def test_untrained_energies_that_the_paper_s_steps_do_not_minimise(case):
+    layer, x = bad_layer(SafeguardedNesterov(), bad_seed(case), *BAD_CASES[case])
     with torch.no_grad():
         solution = layer.solve(x)
     assert solution.converged
@@ -267,7 +275,7 @@ def test_minimises_untrained_energies_of_every_kind(case):
 
 @pytest.mark.parametrize("case", BAD_CASES)
 def test_float32_minimises_them_as_well(case):
-    layer, x = bad_layer(SafeguardedNesterov(), *BAD_CASES[case])
+    layer, x = bad_layer(SafeguardedNesterov(), bad_seed(case), *BAD_CASES[case])
     with torch.no_grad():
         assert layer.float().solve(x.float()).converged
 
