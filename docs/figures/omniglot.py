@@ -35,7 +35,7 @@ from matplotlib.ticker import PercentFormatter
 from page_tables import group_by, ran_on, read_folder, refresh_page, span
 from step_times import check_solo_runs, solo_seconds, with_solo_times
 
-from equipool.experiments.data_folder import using_data_folder
+from equipool.experiments.data import using_data_folder
 from equipool.experiments.omniglot.evaluation import confusion_title, draw_set, mistakes_title
 from equipool.experiments.registry import OmniglotTask
 from equipool.report import RunResult, Summary

@@ -5,7 +5,7 @@ import json
 import pytest
 
 import tiny_omniglot as tiny
-from equipool.experiments import download
+from equipool.experiments import data
 from equipool.training import read_log, read_record
 from equipool.training.checkpoint import Checkpoints
 
@@ -44,7 +44,7 @@ def place(tmp_path_factory):
 def nowhere(monkeypatch, tmp_path):
     """Unless it is said, there is no data, and nothing is downloaded."""
     monkeypatch.setenv("EQUIPOOL_DATA", str(tmp_path / "nothing"))
-    monkeypatch.setattr(download, "find_spec", lambda name: None)
+    monkeypatch.setattr(data, "find_spec", lambda name: None)
 
 
 def numbers(folder):

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import molecule_table
 from equipool.cli import make_app
 from equipool.cli import predict as command
-from equipool.experiments.data_folder import using_data_folder
+from equipool.experiments.data import using_data_folder
 from equipool.experiments.molecules import inference, predict_molecules
 from equipool.experiments.molecules.predictor import MoleculePredictor, load_predictor
 from equipool.training import load_network

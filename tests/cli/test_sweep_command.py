@@ -11,7 +11,7 @@ from equipool import training
 from equipool.cli import sweep
 from equipool.cli.console import report_line
 from equipool.cli.sweep import Planned
-from equipool.experiments.presets import MEDIAN, Preset
+from equipool.experiments.presets import EXPERIMENTS, Preset
 from equipool.experiments.registry import MedianTask
 from equipool.report import best_groups, markdown, read_runs, summarize
 from equipool.training import Plan, StorageError, TrainingConfig, read_record
@@ -202,7 +202,7 @@ def test_ctrl_c_between_runs_says_how_to_go_on(equipool, tiny, tmp_path, monkeyp
 def test_a_preset_brings_its_methods_and_flags_change_it(equipool, tiny, tmp_path, monkeypatch):
     axes = {"aggregation": ("sum", "attention", "equilibrium"), "seed": (0, 1)}
     preset = Preset("for tests", "quick", {"steps": 4, "evaluate_every": 2}, axes)
-    monkeypatch.setitem(MEDIAN.presets, "tiny", preset)
+    monkeypatch.setitem(EXPERIMENTS["median"].presets, "tiny", preset)
     monkeypatch.chdir(tmp_path)
     names = ("--embedding", "--batch-size", "--set-size", "--width", "--evaluation-sets")
     flags = {name: tiny[name] for name in names} | {"--seed": 5, "--device": "cpu"}

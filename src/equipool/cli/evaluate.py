@@ -30,7 +30,7 @@ def evaluate(
 
         import equipool.experiments.registry  # noqa: F401  a run's task must have been imported
         from equipool import training
-        from equipool.experiments.data_folder import using_data_folder
+        from equipool.experiments.data import using_data_folder
         from equipool.training.devices import check_extras
         from equipool.training.folder import RunFolder
 

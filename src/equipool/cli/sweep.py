@@ -71,7 +71,7 @@ class Planned:
 def run(request: Request, options: SweepOptions) -> None:
     """Train what is not finished, and print the results of all."""
     with console.plain_errors():
-        from equipool.experiments.data_folder import using_data_folder
+        from equipool.experiments.data import using_data_folder
         from equipool.training import Stop
         from equipool.training.devices import check_extras
 

@@ -57,7 +57,7 @@ def run(request: Request, options: TrainOptions) -> None:
     """Train, and print the results."""
     with console.plain_errors():
         from equipool import training
-        from equipool.experiments.data_folder import using_data_folder
+        from equipool.experiments.data import using_data_folder
 
     with console.plain_errors(console.WRONG_USE):
         console.check_seconds(options.max_seconds)

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from equipool.experiments.data_folder import data_folder
+from equipool.experiments.data import data_folder
 from equipool.experiments.omniglot.files import Characters, load_omniglot
 from equipool.experiments.omniglot.sets import Pool
 

@@ -19,7 +19,7 @@ from molecule_files import (
 )
 from safetensors.torch import load_file
 
-from equipool.experiments.download import MissingDataError
+from equipool.experiments.data import MissingDataError
 from equipool.experiments.molecules.data import (
     CsvSource,
     MoleculeSet,

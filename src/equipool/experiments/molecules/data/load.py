@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from equipool.bars import columns
-from equipool.experiments.data_folder import cache_folder, data_folder
-from equipool.experiments.download import MissingDataError
+from equipool.experiments.data import MissingDataError, cache_folder, data_folder
 from equipool.experiments.molecules.data.cache import (
     MoleculeCache,
     UnusableFileError,

@@ -1,0 +1,145 @@
+"""How many threads torch uses on a CPU: by default the faster of one and all.
+
+A small network can be faster with one thread than with several, above all beside other processes,
+so the commands measure a few steps first. The library itself never changes torch's setting. As the
+number of threads can change the rounding, a run is resumed with the number it was started with,
+which its log has among the hardware.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from equipool.cli import console
+
+if TYPE_CHECKING:
+    from equipool.training import Batch, Task, TrainingConfig
+
+TURNS = 7  # of which the first warms up
+LONG_ENOUGH = 0.05  # seconds of a turn
+ENOUGH = 1.5  # seconds, after which no further turn begins
+
+Step = Callable[[], object]
+
+
+def read_threads(text: str) -> int | None:
+    """The number that was typed; None for `auto`."""
+    if text == "auto":
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"--threads is {text!r}, expected auto or a number of 1 or more")
+    return int(text)
+
+
+def use_threads(
+    number: int | None,
+    device: str | None,
+    make_step: Callable[[], Step],
+    run: str | Path | None = None,
+    report: Callable[[str], None] = console.report_line,
+) -> None:
+    """Set the number of threads for this command. On a GPU this does nothing.
+
+    Args:
+        number: as `read_threads` gives it.
+        device: where the command computes; None for a GPU if there is one.
+        make_step: gives the work to measure.
+        run: a run that may be resumed.
+        report: is called with the choice.
+    """
+    import torch
+
+    from equipool.training.devices import resolve_device
+
+    if resolve_device(device).type != "cpu":
+        return
+    reason = "--threads"
+    if number is None and run is not None:
+        number, reason = threads_of(run), "as the run was started"
+    if number is None:
+        counts = (1, torch.get_num_threads())
+        if counts[1] == 1 or int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            return
+        with torch.random.fork_rng(devices=[]):
+            seconds = measure(make_step(), counts)
+        number = min(counts, key=seconds.__getitem__)
+        reason = ", ".join(f"{1000 * seconds[one]:.3g} ms per step with {one}" for one in counts)
+    torch.set_num_threads(number)
+    report(f"Threads: {number} ({reason})")
+
+
+def measure(step: Step, counts: Sequence[int]) -> dict[int, float]:
+    """Median seconds per step with each number of threads. They take turns, so that other
+    processes disturb all of them alike."""
+    import torch
+
+    found: dict[int, list[float]] = {count: [] for count in counts}
+    begin = perf_counter()
+    for turn in range(TURNS):
+        for count in counts:
+            torch.set_num_threads(count)
+            start, steps = perf_counter(), 0
+            while not steps or perf_counter() - start < LONG_ENOUGH:
+                step()
+                steps += 1
+            found[count].append((perf_counter() - start) / steps)
+        if turn and perf_counter() - begin > ENOUGH:
+            break
+    return {count: median(seconds[1:]) for count, seconds in found.items()}
+
+
+def threads_of(run: str | Path) -> int | None:
+    """The number of threads that the run in this directory was started with; None if there is none,
+    or if it was started on a GPU."""
+    from equipool.training import RunFolder, read_log
+
+    for entry in read_log(RunFolder(run).log, lambda damaged: None):
+        if entry.get("event") == "start" and entry["hardware"]["device"] == "cpu":
+            return int(entry["hardware"]["threads"])
+    return None
+
+
+def training_step(task: Task, config: TrainingConfig) -> Step:
+    """A step of training, as the engine takes it."""
+    import torch
+
+    from equipool.training.devices import Accelerator
+    from equipool.training.step import NUMBERS, TrainStep
+
+    accelerator, batch = Accelerator("cpu", config.precision), _batch(task)
+    step = TrainStep(task, config, accelerator, batch)
+    batch = batch | {NUMBERS: torch.tensor(step.numbers(0))}
+    return lambda: step(batch)
+
+
+def evaluation_step(run: Path, which: str) -> Step:
+    """A batch through the network of a run."""
+    from equipool.training import RunFolder, load_network
+    from equipool.training.config import task_from_config, training_from_config
+    from equipool.training.devices import Accelerator
+    from equipool.training.statistics import evaluation_mode
+
+    config = RunFolder(run).read_config()
+    task, precision = task_from_config(config), training_from_config(config).precision
+    network = Accelerator("cpu", precision).fabric.setup_module(load_network(run, which))
+    batch = _batch(task)
+
+    def step() -> None:
+        with evaluation_mode(network):
+            task.loss(network, batch)
+
+    return step
+
+
+def _batch(task: Task) -> Batch:
+    import torch
+
+    from equipool.training import Shard
+
+    chunk = task.batches(0, 1, torch.device("cpu"), Shard())
+    return {name: values[0] for name, values in chunk.items()}
