@@ -111,15 +111,15 @@ def test_a_sweep_finds_its_data_and_tells_of_the_test(equipool, tmp_path, place,
     assert done.exit_code == 0, done.output
     assert "omniglot: validation_accuracy" in done.output
     assert "omniglot: test_accuracy, train_accuracy" in done.output
-    assert "Order by validation_accuracy at embedding 8, best first" in done.output
+    assert "Best validation_accuracy at embedding 8: " in done.output
 
 
 def test_missing_data_is_said_in_a_line_and_nothing_is_begun(equipool, tmp_path, place):
     out = tmp_path / "run"
     failed = equipool("train", "omniglot", TINY | {"--out": out})
     assert failed.exit_code == 1
-    file = "The first of Omniglot's two files, the characters to learn from,"
-    assert f"{file} is not there: get https://" in failed.stderr
+    assert "Omniglot" in failed.stderr
+    assert "is missing: get https://" in failed.stderr
     assert len(failed.stderr.splitlines()) == 1
     assert not (out / "config.json").exists()
     again = equipool("train", "omniglot", TINY | {"--out": out, "--data-dir": place})

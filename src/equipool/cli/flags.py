@@ -7,7 +7,7 @@ Flags have the names of the fields in a run's `config.json`: `solver.momentum` i
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -19,11 +19,8 @@ from equipool.experiments.presets import EXPERIMENTS
 TASK, TRAINING = "fields", "training"  # where a value goes in config.json
 NOTHING = "none"
 
-# Fields whose values have commas of their own: a sweep takes them as they are.
-WITH_COMMAS = ("labels",)
-
-# Flags that name the same thing in different ways: one of them at a time.
-APART = (("csv", "dataset"),)
+WITH_COMMAS = ("labels",)  # fields whose values have commas: a sweep takes them as they are
+APART = ("csv", "dataset")  # flags that name the same thing in different ways
 
 # Names that some fields may have, for the help. Tests compare them with the code.
 CHOICES = {
@@ -49,6 +46,7 @@ ABOUT_PARTS = {
     "value": "initial value of every component",
 }
 
+LAYER = "Equilibrium layer"  # heading of its flags
 # Fields of a task that belong to its equilibrium layers, beside those of `InnerLoop`.
 OF_LAYERS = ("potential", "potential_output", "local_potential")
 
@@ -176,23 +174,18 @@ def flags_of(task: str) -> tuple[Flag, ...]:
     """
     experiment = EXPERIMENTS[task]
     shared = {one.name for one in read_parameters("equipool.experiments.inner_loop", "InnerLoop")}
-    own, layer = [], []
+    own, layer, training = [], [], []
     for parameter in read_parameters(experiment.module, experiment.kind):
         family = family_of(parameter.annotation)
         if family is not None:
             layer += _part_flags(parameter, family)
         elif parameter.name in shared or parameter.name in OF_LAYERS:
-            layer.append(_plain_flag(parameter, TASK, "Equilibrium layer"))
+            layer.append(_plain_flag(parameter, TASK, LAYER))
         else:
             own.append(_plain_flag(parameter, TASK, "Task"))
-    training = [
-        _plain_flag(
-            replace(one, default=experiment.training.get(one.name, one.default)),
-            TRAINING,
-            "Training",
-        )
-        for one in read_parameters("equipool.training.config", "TrainingConfig")
-    ]
+    for one in read_parameters("equipool.training.config", "TrainingConfig"):
+        default = experiment.training.get(one.name, one.default)
+        training.append(_plain_flag(replace(one, default=default), TRAINING, "Training"))
     return (*own, *layer, *training)
 
 
@@ -201,22 +194,22 @@ def _plain_flag(parameter: Parameter, section: str, group: str) -> Flag:
     reader = reader_of(parameter.annotation)
     if parameter.name in CHOICES:
         reader = replace(reader, metavar="NAME")
-        names = ", ".join(CHOICES[parameter.name])
         about = re.sub(r"(, )?a name in [\w.]+", "", about).strip()
-        about = f"{about}; one of {names}" if about else f"one of {names}"
+        about += f"{'; ' if about else ''}one of {', '.join(CHOICES[parameter.name])}"
     default = None if parameter.default is REQUIRED else as_typed(parameter.default)
     return Flag(section, parameter.name, reader, default, about, group)
 
 
 def _part_flags(field: Parameter, family: Family, hidden: bool = False) -> list[Flag]:
     """The flag that names a part, and one for each parameter that any part of its family has."""
-    about = f"{_about(field.about)}; one of {', '.join(family.names)}"
-    choice = Reader(lambda text: _name(text, family), "NAME", f"one of {', '.join(family.names)}")
+    names = f"one of {', '.join(family.names)}"
+    choice = Reader(lambda text: _name(text, family), "NAME", names)
+    about = f"{_about(field.about)}; {names}"
     if family is STEPS:
-        choice = Reader(choice.read, "INT|NAME", f"a whole number, or {choice.expected}")
-        about = f"{_about(field.about)}: a number, or one of {', '.join(family.names)}"
+        choice = Reader(choice.read, "INT|NAME", f"a whole number, or {names}")
+        about = f"{_about(field.about)}: a number, or {names}"
     default = None if field.default in (REQUIRED, None) else as_typed(field.default)
-    flags = [Flag(TASK, field.name, choice, default, about, "Equilibrium layer", hidden)]
+    flags = [Flag(TASK, field.name, choice, default, about, LAYER, hidden)]
     for name, owners in _parameters_in(family).items():
         parameter = next((one for one in owners.values() if one.about), next(iter(owners.values())))
         parameter = replace(parameter, name=f"{field.name}.{name}")
@@ -224,18 +217,13 @@ def _part_flags(field: Parameter, family: Family, hidden: bool = False) -> list[
         if inner is not None:
             flags += _part_flags(parameter, inner, hidden=True)
             continue
-        flag = _plain_flag(parameter, TASK, "Equilibrium layer")
-        defaults = {repr(one.default) for one in owners.values()}
+        flag = _plain_flag(parameter, TASK, LAYER)
+        same = len({repr(one.default) for one in owners.values()}) == 1
         about = ABOUT_PARTS.get(name, flag.about.partition(". ")[0])
-        some = 2 * len(owners) < len(family.names) or len(family.names) == 2 > len(owners)
-        flags.append(
-            replace(
-                flag,
-                about=f"{about} ({', '.join(owners)})" if some else about,
-                default=flag.default if len(defaults) == 1 else None,
-                hidden=hidden,
-            )
-        )
+        if 2 * len(owners) < len(family.names) or len(family.names) == 2 > len(owners):
+            about += f" ({', '.join(owners)})"
+        default = flag.default if same else None
+        flags.append(replace(flag, about=about, default=default, hidden=hidden))
     return flags
 
 
@@ -264,30 +252,12 @@ def _about(documented: str) -> str:
     return re.sub(r"\bNone\b", NOTHING, text).strip().rstrip(".")
 
 
-def given_flags(flags: Iterable[Flag], texts: Mapping[str, str | None]) -> dict[Flag, str]:
-    """The flags that were typed, by their names in Python."""
-    found = {}
-    for flag in flags:
-        text = texts[flag.parameter]
-        if text is not None:
-            found[flag] = text
-    return found
-
-
 def check_apart(given: Mapping[Flag, str], saved: Mapping[str, Any]) -> None:
-    """Raise if two flags name the same thing in different ways, or one of them names what the run
-    has by the other.
-
-    Args:
-        given: what was typed.
-        saved: values of the task's fields in a run that is resumed.
-    """
+    """Raise if both flags in `APART` were typed, or one of them and the run, whose fields are
+    `saved`, has the other."""
     typed = {flag.name for flag, text in given.items() if text.lower() != NOTHING}
-    for one, other in APART:
-        if {one, other} <= typed:
-            raise ValueError(f"give either --{one} or --{other}, not both")
-        for name, before in ((one, other), (other, one)):
-            if name in typed and saved.get(before) is not None:
-                raise ValueError(
-                    f"--{name} contradicts the run, which has --{before} {saved[before]}"
-                )
+    if typed.issuperset(APART):
+        raise ValueError(f"give either --{APART[0]} or --{APART[1]}, not both")
+    for name, before in (APART, APART[::-1]):
+        if name in typed and saved.get(before) is not None:
+            raise ValueError(f"--{name} contradicts the run, which has --{before} {saved[before]}")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from equipool.cli import console
 
 if TYPE_CHECKING:
-    from equipool.training import Batch, Task, TrainingConfig
+    from equipool.training import Task, TrainingConfig
 
 TURNS = 7  # of which the first warms up
 LONG_ENOUGH = 0.05  # seconds of a turn
@@ -43,13 +43,13 @@ def use_threads(
     run: str | Path | None = None,
     report: Callable[[str], None] = console.report_line,
 ) -> None:
-    """Set the number of threads for this command. On a GPU this does nothing.
+    """Set the number of threads for this command, and report it. On a GPU this does nothing.
 
     Args:
         number: as `read_threads` gives it.
         device: where the command computes; None for a GPU if there is one.
         make_step: gives the work to measure.
-        run: a run that may be resumed.
+        run: the directory of a run that may be resumed.
         report: is called with the choice.
     """
     import torch
@@ -108,38 +108,13 @@ def training_step(task: Task, config: TrainingConfig) -> Step:
     """A step of training, as the engine takes it."""
     import torch
 
+    from equipool.training import Shard
     from equipool.training.devices import Accelerator
     from equipool.training.step import NUMBERS, TrainStep
 
-    accelerator, batch = Accelerator("cpu", config.precision), _batch(task)
+    accelerator = Accelerator("cpu", config.precision)
+    chunk = task.batches(0, 1, accelerator.device, Shard())
+    batch = {name: values[0] for name, values in chunk.items()}
     step = TrainStep(task, config, accelerator, batch)
-    batch = batch | {NUMBERS: torch.tensor(step.numbers(0))}
+    batch[NUMBERS] = torch.tensor(step.numbers(0))
     return lambda: step(batch)
-
-
-def evaluation_step(run: Path, which: str) -> Step:
-    """A batch through the network of a run."""
-    from equipool.training import RunFolder, load_network
-    from equipool.training.config import task_from_config, training_from_config
-    from equipool.training.devices import Accelerator
-    from equipool.training.statistics import evaluation_mode
-
-    config = RunFolder(run).read_config()
-    task, precision = task_from_config(config), training_from_config(config).precision
-    network = Accelerator("cpu", precision).fabric.setup_module(load_network(run, which))
-    batch = _batch(task)
-
-    def step() -> None:
-        with evaluation_mode(network):
-            task.loss(network, batch)
-
-    return step
-
-
-def _batch(task: Task) -> Batch:
-    import torch
-
-    from equipool.training import Shard
-
-    chunk = task.batches(0, 1, torch.device("cpu"), Shard())
-    return {name: values[0] for name, values in chunk.items()}

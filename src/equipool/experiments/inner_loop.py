@@ -106,10 +106,11 @@ class InnerLoop:
         from equipool.regularizers import SquaredNorm
 
         channels, sizes = (in_channels, out_channels), tuple(potential)
-        rates = {"dropout": self.potential_dropout, "bias_std": self.bias_std}
         return EquilibriumAggregation(
             *channels,
-            potential=ResNetPotential(*channels, sizes, **rates),
+            potential=ResNetPotential(
+                *channels, sizes, dropout=self.potential_dropout, bias_std=self.bias_std
+            ),
             regularizer=SquaredNorm(self.regularizer_weight),
             solver=SOLVERS.build(self.solver),
             differentiation=DIFFERENTIATIONS.build(self.differentiation),
