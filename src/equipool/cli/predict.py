@@ -15,7 +15,7 @@ import typer
 
 from equipool.cli import console
 from equipool.cli.groups import single_command
-from equipool.cli.threads import read_threads, use_threads
+from equipool.cli.threads import read_threads, using_threads
 
 if TYPE_CHECKING:
     from equipool.experiments.molecules.predictor import MoleculePredictor
@@ -88,10 +88,9 @@ def predict(
         else:
             queries = read_queries(file, column, usual_column, kept)
         some = [one.smiles for one in queries[:MEASURED]]
-        if some:
-            use_threads(number, where, lambda: lambda: predictor.predict(some), report=_warn)
         table = io.StringIO(newline="")
-        unread = _write(predictor, queries, kept, sys.stdout if out is None else table)
+        with using_threads(number, where, lambda: lambda: predictor.predict(some), report=_warn):
+            unread = _write(predictor, queries, kept, sys.stdout if out is None else table)
         if out is not None:
             out.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(out, table.getvalue().encode())

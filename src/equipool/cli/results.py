@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +10,7 @@ import typer
 
 from equipool.cli import console
 from equipool.cli.groups import single_command
-from equipool.cli.threads import read_threads, training_step, use_threads
+from equipool.cli.threads import read_threads, training_step, using_threads
 
 if TYPE_CHECKING:
     from equipool.training import Examination
@@ -41,14 +42,11 @@ def evaluate(
         with using_data_folder(data_dir), console.suggesting_last(which):
             config = training.RunFolder(run).read_config()
             task, settings = task_from_config(config), training_from_config(config)
-            use_threads(number, place, lambda: training_step(task, settings))
-            shown = training.progress_for_terminal()
-            try:
-                metrics = training.evaluate(run, which, device=place, progress=shown)
-            finally:
-                shown.close()
-            _store_metrics(run, which, task.name, metrics)
-            _store_examination(run, which, training.examine(run, which, device=place))
+            with using_threads(number, place, lambda: training_step(task, settings)):
+                with closing(training.progress_for_terminal()) as shown:
+                    metrics = training.evaluate(run, which, device=place, progress=shown)
+                _store_metrics(run, which, task.name, metrics)
+                _store_examination(run, which, training.examine(run, which, device=place))
 
 
 def _store_metrics(run: Path, which: str, task: str, metrics: dict[str, float]) -> None:

@@ -16,7 +16,7 @@ from equipool.cli import console
 from equipool.cli.flags import Flag
 from equipool.cli.groups import Request, task_commands
 from equipool.cli.settings import Values, axes_of, base_values, build, run_name, with_values
-from equipool.cli.threads import read_threads, threads_of, training_step, use_threads
+from equipool.cli.threads import read_threads, threads_of, training_step, using_threads
 
 if TYPE_CHECKING:
     from equipool.training import Plan, Stop
@@ -185,10 +185,10 @@ def _train(
         plans = [one.plan for one in group]
         task, config, out = plans[0]
         try:
-            use_threads(threads, device, partial(training_step, task, config), out)
-            records = training.train_together(
-                plans, resume=True, device=device, stop_after=stop, how_to_resume=how
-            )
+            with using_threads(threads, device, partial(training_step, task, config), out):
+                records = training.train_together(
+                    plans, resume=True, device=device, stop_after=stop, how_to_resume=how
+                )
         except training.StorageError:
             raise  # the next run would fail as well
         except Exception as error:  # one run's failure must not stop the others

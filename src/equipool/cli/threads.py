@@ -9,7 +9,8 @@ which its log has among the hardware.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -36,14 +37,15 @@ def read_threads(text: str) -> int | None:
     return int(text)
 
 
-def use_threads(
+@contextmanager
+def using_threads(
     number: int | None,
     device: str | None,
     make_step: Callable[[], Step],
     run: str | Path | None = None,
     report: Callable[[str], None] = console.report_line,
-) -> None:
-    """Set the number of threads for this command, and report it. On a GPU this does nothing.
+) -> Iterator[None]:
+    """Choose the number of threads inside the block, and report it. On a GPU this does nothing.
 
     Args:
         number: as `read_threads` gives it.
@@ -56,8 +58,23 @@ def use_threads(
 
     from equipool.training.devices import resolve_device
 
-    if resolve_device(device).type != "cpu":
-        return
+    before = torch.get_num_threads()
+    try:
+        if resolve_device(device).type == "cpu":
+            _choose(number, make_step, run, report)
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _choose(
+    number: int | None,
+    make_step: Callable[[], Step],
+    run: str | Path | None,
+    report: Callable[[str], None],
+) -> None:
+    import torch
+
     reason = "--threads"
     if number is None and run is not None:
         number, reason = threads_of(run), "as the run was started"

@@ -19,7 +19,7 @@ from equipool.cli.settings import (
     saved_values,
     with_values,
 )  # fmt: skip
-from equipool.cli.threads import read_threads, training_step, use_threads
+from equipool.cli.threads import read_threads, training_step, using_threads
 
 if TYPE_CHECKING:
     from equipool.training import Record
@@ -65,11 +65,11 @@ def run(request: Request, options: TrainOptions) -> None:
     with console.plain_errors(), using_data_folder(options.data_dir):
         if options.record is not None:
             training.check_writable(options.record)
-        use_threads(threads, device, lambda: training_step(task, config), out)
-        found = training.train(
-            task, config, out, options.resume, device,
-            stop_after=options.max_seconds, how_to_resume=how,
-        )  # fmt: skip
+        with using_threads(threads, device, lambda: training_step(task, config), out):
+            found = training.train(
+                task, config, out, options.resume, device,
+                stop_after=options.max_seconds, how_to_resume=how,
+            )  # fmt: skip
         _conclude(found, out, options)
 
 
