@@ -33,6 +33,7 @@ def test_flags_reach_the_run_and_its_record(equipool, tiny, tmp_path):
     assert (written.steps, written.complete) == (20, True)
     assert f"{written.metrics['mse']:.6g}" in done.output
     assert str(record) in done.output
+    assert f"To train longer: equipool train median --out {out} --resume --steps 40" in done.output
 
 
 def test_a_run_that_was_stopped_goes_on_with_the_command_that_is_told(
@@ -75,10 +76,10 @@ def test_another_config_is_refused_with_the_difference(equipool, tiny, tmp_path)
     again = equipool("train", "median", tiny, "--out", out)
     assert again.exit_code == 1
     assert "already holds a run" in again.stderr
-    other = equipool("train", "median", "--out", out, "--resume", "--width", 6, "--steps", 30)
+    other = equipool("train", "median", "--out", out, "--resume", "--width", 6, "--seed", 1)
     assert other.exit_code == 1
     assert "task.width: 4 in the run, 6 here" in other.stderr
-    assert "training.steps: 20 in the run, 30 here" in other.stderr
+    assert "task.seed: 0 in the run, 1 here" in other.stderr
     assert "Traceback" not in other.output
     preset = equipool("train", "median", "--out", out, "--resume", "--preset", "quick")
     assert preset.exit_code == 1
@@ -159,13 +160,14 @@ def test_a_config_that_is_none_is_said_in_a_line(equipool, tiny, tmp_path, confi
         assert len(done.stderr.splitlines()) == 1
 
 
-def test_odd_files_are_said_in_a_line(equipool, tiny, tmp_path):
+def test_a_damaged_best_checkpoint_suggests_the_last(equipool, tiny, tmp_path):
     out = tmp_path / "run"
     assert equipool("train", "median", tiny, "--out", out).exit_code == 0
     (out / "best.json").write_text("{}")
     done = equipool("evaluate", out)
     assert done.exit_code == 1
     assert "best.json is damaged: it does not name the step" in done.stderr
+    assert "--which last" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
@@ -300,12 +302,6 @@ def test_a_run_that_learned_nothing_fails(equipool, tiny, tmp_path, monkeypatch)
     assert "the run failed" in done.stderr
 
 
-def test_a_finished_run_shows_how_to_train_longer(equipool, tiny, tmp_path):
-    done = equipool("train", "median", tiny, "--out", tmp_path / "run")
-    how = f"equipool train median --out {tmp_path / 'run'} --resume --steps 40"
-    assert f"To train longer: {how}" in done.output
-
-
 def test_the_module_runs_as_a_program():
     command = [sys.executable, "-m", "equipool", "train", "median", "--sed", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -321,15 +317,3 @@ def test_wrong_words_are_an_error_of_one_line(equipool, words):
     assert done.exit_code == 2
     assert len(done.stderr.splitlines()) == 1
     assert "Traceback" not in done.output
-
-
-def test_a_damaged_best_checkpoint_suggests_the_last(equipool, tiny, tmp_path):
-    out = tmp_path / "run"
-    assert equipool("train", "median", tiny, "--out", out).exit_code == 0
-    step = json.loads((out / "best.json").read_text())["step"]
-    (folder,) = (out / "checkpoints").glob(f"*{step:08d}*")
-    for file in folder.glob("*.safetensors"):
-        file.write_bytes(b"damaged")
-    done = equipool("evaluate", out, "--device", "cpu")
-    assert done.exit_code == 1
-    assert "--which last" in done.stderr
