@@ -87,6 +87,12 @@ def test_slow_steps_are_measured_twice_at_most(clock):
     assert taken.steps == [1, 4, 1, 4]
 
 
+def test_a_crowded_machine_is_noticed_in_one_turn(clock):
+    taken = clock({1: 0.1, 4: 30.0})
+    assert threads.measure(taken.step, (1, 4)) == pytest.approx({1: 0.1, 4: 30.0})
+    assert taken.steps == [1, 4]
+
+
 def test_nothing_is_measured_where_there_is_no_choice(clock, monkeypatch):
     taken, printed = clock(FAST), []
 

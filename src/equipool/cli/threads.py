@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 TURNS = 7  # of which the first warms up
 LONG_ENOUGH = 0.05  # seconds of a turn
 ENOUGH = 1.5  # seconds, after which no further turn begins
+HOPELESS = 4  # times as slow in the first turn, which is long enough to decide
 
 Step = Callable[[], object]
 
@@ -105,9 +106,10 @@ def measure(step: Step, counts: Sequence[int]) -> dict[int, float]:
                 step()
                 steps += 1
             found[count].append((perf_counter() - start) / steps)
-        if turn and perf_counter() - begin > ENOUGH:
+        hopeless = found[counts[-1]][0] > HOPELESS * found[counts[0]][0]  # on a crowded machine
+        if hopeless or (turn and perf_counter() - begin > ENOUGH):
             break
-    return {count: median(seconds[1:]) for count, seconds in found.items()}
+    return {count: median(seconds[1:] or seconds) for count, seconds in found.items()}
 
 
 def threads_of(run: str | Path) -> int | None:
