@@ -27,7 +27,7 @@ from omniglot_figures import draw_curves, draw_examination, draw_sets
 from page_tables import group_by, ran_on, read_folder, refresh_page, span
 from step_times import check_solo_runs, solo_seconds, with_solo_times
 
-from equipool.experiments.data_folder import using_data_folder
+from equipool.experiments.data import using_data_folder
 from equipool.experiments.omniglot.evaluation import confusion_title
 from equipool.report import RunResult, Summary
 from equipool.report.groups import Group, mean_of

@@ -7,9 +7,17 @@ import pytest
 
 import equipool
 from equipool.baselines import AGGREGATIONS
-from equipool.cli.flags import CHOICES, TASK, TRAINING, as_typed, flags_of, reader_of
+from equipool.cli.flags import (
+    CHOICES,
+    REQUIRED,
+    TASK,
+    TRAINING,
+    as_typed,
+    flags_of,
+    read_parameters,
+    reader_of,
+)  # fmt: skip
 from equipool.cli.settings import base_values, build, with_values
-from equipool.cli.source import REQUIRED, read_parameters
 from equipool.experiments import parts
 from equipool.experiments.presets import EXPERIMENTS, find_preset
 from equipool.experiments.registry import TASKS, MedianTask

@@ -11,7 +11,7 @@ from equipool import training
 from equipool.cli import sweep
 from equipool.cli.console import report_line
 from equipool.cli.sweep import Planned
-from equipool.experiments.presets import MEDIAN, Preset
+from equipool.experiments.presets import EXPERIMENTS, Preset
 from equipool.experiments.registry import MedianTask
 from equipool.report import best_groups, markdown, read_runs, summarize
 from equipool.training import Plan, StorageError, TrainingConfig, read_record
@@ -93,7 +93,9 @@ def test_a_limit_of_time_holds_for_all_runs(equipool, tiny, tmp_path):
     flags = tiny | AXES | {"--out": tmp_path, "--max-seconds": "1e-6"}
     done = equipool("sweep", "median", flags)
     assert done.exit_code == 3
-    assert "Stopping before the next run: time is up. To resume: equipool sweep" in done.output
+    assert (
+        "Stopping before the next run: time limit reached. To resume: equipool sweep" in done.output
+    )
     assert not list(tmp_path.iterdir())
 
 
@@ -202,7 +204,7 @@ def test_ctrl_c_between_runs_says_how_to_go_on(equipool, tiny, tmp_path, monkeyp
 def test_a_preset_brings_its_methods_and_flags_change_it(equipool, tiny, tmp_path, monkeypatch):
     axes = {"aggregation": ("sum", "attention", "equilibrium"), "seed": (0, 1)}
     preset = Preset("for tests", "quick", {"steps": 4, "evaluate_every": 2}, axes)
-    monkeypatch.setitem(MEDIAN.presets, "tiny", preset)
+    monkeypatch.setitem(EXPERIMENTS["median"].presets, "tiny", preset)
     monkeypatch.chdir(tmp_path)
     names = ("--embedding", "--batch-size", "--set-size", "--width", "--evaluation-sets")
     flags = {name: tiny[name] for name in names} | {"--seed": 5, "--device": "cpu"}
@@ -213,7 +215,7 @@ def test_a_preset_brings_its_methods_and_flags_change_it(equipool, tiny, tmp_pat
     assert {run.config["fields"]["aggregation"] for run in runs} == set(preset.axes["aggregation"])
     assert {run.config["fields"]["seed"] for run in runs} == {5}
     assert {run.steps for run in runs} == {4}
-    assert "Order by mse at embedding 4, best first: " in done.output
+    assert "Best mse at embedding 4: " in done.output
 
 
 @pytest.mark.parametrize(
@@ -246,7 +248,7 @@ def test_a_page_of_a_sweep(equipool, tiny, tmp_path):
             assert f"<td>{cell}</td>" in page.read_text()
     missing = equipool("report", tmp_path / "nothing")
     assert missing.exit_code == 1
-    assert missing.stderr == f"Error: {tmp_path / 'nothing'} is not there\n"
+    assert missing.stderr == f"Error: {tmp_path / 'nothing'} does not exist\n"
 
 
 def test_runs_of_different_precision_are_not_trained_together():

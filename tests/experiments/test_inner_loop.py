@@ -70,6 +70,7 @@ def test_the_defaults_are_the_papers(name):
         assert isinstance(layer.differentiation, equipool.Unrolled)
         assert layer.regularizer.weight.item() == pytest.approx(0.1)
         assert isinstance(layer.start, ZeroStart)
+        assert not any(linear.bias.any() for linear in layer.potential.linears)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -103,8 +104,7 @@ def test_settings_that_no_layer_could_have_are_refused_by_the_task(name, setting
 def test_a_layer_that_searches_to_a_tolerance():
     rule = {"name": "to-tolerance", "tolerance": 0.01, "max_steps": 30}
     (layer,) = layers(MedianTask(inner_steps=rule, width=4).network())
-    steps = getattr(layer, "steps", layer)
-    assert (steps.max_steps, steps.tolerance) == (30, 0.01)
+    assert layer.steps == equipool.ToTolerance(tolerance=0.01, max_steps=30)
 
 
 def test_parts_of_parts():

@@ -1,5 +1,4 @@
-"""The command `equipool`. Each command is a file with a typer application `app`; to add one, add
-its file and its line here."""
+"""The command `equipool`. To add a command, write a typer application and add a line here."""
 
 from __future__ import annotations
 
@@ -11,23 +10,23 @@ from equipool.extras import advice
 if TYPE_CHECKING:
     import typer
 
-NEEDED = {"cli": ("typer", "rich")}
-
-# Module and first line of the help of each command.
+# Application and first line of the help of each command.
 COMMANDS = {
-    "train": ("equipool.cli.train", "Train a network."),
-    "evaluate": ("equipool.cli.evaluate", "Evaluate a trained network."),
-    "predict": ("equipool.cli.predict", "Predict properties of molecules with a trained network."),
-    "sweep": ("equipool.cli.sweep", "Train a network for each combination of settings."),
-    "ablate": ("equipool.cli.ablate", "Repeat the paper's ablations."),
-    "report": ("equipool.cli.report", "Write a page of tables and plots from runs."),
-    "bench": ("equipool.bench.command", "Time the layer and its alternatives."),
-}
+    "train": ("equipool.cli.train:app", "Train a network."),
+    "evaluate": ("equipool.cli.results:evaluate_app", "Evaluate a trained network."),
+    "predict": (
+        "equipool.cli.predict:app", "Predict properties of molecules with a trained network."
+    ),
+    "sweep": ("equipool.cli.sweep:app", "Train a network for each combination of settings."),
+    "ablate": ("equipool.cli.ablate:app", "Repeat the paper's ablations."),
+    "report": ("equipool.cli.results:report_app", "Write a page of tables and plots from runs."),
+    "bench": ("equipool.bench.command:app", "Time the layer and its alternatives."),
+}  # fmt: skip
 
 
 def main() -> int:
     """Run the command; the exit status if it does not end the process itself."""
-    missing = advice("The command equipool", NEEDED)
+    missing = advice("The command equipool", {"cli": ("typer", "rich")})
     if missing is not None:
         print(missing, file=sys.stderr)
         return 1
@@ -37,14 +36,10 @@ def main() -> int:
 
 def make_app() -> typer.Typer:
     """The command with all its subcommands. A subcommand is imported when it is called."""
+    from functools import partial
+
     from equipool.cli.groups import Entry, load_app, make_group
 
-    entries = {
-        name: Entry(about, lambda module=module: load_app(module))  # type: ignore[misc]
-        for name, (module, about) in COMMANDS.items()
-    }
-    return make_group("Equilibrium Aggregation for PyTorch.", entries, "command", name="equipool")
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    about = "Equilibrium Aggregation for PyTorch."
+    entries = {name: Entry(line, partial(load_app, app)) for name, (app, line) in COMMANDS.items()}
+    return make_group(about, entries, "command", name="equipool")

@@ -56,12 +56,8 @@ STUDIES: dict[str, dict[str, Study]] = {
 
 @dataclass(frozen=True)
 class AblateOptions(SweepOptions):
-    """Options of `equipool ablate` that are the same for all tasks."""
+    """Options of `equipool ablate`."""
 
-    out: Annotated[
-        Path | None,
-        console.option("directory of all ablations (default: runs/TASK-ablations)", "PATH"),
-    ] = None
     only: Annotated[str | None, console.option("run only these ablations", "NAME[,NAME]")] = None
 
 
@@ -90,13 +86,10 @@ def run(request: Request, options: AblateOptions) -> None:
         console.report_line(f"{name}: {study.varied.replace('_', ' ')}")
         for given in plans[name]:
             try:
-                sweep(
-                    replace(request, given=given),
-                    _sweep_options(options, folder / name, begin),
-                )
+                sweep(replace(request, given=given), _part(options, folder / name, begin))
             except typer.Exit:
                 words = ["ablate", request.task, *request.words()]
-                how = console.command_line(words, {"--only": options.only} | options.words())
+                how = console.command_line(words, options.words())
                 console.report_line(f"To resume all ablations: {how}")
                 raise
         _conclude(folder / name, study.varied)
@@ -129,7 +122,7 @@ def _shares(flag: Flag, request: Request, preset: str | None) -> str:
     return ",".join(as_typed(scaled(sizes, share)) for share in CAPACITIES)
 
 
-def _sweep_options(options: AblateOptions, out: Path, begin: float) -> SweepOptions:
+def _part(options: AblateOptions, out: Path, begin: float) -> SweepOptions:
     left = options.max_seconds
     if left is not None and left > 0:
         left = max(round(left - (time.monotonic() - begin), 1), 0.1)

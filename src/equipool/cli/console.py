@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -28,19 +29,45 @@ def option(about: str, metavar: str, *names: str) -> Any:
 
 
 Device = Annotated[str, option("cpu, cuda, cuda:1, ... or auto", "NAME")]
-Together = Annotated[int, option("runs to train at the same time", "INT")]
-MaxSeconds = Annotated[
-    float | None,
-    option("save and stop after this many seconds", "FLOAT"),
+Threads = Annotated[
+    str, option("threads on a CPU; auto measures one and all and takes the faster", "auto|INT")
 ]
 DataDir = Annotated[
     Path | None,
     option("data directory (default: $EQUIPOOL_DATA, then the cache directory)", "PATH"),
 ]
-PresetName = Annotated[
-    str | None, option("start from these settings; other flags override them", "NAME")
-]
 Which = Annotated[str, typer.Option(help="best or last checkpoint", metavar="best|last")]
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Options of commands that train; no task has them."""
+
+    out: Annotated[
+        Path | None, option("directory of the run or runs (default: runs/TASK)", "PATH")
+    ] = None
+    preset: Annotated[
+        str | None, option("start from these settings; other flags override them", "NAME")
+    ] = None
+    device: Device = "auto"
+    threads: Threads = "auto"
+    max_seconds: Annotated[
+        float | None, option("save and stop after this many seconds", "FLOAT")
+    ] = None
+    data_dir: DataDir = None
+
+    def check(self) -> None:
+        """Refuse a time limit that is not positive."""
+        if self.max_seconds is not None and not self.max_seconds > 0:
+            raise ValueError(f"--max-seconds is {self.max_seconds:g}, expected more than 0")
+
+    def words(self, *left_out: str) -> dict[str, object]:
+        """The options that differ from their defaults, as they are typed."""
+        return {
+            f"--{field.name.replace('_', '-')}": getattr(self, field.name)
+            for field in fields(self)
+            if field.name not in left_out and getattr(self, field.name) != field.default
+        }
 
 
 def fail(message: str, status: int = 1) -> NoReturn:
@@ -79,18 +106,6 @@ def check_which(which: str) -> None:
     """Refuse anything but the two checkpoints."""
     if which not in WHICH:
         raise ValueError(f"--which is {which!r}, expected one of {', '.join(WHICH)}")
-
-
-def check_seconds(limit: float | None) -> None:
-    """Refuse a time limit that is not positive."""
-    if limit is not None and not limit > 0:
-        raise ValueError(f"--max-seconds is {limit:g}, expected more than 0")
-
-
-def check_together(together: int) -> None:
-    """Refuse to train no run at a time."""
-    if together < 1:
-        raise ValueError(f"--together is {together}, expected 1 or more")
 
 
 def device_from_name(name: str) -> str | None:
@@ -151,22 +166,29 @@ def command_line(words: Sequence[str], options: Mapping[str, object]) -> str:
     return shlex.join(parts)
 
 
-def print_record(record: Record) -> None:
-    """The metrics of a run: of its last evaluation and of the best."""
+def print_table(
+    headings: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None
+) -> None:
+    """A table, once."""
     from rich.table import Table
 
-    if not is_leader():
-        return
-    table = Table(
-        "metric",
-        f"last, step {record.steps:,}",
-        f"best, step {record.best['step']:,}" if record.best else "best",
-    )
-    best = record.best["metrics"] if record.best else {}
-    for name, value in record.metrics.items():
-        table.add_row(name, _number(value), _number(best.get(name)))
-    make_console().print(table)
-    typer.echo(
+    table = Table(*headings, title=title)
+    for row in rows:
+        table.add_row(*row)
+    if is_leader():
+        make_console().print(table)
+
+
+def print_record(record: Record) -> None:
+    """The metrics of a run: of its last evaluation and of the best."""
+    best = record.best or {"metrics": {}}
+    at_best = f"best, step {best['step']:,}" if record.best else "best"
+    rows = [
+        (name, _number(value), _number(best["metrics"].get(name)))
+        for name, value in record.metrics.items()
+    ]
+    print_table(("metric", f"last, step {record.steps:,}", at_best), rows)
+    report_line(
         f"{record.training_seconds:,.1f} s of training, {record.seconds:,.1f} s in total; "
         f"{record.num_parameters:,} parameters; {record.skipped} skipped steps, "
         f"{record.spikes} spikes"

@@ -1,29 +1,34 @@
 """A flag for every field of a task and of the training settings, and for every part of the layer.
 
 Flags have the names of the fields in a run's `config.json`: `solver.momentum` is
-`--solver.momentum`. Nothing here imports torch.
+`--solver.momentum`.
+
+Importing a task or a solver imports torch, which takes seconds. The help needs no more than names,
+types, defaults and docstrings, so they are read from the source. `tests/cli/test_flags.py` compares
+what is found with the classes themselves.
 """
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
-from equipool.cli.source import REQUIRED, Parameter, read_parameters
 from equipool.experiments.parts import STEPS, Family, family_of
 from equipool.experiments.presets import EXPERIMENTS
 
+FOLDER = Path(__file__).parents[1]
+REQUIRED = object()  # the default of a parameter that has none
 TASK, TRAINING = "fields", "training"  # where a value goes in config.json
 NOTHING = "none"
 
-# Fields whose values have commas of their own: a sweep takes them as they are.
-WITH_COMMAS = ("labels",)
-
-# Flags that name the same thing in different ways: one of them at a time.
-APART = (("csv", "dataset"),)
+WITH_COMMAS = ("labels",)  # fields whose values have commas: a sweep takes them as they are
+APART = ("csv", "dataset")  # flags that name the same thing in different ways
 
 # Names that some fields may have, for the help. Tests compare them with the code.
 CHOICES = {
@@ -49,8 +54,19 @@ ABOUT_PARTS = {
     "value": "initial value of every component",
 }
 
+LAYER = "Equilibrium layer"  # heading of its flags
 # Fields of a task that belong to its equilibrium layers, beside those of `InnerLoop`.
 OF_LAYERS = ("potential", "potential_output", "local_potential")
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A field of a dataclass, or a parameter of a constructor."""
+
+    name: str
+    annotation: str
+    default: Any
+    about: str
 
 
 @dataclass(frozen=True)
@@ -176,23 +192,18 @@ def flags_of(task: str) -> tuple[Flag, ...]:
     """
     experiment = EXPERIMENTS[task]
     shared = {one.name for one in read_parameters("equipool.experiments.inner_loop", "InnerLoop")}
-    own, layer = [], []
+    own, layer, training = [], [], []
     for parameter in read_parameters(experiment.module, experiment.kind):
         family = family_of(parameter.annotation)
         if family is not None:
             layer += _part_flags(parameter, family)
         elif parameter.name in shared or parameter.name in OF_LAYERS:
-            layer.append(_plain_flag(parameter, TASK, "Equilibrium layer"))
+            layer.append(_plain_flag(parameter, TASK, LAYER))
         else:
             own.append(_plain_flag(parameter, TASK, "Task"))
-    training = [
-        _plain_flag(
-            replace(one, default=experiment.training.get(one.name, one.default)),
-            TRAINING,
-            "Training",
-        )
-        for one in read_parameters("equipool.training.config", "TrainingConfig")
-    ]
+    for one in read_parameters("equipool.training.config", "TrainingConfig"):
+        default = experiment.training.get(one.name, one.default)
+        training.append(_plain_flag(replace(one, default=default), TRAINING, "Training"))
     return (*own, *layer, *training)
 
 
@@ -201,22 +212,22 @@ def _plain_flag(parameter: Parameter, section: str, group: str) -> Flag:
     reader = reader_of(parameter.annotation)
     if parameter.name in CHOICES:
         reader = replace(reader, metavar="NAME")
-        names = ", ".join(CHOICES[parameter.name])
         about = re.sub(r"(, )?a name in [\w.]+", "", about).strip()
-        about = f"{about}; one of {names}" if about else f"one of {names}"
+        about += f"{'; ' if about else ''}one of {', '.join(CHOICES[parameter.name])}"
     default = None if parameter.default is REQUIRED else as_typed(parameter.default)
     return Flag(section, parameter.name, reader, default, about, group)
 
 
 def _part_flags(field: Parameter, family: Family, hidden: bool = False) -> list[Flag]:
     """The flag that names a part, and one for each parameter that any part of its family has."""
-    about = f"{_about(field.about)}; one of {', '.join(family.names)}"
-    choice = Reader(lambda text: _name(text, family), "NAME", f"one of {', '.join(family.names)}")
+    names = f"one of {', '.join(family.names)}"
+    choice = Reader(lambda text: _name(text, family), "NAME", names)
+    about = f"{_about(field.about)}; {names}"
     if family is STEPS:
-        choice = Reader(choice.read, "INT|NAME", f"a whole number, or {choice.expected}")
-        about = f"{_about(field.about)}: a number, or one of {', '.join(family.names)}"
+        choice = Reader(choice.read, "INT|NAME", f"a whole number, or {names}")
+        about = f"{_about(field.about)}: a number, or {names}"
     default = None if field.default in (REQUIRED, None) else as_typed(field.default)
-    flags = [Flag(TASK, field.name, choice, default, about, "Equilibrium layer", hidden)]
+    flags = [Flag(TASK, field.name, choice, default, about, LAYER, hidden)]
     for name, owners in _parameters_in(family).items():
         parameter = next((one for one in owners.values() if one.about), next(iter(owners.values())))
         parameter = replace(parameter, name=f"{field.name}.{name}")
@@ -224,18 +235,13 @@ def _part_flags(field: Parameter, family: Family, hidden: bool = False) -> list[
         if inner is not None:
             flags += _part_flags(parameter, inner, hidden=True)
             continue
-        flag = _plain_flag(parameter, TASK, "Equilibrium layer")
-        defaults = {repr(one.default) for one in owners.values()}
+        flag = _plain_flag(parameter, TASK, LAYER)
+        same = len({repr(one.default) for one in owners.values()}) == 1
         about = ABOUT_PARTS.get(name, flag.about.partition(". ")[0])
-        some = 2 * len(owners) < len(family.names) or len(family.names) == 2 > len(owners)
-        flags.append(
-            replace(
-                flag,
-                about=f"{about} ({', '.join(owners)})" if some else about,
-                default=flag.default if len(defaults) == 1 else None,
-                hidden=hidden,
-            )
-        )
+        if 2 * len(owners) < len(family.names) or len(family.names) == 2 > len(owners):
+            about += f" ({', '.join(owners)})"
+        default = flag.default if same else None
+        flags.append(replace(flag, about=about, default=default, hidden=hidden))
     return flags
 
 
@@ -264,30 +270,86 @@ def _about(documented: str) -> str:
     return re.sub(r"\bNone\b", NOTHING, text).strip().rstrip(".")
 
 
-def given_flags(flags: Iterable[Flag], texts: Mapping[str, str | None]) -> dict[Flag, str]:
-    """The flags that were typed, by their names in Python."""
-    found = {}
-    for flag in flags:
-        text = texts[flag.parameter]
-        if text is not None:
-            found[flag] = text
-    return found
-
-
 def check_apart(given: Mapping[Flag, str], saved: Mapping[str, Any]) -> None:
-    """Raise if two flags name the same thing in different ways, or one of them names what the run
-    has by the other.
-
-    Args:
-        given: what was typed.
-        saved: values of the task's fields in a run that is resumed.
-    """
+    """Raise if both flags in `APART` were typed, or one of them and the run, whose fields are
+    `saved`, has the other."""
     typed = {flag.name for flag, text in given.items() if text.lower() != NOTHING}
-    for one, other in APART:
-        if {one, other} <= typed:
-            raise ValueError(f"give either --{one} or --{other}, not both")
-        for name, before in ((one, other), (other, one)):
-            if name in typed and saved.get(before) is not None:
-                raise ValueError(
-                    f"--{name} contradicts the run, which has --{before} {saved[before]}"
-                )
+    if typed.issuperset(APART):
+        raise ValueError(f"give either --{APART[0]} or --{APART[1]}, not both")
+    for name, before in (APART, APART[::-1]):
+        if name in typed and saved.get(before) is not None:
+            raise ValueError(f"--{name} contradicts the run, which has --{before} {saved[before]}")
+
+
+def read_parameters(module: str, name: str) -> list[Parameter]:
+    """What a class is made from: a dataclass's fields, its own before inherited ones, or the
+    parameters of a constructor.
+
+    Example:
+        >>> [parameter.name for parameter in read_parameters("equipool.solvers", "Newton")]
+        ['damping']
+    """
+    lineage = list(_lineage(module, name))
+    about: dict[str, str] = {}
+    for node in lineage:
+        about = _documented(ast.get_docstring(node) or "") | about
+    found: dict[str, tuple[str, ast.expr | None]] = {}
+    if _is_dataclass(lineage[0]):
+        for node in filter(_is_dataclass, lineage):
+            found |= {key: value for key, value in _fields(node).items() if key not in found}
+    else:
+        found = next(filter(None, map(_constructor, lineage)), {})
+    return [
+        Parameter(key, annotation, REQUIRED if default is None else ast.literal_eval(default),
+                  about.get(key, ""))
+        for key, (annotation, default) in found.items()
+    ]  # fmt: skip
+
+
+def _lineage(module: str, name: str) -> Iterator[ast.ClassDef]:
+    """The class that a module defines or imports by this name, and those of its bases that are
+    ours."""
+    for node in _parsed(module).body:
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            yield node
+            for base in node.bases:
+                yield from _lineage(module, ast.unparse(base).partition("[")[0])
+        elif isinstance(node, ast.ImportFrom):
+            ours = str(node.module).startswith("equipool")
+            if ours and name in [alias.name for alias in node.names]:
+                yield from _lineage(str(node.module), name)
+
+
+@cache
+def _parsed(module: str) -> ast.Module:
+    path = FOLDER.joinpath(*module.split(".")[1:])
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+def _is_dataclass(node: ast.ClassDef) -> bool:
+    return any("dataclass" in ast.unparse(one) for one in node.decorator_list)
+
+
+def _fields(node: ast.ClassDef) -> dict[str, tuple[str, ast.expr | None]]:
+    found = [one for one in node.body if isinstance(one, ast.AnnAssign)]
+    fields = {ast.unparse(one.target): (ast.unparse(one.annotation), one.value) for one in found}
+    return {name: one for name, one in fields.items() if not one[0].startswith("ClassVar")}
+
+
+def _constructor(node: ast.ClassDef) -> dict[str, tuple[str, ast.expr | None]]:
+    for one in node.body:
+        if isinstance(one, ast.FunctionDef) and one.name == "__init__":
+            arguments = one.args.args[1:]
+            defaults = [None] * (len(arguments) - len(one.args.defaults)) + one.args.defaults
+            types = [ast.unparse(arg.annotation) if arg.annotation else "" for arg in arguments]
+            names = [arg.arg for arg in arguments]
+            return dict(zip(names, zip(types, defaults, strict=True), strict=True))
+    return {}
+
+
+def _documented(docstring: str) -> dict[str, str]:
+    """The entries of the section `Args:` of a docstring."""
+    section = re.search(r"^Args:\n((?:[ ].*\n?|\n)+)", inspect.cleandoc(docstring), re.MULTILINE)
+    entries = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", section[1] if section else "", re.M)
+    return {name: " ".join(text.split()) for name, text in entries}

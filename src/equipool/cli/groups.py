@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from functools import partial
 from importlib import import_module
 from typing import Annotated, Any, TypeVar, get_type_hints
 
@@ -14,7 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from equipool.cli import console
-from equipool.cli.flags import Flag, check_apart, flags_of, given_flags
+from equipool.cli.flags import Flag, check_apart, flags_of
 from equipool.experiments.presets import EXPERIMENTS
 
 Options = TypeVar("Options")
@@ -92,10 +93,8 @@ class LazyGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
         if args[0] not in self.entries and not args[0].startswith("-"):
-            known = ", ".join(self.entries)
-            console.fail(
-                f"the {self.noun} is {args[0]!r}, expected one of {known}", console.WRONG_USE
-            )
+            expected = f"expected one of {', '.join(self.entries)}"
+            console.fail(f"the {self.noun} is {args[0]!r}, {expected}", console.WRONG_USE)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -106,14 +105,8 @@ class LazyGroup(TyperGroup):
 def make_group(
     about: str, entries: Mapping[str, Entry], noun: str, name: str | None = None
 ) -> typer.Typer:
-    """A group of commands.
-
-    Args:
-        about: its help.
-        entries: its commands.
-        noun: what a command of it is called in messages and in the usage line.
-        name: of the program.
-    """
+    """A group of commands, each of which is called a `noun` in messages and in the usage line.
+    A group with a name is the program itself."""
     kind = type("Group", (LazyGroup,), {"entries": entries, "noun": noun})
     app = typer.Typer(
         name=name,
@@ -139,9 +132,10 @@ def single_command(function: Callable[..., None]) -> typer.Typer:
     return app
 
 
-def load_app(module: str) -> Any:
-    """The command that a module defines as `app`, with plain help."""
-    command = get_command(import_module(module).app)
+def load_app(path: str) -> Any:
+    """The command that is defined as `module:application`, with plain help."""
+    module, _, name = path.partition(":")
+    command = get_command(getattr(import_module(module), name))
     _use_plain_help(command)
     return command
 
@@ -171,7 +165,7 @@ def task_commands(
     about: str,
     options: type[Options],
     body: Callable[[Request, Options], None],
-    tasks: tuple[str, ...] = tuple(EXPERIMENTS),
+    tasks: Iterable[str] = tuple(EXPERIMENTS),
 ) -> typer.Typer:
     """A group with a command for each task.
 
@@ -182,7 +176,7 @@ def task_commands(
         tasks: that have the command.
     """
     entries = {
-        task: Entry(EXPERIMENTS[task].about, lambda task=task: _build(task, about, options, body))  # type: ignore[misc]
+        task: Entry(EXPERIMENTS[task].about, partial(_build, task, about, options, body))
         for task in tasks
     }
     return make_group(about, entries, "task")
@@ -191,58 +185,38 @@ def task_commands(
 def _build(
     task: str, about: str, options: type[Options], body: Callable[[Request, Options], None]
 ) -> Any:
-    presets = EXPERIMENTS[task].presets.items()
-    listed = "\n".join(f"  {name:<6} {preset.about}" for name, preset in presets)
-    app = typer.Typer(rich_markup_mode=None, add_completion=False)
-    help = f"{about}\n\n\b\nPresets:\n{listed}"
-    app.command(task, cls=Command, help=help)(_command(task, options, body))
-    return get_command(app)
-
-
-def _command(
-    task: str, options: type[Options], body: Callable[[Request, Options], None]
-) -> Callable[..., None]:
     flags = flags_of(task)
-    own = [field.name for field in fields(options)]  # type: ignore[arg-type]
+    hints = get_type_hints(options, include_extras=True)
+    own = {field.name: field.default for field in fields(options)}  # type: ignore[arg-type]
 
     # typer reads the signature, and calls with every parameter by its name
     def command(**values: Any) -> None:
-        given = given_flags(flags, {flag.parameter: values[flag.parameter] for flag in flags})
+        typed = {flag: values[flag.parameter] for flag in flags}
+        given = {flag: text for flag, text in typed.items() if text is not None}
         with console.plain_errors(console.WRONG_USE):
             check_apart(given, saved={})
         body(Request(task, flags, given), options(**{name: values[name] for name in own}))
 
-    parameters = [_flag_parameter(flag) for flag in flags] + _own_parameters(options)
+    parameters = [_parameter(flag.parameter, _option(flag), None) for flag in flags]
+    parameters += [_parameter(name, hints[name], default) for name, default in own.items()]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return command
+    presets = EXPERIMENTS[task].presets.items()
+    listed = "\n".join(f"  {name:<6} {preset.about}" for name, preset in presets)
+    app = typer.Typer(rich_markup_mode=None, add_completion=False)
+    app.command(task, cls=Command, help=f"{about}\n\n\b\nPresets:\n{listed}")(command)
+    return get_command(app)
 
 
-def _own_parameters(options: type) -> list[inspect.Parameter]:
-    hints: Mapping[str, Any] = get_type_hints(options, include_extras=True)
-    return [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            annotation=hints[field.name],
-            default=inspect.Parameter.empty if field.default is MISSING else field.default,
-        )
-        for field in fields(options)
-    ]
+def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=default, annotation=annotation)
 
 
-def _flag_parameter(flag: Flag) -> inspect.Parameter:
+def _option(flag: Flag) -> Any:
+    default = "" if flag.default is None else f"  [default: {flag.default}]"
     option = typer.Option(
-        flag.option,
-        help=flag.about if flag.default is None else f"{flag.about}  [default: {flag.default}]",
-        metavar=flag.reader.metavar,
-        show_default=False,
-        hidden=flag.hidden,
-        rich_help_panel=flag.group,
-    )
-    return inspect.Parameter(
-        flag.parameter,
-        inspect.Parameter.KEYWORD_ONLY,
-        annotation=Annotated[str | None, option],
-        default=None,
-    )
+        flag.option, help=flag.about + default, metavar=flag.reader.metavar, show_default=False,
+        hidden=flag.hidden, rich_help_panel=flag.group,
+    )  # fmt: skip
+    return Annotated[str | None, option]

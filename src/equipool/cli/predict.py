@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import csv
-import os
-import signal
+import io
 import sys
-import threading
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
 from equipool.cli import console
 from equipool.cli.groups import single_command
+from equipool.cli.threads import read_threads, using_threads
 
 if TYPE_CHECKING:
     from equipool.experiments.molecules.predictor import MoleculePredictor
 
 AT_ONCE = 4096  # molecules in memory
+MEASURED = 64  # molecules to choose the number of threads with
 STANDARD_INPUT = "-"
 TABLES = (".csv",)
 LISTS = (".smi", ".txt")
@@ -61,6 +60,7 @@ def predict(
     ] = None,
     which: console.Which = "best",
     device: console.Device = "auto",
+    threads: console.Threads = "auto",
 ) -> None:
     """Predict properties of molecules with a trained network.
 
@@ -74,18 +74,26 @@ def predict(
         if keep is not None and file is None:
             raise ValueError("--keep requires a FILE with columns")
         console.check_which(which)
-        where = console.device_from_name(device)
+        where, number = console.device_from_name(device), read_threads(threads)
         _check_files(file, out)
         kept = _columns(keep)
     with console.plain_errors():
+        from equipool.training.checkpoint import write_atomically
         from equipool.training.devices import check_extras
 
         check_extras()
         predictor, usual_column = _load(run, which, where)
-        queries = _given(smiles) if file is None else read_queries(file, column, usual_column, kept)
-        with _destination(out) as destination:
-            unread = _write(predictor, queries, kept, destination)
+        if file is None:
+            queries = [Query(f"row {row}", text) for row, text in enumerate(smiles or ())]
+        else:
+            queries = read_queries(file, column, usual_column, kept)
+        some = [one.smiles for one in queries[:MEASURED]]
+        table = io.StringIO(newline="")
+        with using_threads(number, where, lambda: lambda: predictor.predict(some), report=_warn):
+            unread = _write(predictor, queries, kept, sys.stdout if out is None else table)
         if out is not None:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(out, table.getvalue().encode())
             _warn(f"Wrote {len(queries):,} rows to {out}")
         if unread and unread == len(queries):
             console.fail(f"none of the {unread:,} molecules could be read")
@@ -105,10 +113,6 @@ def _load(run: Path, which: str, device: str | None) -> tuple[MoleculePredictor,
     with console.suggesting_last(which):
         predictor = load_predictor(run, which, device=device)
     return predictor, config["fields"].get("smiles") or SMILES
-
-
-def _given(smiles: Sequence[str] | None) -> list[Query]:
-    return [Query(f"row {row}", text) for row, text in enumerate(smiles or ())]
 
 
 def _columns(text: str | None) -> list[str]:
@@ -188,83 +192,43 @@ def _in_lines(lines: Iterable[str]) -> list[Query]:
     ]
 
 
-@contextmanager
-def _destination(out: Path | None) -> Iterator[TextIO]:
-    """Where the table is written to: the file appears when it is complete."""
-    if out is None:
-        yield sys.stdout
-        return
-    out.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = out.with_name(f".{out.name}.{os.getpid()}")
-    try:
-        with _ending_on_sigterm(), unfinished.open("w", encoding="utf-8", newline="") as file:
-            yield file
-        unfinished.replace(out)
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
-@contextmanager
-def _ending_on_sigterm() -> Iterator[None]:
-    """SIGTERM ends the block as an exception, so that what it has opened is removed."""
-
-    def end(number: int, frame: Any) -> NoReturn:
-        raise SystemExit(128 + number)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def _write(
     predictor: MoleculePredictor, queries: Sequence[Query], keep: Sequence[str], out: TextIO
 ) -> int:
     """Write the table; the number of molecules that could not be read."""
-    writer = csv.writer(out, lineterminator="\n")
-    written = ["smiles", *predictor.label_names]
-    given = [f"given {name}" if name in written else name for name in keep]
-    writer.writerow([*given, *written])
-    unread = 0
-    for some in _with_bar([queries[i : i + AT_ONCE] for i in range(0, len(queries), AT_ONCE)]):
-        found = predictor.predict([one.smiles for one in some])
-        nothing = {problem.row for problem in found.problems if not problem.kept}
-        for row, (one, values) in enumerate(zip(some, found.values.numpy(), strict=True)):
-            # str gives as few digits as identify the number
-            cells = ("" if row in nothing else str(value) for value in values)
-            writer.writerow([*one.kept, one.smiles, *cells])
-        for problem in found.problems:
-            kept = " (predicted nevertheless)" if problem.kept else ""
-            _warn(f"{some[problem.row].place}: {problem.smiles!r}: {problem.reason}{kept}")
-        unread += len(nothing)
-    return unread
-
-
-def _with_bar(parts: Sequence[Sequence[Query]]) -> Iterable[Sequence[Query]]:
-    """The parts, with a progress bar on stderr if there is more than one."""
     from rich.console import Console
     from rich.progress import Progress
 
     from equipool.training.progress import columns
 
-    if len(parts) < 2:
-        yield from parts
-        return
-    shown = Progress(
-        *columns(),
-        console=Console(stderr=True),
-        refresh_per_second=4,
+    writer = csv.writer(out, lineterminator="\n")
+    written = ["smiles", *predictor.label_names]
+    writer.writerow([*(f"given {name}" if name in written else name for name in keep), *written])
+    unread = 0
+    bars = Progress(
+        *columns(), console=Console(stderr=True), refresh_per_second=4,
         redirect_stdout=False,  # the table may go there
-    )
-    with shown as bars:
-        bar = bars.add_task("molecules", total=sum(len(part) for part in parts))
-        for part in parts:
-            yield part
-            bars.update(bar, advance=len(part))
+        disable=len(queries) <= AT_ONCE,
+    )  # fmt: skip
+    with bars:
+        bar = bars.add_task("molecules", total=len(queries))
+        for first in range(0, len(queries), AT_ONCE):
+            unread += _write_some(predictor, queries[first : first + AT_ONCE], writer)
+            bars.update(bar, completed=min(first + AT_ONCE, len(queries)))
+    return unread
+
+
+def _write_some(predictor: MoleculePredictor, queries: Sequence[Query], writer: Any) -> int:
+    found = predictor.predict([one.smiles for one in queries])
+    unread = {problem.row for problem in found.problems if not problem.kept}
+    for row, (one, values) in enumerate(zip(queries, found.values.numpy(), strict=True)):
+        # str gives as few digits as identify the number
+        cells = ("" if row in unread else str(value) for value in values)
+        writer.writerow([*one.kept, one.smiles, *cells])
+    for problem in found.problems:
+        kept = " (predicted nevertheless)" if problem.kept else ""
+        _warn(f"{queries[problem.row].place}: {problem.smiles!r}: {problem.reason}{kept}")
+    return len(unread)
 
 
 def _warn(text: str) -> None:

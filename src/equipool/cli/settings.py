@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,31 +19,23 @@ Values = dict[str, dict[str, Any]]  # by section, then by field
 NAMED = ("dataset", "csv", "convolution", "aggregation", "embedding", "seed")
 
 
-def task_kind(task: str) -> type[Task]:
-    """The class of a task."""
-    from equipool.experiments.registry import TASKS
-
-    return TASKS[task]
-
-
 def base_values(task: str, preset: str | None) -> Values:
     """The task's defaults, or the preset's settings."""
+    from equipool.experiments.registry import TASKS
     from equipool.training.config import flatten
 
-    kind: Any = task_kind(task)
+    kind: Any = TASKS[task]
     training = dict(EXPERIMENTS[task].training)
-    if preset is None:
-        return {TASK: flatten(asdict(kind())), TRAINING: training}
-    found = find_preset(task, preset)
-    made = getattr(kind, found.recipe)()
-    return {TASK: flatten(asdict(made)), TRAINING: training | dict(found.training)}
+    if preset is not None:
+        found = find_preset(task, preset)
+        kind, training = getattr(kind, found.recipe), training | dict(found.training)
+    return {TASK: flatten(asdict(kind())), TRAINING: training}
 
 
 def saved_values(task: str, run: Path) -> Values:
     """The settings of the run in this directory; the task's defaults if there is no run of it."""
-    from equipool.training import TrainingConfig
+    from equipool.training import RunFolder, TrainingConfig
     from equipool.training.config import upgraded
-    from equipool.training.folder import RunFolder
 
     folder = RunFolder(run)
     config = folder.read_config() if folder.config.exists() else {}
@@ -93,14 +84,6 @@ def axes_of(
     axes = {flag: own[flag.name] for flag in flags if flag.section == TASK and flag.name in own}
     axes |= {flag: flag.read_several(text) for flag, text in given.items()}
     return {flag: axes[flag] for flag in flags if flag in axes}
-
-
-def combinations(values: Values, axes: Mapping[Flag, tuple[Any, ...]]) -> list[Values]:
-    """Every combination of the axes' values; the last axis changes first."""
-    return [
-        with_values(values, dict(zip(axes, chosen, strict=True)))
-        for chosen in product(*axes.values())
-    ]
 
 
 def run_name(task: str, values: Values, axes: Mapping[Flag, tuple[Any, ...]]) -> str:

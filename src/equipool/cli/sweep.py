@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from functools import partial
+from itertools import groupby, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from equipool.cli import console
 from equipool.cli.flags import Flag
 from equipool.cli.groups import Request, task_commands
-from equipool.cli.settings import Values, axes_of, base_values, build, combinations, run_name
+from equipool.cli.settings import Values, axes_of, base_values, build, run_name, with_values
+from equipool.cli.threads import read_threads, threads_of, training_step, using_threads
 
 if TYPE_CHECKING:
     from equipool.training import Plan, Stop
@@ -26,28 +28,15 @@ interrupted ones resume."""
 
 
 @dataclass(frozen=True)
-class SweepOptions:
-    """Options of `equipool sweep` that are the same for all tasks."""
+class SweepOptions(console.RunOptions):
+    """Options of `equipool sweep`."""
 
-    out: Annotated[
-        Path | None, console.option("directory of all runs (default: runs/TASK)", "PATH")
-    ] = None
-    preset: console.PresetName = None
-    device: console.Device = "auto"
-    together: console.Together = 1
-    max_seconds: console.MaxSeconds = None
-    data_dir: console.DataDir = None
+    together: Annotated[int, console.option("runs to train at the same time", "INT")] = 1
 
-    def words(self) -> dict[str, object]:
-        """The options that differ from their defaults, as typed."""
-        return {
-            "--preset": self.preset,
-            "--out": self.out,
-            "--max-seconds": self.max_seconds,
-            "--device": None if self.device == "auto" else self.device,
-            "--together": None if self.together == 1 else self.together,
-            "--data-dir": self.data_dir,
-        }
+    def check(self) -> None:
+        super().check()
+        if self.together < 1:
+            raise ValueError(f"--together is {self.together}, expected 1 or more")
 
 
 @dataclass(frozen=True)
@@ -63,15 +52,13 @@ class Planned:
         return Path(self.plan.out).name
 
     def is_finished_now(self) -> bool:
-        from equipool.training.folder import RunFolder
-
-        return RunFolder(self.plan.out).record.exists()
+        return (Path(self.plan.out) / "record.json").exists()
 
 
 def run(request: Request, options: SweepOptions) -> None:
     """Train what is not finished, and print the results of all."""
     with console.plain_errors():
-        from equipool.experiments.data_folder import using_data_folder
+        from equipool.experiments.data import using_data_folder
         from equipool.training import Stop
         from equipool.training.devices import check_extras
 
@@ -81,9 +68,8 @@ def run(request: Request, options: SweepOptions) -> None:
     how = console.command_line(words, options.words() | {"--out": out})
     with console.plain_errors(console.WRONG_USE):
         check_extras()
-        device = console.device_from_name(options.device)
-        console.check_seconds(options.max_seconds)
-        console.check_together(options.together)
+        options.check()
+        device, threads = console.device_from_name(options.device), read_threads(options.threads)
         axes = axes_of(request.task, request.flags, request.given, options.preset)
         planned = plan_runs(request.task, base_values(request.task, options.preset), axes, out)
     with console.plain_errors(), using_data_folder(options.data_dir):
@@ -91,12 +77,18 @@ def run(request: Request, options: SweepOptions) -> None:
         waiting = [one for one in planned if not one.finished]
         try:
             with stop.on_signals():
-                failed = _train(waiting, options.together, device, stop, how)
+                failed = _train(waiting, options.together, device, threads, stop, how)
         except KeyboardInterrupt:
             failed = []
             console.report_line(f"Interrupted. To resume: {how}")
         finished = [one.plan.out for one in planned if one.is_finished_now()]
-        _conclude(finished, len(planned), failed, options, out, how)
+        _show_results(finished, out)
+        if failed:
+            _fail(failed, options.data_dir)
+        if len(finished) < len(planned):
+            done = f"{len(finished)} of {len(planned)} runs are finished"
+            console.report_line(f"{done}. To resume: {how}")
+            raise typer.Exit(console.STOPPED)
 
 
 def plan_runs(
@@ -108,14 +100,15 @@ def plan_runs(
     name made from its values; if a run with another config has that name, this raises
     `ConfigMismatchError` with the difference.
     """
-    from equipool.training.folder import RunFolder
+    from equipool.training import RunFolder
 
     files = sorted(out.glob("*/config.json"))
     existing = {file.parent: RunFolder(file.parent).read_config() for file in files}
-    planned = [
-        _plan_run(task, chosen, out / run_name(task, chosen, axes), existing)
-        for chosen in combinations(values, axes)
-    ]
+    planned = []
+    for combination in product(*axes.values()):
+        chosen = with_values(values, dict(zip(axes, combination, strict=True)))
+        folder = out / run_name(task, chosen, axes)
+        planned.append(_plan_run(task, chosen, folder, existing))
     names = Counter(one.name for one in planned)
     doubled = [name for name, number in names.items() if number > 1]
     if doubled:
@@ -131,7 +124,6 @@ def _plan_run(
 ) -> Planned:
     from equipool.training import ConfigMismatchError, Plan
     from equipool.training.config import chosen_config, differences_of_choice
-    from equipool.training.folder import RunFolder
 
     made, config = build(task, values)
     wanted = chosen_config(made, config)  # the data is read when a run starts
@@ -143,7 +135,7 @@ def _plan_run(
             + "\n".join(f"  {line}" for line in different)
         )
     place = same[0] if same else folder
-    finished = bool(same) and RunFolder(place).record.exists()
+    finished = bool(same) and (place / "record.json").exists()
     return Planned(Plan(made, config, place), started=bool(same), finished=finished)
 
 
@@ -157,15 +149,25 @@ def _announce(planned: Sequence[Planned], out: Path) -> None:
 
 
 def groups(waiting: Sequence[Planned], together: int) -> Iterator[list[Planned]]:
-    """Neighbours of the same precision, up to `together` of them."""
-    for _, same in groupby(waiting, key=lambda one: one.plan.config.precision):
+    """Neighbours of the same precision and, if they are resumed, the same number of threads, up to
+    `together` of them."""
+
+    def alike(one: Planned) -> tuple[str, int | None]:
+        return one.plan.config.precision, threads_of(one.plan.out)
+
+    for _, same in groupby(waiting, key=alike):
         runs = list(same)
         for first in range(0, len(runs), together):
             yield runs[first : first + together]
 
 
 def _train(
-    waiting: Sequence[Planned], together: int, device: str | None, stop: Stop, how: str
+    waiting: Sequence[Planned],
+    together: int,
+    device: str | None,
+    threads: int | None,
+    stop: Stop,
+    how: str,
 ) -> list[Planned]:
     """Train until everything is finished or it is time to stop; the runs that failed."""
     from equipool import training
@@ -180,14 +182,13 @@ def _train(
         names = ", ".join(one.name for one in group)
         console.report_line(f"[{begun + 1}/{len(waiting)}] {names}")
         begun += len(group)
+        plans = [one.plan for one in group]
+        task, config, out = plans[0]
         try:
-            records = training.train_together(
-                [one.plan for one in group],
-                resume=True,
-                device=device,
-                stop_after=stop,
-                how_to_resume=how,
-            )
+            with using_threads(threads, device, partial(training_step, task, config), out):
+                records = training.train_together(
+                    plans, resume=True, device=device, stop_after=stop, how_to_resume=how
+                )
         except training.StorageError:
             raise  # the next run would fail as well
         except Exception as error:  # one run's failure must not stop the others
@@ -199,34 +200,26 @@ def _train(
     return failed
 
 
-def _conclude(
-    finished: Sequence[str | Path],
-    number: int,
-    failed: Sequence[Planned],
-    options: SweepOptions,
-    out: Path,
-    how: str,
-) -> None:
+def _show_results(finished: Sequence[str | Path], out: Path) -> None:
     from equipool.report import best_groups, read_runs, summaries
-    from equipool.training.folder import RunFolder
 
-    if finished:
-        runs = read_runs(finished)
-        for summary in summaries(runs):
-            console.print_summary(summary)
-        for line in best_groups(runs):
-            console.report_line(line)
-        console.report_line(f"For the curves: {console.command_line(['report', str(out)], {})}")
-    if failed:
-        first = failed[0].plan
-        if not RunFolder(first.out).config.exists():
-            console.fail(f"{len(failed)} runs could not be started, for the reasons above")
-        again = {"--out": first.out, "--resume": True, "--data-dir": options.data_dir}
-        alone = console.command_line(["train", first.task.name], again)
-        console.fail(f"{len(failed)} runs failed; to see why: {alone}")
-    if len(finished) < number:
-        console.report_line(f"{len(finished)} of {number} runs are finished. To resume: {how}")
-        raise typer.Exit(console.STOPPED)
+    if not finished:
+        return
+    runs = read_runs(finished)
+    for summary in summaries(runs):
+        console.print_summary(summary)
+    for line in best_groups(runs):
+        console.report_line(line)
+    console.report_line(f"For the curves: {console.command_line(['report', str(out)], {})}")
+
+
+def _fail(failed: Sequence[Planned], data_dir: Path | None) -> NoReturn:
+    first = failed[0].plan
+    if not (Path(first.out) / "config.json").exists():
+        console.fail(f"{len(failed)} runs could not be started, for the reasons above")
+    again = {"--out": first.out, "--resume": True, "--data-dir": data_dir}
+    alone = console.command_line(["train", first.task.name], again)
+    console.fail(f"{len(failed)} runs failed; to see why: {alone}")
 
 
 app = task_commands(ABOUT, SweepOptions, run)

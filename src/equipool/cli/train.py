@@ -18,7 +18,8 @@ from equipool.cli.settings import (
     run_name,
     saved_values,
     with_values,
-)
+)  # fmt: skip
+from equipool.cli.threads import read_threads, training_step, using_threads
 
 if TYPE_CHECKING:
     from equipool.training import Record
@@ -26,78 +27,50 @@ if TYPE_CHECKING:
 ABOUT = """Train a network. Interrupted runs resume with --resume.
 
 On Ctrl-C, SIGTERM or --max-seconds the run saves and prints the command that resumes it."""
+RESUME = (
+    "resume the run in --out with its saved settings; start it if there is none. "
+    "A larger --steps extends a finished run"
+)
 
 
 @dataclass(frozen=True)
-class TrainOptions:
-    """Options of `equipool train` that are the same for all tasks."""
+class TrainOptions(console.RunOptions):
+    """Options of `equipool train`."""
 
-    out: Annotated[
-        Path | None, console.option("directory of the run (default: runs/TASK/NAME)", "PATH")
-    ] = None
-    resume: Annotated[
-        bool,
-        console.option(
-            "resume the run in --out with its saved settings; start it if there is none. "
-            "A larger --steps extends a finished run",
-            "",
-            "--resume",
-        ),
-    ] = False
-    preset: console.PresetName = None
-    device: console.Device = "auto"
+    resume: Annotated[bool, console.option(RESUME, "", "--resume")] = False
     record: Annotated[
         Path | None, console.option("also write the summary to this JSON file", "PATH")
     ] = None
-    max_seconds: console.MaxSeconds = None
-    data_dir: console.DataDir = None
 
 
 def run(request: Request, options: TrainOptions) -> None:
     """Train, and print the results."""
     with console.plain_errors():
         from equipool import training
-        from equipool.experiments.data_folder import using_data_folder
+        from equipool.experiments.data import using_data_folder
+        from equipool.training.devices import check_extras
 
     with console.plain_errors(console.WRONG_USE):
-        console.check_seconds(options.max_seconds)
+        check_extras()
+        options.check()
         values = _values(request, options)
         task, config = build(request.task, values)
-        device = console.device_from_name(options.device)
+        device, threads = console.device_from_name(options.device), read_threads(options.threads)
         out = options.out
         if out is None:
             name = run_name(request.task, values, {})
             out = console.default_folder(request.task, options.preset) / name
+    given = {"--out": out, "--resume": True} | options.words("out", "preset", "max_seconds")
+    how = console.command_line(["train", request.task], given)
     with console.plain_errors(), using_data_folder(options.data_dir):
         if options.record is not None:
-            check_writable(options.record)
-        found = training.train(
-            task,
-            config,
-            out,
-            options.resume,
-            device,
-            stop_after=options.max_seconds,
-            how_to_resume=_how_to_resume(request.task, options, out),
-        )
+            training.check_writable(options.record)
+        with using_threads(threads, device, lambda: training_step(task, config), out):
+            found = training.train(
+                task, config, out, options.resume, device,
+                stop_after=options.max_seconds, how_to_resume=how,
+            )  # fmt: skip
         _conclude(found, out, options)
-
-
-def check_writable(file: Path) -> None:
-    """Refuse a file that cannot be written, before the training that would be lost."""
-    if file.is_dir():
-        raise ValueError(f"--record is {file}, which is a directory: expected a file")
-    existing = next(folder for folder in file.absolute().parents if folder.exists())
-    if not existing.is_dir():
-        raise ValueError(f"--record is {file}, but {existing} is not a directory")
-    probe = existing / f".{file.name}.writable"
-    try:
-        if file.exists():
-            file.open("ab").close()
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise OSError(f"--record is {file}, which cannot be written: {error.strerror}") from error
 
 
 def _values(request: Request, options: TrainOptions) -> Values:
@@ -117,12 +90,6 @@ def _values(request: Request, options: TrainOptions) -> Values:
     return values
 
 
-def _how_to_resume(task: str, options: TrainOptions, out: Path) -> str:
-    device = None if options.device == "auto" else options.device
-    given = {"--out": out, "--resume": True, "--device": device, "--record": options.record}
-    return console.command_line(["train", task], given | {"--data-dir": options.data_dir})
-
-
 def _conclude(found: Record, out: Path, options: TrainOptions) -> None:
     if not found.complete:
         raise typer.Exit(console.STOPPED)
@@ -131,20 +98,12 @@ def _conclude(found: Record, out: Path, options: TrainOptions) -> None:
         found.write(options.record)
     written = "" if options.record is None else f", its summary in {options.record}"
     console.report_line(f"The run is in {out}{written}")
-    if has_failed(found):
-        console.fail(
-            f"the run failed: no evaluation gave a finite number ({found.skipped:,} steps skipped)"
-        )
+    if found.failed:
+        console.fail(f"the run failed: {found.warning}")
     if found.config["training"]["schedule"] == "constant":
         longer = {"--out": out, "--resume": True, "--steps": 2 * found.steps}
-        console.report_line(
-            f"To train longer: {console.command_line(['train', found.task], longer)}"
-        )
-
-
-def has_failed(record: Record) -> bool:
-    """Whether nothing was learned: every step was skipped, or no evaluation gave a number."""
-    return record.skipped >= record.steps or record.best is None
+        how = console.command_line(["train", found.task], longer)
+        console.report_line(f"To train longer: {how}")
 
 
 app = task_commands(ABOUT, TrainOptions, run)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from equipool.experiments.parts import (
@@ -17,11 +16,12 @@ from equipool.experiments.parts import (
     SolverSetting,
     StartSetting,
     StepsSetting,
-)
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from equipool.aggregation import EquilibriumAggregation
 
+PARTS = {"solver": SOLVERS, "differentiation": DIFFERENTIATIONS, "start": STARTS}
 SHARE = "at least 0 and less than 1"
 
 # Fields of runs that were started before the parts had settings of their own.
@@ -66,11 +66,7 @@ class InnerLoop:
         ):
             if not met:
                 raise ValueError(f"{name} is {getattr(self, name)!r}, expected {expected}")
-        for name, family in (
-            ("solver", SOLVERS),
-            ("differentiation", DIFFERENTIATIONS),
-            ("start", STARTS),
-        ):
+        for name, family in PARTS.items():
             part = family.complete(getattr(self, name))
             family.build(part, {"out_channels": 1})  # refuses values that no layer could have
             object.__setattr__(self, name, part)
@@ -96,11 +92,7 @@ class InnerLoop:
         return found
 
     def equilibrium_layer(
-        self,
-        in_channels: int,
-        out_channels: int,
-        potential: Sequence[int],
-        steps: StepsSetting,
+        self, in_channels: int, out_channels: int, potential: Sequence[int], steps: StepsSetting
     ) -> EquilibriumAggregation:
         """A layer with these settings, whose potential has layers of these sizes.
 
@@ -113,21 +105,17 @@ class InnerLoop:
         from equipool.potentials.resnet import ResNetPotential
         from equipool.regularizers import SquaredNorm
 
+        channels, sizes = (in_channels, out_channels), tuple(potential)
         return EquilibriumAggregation(
-            in_channels,
-            out_channels,
+            *channels,
             potential=ResNetPotential(
-                in_channels,
-                out_channels,
-                tuple(potential),
-                dropout=self.potential_dropout,
-                **_bias_arguments(ResNetPotential, self.bias_std),
+                *channels, sizes, dropout=self.potential_dropout, bias_std=self.bias_std
             ),
             regularizer=SquaredNorm(self.regularizer_weight),
             solver=SOLVERS.build(self.solver),
             differentiation=DIFFERENTIATIONS.build(self.differentiation),
             start=STARTS.build(self.start, {"out_channels": out_channels}),
-            **_steps_arguments(EquilibriumAggregation, steps),
+            steps=steps if isinstance(steps, int) else STEPS.build(steps),
         )
 
 
@@ -144,16 +132,3 @@ def check_steps(name: str, steps: StepsSetting) -> int | Part:
     part = STEPS.complete(steps)
     STEPS.build(part)
     return part
-
-
-def _bias_arguments(kind: type, bias_std: float) -> dict[str, Any]:
-    return {"bias_std": bias_std} if "bias_std" in signature(kind).parameters else {}
-
-
-def _steps_arguments(kind: type, steps: StepsSetting) -> dict[str, Any]:
-    rule = steps if isinstance(steps, int) else STEPS.build(steps)
-    if "steps" in signature(kind).parameters:
-        return {"steps": rule}
-    if isinstance(rule, int):
-        return {"num_steps": rule}
-    return vars(rule)

@@ -85,12 +85,7 @@ class Family:
     def build(
         self, given: str | Mapping[str, Any], supplied: Mapping[str, Any] | None = None
     ) -> Any:
-        """The part itself.
-
-        Args:
-            given: its settings.
-            supplied: values of the arguments in `supplied`.
-        """
+        """The part itself, with these values of the arguments that the layer supplies."""
         settings = dict(self.complete(given))
         kind = getattr(import_module(self.module), self.names[settings.pop("name")])
         annotations = _parameters(self.module, kind.__name__, self.supplied)
@@ -100,7 +95,7 @@ class Family:
             arguments[name] = value if inner is None or value is None else inner.build(value)
         accepted = inspect.signature(kind).parameters
         try:
-            return kind(**{name: arguments[name] for name in arguments if name in accepted})
+            return kind(**{name: value for name, value in arguments.items() if name in accepted})
         except (ValueError, TypeError) as error:
             raise ValueError(f"{self.noun}: {error}") from error
 
@@ -117,9 +112,7 @@ LINEAR_SOLVERS = Family(
     "linear solver", "equipool.linear_solvers", ("ConjugateGradients", "Cholesky", "Neumann")
 )
 DIFFERENTIATIONS = Family(
-    "differentiation",
-    "equipool.differentiation",
-    ("Unrolled", "Truncated", "OneStep", "Implicit"),
+    "differentiation", "equipool.differentiation", ("Unrolled", "Truncated", "OneStep", "Implicit")
 )
 STARTS = Family(
     "start", "equipool.starts", ("ZeroStart", "LearnedStart"), "Start", ("out_channels",)

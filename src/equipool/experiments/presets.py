@@ -46,102 +46,69 @@ class Experiment:
     training: Mapping[str, Any] = field(default_factory=dict)
 
 
-METHODS = ("sum", "attention", "equilibrium")
+METHODS = {"aggregation": ("sum", "attention", "equilibrium")}
 
-MEDIAN = Experiment(
-    "the median of 100 numbers",
-    "equipool.experiments.median.task",
-    "MedianTask",
-    {
-        "quick": Preset(
-            "a few minutes on two cores, enough to rank the methods",
-            "quick",
-            {
-                "steps": 1500,
-                "learning_rate": 0.01,
-                "schedule": "cosine",
-                "log_every": 100,
-                "evaluate_every": 250,
-                "checkpoint_every": 250,
-            },
-            {"aggregation": METHODS},
-        ),
-        "paper": Preset(
-            "the paper's settings: 10 million steps, seven sizes, five seeds",
-            "paper",
-            {"steps": 10_000_000},
-            {
-                "aggregation": METHODS,
-                "embedding": (4, 8, 16, 32, 64, 128, 256),
-                "seed": (0, 1, 2, 3, 4),
-            },
-        ),
-    },
-)
 
-OMNIGLOT = Experiment(
-    "the number of different characters in a set of handwritten ones",
-    "equipool.experiments.omniglot.task",
-    "OmniglotTask",
-    {
-        "quick": Preset(
-            "a few minutes on two cores, enough to beat guessing",
-            "quick",
-            {
-                "steps": 3000,
-                "learning_rate": 1e-3,
-                "schedule": "cosine",
-                "warmup_steps": 100,
-                "aux_weight": 0.0,
-                "log_every": 100,
-                "evaluate_every": 500,
-                "checkpoint_every": 500,
-            },
-            {"aggregation": METHODS},
-        ),
-        "paper": Preset(
-            "the paper's settings: 10 million steps",
-            "paper",
-            {"steps": 10_000_000, "aux_weight": 1e-4},
-            {"aggregation": METHODS},
-        ),
-    },
-)
+def _quick(about: str, steps: int, learning_rate: float, every: int, **more: Any) -> Preset:
+    """A preset of a few minutes that evaluates and saves every so many steps."""
+    training = {
+        "steps": steps, "learning_rate": learning_rate, "schedule": "cosine", **more,
+        "evaluate_every": every, "checkpoint_every": every,
+    }  # fmt: skip
+    return Preset(about, "quick", {"log_every": 100} | training, METHODS)
 
-MOLECULES = Experiment(
-    "properties of molecules, from OGB's data sets or your own table",
-    "equipool.experiments.molecules.task",
-    "MoleculeTask",
-    {
-        "quick": Preset(
-            "molhiv with a small network, a few minutes on two cores",
-            "quick",
-            {
-                "steps": 1000,
-                "learning_rate": 3e-3,
-                "schedule": "cosine",
-                "warmup_steps": 50,
-                "aux_weight": 0.0,
-                "log_every": 50,
-                "evaluate_every": 250,
-                "checkpoint_every": 250,
-            },
-            {"aggregation": METHODS},
-        ),
-        "paper": Preset(
-            "the paper's settings: molpcba, 10 million steps, two networks, four readouts",
-            "paper",
-            {"steps": 10_000_000, "aux_weight": 0.0},
-            {
-                "aggregation": ("sum", "attention", "pna", "equilibrium"),
-                "convolution": ("gcn", "gin"),
-            },
-        ),
-    },
-    {"aux_weight": 0.0},  # the task has weights of its own
-)
 
-EXPERIMENTS = {"median": MEDIAN, "omniglot": OMNIGLOT, "molecules": MOLECULES}
+def _paper(about: str, axes: Mapping[str, tuple[Any, ...]], **more: Any) -> Preset:
+    about = f"the paper's settings: {about}"
+    return Preset(about, "paper", {"steps": 10_000_000} | more, METHODS | dict(axes))
+
+
+EXPERIMENTS = {
+    "median": Experiment(
+        "the median of 100 numbers",
+        "equipool.experiments.median.task",
+        "MedianTask",
+        {
+            "quick": _quick(
+                "a few minutes on two cores, enough to rank the methods", 1500, 0.01, every=250
+            ),
+            "paper": _paper(
+                "10 million steps, seven sizes, five seeds",
+                {"embedding": (4, 8, 16, 32, 64, 128, 256), "seed": (0, 1, 2, 3, 4)},
+            ),
+        },
+    ),
+    "omniglot": Experiment(
+        "the number of different characters in a set of handwritten ones",
+        "equipool.experiments.omniglot.task",
+        "OmniglotTask",
+        {
+            "quick": _quick(
+                "a few minutes on two cores, enough to beat guessing",
+                3000, 1e-3, every=500, warmup_steps=100, aux_weight=0.0,
+            ),
+            "paper": _paper("10 million steps", {}, aux_weight=1e-4),
+        },
+    ),
+    "molecules": Experiment(
+        "properties of molecules, from OGB's data sets or your own table",
+        "equipool.experiments.molecules.task",
+        "MoleculeTask",
+        {
+            "quick": _quick(
+                "molhiv with a small network, a few minutes on two cores",
+                1000, 3e-3, every=250, warmup_steps=50, aux_weight=0.0, log_every=50,
+            ),
+            "paper": _paper(
+                "molpcba, 10 million steps, two networks, four readouts",
+                {"aggregation": ("sum", "attention", "pna", "equilibrium"),
+                 "convolution": ("gcn", "gin")},
+                aux_weight=0.0,
+            ),
+        },
+        {"aux_weight": 0.0},  # the task has weights of its own
+    ),
+}  # fmt: skip
 
 
 def find_preset(task: str, name: str) -> Preset:

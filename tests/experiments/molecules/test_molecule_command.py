@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 import molecule_table
 from equipool.cli import make_app
-from equipool.experiments.data_folder import using_data_folder
-from equipool.experiments.presets import MOLECULES
+from equipool.experiments.data import using_data_folder
+from equipool.experiments.presets import EXPERIMENTS
 from equipool.experiments.registry import MoleculeTask
 from equipool.training import TrainingConfig, read_record
 
@@ -218,7 +218,7 @@ def test_a_sweep_is_planned_without_the_data(equipool, table, tmp_path):
 
 def test_presets_are_settings_of_the_task():
     for name, expected in (("quick", MoleculeTask.quick()), ("paper", MoleculeTask.paper())):
-        preset = MOLECULES.presets[name]
+        preset = EXPERIMENTS["molecules"].presets[name]
         assert getattr(MoleculeTask, preset.recipe)() == expected
         assert TrainingConfig(**preset.training).aux_weight == 0  # the task has weights of its own
         for axis, values in preset.axes.items():

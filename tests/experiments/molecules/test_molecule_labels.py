@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from equipool.experiments.data_folder import using_data_folder
+from equipool.experiments.data import using_data_folder
 from equipool.experiments.molecules.labels import (
     BinaryLabels,
     NumericLabels,

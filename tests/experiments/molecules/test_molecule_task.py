@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from equipool import EquilibriumAggregation
-from equipool.experiments.data_folder import using_data_folder
+from equipool.experiments.data import using_data_folder
 from equipool.experiments.molecules import predict_molecules
 from equipool.experiments.molecules.data import (
     CsvSource,

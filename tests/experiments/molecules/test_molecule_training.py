@@ -7,7 +7,7 @@ import pytest
 import torch
 from molecule_runs import assert_same, run
 
-from equipool.experiments.data_folder import using_data_folder
+from equipool.experiments.data import using_data_folder
 from equipool.experiments.molecules.storage import Streamed
 from equipool.experiments.registry import MoleculeTask
 from equipool.training import Shard, TrainingConfig, evaluate, read_record

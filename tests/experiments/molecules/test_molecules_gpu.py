@@ -7,7 +7,7 @@ import pytest
 import torch
 from molecule_runs import Silent, numbers, run, tensors
 
-from equipool.experiments.data_folder import using_data_folder
+from equipool.experiments.data import using_data_folder
 from equipool.experiments.molecules.storage import Resident, Streamed
 from equipool.experiments.registry import MoleculeTask
 from equipool.training import Shard, TrainingConfig, read_log, train_together

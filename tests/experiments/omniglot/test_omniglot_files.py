@@ -8,8 +8,8 @@ import torch
 
 import tiny_omniglot as tiny
 from equipool import extras
-from equipool.experiments import download
-from equipool.experiments.download import MissingDataError
+from equipool.experiments import data
+from equipool.experiments.data import MissingDataError
 from equipool.experiments.omniglot.files import (
     Characters,
     Omniglot,
@@ -210,7 +210,7 @@ def test_the_parts_must_fit():
 
 
 def test_what_is_missing_is_said_with_its_address(tmp_path, monkeypatch):
-    monkeypatch.setattr(download, "find_spec", lambda name: None)
+    monkeypatch.setattr(data, "find_spec", lambda name: None)
     with pytest.raises(MissingDataError, match=r"brendenlake/omniglot/\S+/images_background.zip"):
         load_omniglot(tmp_path)
     tiny.write_zip(tmp_path, "background")

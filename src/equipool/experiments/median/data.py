@@ -7,7 +7,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from equipool.experiments.streams import generator_for
+from equipool.experiments.data import generator_for
 
 DISTRIBUTIONS = ("uniform", "gamma", "normal")
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from equipool.experiments.streams import generator_for
+from equipool.experiments.data import generator_for
 
 MULTIPLE = 16  # matrix products are fastest with such sizes
 DEVIATIONS = 3.0

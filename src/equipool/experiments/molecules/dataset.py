@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from equipool.environment import leads
-from equipool.experiments.data_folder import data_folder
+from equipool.experiments.data import data_folder, generator_for
 from equipool.experiments.molecules.batching import Epochs, choose_capacity
 from equipool.experiments.molecules.data import CsvSource
 from equipool.experiments.molecules.data.datasets import dataset_named
@@ -19,7 +19,6 @@ from equipool.experiments.molecules.data.load import molecule_cache, print_statu
 from equipool.experiments.molecules.data.table import listed
 from equipool.experiments.molecules.labels import Labels, has_both, labels_of
 from equipool.experiments.molecules.storage import MoleculeArrays, Storage, choose_storage
-from equipool.experiments.streams import generator_for
 
 NO_SCORE_ADVICE = {
     "valid": "There will be no best checkpoint; the last one is used instead. Try another split",

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from equipool.baselines import AGGREGATIONS, aggregation_from_name
-from equipool.experiments.data_folder import data_folder
+from equipool.experiments.data import data_folder
 from equipool.experiments.inner_loop import SHARE, InnerLoop
 from equipool.experiments.molecules.batching import Capacity
 from equipool.experiments.molecules.data import DATASETS, CsvSource, KeepUnsanitised

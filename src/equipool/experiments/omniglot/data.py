@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from equipool.experiments.data_folder import data_folder
+from equipool.experiments.data import data_folder
 from equipool.experiments.omniglot.files import Characters, load_omniglot
 
 TRAIN, VALIDATION, TEST = "train", "validation", "test"

@@ -15,8 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equipool.experiments.data_folder import data_folder
-from equipool.experiments.download import Source, fetch
+from equipool.experiments.data import Source, data_folder, fetch
 from equipool.extras import check_extras
 
 ARCHIVE = "omniglot.npz"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from molecule_files import ODD, ogb, write_csv
 
-from equipool.experiments.download import MissingDataError
+from equipool.experiments.data import MissingDataError
 from equipool.experiments.molecules.data import (
     ColumnSplit,
     CsvSource,

@@ -12,7 +12,7 @@ import torch
 from molecule_files import ODD, SMILES, TOX21, files_in, refuse_to_prepare, write_csv, write_tox21
 from safetensors.torch import load_file
 
-from equipool.experiments.download import MissingDataError
+from equipool.experiments.data import MissingDataError
 from equipool.experiments.molecules.data import (
     CsvSource,
     MoleculeSet,

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from molecule_files import SMILES, files_in, refuse_to_prepare, write_csv, write_tox21
 
-from equipool.experiments.data_folder import using_data_folder
+from equipool.experiments.data import using_data_folder
 from equipool.experiments.molecules import MoleculeTask
 from equipool.experiments.molecules.data import (
     CsvSource,

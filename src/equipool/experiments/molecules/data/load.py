@@ -16,8 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from equipool.experiments.data_folder import cache_folder, data_folder, is_chosen
-from equipool.experiments.download import MissingDataError
+from equipool.experiments.data import MissingDataError, cache_folder, data_folder, is_chosen
 from equipool.experiments.molecules.data.cache import MoleculeCache, UnusableFileError, write_cache
 from equipool.experiments.molecules.data.datasets import dataset_named
 from equipool.experiments.molecules.data.featurize import Chunk, Problem
