@@ -14,13 +14,13 @@ from equipool.experiments.molecules.network.norm import MaskedBatchNorm, RealRow
 from equipool.experiments.registry import MedianTask
 from equipool.ops import combination, derivatives, momentum, ranges
 from equipool.ops.resnet_gradient import implementations
-from equipool.training import TrainingConfig, guard
+from equipool.training import TrainingConfig, optimizer
 from equipool.training.devices import Accelerator
 from equipool.training.step import NUMBERS, TrainStep
 from forced_kernels import force_kernels
 from kernel_launches import jitted, launches
 
-SERVED = (implementations, combination, derivatives, momentum, norm, ranges, guard)
+SERVED = (implementations, combination, derivatives, momentum, norm, ranges, optimizer)
 HERE = Path(__file__).parent
 
 pytestmark = [
