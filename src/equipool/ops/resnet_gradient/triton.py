@@ -30,7 +30,6 @@ from equipool.ops.segments import block_sum
 
 LARGEST_PART = 32_768
 TILES_AT_ONCE = 32
-ALIGNED_BYTES = 16  # of a row, for fast products
 
 
 class Layer:
@@ -288,8 +287,7 @@ class Evaluator:
         """The tensor in the products' precision, every row at an address that fast products
         require."""
         rows, width = tensor.shape
-        aligned = width * tensor.element_size() % ALIGNED_BYTES == 0
-        if aligned and tensor.dtype == self.spec.product_dtype:
+        if width % ALIGNMENT == 0 and tensor.dtype == self.spec.product_dtype:
             return tensor.contiguous()
         return self._buffer(rows, width + -width % ALIGNMENT)[:, :width].copy_(tensor)
 
