@@ -10,8 +10,7 @@ from torch import Tensor
 from equipool.objective import Objective
 from equipool.ops.derivatives import scaled
 from equipool.scalars import PositiveScalar
-from equipool.solvers.base import Solver
-from equipool.solvers.restraint import check_restraint, restrained
+from equipool.solvers.base import Solver, check_restraint, restrained
 
 
 class GradientDescentState(NamedTuple):

@@ -12,8 +12,7 @@ from equipool.objective import Objective
 from equipool.ops.derivatives import scaled
 from equipool.ops.momentum import momentum_step
 from equipool.scalars import FractionScalar, LearnedScalar, PositiveScalar
-from equipool.solvers.base import Solver, State
-from equipool.solvers.restraint import check_restraint, restrained
+from equipool.solvers.base import Solver, State, check_restraint, restrained
 
 
 class MomentumState(NamedTuple):

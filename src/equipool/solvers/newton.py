@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from equipool.objective import Objective, assemble
-from equipool.solvers.base import Solver
-from equipool.solvers.rounding import slack
+from equipool.solvers.base import Solver, slack
 
 LARGEST = 512  # output size: a step takes as many Hessian products, and a matrix of it squared
 TRIES = 4  # dampings that a step tries

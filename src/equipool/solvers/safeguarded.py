@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from equipool.objective import Objective
-from equipool.solvers.base import Solver
-from equipool.solvers.rounding import slack
+from equipool.solvers.base import Solver, slack
 
 DECREASE = 0.5  # of step size times |gradient|^2: what a step must lower the energy by
 GROWTH = 1.1  # of the step size after a step that was taken
