@@ -324,9 +324,14 @@ def _isolated() -> Iterator[None]:
     before = {name: os.environ.get(name) for name in ("PYTHONSAFEPATH", "OMP_NUM_THREADS")}
     sys.modules["__main__"] = ModuleType("__main__")
     os.environ.update(PYTHONSAFEPATH="1", OMP_NUM_THREADS="1")
+    # inherited: Ctrl-C must not end a worker that is still starting with a traceback of its own
+    masks = hasattr(signal, "pthread_sigmask")
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if masks else None
     try:
         yield
     finally:
+        if mask is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         sys.modules["__main__"] = main
         for name, value in before.items():
             os.environ.pop(name)
