@@ -75,13 +75,22 @@ def test_picture(follow, tmp_path):
     assert first.lstrip().startswith("<?xml")
 
 
-def help_after(code, *words):
-    """The help of a command in a process that has run this code."""
-    start = f"import runpy, sys; sys.argv = {['equipool', *words, '--help']!r}"
-    code = f"{code}\n{start}\nrunpy.run_module('equipool', run_name='__main__')"
-    environment = os.environ | {"COLUMNS": "200", "TERM": "dumb"}
+def help_of(tmp_path, recipe, task, change):
+    """The help of `equipool train` with the recipe's code as a module and the task listed."""
+    ((_, code),) = BLOCK.findall(RECIPES[recipe])
+    (tmp_path / "own_task.py").write_text(code.partition("TASKS[")[0])
+    start = f"""
+import runpy, sys
+from dataclasses import replace
+from equipool.experiments.presets import EXPERIMENTS, Experiment
+EXPERIMENTS[{task!r}] = {change}
+sys.argv = ["equipool", "train", {task!r}, "--help"]
+runpy.run_module("equipool", run_name="__main__")
+"""
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = os.environ | {"COLUMNS": "200", "TERM": "dumb", "PYTHONPATH": path}
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+        [sys.executable, "-c", start], env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -91,20 +100,17 @@ def help_after(code, *words):
 def test_experiment_is_a_command(follow, tmp_path):
     follow("experiment")
     assert (tmp_path / "runs" / "largest" / "record.json").is_file()
-    ((_, code),) = BLOCK.findall(RECIPES["experiment"])
-    code = code.partition("record = ")[0]
-    assert "--set-size" in help_after(code, "train", "largest")
+    listed = 'Experiment("The maximum of a set.", "own_task", "LargestTask", {})'
+    assert "--set-size" in help_of(tmp_path, "experiment", "largest", listed)
 
 
 @pytest.mark.processes
-def test_flag_is_a_flag_of_the_command(follow):
+def test_flag_is_a_flag_of_the_command(follow, tmp_path):
     task = follow("flag")["ShiftedMedianTask"]
     with pytest.raises(ValueError, match="shift is 100"):
         task(shift=100.0)
-    ((_, code),) = BLOCK.findall(RECIPES["flag"])
-    code += "from equipool.experiments.registry import TASKS\n"
-    code += "TASKS['median'] = ShiftedMedianTask\n"
-    shown = help_after(code, "train", "median")
+    changed = 'replace(EXPERIMENTS["median"], module="own_task", kind="ShiftedMedianTask")'
+    shown = help_of(tmp_path, "flag", "median", changed)
     assert "--shift" in shown
     assert "added to every number" in shown
 

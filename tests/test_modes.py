@@ -316,7 +316,7 @@ def test_repr_informs():
     shown = repr(make_everything().float())
     for piece in (
         "EquilibriumAggregation", "3, 4", "num_steps=4", "scaling='mean'", "Unrolled()",
-        "ResNetPotential", "hidden=(8, 4, 32)", "SquaredNorm", "Nesterov", "gtol=0.001",
+        "ResNetPotential", "hidden=(16, 16, 32)", "SquaredNorm", "Nesterov", "gtol=0.001",
         "clip_value=2.0", "LearnedStart",
     ):  # fmt: skip
         assert piece in shown
@@ -326,14 +326,14 @@ def test_repr_informs():
 
 
 def test_defaults_are_the_papers():
-    layer = EquilibriumAggregation(3, 5)
-    assert layer.potential.hidden == (10, 5, 32)
+    layer = EquilibriumAggregation(3, 20)
+    assert layer.potential.hidden == (40, 20, 32)
     assert layer.potential.reduction == "mean"
     assert layer.solver.learning_rate == 0.125
     assert layer.solver.momentum == 0.9
     assert isinstance(layer.solver, Nesterov)
     assert (layer.num_steps, layer.scaling) == (10, "log")
-    assert torch.equal(layer(torch.zeros(0, 3)), torch.zeros(1, 5))
+    assert torch.equal(layer(torch.zeros(0, 3)), torch.zeros(1, 20))
 
 
 def test_training_a_model_lowers_its_loss():

@@ -15,6 +15,9 @@ from equipool.training import read_record
 pytest.importorskip("rdkit")
 pytest.importorskip("ogb")
 
+# The study goes down to potentials that the layer warns about.
+pytestmark = pytest.mark.filterwarnings("ignore:hidden is")
+
 SHORT = {"--steps": "4", "--chunk": "4", "--evaluate-every": "2", "--checkpoint-every": "2"}
 STEPS = [("equilibrium", steps) for steps in (1, 2, 5, 10)] + [("sum", 2)]
 WEIGHTS = [1e-4, 1e-3, 1e-2, 1e-1, 1]

@@ -6,14 +6,14 @@ from torch import nn
 from toy import Toy
 
 import equipool
-from equipool import EquilibriumAggregation, HeavyBall, NoRegularizer
+from equipool import EquilibriumAggregation, Fixed, HeavyBall, NoRegularizer
 from equipool.training.state import inner_statistics
 
 
 class Two(nn.Module):
     def __init__(self):
         super().__init__()
-        self.first = EquilibriumAggregation(3, 4, num_steps=3, tolerance=1e9)
+        self.first = EquilibriumAggregation(3, 4, steps=Fixed(3, tolerance=1e9))
         self.second = EquilibriumAggregation(
             3, 4, num_steps=3, regularizer=NoRegularizer(), solver=HeavyBall(0.2, 0.5)
         )

@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -322,8 +323,12 @@ def _lineage(module: str, name: str) -> Iterator[ast.ClassDef]:
 
 @cache
 def _parsed(module: str) -> ast.Module:
-    path = FOLDER.joinpath(*module.split(".")[1:])
-    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    package, *rest = module.split(".")
+    if package == "equipool":  # found without importing packages that import torch
+        path = FOLDER.joinpath(*rest)
+        file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    else:
+        file = Path(str(getattr(find_spec(module), "origin", module)))
     return ast.parse(file.read_text(encoding="utf-8"))
 
 

@@ -40,6 +40,9 @@ class TrainStep:
     ) -> None:
         self.task, self.config, self.fabric = task, config, accelerator.fabric
         self.module = make_network(task)
+        for module in self.module.modules():
+            if isinstance(module, equipool.EquilibriumAggregation):
+                module.cuda_graphs = False  # the step is captured as a whole
         self.network: nn.Module = accelerator.fabric.setup_module(self.module)
         self.network.train()
         # Compiled for steps only: evaluations have other shapes and would compile for each.
