@@ -136,14 +136,17 @@ class TestSpeed:
         }
 
     def test_one_gpu(self):
-        ours = self.rows("h200-layer", 256, "equipool-captured")["tf32"]
-        theirs = min(
-            self.rows("h200-layer", 256, "pyg").values(), key=lambda row: row["timing"]["median"]
+        typed, captured = (
+            self.rows("h200-plain", 256, path)["tf32"] for path in ("equipool", "equipool-captured")
         )
-        assert f"takes {ours['timing']['median']:.1f} ms as a captured" in PROSE
-        assert f"takes {theirs['timing']['median']:.0f} ms in its fastest" in PROSE
-        assert "nine times the memory" in PROSE
-        assert 9 <= theirs["peak_bytes"] / ours["peak_bytes"] < 10
+        theirs = min(
+            self.rows("h200-plain", 256, "pyg").values(), key=lambda row: row["timing"]["median"]
+        )
+        assert f"take {typed['timing']['median']:.1f} ms for 256 sets" in PROSE
+        assert f"takes {theirs['timing']['median']:.0f} ms in the same run" in PROSE
+        assert f"by hand takes {captured['timing']['median']:.1f} ms" in PROSE
+        assert "a ninth of that layer's memory" in PROSE
+        assert 8.5 <= theirs["peak_bytes"] / captured["peak_bytes"] < 9.5
 
     def test_two_cores(self):
         shares = sorted(
