@@ -134,8 +134,12 @@ def test_long_sums_keep_their_digits():
     expected = gradients(exact, exact, x, arguments)
     found = gradients(compiled, layer, x.float(), arguments)
     assert_near(found[0].double(), expected[0], 1e-6)
-    for a, b in zip(found[1:], expected[1:], strict=True):
-        assert_near(a.double() / b.abs().max(), b / b.abs().max(), 1.5e-5)
+    # As many digits as float32 has without compilation, where blocks are tested for themselves.
+    eager = gradients(layer, layer, x.float(), arguments)
+    for a, b, c in zip(found[1:], expected[1:], eager[1:], strict=True):
+        scale = b.abs().max()
+        allowed = 2 * float((c.double() - b).abs().max() / scale) + 1.5e-5
+        assert_near(a.double() / scale, b / scale, allowed)
 
 
 def test_nested():

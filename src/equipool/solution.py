@@ -115,7 +115,7 @@ def record(diagnostics: bool = True) -> Iterator[Solutions]:
     try:
         yield solutions
     finally:
-        _recorders.active = [other for other in _recorders.active if other is not solutions]
+        _recorders.active[:] = [one for one in _recorders.active if one is not solutions]
 
 
 def active_recorders() -> list[Solutions]:
