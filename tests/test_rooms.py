@@ -22,7 +22,6 @@ MAY_IMPORT = {
     "scalings": {"ops"},
     "objective": set(),
     "rows": set(),
-    "solution": set(),
     "reference": set(),
     "sets": {"checks", "ops"},
     "layouts": {"checks", "ops", "sets"},
@@ -34,6 +33,7 @@ MAY_IMPORT = {
     "descent": {"objective", "ops", "rows", "solvers", "steps"},
     "linear_solvers": {"checks", "objective", "ops", "rows"},
     "differentiation": {"checks", "descent", "linear_solvers", "objective", "ops"},
+    "solution": {"descent", "objective", "sets", "steps"},
     "capture": set(),
     "replay": {"capture", "descent", "ops", "rows", "sets", "steps"},
 }

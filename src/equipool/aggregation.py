@@ -15,20 +15,16 @@ from equipool.descent import Descent, Search
 from equipool.differentiation import Differentiation, Implicit, Unrolled
 from equipool.energy import Energy
 from equipool.layouts import gather_sets
-from equipool.objective import Bounds
 from equipool.potentials.base import AutogradSum, Potential, SummedPotential
 from equipool.potentials.resnet import ResNetPotential
 from equipool.regularizers import Regularizer, SquaredNorm
 from equipool.replay import Replays, graphs_serve
 from equipool.scalings import SCALINGS, ScalingName, scaling_weights
 from equipool.sets import Sets, empty_invalid_sets
-from equipool.solution import Solution, active_recorders
+from equipool.solution import Solution, active_recorders, make_solution
 from equipool.solvers import Nesterov, Solver
 from equipool.starts import Start, ZeroStart
 from equipool.steps import Budget, Steps, as_steps, with_num_steps
-
-# The error of a gradient, in units of rounding of the largest curvature.
-ROUNDINGS = 16
 
 
 class EquilibriumAggregation(nn.Module):
@@ -172,7 +168,7 @@ class EquilibriumAggregation(nn.Module):
                 diagnosed = None
                 if recorder.diagnostics:
                     diagnosed = search = search or self.search(x, sets, budget)
-                recorder.append(self._solution(x, sets, budget, descent, diagnosed))
+                recorder.append(make_solution(x, sets, budget, descent, diagnosed))
             return sets.real(sets.mark(descent.y)).to(x.dtype)
 
     def solve(
@@ -200,7 +196,7 @@ class EquilibriumAggregation(nn.Module):
             budget = self.steps.budget(self.training)
             descent, search = self._descend(x, sets, budget, keep_trajectory=trajectory)
             search = search or self.search(x, sets, budget)
-            return self._solution(x, sets, budget, descent, search)
+            return make_solution(x, sets, budget, descent, search)
 
     def energy(
         self,
@@ -305,48 +301,6 @@ class EquilibriumAggregation(nn.Module):
             )
         return summed
 
-    def _solution(
-        self, x: Tensor, sets: Sets, budget: Budget, descent: Descent, search: Search | None
-    ) -> Solution:
-        """What the search found, with diagnostics if it is given."""
-        energies = residual = converged = error_bound = None
-        with torch.no_grad():
-            finite = sets.real(torch.isfinite(sets.mark(descent.y)).all(-1))
-            if search is not None:
-                energy = search.objective
-                gradient = sets.mark(energy.gradient(descent.y.detach()))
-                residual = sets.real(gradient.abs().amax(-1))
-                converged = finite & (residual <= budget.converged_at)
-                if not _products_are_short(x):
-                    error_bound = _error_bound(gradient, descent.y, energy.bounds())
-        if search is not None:
-            # No energy is taken where its gradient is not finite: it would reach other sets'.
-            known = torch.isfinite(gradient).all(-1)
-            point = torch.where(known.unsqueeze(-1), descent.y, 0)
-            energies = sets.real(torch.where(known, energy.value(point), torch.nan))
-        occupied = sets.counts > 0
-        counted = occupied & torch.isfinite(descent.squared_gradient)
-        penalty = torch.where(counted, descent.squared_gradient, 0).sum()
-        if sets.valid is not None:
-            occupied = occupied | ~sets.valid.squeeze(-1)
-            if descent.fallback is not None:
-                descent.fallback.logical_or_(~sets.valid.squeeze(-1))
-        path = [sets.real(sets.mark(y)).to(x.dtype) for y in descent.trajectory]
-        return Solution(
-            y=sets.real(sets.mark(descent.y)).to(x.dtype),
-            energy=energies,
-            residual=residual,
-            converged=converged,
-            finite=finite,
-            occupied=sets.real(occupied),
-            aux_loss=penalty / counted.sum().clamp(min=1),
-            trajectory=torch.stack(path) if path else None,
-            num_steps=budget.num_steps,
-            steps=sets.real(descent.steps),
-            error_bound=None if error_bound is None else sets.real(error_bound),
-            fallback=None if descent.fallback is None else sets.real(descent.fallback),
-        )
-
     def _check_parts(self) -> None:
         check_part("potential", self.potential, nn.Module, "ResNetPotential(in, out)")
         check_part("regularizer", self.regularizer, Regularizer, "SquaredNorm(0.1)")
@@ -403,20 +357,3 @@ def _outside_inference_mode() -> AbstractContextManager[object]:
 def _normal(tensor: Tensor) -> Tensor:
     """A tensor that autograd can use: one made in inference mode is copied."""
     return tensor.clone() if not torch.compiler.is_compiling() and tensor.is_inference() else tensor
-
-
-def _error_bound(gradient: Tensor, y: Tensor, bounds: Bounds | None) -> Tensor | None:
-    """`|y - y*| <= |g| / m` for an energy that is strongly convex with modulus m, plus some for the
-    rounding of g. A set without elements has no energy, so its output is exact."""
-    if bounds is None:
-        return None
-    norm, size = (torch.linalg.vector_norm(rows, dim=-1) for rows in (gradient, y))
-    rounding = ROUNDINGS * torch.finfo(y.dtype).eps * bounds.upper * (1 + size)
-    bound = (norm + rounding) / bounds.lower
-    return torch.where(bounds.upper == 0, norm, bound).nan_to_num(nan=torch.inf)
-
-
-def _products_are_short(x: Tensor) -> bool:
-    """Whether the gradient is not known to float32's precision."""
-    autocast = torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64
-    return autocast or x.dtype.itemsize < 4

@@ -10,6 +10,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from equipool.descent import Descent, Search
+from equipool.objective import Bounds
+from equipool.sets import Sets
+from equipool.steps import Budget
+
+# The error of a gradient, in units of rounding of the largest curvature.
+ROUNDINGS = 16
+
 
 @dataclass(frozen=True, eq=False)
 class Solution:
@@ -65,6 +73,66 @@ class Solution:
         known = [f"{name}={int(sets.sum())}" for name, sets in counts.items() if sets is not None]
         parts = [f"sets={self.y.shape[0]}", *known, f"num_steps={self.num_steps}"]
         return f"Solution({', '.join(parts)})"
+
+
+def make_solution(
+    x: Tensor, sets: Sets, budget: Budget, descent: Descent, search: Search | None
+) -> Solution:
+    """What a search found; with diagnostics if the search itself is given."""
+    energies = residual = converged = error_bound = None
+    with torch.no_grad():
+        finite = sets.real(torch.isfinite(sets.mark(descent.y)).all(-1))
+        if search is not None:
+            energy = search.objective
+            gradient = sets.mark(energy.gradient(descent.y.detach()))
+            residual = sets.real(gradient.abs().amax(-1))
+            converged = finite & (residual <= budget.converged_at)
+            if not _products_are_short(x):
+                error_bound = _error_bound(gradient, descent.y, energy.bounds())
+    if search is not None:
+        # No energy is taken where its gradient is not finite: it would reach other sets'.
+        known = torch.isfinite(gradient).all(-1)
+        point = torch.where(known.unsqueeze(-1), descent.y, 0)
+        energies = sets.real(torch.where(known, energy.value(point), torch.nan))
+    occupied = sets.counts > 0
+    counted = occupied & torch.isfinite(descent.squared_gradient)
+    penalty = torch.where(counted, descent.squared_gradient, 0).sum()
+    if sets.valid is not None:
+        occupied = occupied | ~sets.valid.squeeze(-1)
+        if descent.fallback is not None:
+            descent.fallback.logical_or_(~sets.valid.squeeze(-1))
+    path = [sets.real(sets.mark(y)).to(x.dtype) for y in descent.trajectory]
+    return Solution(
+        y=sets.real(sets.mark(descent.y)).to(x.dtype),
+        energy=energies,
+        residual=residual,
+        converged=converged,
+        finite=finite,
+        occupied=sets.real(occupied),
+        aux_loss=penalty / counted.sum().clamp(min=1),
+        trajectory=torch.stack(path) if path else None,
+        num_steps=budget.num_steps,
+        steps=sets.real(descent.steps),
+        error_bound=None if error_bound is None else sets.real(error_bound),
+        fallback=None if descent.fallback is None else sets.real(descent.fallback),
+    )
+
+
+def _error_bound(gradient: Tensor, y: Tensor, bounds: Bounds | None) -> Tensor | None:
+    """`|y - y*| <= |g| / m` for an energy that is strongly convex with modulus m, plus some for the
+    rounding of g. A set without elements has no energy, so its output is exact."""
+    if bounds is None:
+        return None
+    norm, size = (torch.linalg.vector_norm(rows, dim=-1) for rows in (gradient, y))
+    rounding = ROUNDINGS * torch.finfo(y.dtype).eps * bounds.upper * (1 + size)
+    bound = (norm + rounding) / bounds.lower
+    return torch.where(bounds.upper == 0, norm, bound).nan_to_num(nan=torch.inf)
+
+
+def _products_are_short(x: Tensor) -> bool:
+    """Whether the gradient is not known to float32's precision."""
+    autocast = torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64
+    return autocast or x.dtype.itemsize < 4
 
 
 class Solutions(list[Solution]):
