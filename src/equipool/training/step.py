@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 import equipool
-from equipool.capture import own_workspaces
 from equipool.training.config import TrainingConfig
 from equipool.training.devices import Accelerator
 from equipool.training.optimizer import (
@@ -154,8 +153,7 @@ class Runner:
             for file, tensors in step.tensors().items()
         }
         try:
-            with own_workspaces():
-                self._graph = equipool.capture_step(self._captured_step)
+            self._graph = equipool.capture_step(self._captured_step)
         finally:
             step.load(kept, num_steps)  # undo the warm-up before the recording, which trains
 
