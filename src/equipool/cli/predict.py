@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from equipool.cli import console
-from equipool.cli.groups import single_command
 from equipool.cli.threads import read_threads, using_threads
 
 if TYPE_CHECKING:
@@ -235,4 +234,4 @@ def _warn(text: str) -> None:
     typer.echo(text, err=True)
 
 
-app = single_command(predict)
+app = console.single_command(predict)

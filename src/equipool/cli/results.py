@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from equipool.cli import console
-from equipool.cli.groups import single_command
 from equipool.cli.threads import read_threads, training_step, using_threads
 
 if TYPE_CHECKING:
@@ -103,5 +102,5 @@ def report(
         console.report_line(f"The page is {out}")
 
 
-evaluate_app = single_command(evaluate)
-report_app = single_command(report)
+evaluate_app = console.single_command(evaluate)
+report_app = console.single_command(report)

@@ -1,10 +1,11 @@
-"""`equipool sweep`."""
+"""`equipool sweep`, and the sweeps of `equipool ablate`."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby, product
 from pathlib import Path
@@ -13,10 +14,18 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from equipool.cli import console
-from equipool.cli.flags import Flag
-from equipool.cli.groups import Request, task_commands
-from equipool.cli.settings import Values, axes_of, base_values, build, run_name, with_values
+from equipool.cli.flags import TASK, Flag, as_typed
 from equipool.cli.threads import read_threads, threads_of, training_step, using_threads
+from equipool.cli.train import (
+    Request,
+    Values,
+    base_values,
+    build,
+    run_name,
+    task_commands,
+    with_values,
+)
+from equipool.experiments.presets import EXPERIMENTS
 
 if TYPE_CHECKING:
     from equipool.training import Plan, Stop
@@ -70,8 +79,9 @@ def run(request: Request, options: SweepOptions) -> None:
         check_extras()
         options.check()
         device, threads = console.device_from_name(options.device), read_threads(options.threads)
+        values = base_values(request.task, options.preset)
         axes = axes_of(request.task, request.flags, request.given, options.preset)
-        planned = plan_runs(request.task, base_values(request.task, options.preset), axes, out)
+        planned = plan_runs(request.task, values, axes, out)
     with console.plain_errors(), using_data_folder(options.data_dir):
         _announce(planned, out)
         waiting = [one for one in planned if not one.finished]
@@ -89,6 +99,17 @@ def run(request: Request, options: SweepOptions) -> None:
             done = f"{len(finished)} of {len(planned)} runs are finished"
             console.report_line(f"{done}. To resume: {how}")
             raise typer.Exit(console.STOPPED)
+
+
+def axes_of(
+    task: str, flags: Iterable[Flag], given: Mapping[Flag, str], preset: str | None
+) -> dict[Flag, tuple[Any, ...]]:
+    """The values of each flag in a sweep, in the order of the flags: those given, else those of the
+    preset."""
+    own = {} if preset is None else EXPERIMENTS[task].presets[preset].axes
+    axes = {flag: own[flag.name] for flag in flags if flag.section == TASK and flag.name in own}
+    axes |= {flag: flag.read_several(text) for flag, text in given.items()}
+    return {flag: axes[flag] for flag in flags if flag in axes}
 
 
 def plan_runs(
@@ -222,4 +243,131 @@ def _fail(failed: Sequence[Planned], data_dir: Path | None) -> NoReturn:
     console.fail(f"{len(failed)} runs failed; to see why: {alone}")
 
 
+ABOUT_ABLATE = """Repeat the paper's ablations: steps, aux-weight and capacity.
+
+Each is a sweep in its own directory, followed by a table and a picture. Flags apply to all runs,
+except for the setting that an ablation varies; each of several values is run in turn. Finished runs
+are skipped; interrupted ones resume."""
+CAPACITIES = (0.1, 0.3, 0.6, 1.0, 1.3)
+
+
+@dataclass(frozen=True)
+class Study:
+    """An ablation.
+
+    Args:
+        varied: the field whose values are compared.
+        values: as typed; None for shares of the sizes that the field has.
+        fixed: values of other flags, unless they are typed.
+        reference: the same for runs to compare with, typed or not.
+    """
+
+    varied: str
+    values: str | None
+    fixed: Mapping[str, str]
+    reference: Mapping[str, str] = field(default_factory=dict)
+
+
+GCN = {"aggregation": "equilibrium", "convolution": "gcn"}
+GIN = GCN | {"convolution": "gin"}
+
+STUDIES: dict[str, dict[str, Study]] = {
+    "molecules": {
+        "steps": Study("inner_steps", "1,2,5,10", GCN, reference={"aggregation": "sum"}),
+        "aux-weight": Study("readout_aux_weight", "1e-4,1e-3,1e-2,1e-1,1", GIN),
+        "capacity": Study("potential", None, GCN),
+    }
+}
+
+
+@dataclass(frozen=True)
+class AblateOptions(SweepOptions):
+    """Options of `equipool ablate`."""
+
+    only: Annotated[str | None, console.option("run only these ablations", "NAME[,NAME]")] = None
+
+
+def scaled(sizes: tuple[int, ...], share: float) -> tuple[int, ...]:
+    """Sizes of layers with this share of the capacity: all are scaled by one factor.
+
+    Example:
+        >>> scaled((600, 300, 32), 0.1)
+        (60, 30, 3)
+    """
+    return tuple(max(1, round(share * size)) for size in sizes)
+
+
+def ablate(request: Request, options: AblateOptions) -> None:
+    """Train what is not finished of each ablation, print its table, draw its picture."""
+    begin = time.monotonic()
+    with console.plain_errors(console.WRONG_USE):
+        from equipool.extras import check_extras
+        from equipool.report.page import NEEDED
+
+        check_extras("the report", NEEDED)
+        chosen = _chosen(request.task, options.only)
+        plans = {name: list(_sweeps(study, request, options)) for name, study in chosen.items()}
+    folder = options.out or Path("runs") / f"{request.task}-ablations"
+    for name, study in chosen.items():
+        console.report_line(f"{name}: {study.varied.replace('_', ' ')}")
+        for given in plans[name]:
+            try:
+                run(replace(request, given=given), _part(options, folder / name, begin))
+            except typer.Exit:
+                words = ["ablate", request.task, *request.words()]
+                how = console.command_line(words, options.words())
+                console.report_line(f"To resume all ablations: {how}")
+                raise
+        _draw(folder / name, study.varied)
+
+
+def _chosen(task: str, only: str | None) -> dict[str, Study]:
+    known = STUDIES[task]
+    names = list(known) if only is None else [name.strip() for name in only.split(",")]
+    for name in names:
+        if name not in known:
+            raise ValueError(f"--only has {name!r}, expected some of {', '.join(known)}")
+    return {name: known[name] for name in names}
+
+
+def _sweeps(study: Study, request: Request, options: AblateOptions) -> Iterator[dict[Flag, str]]:
+    """The flags of the study's sweeps."""
+    flags = {flag.name: flag for flag in request.flags}
+    given = {flags[name]: value for name, value in study.fixed.items()} | request.given
+    values = study.values or _shares(flags[study.varied], request, options.preset)
+    yield given | {flags[study.varied]: values}
+    if study.reference:
+        yield given | {flags[name]: value for name, value in study.reference.items()}
+
+
+def _shares(flag: Flag, request: Request, preset: str | None) -> str:
+    """Sizes of several capacities, as typed."""
+    sizes = base_values(request.task, preset)[TASK][flag.name]
+    if flag in request.given:
+        sizes = flag.read(request.given[flag])
+    return ",".join(as_typed(scaled(sizes, share)) for share in CAPACITIES)
+
+
+def _part(options: AblateOptions, out: Path, begin: float) -> SweepOptions:
+    left = options.max_seconds
+    if left is not None and left > 0:
+        left = max(round(left - (time.monotonic() - begin), 1), 0.1)
+    return replace(options, out=out, max_seconds=left)
+
+
+def _draw(folder: Path, setting: str) -> None:
+    from equipool.report import read_runs
+    from equipool.report.by_setting import draw_setting, summarize_setting
+    from equipool.report.groups import group_runs
+    from equipool.training.checkpoint import write_atomically
+
+    runs = read_runs([folder])
+    console.print_summary(summarize_setting(runs, setting))
+    picture = folder / f"{setting.replace('_', '-')}.png"
+    if console.is_leader():
+        write_atomically(picture, draw_setting(group_runs(runs, [setting]), setting))
+    console.report_line(f"The picture is {picture}")
+
+
 app = task_commands(ABOUT, SweepOptions, run)
+ablate_app = task_commands(ABOUT_ABLATE, AblateOptions, ablate, tasks=tuple(STUDIES))

@@ -109,11 +109,3 @@ EXPERIMENTS = {
         {"aux_weight": 0.0},  # the task has weights of its own
     ),
 }  # fmt: skip
-
-
-def find_preset(task: str, name: str) -> Preset:
-    """A task's preset."""
-    known = EXPERIMENTS[task].presets
-    if name not in known:
-        raise ValueError(f"--preset is {name!r}, expected one of {', '.join(known)}")
-    return known[name]

@@ -1,16 +1,20 @@
-"""Device, precision, processes and random numbers of a run, on top of Lightning's Fabric."""
+"""Device, precision, processes, random numbers and clock of runs, on top of Lightning's Fabric."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import distributed
 
 from equipool import extras
+from equipool.training.folder import RunState
+from equipool.training.progress import Progress
 from equipool.training.task import Shard
 
 _MASK = (1 << 64) - 1
@@ -196,3 +200,67 @@ class StepRandomness:
         if self._generator is not None:
             self._generator.graphsafe_set_state(self._state)
             self._generator.manual_seed(value)
+
+
+@dataclass
+class Session:
+    """What runs that are trained together share."""
+
+    accelerator: Accelerator
+    progress: Progress
+    num_runs: int = 1
+    evaluation_seconds: float = 0.0  # of all of them
+
+
+class Clock:
+    """Measures `state.seconds` and `state.evaluation_seconds`, from `start` on.
+
+    While one of several runs is evaluated, none of them trains: the time counts as evaluation for
+    all of them. The device is waited for first.
+    """
+
+    def __init__(self, state: RunState, session: Session) -> None:
+        self.state, self.session = state, session
+        self.start()
+
+    def start(self) -> None:
+        """Count from now on."""
+        self._last = self._saved = time.perf_counter()
+        self._evaluated = self.session.evaluation_seconds
+        self._lap = (self.state.step, self.state.training_seconds)
+
+    def read(self) -> None:
+        """Wait for the device and take the time."""
+        device = self.session.accelerator.device
+        if device.type == "cuda":
+            torch.cuda.current_stream(device).synchronize()
+        now = time.perf_counter()
+        self.state.seconds += now - self._last
+        self.state.evaluation_seconds += self.session.evaluation_seconds - self._evaluated
+        self._last, self._evaluated = now, self.session.evaluation_seconds
+
+    def lap(self) -> float:
+        """Steps per second of training since the last lap."""
+        self.read()
+        step, seconds = self._lap
+        self._lap = (self.state.step, self.state.training_seconds)
+        return (self._lap[0] - step) / max(self._lap[1] - seconds, 1e-9)
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Time inside the block counts as evaluation."""
+        self.read()
+        before = self.state.seconds
+        yield
+        self.read()
+        seconds = self.state.seconds - before
+        self.session.evaluation_seconds += seconds
+        self.state.evaluation_seconds += seconds
+        self._evaluated = self.session.evaluation_seconds
+
+    def saved(self) -> None:
+        """A checkpoint was written now."""
+        self._saved = time.perf_counter()
+
+    def since_saved(self) -> float:
+        return time.perf_counter() - self._saved

@@ -21,8 +21,7 @@ from equipool.training.config import (
 from equipool.training.devices import Accelerator, check_extras, dtype_of_weights, products_in
 from equipool.training.folder import ConfigMismatchError, RunFolder
 from equipool.training.progress import Progress, tracking
-from equipool.training.state import evaluation_mode
-from equipool.training.step import make_network
+from equipool.training.step import evaluation_mode, make_network
 from equipool.training.task import Task
 
 

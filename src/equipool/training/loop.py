@@ -15,11 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from equipool.training.config import TrainingConfig, run_config
-from equipool.training.devices import Accelerator, clear_memory_errors, isolated
+from equipool.training.devices import Accelerator, Session, clear_memory_errors, isolated
 from equipool.training.folder import Record, RunFolder
 from equipool.training.progress import Progress, Sink, progress_for_terminal
 from equipool.training.run import Run
-from equipool.training.state import Session
 from equipool.training.task import Task
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -13,19 +13,24 @@ from torch import Tensor
 from equipool.environment import hardware, now, versions
 from equipool.training.checkpoint import Checkpoints
 from equipool.training.config import TrainingConfig
-from equipool.training.devices import StepRandomness
-from equipool.training.folder import Record, RunFolder, read_record
-from equipool.training.progress import Display, Entry, LogFile, Sink, TensorBoard, tracking
-from equipool.training.state import (
+from equipool.training.devices import Clock, Session, StepRandomness
+from equipool.training.folder import (
     RECENT,
-    Clock,
+    Record,
+    RunFolder,
     RunState,
-    Session,
-    evaluation_mode,
-    inner_statistics,
+    read_record,
     summarize,
 )
-from equipool.training.step import NUMBERS, Runner, TrainStep, make_runner
+from equipool.training.progress import Display, Entry, LogFile, Sink, TensorBoard, tracking
+from equipool.training.step import (
+    NUMBERS,
+    Runner,
+    TrainStep,
+    evaluation_mode,
+    inner_statistics,
+    make_runner,
+)
 from equipool.training.task import Batch, Task
 
 

@@ -1,24 +1,28 @@
-"""One training step, run eagerly or as a CUDA graph. Nothing in it waits for the device."""
+"""One training step, run eagerly or as a CUDA graph, without waiting for the device; and statistics
+of the layers in it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import equipool
+from equipool import EquilibriumAggregation, Solution
 from equipool.training.config import TrainingConfig
 from equipool.training.devices import Accelerator
 from equipool.training.optimizer import (
     Guard,
+    History,
     Optimizer,
     RunningStatistics,
     WeightAverage,
     average_weight,
 )
-from equipool.training.state import History, evaluation_mode
 from equipool.training.task import Batch, Loss, Task
 
 COLUMNS = ("loss", "aux_loss", "gradient_norm", "skipped")
@@ -40,7 +44,7 @@ class TrainStep:
         self.task, self.config, self.fabric = task, config, accelerator.fabric
         self.module = make_network(task)
         for module in self.module.modules():
-            if isinstance(module, equipool.EquilibriumAggregation):
+            if isinstance(module, EquilibriumAggregation):
                 module.cuda_graphs = False  # the step is captured as a whole
         self.network: nn.Module = accelerator.fabric.setup_module(self.module)
         self.network.train()
@@ -203,3 +207,76 @@ def make_runner(
             raise
         not_captured(str(error))
         return Runner(step, chunk, False, num_steps)
+
+
+Statistics = dict[str, dict[str, float]]
+
+
+@contextmanager
+def evaluation_mode(network: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients inside the block; restores the modes of all modules."""
+    modes = [(module, module.training) for module in network.modules()]
+    network.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def inner_statistics(network: nn.Module, forward: Callable[[], object]) -> Statistics:
+    """Statistics of every equilibrium layer that runs in `forward`, by its name in the network;
+    `"layer"` if the network is one itself.
+
+    `residual` is the largest component of the final gradient, averaged over the sets of the batch,
+    `residual_max` its maximum, `converged` the fraction of sets whose residual is within the
+    layer's tolerance; `aux_loss` is Eq. 5; `learning_rate`, `momentum` and `regularizer_weight` are
+    the learned scalars, if the layer has them. Empty sets, which fill up a batch, do not count.
+
+    Example:
+        >>> layer = equipool.EquilibriumAggregation(3, 8)
+        >>> statistics = inner_statistics(layer, lambda: layer(torch.ones(5, 3)))
+        >>> round(statistics["layer"]["momentum"], 3)
+        0.9
+    """
+    layers = {
+        name or "layer": module
+        for name, module in network.named_modules()
+        if isinstance(module, EquilibriumAggregation)
+    }
+    if not layers:
+        return {}
+    solved: dict[str, list[Solution]] = defaultdict(list)
+    with ExitStack() as stack:
+        stack.enter_context(evaluation_mode(network))
+        solutions = stack.enter_context(equipool.record(diagnostics=True))
+        for name, layer in layers.items():
+            handle = layer.register_forward_hook(
+                lambda *_, name=name: solved[name].append(solutions[-1])
+            )
+            stack.callback(handle.remove)
+        forward()
+        return {name: _of_layer(layer, solved[name]) for name, layer in layers.items()}
+
+
+def _of_layer(layer: EquilibriumAggregation, solutions: list[Solution]) -> dict[str, float]:
+    scalars: dict[str, object] = {
+        "learning_rate": getattr(layer.solver, "learning_rate", None),
+        "momentum": getattr(layer.solver, "momentum", None),
+        "regularizer_weight": getattr(layer.regularizer, "weight", None),
+    }
+    found = {name: float(v) for name, v in scalars.items() if isinstance(v, Tensor)}
+    some = [solution for solution in solutions if solution.occupied.any()]
+    if some:
+        residuals, converged = [], []
+        for one in some:
+            assert one.residual is not None  # diagnostics are on
+            assert one.converged is not None
+            residuals.append(one.residual[one.occupied])
+            converged.append(one.converged[one.occupied])
+        residual = torch.cat(residuals)
+        found["residual"], found["residual_max"] = float(residual.mean()), float(residual.max())
+        found["converged"] = float(torch.cat(converged).float().mean())
+        found["aux_loss"] = float(torch.stack([one.aux_loss for one in some]).mean())
+    return found
