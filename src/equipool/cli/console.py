@@ -95,19 +95,6 @@ def plain_errors(status: int = 1) -> Iterator[None]:
         fail(str(error) or type(error).__name__, status)
 
 
-@contextmanager
-def suggesting_last(which: str) -> Iterator[None]:
-    """If the best checkpoint is damaged, the message suggests the last one."""
-    from equipool.training import BrokenCheckpointError
-
-    try:
-        yield
-    except BrokenCheckpointError as error:
-        if which == "last" or "--which last" in str(error):
-            raise
-        raise BrokenCheckpointError(f"{error}; try --which last") from error
-
-
 def check_which(which: str) -> None:
     """Refuse anything but the two checkpoints."""
     if which not in WHICH:
@@ -116,18 +103,14 @@ def check_which(which: str) -> None:
 
 def device_from_name(name: str) -> str | None:
     """The engine's name of a device; refuses one that does not exist."""
-    import torch
-
     from equipool.training.devices import resolve_device
 
     if name == "auto":
         return None
     try:
-        torch.device(name)
-    except RuntimeError:
-        raise ValueError(f"--device is {name!r}, expected cpu, cuda, cuda:1, ... or auto") from None
-    resolve_device(name)
-    return name
+        return str(resolve_device(name))
+    except ValueError as error:
+        raise ValueError(f"--{error}, or auto") from None
 
 
 def default_folder(task: str, preset: str | None) -> Path:
@@ -175,7 +158,6 @@ def command_line(words: Sequence[str], options: Mapping[str, object]) -> str:
 def print_table(
     headings: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None
 ) -> None:
-    """A table, once."""
     from rich.table import Table
 
     table = Table(*headings, title=title)

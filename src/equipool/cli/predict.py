@@ -109,9 +109,8 @@ def _load(run: Path, which: str, device: str | None) -> tuple[MoleculePredictor,
     config = RunFolder(run).read_config()
     if config["task"] != "molecules":
         raise ValueError(f"predict needs a molecules run; {run} is a {config['task']} run")
-    with console.suggesting_last(which):
-        predictor = load_predictor(run, which, device=device)
-    return predictor, config["fields"].get("smiles") or SMILES
+    column = config["fields"].get("smiles") or SMILES
+    return load_predictor(run, which, device=device), column
 
 
 def _columns(text: str | None) -> list[str]:

@@ -38,7 +38,7 @@ def evaluate(
 
         check_extras()
         place, number = console.device_from_name(device), read_threads(threads)
-        with using_data_folder(data_dir), console.suggesting_last(which):
+        with using_data_folder(data_dir):
             config = training.RunFolder(run).read_config()
             task, settings = task_from_config(config), training_from_config(config)
             with using_threads(number, place, lambda: training_step(task, settings)):

@@ -38,8 +38,6 @@ interrupted ones resume."""
 
 @dataclass(frozen=True)
 class SweepOptions(console.RunOptions):
-    """Options of `equipool sweep`."""
-
     together: Annotated[int, console.option("runs to train at the same time", "INT")] = 1
 
     def check(self) -> None:
@@ -50,8 +48,6 @@ class SweepOptions(console.RunOptions):
 
 @dataclass(frozen=True)
 class Planned:
-    """A run of a sweep: its plan, and whether it has started or finished."""
-
     plan: Plan
     started: bool
     finished: bool
@@ -282,8 +278,6 @@ STUDIES: dict[str, dict[str, Study]] = {
 
 @dataclass(frozen=True)
 class AblateOptions(SweepOptions):
-    """Options of `equipool ablate`."""
-
     only: Annotated[str | None, console.option("run only these ablations", "NAME[,NAME]")] = None
 
 

@@ -80,7 +80,6 @@ def with_values(values: Values, given: Mapping[Flag, Any]) -> Values:
 
 
 def build(task: str, values: Values) -> tuple[Task, TrainingConfig]:
-    """The task and the training settings."""
     from equipool.training import TrainingConfig
 
     if "steps" not in values[TRAINING]:
@@ -89,7 +88,6 @@ def build(task: str, values: Values) -> tuple[Task, TrainingConfig]:
 
 
 def make_task(task: str, values: Values) -> Task:
-    """The task alone."""
     from equipool.training.config import task_from_config
 
     return task_from_config({"task": task, "fields": values[TASK]})
@@ -188,8 +186,6 @@ def _option(flag: Flag) -> Any:
 
 @dataclass(frozen=True)
 class TrainOptions(console.RunOptions):
-    """Options of `equipool train`."""
-
     resume: Annotated[bool, console.option(RESUME, "", "--resume")] = False
     record: Annotated[
         Path | None, console.option("also write the summary to this JSON file", "PATH")
@@ -197,7 +193,6 @@ class TrainOptions(console.RunOptions):
 
 
 def run(request: Request, options: TrainOptions) -> None:
-    """Train, and print the results."""
     with console.plain_errors():
         from equipool import training
         from equipool.experiments.data import using_data_folder

@@ -132,8 +132,6 @@ class BrokenCheckpointError(ValueError):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The content of a checkpoint."""
-
     path: Path
     state: dict[str, Any]
     tensors: dict[str, dict[str, Tensor]]  # by file, without its suffix
@@ -224,8 +222,6 @@ def _read_state(file: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Best:
-    """The best evaluation so far."""
-
     step: int
     value: float
 

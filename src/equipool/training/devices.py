@@ -74,7 +74,6 @@ class Accelerator:
 
     @property
     def alone(self) -> bool:
-        """Whether there is one process."""
         return self.shard.world == 1
 
     @property
@@ -90,7 +89,6 @@ class Accelerator:
         return numbers.to(self.device, non_blocking=True)
 
     def synchronize(self) -> None:
-        """Wait until the device is idle."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
@@ -117,7 +115,6 @@ class Accelerator:
 
 
 def dtype_of_weights(precision: str) -> torch.dtype:
-    """The dtype of the weights under a precision."""
     return {"64-true": torch.float64, "bf16-true": torch.bfloat16}.get(precision, torch.float32)
 
 
@@ -224,7 +221,6 @@ class Clock:
         self.start()
 
     def start(self) -> None:
-        """Count from now on."""
         self._last = self._saved = time.perf_counter()
         self._evaluated = self.session.evaluation_seconds
         self._lap = (self.state.step, self.state.training_seconds)
@@ -259,7 +255,6 @@ class Clock:
         self._evaluated = self.session.evaluation_seconds
 
     def saved(self) -> None:
-        """A checkpoint was written now."""
         self._saved = time.perf_counter()
 
     def since_saved(self) -> float:

@@ -131,7 +131,6 @@ class RunFolder:
         shutil.rmtree(self.tensorboard, ignore_errors=True)
 
     def read_config(self) -> dict[str, Any]:
-        """The settings of the run in this directory."""
         if not self.config.exists():
             raise FileNotFoundError(f"{self.path} holds no run: it has no config.json")
         try:
@@ -153,7 +152,6 @@ class RunFolder:
 
 
 def _reason(line: str, saved: dict[str, Any]) -> str:
-    """Why a run cannot have another number of steps."""
     if not line.startswith("training.steps:"):
         return ""
     schedule = saved["training"].get("schedule", "constant")
@@ -208,7 +206,6 @@ class Record:
         return all_skipped or (bool(self.curve) and self.best is None)
 
     def write(self, file: str | Path) -> None:
-        """Write it atomically."""
         file = Path(file)
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, to_json(asdict(self)))
@@ -249,14 +246,12 @@ class RunState:
         return cls(**content, recent_losses=found.tensors["optimizer"][RECENT])
 
     def to_json(self) -> dict[str, Any]:
-        """All but the tensor."""
         content = asdict(self)
         del content["recent_losses"]
         return content
 
     @property
     def training_seconds(self) -> float:
-        """Seconds without evaluations."""
         return self.seconds - self.evaluation_seconds
 
     def times(self) -> dict[str, Any]:

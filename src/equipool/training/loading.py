@@ -79,8 +79,8 @@ def evaluate(
         device: where to compute; None for a GPU if there is one.
         progress: shows how far the evaluation is; None shows nothing.
     """
-    prepared, shown = _prepared(run, which, device), tracking(progress, Path(run).name)
-    with prepared as (task, network, accelerator), shown:
+    shown = tracking(progress or Progress(), Path(run).name)
+    with _prepared(run, which, device) as (task, network, accelerator), shown:
         return dict(task.evaluate(network, accelerator.device))
 
 

@@ -37,7 +37,6 @@ class Stop:
         self.reason = reason
 
     def due(self) -> bool:
-        """Whether it is time to stop."""
         if self.reason is None and self._deadline is not None:
             self.reason = "time limit reached" if time.monotonic() >= self._deadline else None
         return self.reason is not None
@@ -73,8 +72,6 @@ class Stop:
 
 
 class Plan(NamedTuple):
-    """A run to train."""
-
     task: Task
     config: TrainingConfig
     out: str | Path
@@ -209,8 +206,6 @@ def fit(
 
 
 class _StepNumbers(Sink):
-    """Collects the numbers of each step."""
-
     def __init__(self) -> None:
         self._columns: list[Mapping[str, Tensor]] = []
 
@@ -230,7 +225,6 @@ def _train(
     progress: Progress | bool | None,
     how_to_resume: str,
 ) -> list[Record]:
-    """See `train` and `train_together`."""
     runs: list[Run] = []
     with _session(plans, device, progress) as session, ExitStack() as stack:
         if not isinstance(stop, Stop):
@@ -273,7 +267,7 @@ def _session(
             raise ValueError("several runs are trained together in one process, not under torchrun")
         stack.enter_context(isolated(accelerator.device, config.precision))
         stack.enter_context(clear_memory_errors(smaller))
-        yield Session(accelerator, progress, len(plans))
+        yield Session(accelerator, progress if accelerator.leads else Progress(), len(plans))
 
 
 def _take_steps(runs: Sequence[Run], session: Session, stop: Stop) -> list[Run]:

@@ -67,7 +67,6 @@ class Guard:
         self.count = torch.zeros((), dtype=torch.int64, device=device)  # finite norms
 
     def tensors(self) -> dict[str, Tensor]:
-        """The state, to be saved and loaded in place."""
         return {"average": self.average, "count": self.count}
 
     @torch.no_grad()
@@ -169,7 +168,6 @@ class Optimizer:
             }
 
     def tensors(self) -> dict[str, Tensor]:
-        """The state, to be saved and loaded in place."""
         return {
             f"{key}/{name}": value
             for parameter, name in self.names.items()
@@ -232,7 +230,6 @@ class WeightAverage:
         )
 
     def tensors(self) -> dict[str, Tensor]:
-        """The state, to be saved and loaded in place."""
         return self.values
 
     @torch.no_grad()
@@ -255,7 +252,6 @@ class WeightAverage:
             self._fill(kept)
 
     def apply(self) -> None:
-        """Give the network the averaged values."""
         self._fill(list(self.values.values()))
 
     @torch.no_grad()
@@ -283,7 +279,6 @@ class RunningStatistics:
             self._joined.append(joined)
 
     def copy(self) -> list[Tensor]:
-        """A copy of the current values."""
         return [joined.clone() for joined in self._joined]
 
     def restore(self, before: Sequence[Tensor], skipped: Tensor) -> None:

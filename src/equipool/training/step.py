@@ -182,7 +182,6 @@ class Runner:
             self._graph()
 
     def batch(self, position: int) -> Batch:
-        """The batch at this position."""
         return {name: values[position] for name, values in self.chunk.items()}
 
 
