@@ -46,20 +46,6 @@ class SweepOptions(console.RunOptions):
             raise ValueError(f"--together is {self.together}, expected 1 or more")
 
 
-@dataclass(frozen=True)
-class Planned:
-    plan: Plan
-    started: bool
-    finished: bool
-
-    @property
-    def name(self) -> str:
-        return Path(self.plan.out).name
-
-    def is_finished_now(self) -> bool:
-        return (Path(self.plan.out) / "record.json").exists()
-
-
 def run(request: Request, options: SweepOptions) -> None:
     """Train what is not finished, and print the results of all."""
     with console.plain_errors():
@@ -78,16 +64,20 @@ def run(request: Request, options: SweepOptions) -> None:
         values = base_values(request.task, options.preset)
         axes = axes_of(request.task, request.flags, request.given, options.preset)
         planned = plan_runs(request.task, values, axes, out)
+    waiting = [plan for plan in planned if not _has(plan, "config.json", "record.json")]
+    started = sum(_has(plan, "config.json") for plan in waiting)
     with console.plain_errors(), using_data_folder(options.data_dir):
-        _announce(planned, out)
-        waiting = [one for one in planned if not one.finished]
+        console.report_line(
+            f"{len(planned)} runs in {out}: {len(planned) - len(waiting)} finished, "
+            f"{started} to resume, {len(waiting) - started} to start"
+        )
         try:
             with stop.on_signals():
                 failed = _train(waiting, options.together, device, threads, stop, how)
         except KeyboardInterrupt:
             failed = []
             console.report_line(f"Interrupted. To resume: {how}")
-        finished = [one.plan.out for one in planned if one.is_finished_now()]
+        finished = [plan.out for plan in planned if _has(plan, "record.json")]
         _show_results(finished, out)
         if failed:
             _fail(failed, options.data_dir)
@@ -110,7 +100,7 @@ def axes_of(
 
 def plan_runs(
     task: str, values: Values, axes: Mapping[Flag, tuple[Any, ...]], out: Path
-) -> list[Planned]:
+) -> list[Plan]:
     """A run for each combination of the axes' values.
 
     A run with the same config that is in `out` already is used, whatever its name. A new one gets a
@@ -126,19 +116,18 @@ def plan_runs(
         chosen = with_values(values, dict(zip(axes, combination, strict=True)))
         folder = out / run_name(task, chosen, axes)
         planned.append(_plan_run(task, chosen, folder, existing))
-    names = Counter(one.name for one in planned)
-    doubled = [name for name, number in names.items() if number > 1]
-    if doubled:
+    name, number = Counter(_name(plan) for plan in planned).most_common(1)[0]
+    if number > 1:
         raise ValueError(
-            f"two of the runs would be called {doubled[0]}: choose values that differ, or sweep "
-            "them separately with an --out for each"
+            f"two of the runs would be called {name}: choose values that differ, or sweep them "
+            "separately with an --out for each"
         )
     return planned
 
 
 def _plan_run(
     task: str, values: Values, folder: Path, existing: Mapping[Path, dict[str, Any]]
-) -> Planned:
+) -> Plan:
     from equipool.training import ConfigMismatchError, Plan
     from equipool.training.config import chosen_config, differences_of_choice
 
@@ -151,26 +140,23 @@ def _plan_run(
             f"{folder} was started with other settings: drop these flags or choose another --out\n"
             + "\n".join(f"  {line}" for line in different)
         )
-    place = same[0] if same else folder
-    finished = bool(same) and (place / "record.json").exists()
-    return Planned(Plan(made, config, place), started=bool(same), finished=finished)
+    return Plan(made, config, same[0] if same else folder)
 
 
-def _announce(planned: Sequence[Planned], out: Path) -> None:
-    finished = sum(one.finished for one in planned)
-    started = sum(one.started and not one.finished for one in planned)
-    console.report_line(
-        f"{len(planned)} runs in {out}: {finished} finished, {started} to resume, "
-        f"{len(planned) - finished - started} to start"
-    )
+def _has(plan: Plan, *files: str) -> bool:
+    return all((Path(plan.out) / file).exists() for file in files)
 
 
-def groups(waiting: Sequence[Planned], together: int) -> Iterator[list[Planned]]:
+def _name(plan: Plan) -> str:
+    return Path(plan.out).name
+
+
+def groups(waiting: Sequence[Plan], together: int) -> Iterator[list[Plan]]:
     """Neighbours of the same precision and, if they are resumed, the same number of threads, up to
     `together` of them."""
 
-    def alike(one: Planned) -> tuple[str, int | None]:
-        return one.plan.config.precision, threads_of(one.plan.out)
+    def alike(plan: Plan) -> tuple[str, int | None]:
+        return plan.config.precision, threads_of(plan.out)
 
     for _, same in groupby(waiting, key=alike):
         runs = list(same)
@@ -179,37 +165,32 @@ def groups(waiting: Sequence[Planned], together: int) -> Iterator[list[Planned]]
 
 
 def _train(
-    waiting: Sequence[Planned],
-    together: int,
-    device: str | None,
-    threads: int | None,
-    stop: Stop,
-    how: str,
-) -> list[Planned]:
+    waiting: Sequence[Plan], together: int, device: str | None, threads: int | None,
+    stop: Stop, how: str,
+) -> list[Plan]:  # fmt: skip
     """Train until everything is finished or it is time to stop; the runs that failed."""
     from equipool import training
 
-    failed: list[Planned] = []
+    failed: list[Plan] = []
     begun = 0
     for group in groups(waiting, together):
         # after the first group all processes have agreed at its end whether to stop
         if stop.reason is not None or (not begun and stop.due()):
             console.report_line(f"Stopping before the next run: {stop.reason}. To resume: {how}")
             break
-        names = ", ".join(one.name for one in group)
+        names = ", ".join(map(_name, group))
         console.report_line(f"[{begun + 1}/{len(waiting)}] {names}")
         begun += len(group)
-        plans = [one.plan for one in group]
-        task, config, out = plans[0]
+        task, config, out = group[0]
         try:
             with using_threads(threads, device, partial(training_step, task, config), out):
                 records = training.train_together(
-                    plans, resume=True, device=device, stop_after=stop, how_to_resume=how
+                    group, resume=True, device=device, stop_after=stop, how_to_resume=how
                 )
         except training.StorageError:
             raise  # the next run would fail as well
         except Exception as error:  # one run's failure must not stop the others
-            failed += [one for one in group if not one.is_finished_now()]
+            failed += [plan for plan in group if not _has(plan, "record.json")]
             console.report_line(f"{names} failed, {type(error).__name__}: {error}")
             continue
         if not all(record.complete for record in records):
@@ -230,9 +211,9 @@ def _show_results(finished: Sequence[str | Path], out: Path) -> None:
     console.report_line(f"For the curves: {console.command_line(['report', str(out)], {})}")
 
 
-def _fail(failed: Sequence[Planned], data_dir: Path | None) -> NoReturn:
-    first = failed[0].plan
-    if not (Path(first.out) / "config.json").exists():
+def _fail(failed: Sequence[Plan], data_dir: Path | None) -> NoReturn:
+    first = failed[0]
+    if not _has(first, "config.json"):
         console.fail(f"{len(failed)} runs could not be started, for the reasons above")
     again = {"--out": first.out, "--resume": True, "--data-dir": data_dir}
     alone = console.command_line(["train", first.task.name], again)

@@ -60,13 +60,12 @@ class Accelerator:
         devices: int | list[int] = [wanted.index or 0] if wanted.type == "cuda" else 1
         if several:
             devices = int(os.environ["LOCAL_WORLD_SIZE"])
+        num_nodes = int(os.environ.get("GROUP_WORLD_SIZE", 1)) if several else 1
+        in_fabric: Any = "32-true" if precision == "tf32" else precision
         self.fabric: Any = Fabric(
-            accelerator=wanted.type,
-            devices=devices,
-            num_nodes=int(os.environ.get("GROUP_WORLD_SIZE", 1)) if several else 1,
+            accelerator=wanted.type, devices=devices, num_nodes=num_nodes, precision=in_fabric,
             strategy="ddp" if several else "auto",
-            precision="32-true" if precision == "tf32" else precision,  # type: ignore[arg-type]
-        )
+        )  # fmt: skip
         self.fabric.launch()
         self.precision = precision
         self.device: torch.device = self.fabric.device

@@ -100,10 +100,8 @@ class RunFolder:
                 )
             return
         if not resume:
-            raise FileExistsError(
-                f"{self.path} already holds a run: resume it (resume=True, --resume) "
-                "or choose another directory"
-            )
+            how = "resume it (resume=True, --resume) or choose another directory"
+            raise FileExistsError(f"{self.path} already holds a run: {how}")
         saved = self.read_config()
         different = differences(extended(saved, config), config)
         if different:
@@ -139,11 +137,10 @@ class RunFolder:
             raise ValueError(f"{self.config} is not JSON: {error}") from error
         parts = content if isinstance(content, dict) else {}
         if not all(isinstance(parts.get(name), kind) for name, kind in PARTS.items()):
-            raise ValueError(
-                f"{self.config} is not the config of a run: expected {', '.join(PARTS)} in it"
-            )
-        expected = parts.pop("sha256", None)  # runs of older versions have none
-        if expected is not None and json_checksum(parts) != expected:
+            expected = f"expected {', '.join(PARTS)} in it"
+            raise ValueError(f"{self.config} is not the config of a run: {expected}")
+        signed = parts.pop("sha256", None)  # runs of older versions have none
+        if signed is not None and json_checksum(parts) != signed:
             raise ValueError(
                 f"{self.config} was changed after the run started: its checksum does not match. "
                 'Restore it; or, if you edited it on purpose, remove its "sha256" entry'

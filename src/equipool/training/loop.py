@@ -137,8 +137,7 @@ def train_together(
         device: as in `train`.
         stop_after: stop all of them after this many seconds; or a `Stop` that several calls share.
             Its `reason` is set even if the runs were complete when it was due.
-        progress: as in `train`.
-        how_to_resume: as in `train`.
+        progress, how_to_resume: as in `train`.
 
     Returns:
         The records, in the order of `runs`.

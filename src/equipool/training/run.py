@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -292,17 +291,14 @@ class Run:
             if file.exists():
                 record = read_record(file)
             elif self.accelerator.leads:
-                self._write_record(record, file)
+                record.write(file)
+                content = {"date": record.date}
+                if record.warning is not None:
+                    content["warning"] = record.warning
+                    self._message(f"WARNING: {record.warning}")
+                self._event("finish", content)
         self.accelerator.barrier()  # when one process returns, the others find the record
         return record
-
-    def _write_record(self, record: Record, file: Path) -> None:
-        record.write(file)
-        content = {"date": record.date}
-        if record.warning is not None:
-            content["warning"] = record.warning
-            self._message(f"WARNING: {record.warning}")
-        self._event("finish", content)
 
     def record(self) -> Record:
         state = self.state

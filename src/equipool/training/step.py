@@ -266,16 +266,11 @@ def _of_layer(layer: EquilibriumAggregation, solutions: list[Solution]) -> dict[
         "regularizer_weight": getattr(layer.regularizer, "weight", None),
     }
     found = {name: float(v) for name, v in scalars.items() if isinstance(v, Tensor)}
-    some = [solution for solution in solutions if solution.occupied.any()]
+    some: list[Any] = [solution for solution in solutions if solution.occupied.any()]
     if some:
-        residuals, converged = [], []
-        for one in some:
-            assert one.residual is not None  # diagnostics are on
-            assert one.converged is not None
-            residuals.append(one.residual[one.occupied])
-            converged.append(one.converged[one.occupied])
-        residual = torch.cat(residuals)
+        residual = torch.cat([one.residual[one.occupied] for one in some])
+        converged = torch.cat([one.converged[one.occupied] for one in some])
         found["residual"], found["residual_max"] = float(residual.mean()), float(residual.max())
-        found["converged"] = float(torch.cat(converged).float().mean())
+        found["converged"] = float(converged.float().mean())
         found["aux_loss"] = float(torch.stack([one.aux_loss for one in some]).mean())
     return found
