@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from equipool.experiments.molecules.data import Problem, molecules_from_smiles
-from equipool.experiments.molecules.data.featurize import Unparsable
 from equipool.experiments.molecules.network.layers import Units
 from equipool.experiments.molecules.storage import predict_molecules
-from equipool.experiments.molecules.task import MoleculeTask
+from equipool.experiments.molecules.task import SMILES, MoleculeTask
 from equipool.training.config import task_from_config, training_from_config
 from equipool.training.devices import Accelerator, products_in
 from equipool.training.folder import RunFolder
@@ -44,7 +43,8 @@ class MoleculePredictor:
         kind: `"classification"` or `"regression"`.
         device: of the network.
         precision: one of `equipool.training.config.PRECISIONS`.
-        unparsable: what to do with molecules that RDKit rejects (default: leave them out).
+        keep_unsanitised: whether to predict molecules that RDKit rejects, if they can be parsed.
+        smiles_column: SMILES column of the table that the network was trained on.
 
     Example:
         >>> from equipool.experiments.registry import MoleculeTask
@@ -58,21 +58,17 @@ class MoleculePredictor:
     """
 
     def __init__(
-        self,
-        network: nn.Module,
-        label_names: Sequence[str],
-        kind: str,
-        device: str | torch.device = "cpu",
-        precision: str = "32-true",
-        unparsable: Unparsable | None = None,
-    ) -> None:
+        self, network: nn.Module, label_names: Sequence[str], kind: str,
+        device: str | torch.device = "cpu", precision: str = "32-true", *,
+        keep_unsanitised: bool = False, smiles_column: str = SMILES,
+    ) -> None:  # fmt: skip
         self.network, self.label_names, self.kind = network, tuple(label_names), kind
         self.device, self.precision = torch.device(device), precision
-        self.unparsable = unparsable
+        self.keep_unsanitised, self.smiles_column = keep_unsanitised, smiles_column
 
     def predict(self, smiles: Sequence[str]) -> Predictions:
         """Predict the labels of these molecules, all of which are held in memory."""
-        molecules, problems = molecules_from_smiles(smiles, self.unparsable)
+        molecules, problems = molecules_from_smiles(smiles, keep_unsanitised=self.keep_unsanitised)
         values = torch.full((len(smiles), len(self.label_names)), torch.nan)
         if len(molecules):
             with products_in(self.precision), evaluation_mode(self.network):
@@ -94,8 +90,7 @@ def load_predictor(
     """
     config = RunFolder(run).read_config()
     if config["task"] != MoleculeTask.name:
-        found = config["task"]
-        raise ValueError(f"{run}: `predict` needs a {MoleculeTask.name} run; this one is `{found}`")
+        raise ValueError(f"predict needs a molecules run; {run} is a {config['task']} run")
     if "data" not in config:
         raise ValueError(f"{run}: its config.json does not name the labels (expected `data`)")
     labels, kind = tuple(config["data"]["labels"]), config["data"]["kind"]
@@ -107,4 +102,7 @@ def load_predictor(
     with redirect_stdout(sys.stderr):  # for messages about damaged checkpoints
         network = load_weights(task.make_network(len(labels), units), run, which)
     network = place.fabric.setup_module(network)
-    return MoleculePredictor(network, labels, kind, place.device, precision, task.unparsable())
+    return MoleculePredictor(
+        network, labels, kind, place.device, precision,
+        keep_unsanitised=task.keeps_unsanitised(), smiles_column=task.smiles or SMILES,
+    )  # fmt: skip

@@ -14,8 +14,7 @@ from equipool.baselines import AGGREGATIONS, aggregation_from_name
 from equipool.experiments.data import data_folder
 from equipool.experiments.inner_loop import SHARE, InnerLoop
 from equipool.experiments.molecules.batching import Capacity
-from equipool.experiments.molecules.data import DATASETS, CsvSource, KeepUnsanitised
-from equipool.experiments.molecules.data.featurize import Unparsable
+from equipool.experiments.molecules.data import DATASETS, CsvSource
 from equipool.experiments.molecules.data.molecule_set import KINDS
 from equipool.experiments.molecules.data.splits import split_named
 from equipool.experiments.molecules.data.table import MissingColumnError
@@ -179,12 +178,12 @@ class MoleculeTask(InnerLoop, Task):
         split = split_named(self.split or SPLIT)
         return CsvSource(self.csv, self.smiles or SMILES, names, split, self.kind)
 
-    def unparsable(self) -> Unparsable:
-        """What to do with molecules that RDKit rejects: the same as in the training data."""
+    def keeps_unsanitised(self) -> bool:
+        """Whether the training data includes molecules that RDKit rejects."""
         source = self.source()
         forms = (source,) if isinstance(source, CsvSource) else DATASETS[source].forms
-        tables = (form.unparsable for form in forms if isinstance(form, CsvSource))
-        return next(tables, KeepUnsanitised())  # OGB's folders include them
+        tables = (form.keep_unsanitised for form in forms if isinstance(form, CsvSource))
+        return next(tables, True)  # OGB's folders include them
 
     @cached_property
     def _loaded(self) -> dict[Path, list[TrainingData]]:

@@ -41,11 +41,11 @@ EVALUATION = Source(
 # alphabet/character/drawing.png, below any folders
 PICTURE = re.compile(r"(?:.*/)?([^/]+/[^/]+)/([^/.][^/]*)\.png")
 
-# zipfile and Pillow report damaged files in many ways.
-UNREADABLE = (
-    OSError, ValueError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error,
+# zipfile, numpy and Pillow report damaged files in many ways.
+DAMAGED = (
+    OSError, ValueError, KeyError, EOFError, SyntaxError, NotImplementedError,
+    zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
-DAMAGED = (*UNREADABLE, SyntaxError)
 
 
 @dataclass(frozen=True)
@@ -60,25 +60,13 @@ class Characters:
     names: tuple[str, ...]
     images: Tensor
 
-    def __post_init__(self) -> None:
-        if self.images.dim() != 4 or self.images.shape[2] != self.images.shape[3]:
-            raise ValueError(
-                f"images has shape {tuple(self.images.shape)}, expected "
-                "[characters, drawings, size, size]"
-            )
-        if len(self.names) != len(self.images):
-            raise ValueError(f"there are {len(self.names)} names for {len(self.images)} characters")
-        if list(self.names) != sorted(set(self.names)):
-            raise ValueError("names is not sorted or has duplicates")
-
     def __len__(self) -> int:
         return len(self.names)
 
     def take(self, positions: Sequence[int]) -> Characters:
         """The characters at these positions, in ascending order."""
-        return Characters(
-            tuple(self.names[position] for position in positions), self.images[list(positions)]
-        )
+        names = tuple(self.names[position] for position in positions)
+        return Characters(names, self.images[list(positions)])
 
 
 @dataclass(frozen=True)
@@ -90,13 +78,11 @@ class Omniglot:
     evaluation: Characters
 
     def __post_init__(self) -> None:
-        if self.background.images.shape[1:] != self.evaluation.images.shape[1:]:
-            raise ValueError(
-                f"background has drawings of shape {tuple(self.background.images.shape[1:])} and "
-                f"evaluation of {tuple(self.evaluation.images.shape[1:])}, expected the same"
-            )
-        shared = set(self.background.names) & set(self.evaluation.names)
-        if shared:
+        shapes = [tuple(part.images.shape[1:]) for part in (self.background, self.evaluation)]
+        if shapes[0] != shapes[1]:
+            found = f"background has drawings of shape {shapes[0]} and evaluation of {shapes[1]}"
+            raise ValueError(f"{found}, expected the same")
+        if shared := set(self.background.names) & set(self.evaluation.names):
             raise ValueError(f"{min(shared)} is in both parts, expected each character in one")
 
 
@@ -130,59 +116,49 @@ def read_archive(file: Path) -> Omniglot:
     and for each character the strings `alphabet`, `character` and `split`, which is `background`
     or `evaluation`. The characters may be in any order. Nothing is unpickled."""
     try:
-        arrays = _read_arrays(file)
-        _check_arrays(arrays)
-        return Omniglot(*(_archived_part(arrays, part) for part in PARTS))
-    except (*UNREADABLE, KeyError) as error:
+        images, alphabet, character, split = _read_arrays(file)
+        names = np.char.add(np.char.add(alphabet, "/"), character)
+        if len(np.unique(names)) < len(names):
+            raise ValueError("it has a character twice")
+        parts = []
+        for part in PARTS:
+            rows = np.flatnonzero(split == part)
+            rows = rows[names[rows].argsort()]
+            parts.append(Characters(tuple(names[rows].tolist()), torch.from_numpy(images[rows])))
+        return Omniglot(*parts)
+    except DAMAGED as error:
         raise ValueError(
             f"{file} is not an Omniglot archive: {error}. If the file is truncated, copy it again; "
             "if it is something else, move it away"
         ) from error
 
 
-def _read_arrays(file: Path) -> dict[str, Any]:
+def _read_arrays(file: Path) -> list[Any]:
+    """The arrays of an archive, in the order of `ARRAYS`."""
     with file.open("rb") as stream:  # numpy leaves damaged files open
         content = np.load(stream, allow_pickle=False)
         if not hasattr(content, "files"):
             raise ValueError("it holds a single array")
-        missing = [name for name in ARRAYS if name not in content.files]
-        if missing:
+        if missing := [name for name in ARRAYS if name not in content.files]:
             raise ValueError(f"it has no {missing[0]}, but {', '.join(content.files)}")
-        return {name: content[name] for name in ARRAYS}
-
-
-def _check_arrays(arrays: dict[str, Any]) -> None:
-    images = arrays["images"]
-    if images.dtype != np.uint8 or images.ndim != 4:
-        raise ValueError(
-            f"images is {images.dtype} of shape {images.shape}, expected uint8 of "
-            "[characters, drawings, size, size]"
-        )
-    if 0 in images.shape:
-        raise ValueError(f"images has shape {images.shape}, expected one or more of each")
-    for name in ARRAYS[1:]:
-        if arrays[name].shape != images.shape[:1] or arrays[name].dtype.kind != "U":
-            raise ValueError(
-                f"{name} is {arrays[name].dtype} of shape {arrays[name].shape}, expected "
-                f"{len(images)} strings, one for each character"
-            )
-    unknown = set(arrays["split"].tolist()) - set(PARTS)
-    if unknown:
-        raise ValueError(f"split has {min(unknown)!r}, expected {' or '.join(PARTS)}")
-    missing = set(PARTS) - set(arrays["split"].tolist())
-    if missing:
-        raise ValueError(f"it has no characters of the {min(missing)} set")
+        arrays = [content[name] for name in ARRAYS]
+    images, *strings = arrays
+    square = images.ndim == 4 and images.shape[2] == images.shape[3]
+    if images.dtype != np.uint8 or not square or not images.size:
+        expected = "uint8 of [characters, drawings, size, size], one or more of each"
+        raise ValueError(f"images is {images.dtype} of shape {images.shape}, expected {expected}")
     if images.max() > 1:
         raise ValueError(f"images has the value {images.max()}, expected 1 for ink, 0 for paper")
-
-
-def _archived_part(arrays: dict[str, Any], part: str) -> Characters:
-    rows = np.flatnonzero(arrays["split"] == part)
-    alphabets, characters = arrays["alphabet"][rows], arrays["character"][rows]
-    names = [f"{a}/{c}" for a, c in zip(alphabets, characters, strict=True)]
-    order = sorted(range(len(rows)), key=lambda position: names[position])
-    images = torch.from_numpy(arrays["images"][rows[order]])
-    return Characters(tuple(names[position] for position in order), images)
+    for name, values in zip(ARRAYS[1:], strings, strict=True):
+        if values.shape != images.shape[:1] or values.dtype.kind != "U":
+            expected = f"{len(images)} strings, one for each character"
+            raise ValueError(
+                f"{name} is {values.dtype} of shape {values.shape}, expected {expected}"
+            )
+    parts = tuple(np.unique(strings[-1]).tolist())
+    if parts != PARTS:
+        raise ValueError(f"split has {', '.join(parts)}, expected {' and '.join(PARTS)}")
+    return arrays
 
 
 def read_pictures(path: Path) -> Characters:
@@ -233,15 +209,13 @@ def _ink(name: str, content: bytes) -> Tensor:
 
 
 def _check_alike(drawings: dict[str, dict[str, Tensor]]) -> None:
-    first = next(iter(drawings))
-    number, shape = len(drawings[first]), next(iter(drawings[first].values())).shape
+    first, *_ = drawings
+    shape = next(iter(drawings[first].values())).shape
     for name, own in drawings.items():
-        if len(own) != number:
-            raise ValueError(
-                f"{name} has {len(own)} drawings and {first} has {number}, expected the same"
-            )
+        if len(own) != len(drawings[first]):
+            found = f"{name} has {len(own)} drawings and {first} has {len(drawings[first])}"
+            raise ValueError(f"{found}, expected the same")
         for drawing, image in own.items():
             if image.shape != shape:
-                raise ValueError(
-                    f"{name}/{drawing} has the size {tuple(image.shape)}, others {tuple(shape)}"
-                )
+                sizes = f"{tuple(image.shape)}, others {tuple(shape)}"
+                raise ValueError(f"{name}/{drawing} has the size {sizes}")

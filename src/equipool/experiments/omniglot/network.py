@@ -19,14 +19,7 @@ class ConvolutionalBlock(nn.Module):
 
     with 3 x 3 filters $W$ of stride 2 and $V$ of stride 1, and $S$ a learned map of 2 x 2 pixels
     to one. $V$ starts at zero, so the block starts as a linear map; $W$ and $S$ start with He
-    initialisation, biases at zero.
-
-    Args:
-        in_channels: channels of the input.
-        out_channels: channels of the output and between the filters.
-
-    Shapes:
-        `[n, in_channels, 2 h, 2 w] -> [n, out_channels, h, w]`.
+    initialisation, biases at zero. Shapes: `[n, in_channels, 2 h, 2 w] -> [n, out_channels, h, w]`.
     """
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
@@ -115,13 +108,9 @@ class OmniglotNetwork(nn.Module):
     """
 
     def __init__(
-        self,
-        encoder: ImageEncoder,
-        aggregation: nn.Module,
-        embedding: int,
-        max_classes: int = 10,
-        head_width: int = 128,
-    ) -> None:
+        self, encoder: ImageEncoder, aggregation: nn.Module, embedding: int,
+        max_classes: int = 10, head_width: int = 128,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.encoder = encoder
         self.aggregation = aggregation

@@ -11,13 +11,12 @@ from equipool.experiments.data import MissingDataError
 from equipool.experiments.molecules.data import (
     ColumnSplit,
     CsvSource,
-    KeepUnsanitised,
     RandomSplit,
     ScaffoldSplit,
     load_molecules,
     load_problems,
 )
-from equipool.experiments.molecules.data.csv_source import ROWS_PER_BATCH
+from equipool.experiments.molecules.data.sources import ROWS_PER_BATCH
 from equipool.experiments.molecules.data.table import Table, TableError, parse_number
 
 COLUMNS = ["name", "smiles", "A", "B", "fold"]
@@ -61,13 +60,13 @@ def test_broken_smiles_are_reported(tmp_path, capsys):
     assert "unclosed ring" in problem.reason
     (listed,) = tmp_path.rglob("*.problems.csv")
     assert str(listed) in said
-    rows = [row.cells for row in Table(listed).rows()]
+    rows = list(Table(listed).read(lambda row: row.cells))
     assert rows == [["1", "C1CC", problem.reason, "False"]]
 
 
 def test_what_is_kept_is_reported_as_well(tmp_path, capsys):
     path = write_csv(tmp_path / "mine.csv", ["smiles", "A"], [["CC(C)(C)(C)C", 0], ["C1CC", 1]])
-    molecules = load_molecules(CsvSource(path, split=RandomSplit(), unparsable=KeepUnsanitised()))
+    molecules = load_molecules(CsvSource(path, split=RandomSplit(), keep_unsanitised=True))
     assert molecules.source_rows.tolist() == [0]
     said = capsys.readouterr().err
     assert "1 kept as written (row 0); 1 left out (row 1)" in said
@@ -281,7 +280,7 @@ def test_spaces_around_labels_do_not_matter():
 
 def test_recipes_are_those_of_earlier_runs():
     """Runs record a hash of them, and do not resume if it changes."""
-    source = CsvSource("mine.csv", labels=("A",), split=RandomSplit(), unparsable=KeepUnsanitised())
+    source = CsvSource("mine.csv", labels=("A",), split=RandomSplit(), keep_unsanitised=True)
     assert source.recipe() == {
         "smiles": "smiles",
         "labels": ["A"],

@@ -10,7 +10,6 @@ from molecule_files import SHARED, needs_shared_data, write_csv
 from equipool.experiments.molecules.data import (
     DATASETS,
     ColumnSplit,
-    KeepUnsanitised,
     RandomSplit,
     ScaffoldSplit,
     load_molecules,
@@ -104,7 +103,7 @@ def test_splits_and_policies_are_those_that_the_documentation_says():
     }
     (table,) = (form for form in DATASETS["molhiv"].forms if str(form.path) == "molhiv.csv.gz")
     assert table.split == ColumnSplit("split")
-    assert table.unparsable == KeepUnsanitised()
+    assert table.keep_unsanitised
 
 
 @needs_shared_data

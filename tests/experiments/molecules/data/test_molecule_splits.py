@@ -9,15 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from molecule_files import SHARED, needs_shared_data
 
-from equipool.experiments.molecules.data import (
-    ColumnSplit,
-    KeepUnsanitised,
-    RandomSplit,
-    ScaffoldSplit,
-)
-from equipool.experiments.molecules.data.featurize import parse_smiles
+from equipool.experiments.molecules.data import ColumnSplit, RandomSplit, ScaffoldSplit
+from equipool.experiments.molecules.data.featurize import parse_smiles, unsanitised
 from equipool.experiments.molecules.data.molecule_set import PARTS
-from equipool.experiments.molecules.data.splits import GroupIndex, scaffold_of
+from equipool.experiments.molecules.data.splits import GroupIndex
 
 
 def scaffold_split_of_ogb(scaffolds, train=0.8, valid=0.1):
@@ -69,7 +64,7 @@ def test_scaffold_split_of_molhiv_is_the_official_one():
     with rdBase.BlockLogs():
         for row in rows:
             smiles = row["smiles"]
-            molecule = parse_smiles(smiles)[0] or KeepUnsanitised().rescue(smiles)
+            molecule, _ = parse_smiles(smiles, keep_unsanitised=True)
             groups.extend([ScaffoldSplit().group(molecule, smiles, "")])
     parts = ScaffoldSplit().assign(groups)
     assert [PARTS[part] for part in parts] == [row["split"] for row in rows]
@@ -77,7 +72,7 @@ def test_scaffold_split_of_molhiv_is_the_official_one():
 
 
 def scaffold(smiles):
-    return scaffold_of(parse_smiles(smiles)[0], smiles)
+    return ScaffoldSplit().group(parse_smiles(smiles)[0], smiles, "")
 
 
 def test_scaffolds_are_rings_and_what_links_them():
@@ -97,9 +92,8 @@ def test_a_molecule_whose_scaffold_cannot_be_taken_is_alone():
         "CC(c1cccs1)=[N+]1[N-]C(N)=[S+][AlH3-]12[OH+]B(c1ccccc1)[OH+]2",
         "CC(c1ccccn1)=[N+]1[N-]C(N)=[S+][AlH3-]12[OH+]B(c1ccccc1)[OH+]2",
     )
-    rescued = [KeepUnsanitised().rescue(smiles) for smiles in (first, second)]
-    assert scaffold_of(rescued[0], first) == f"alone: {first}"
-    assert scaffold_of(rescued[0], first) != scaffold_of(rescued[1], second)
+    groups = [ScaffoldSplit().group(unsanitised(smiles), smiles, "") for smiles in (first, second)]
+    assert groups == [f"alone: {first}", f"alone: {second}"]
 
 
 @pytest.mark.parametrize("number", [1, 2, 9, 100, 1001])

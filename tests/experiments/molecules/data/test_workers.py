@@ -8,8 +8,7 @@ import pytest
 from molecule_files import BROKEN, ODD, write_csv
 from odd_splits import Ending, Failing, Printing
 
-from equipool.experiments.molecules.data import LeaveOut, ScaffoldSplit, featurize
-from equipool.experiments.molecules.data.csv_source import CsvSource
+from equipool.experiments.molecules.data import CsvSource, ScaffoldSplit, featurize
 from equipool.experiments.molecules.data.featurize import SmilesRows
 
 pytestmark = pytest.mark.processes
@@ -33,7 +32,7 @@ def two_workers(monkeypatch):
 
 
 def run(found, split=None):
-    return featurize.featurize_all(found, 100, split or ScaffoldSplit(), LeaveOut())
+    return featurize.featurize_all(found, 100, split or ScaffoldSplit(), False)
 
 
 def test_several_processes_give_what_one_gives(two_workers, tmp_path, monkeypatch, capfd):
