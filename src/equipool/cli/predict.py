@@ -62,24 +62,20 @@ def predict(
         from equipool.training.devices import check_extras
 
         check_extras()
-        from equipool.experiments.molecules.prediction_table import (
-            Query,
-            read_queries,
-            write_predictions,
-        )
-        from equipool.experiments.molecules.predictor import load_predictor
+        from equipool.experiments.molecules import predictor as molecules
 
         with console.suggesting_last(which):
-            predictor = load_predictor(run, which, device=where)
+            predictor = molecules.load_predictor(run, which, device=where)
         if file is None:
-            queries = [Query(f"row {row}", text) for row, text in enumerate(smiles or ())]
+            given = enumerate(smiles or ())
+            queries = [molecules.Query(f"row {row}", text) for row, text in given]
         else:
-            queries = read_queries(file, column, predictor.smiles_column, kept)
+            queries = molecules.read_queries(file, column, predictor.smiles_column, kept)
         some = [one.smiles for one in queries[:MEASURED]]
         table = io.StringIO(newline="")
         with using_threads(number, where, lambda: lambda: predictor.predict(some), report=_warn):
             to = sys.stdout if out is None else table
-            unread = write_predictions(predictor, queries, kept, to)
+            unread = molecules.write_predictions(predictor, queries, kept, to)
         if out is not None:
             out.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(out, table.getvalue().encode())

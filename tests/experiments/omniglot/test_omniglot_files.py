@@ -1,7 +1,5 @@
 """The forms in which Omniglot comes."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -10,15 +8,8 @@ import tiny_omniglot as tiny
 from equipool import extras
 from equipool.experiments import data
 from equipool.experiments.data import MissingDataError
-from equipool.experiments.omniglot.files import (
-    Characters,
-    Omniglot,
-    load_omniglot,
-    read_archive,
-    read_pictures,
-)
+from equipool.experiments.omniglot.files import load_omniglot, read_archive, read_pictures
 
-REAL = Path(__file__).parents[3] / "shared" / "data" / "omniglot.npz"
 PARTS = ("background", "evaluation")
 
 
@@ -45,15 +36,19 @@ FORMS = {
 }
 
 
+def check(characters, part):
+    assert list(characters) == tiny.names(part)
+    images = torch.stack(list(characters.values()))
+    assert images.dtype == torch.uint8
+    assert torch.equal(images, torch.from_numpy(tiny.drawings(part)))
+
+
 @pytest.mark.parametrize("write", FORMS.values(), ids=FORMS)
 def test_every_form_gives_the_same(tmp_path, write):
     write(tmp_path)
     found = load_omniglot(tmp_path)
     for part in PARTS:
-        characters = getattr(found, part)
-        assert list(characters.names) == tiny.names(part)
-        assert characters.images.dtype == torch.uint8
-        assert torch.equal(characters.images, torch.from_numpy(tiny.drawings(part)))
+        check(getattr(found, part), part)
 
 
 def test_the_order_in_an_archive_does_not_matter(tmp_path):
@@ -61,9 +56,7 @@ def test_the_order_in_an_archive_does_not_matter(tmp_path):
     shuffled = {name: values[order] for name, values in tiny.arrays().items()}
     found = read_archive(tiny.write_archive(tmp_path, **shuffled))
     for part in PARTS:
-        characters = getattr(found, part)
-        assert list(characters.names) == tiny.names(part)
-        assert torch.equal(characters.images, torch.from_numpy(tiny.drawings(part)))
+        check(getattr(found, part), part)
 
 
 def test_an_archive_is_taken_before_pictures(tmp_path):
@@ -80,7 +73,7 @@ def test_what_else_is_in_a_zip_file_is_passed_over(tmp_path):
         "README.txt": b"?",
     }
     file = tiny.write_zip(tmp_path, "background", strange | tiny.pictures("background"))
-    assert list(read_pictures(file).names) == tiny.names("background")
+    assert list(read_pictures(file)) == tiny.names("background")
 
 
 def every(part, change):
@@ -109,8 +102,8 @@ def with_text(content, own):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (without_one, r"Bb_\(Old\)/character02 has 3 drawings and .* has 4"),
-        (with_another_size, r"Bb_\(Old\)/character02/\S+ has the size \(20, 20\), others"),
+        (without_one, r"Bb_\(Old\)/character02 has the shape \(3, 24, 24\) and .* \(4, 24, 24\)"),
+        (with_another_size, r"Bb_\(Old\)/character02/\S+ has the shape \(20, 20\) and"),
         (with_a_cut_picture, r"Bb_\(Old\)/character02/0016_04.png is damaged"),
         (with_text, r"Bb_\(Old\)/character02/0016_04.png is damaged"),
     ],
@@ -201,13 +194,18 @@ def test_a_single_array_is_no_archive(tmp_path):
         read_archive(tmp_path / "a.npy")
 
 
-def test_the_parts_must_fit():
-    images = torch.zeros(2, 4, 8, 8, dtype=torch.uint8)
-    some, same = Characters(("A/1", "A/2"), images), Characters(("A/2", "A/3"), images)
-    with pytest.raises(ValueError, match="A/2 is in both parts"):
-        Omniglot(some, same)
-    with pytest.raises(ValueError, match=r"drawings of shape \(4, 8, 8\) and evaluation of \(3, 8"):
-        Omniglot(some, Characters(("B/1", "B/2"), images[:, 1:]))
+def test_the_parts_must_fit(tmp_path):
+    tiny.write_zip(tmp_path, "background")
+    pictures = tiny.pictures("evaluation")
+    shared = {name.replace("/Cc/", "/Aa/"): content for name, content in pictures.items()}
+    tiny.write_zip(tmp_path, "evaluation", shared)
+    with pytest.raises(ValueError, match="Aa/character01 is in both parts"):
+        load_omniglot(tmp_path)
+    fewer = {name: content for name, content in pictures.items() if not name.endswith("_04.png")}
+    tiny.write_zip(tmp_path, "evaluation", fewer)
+    expected = r"Cc/character01 has the shape \(3, 24, 24\) and Aa/character01 \(4, 24, 24\)"
+    with pytest.raises(ValueError, match=expected):
+        load_omniglot(tmp_path)
 
 
 def test_what_is_missing_is_said_with_its_address(tmp_path, monkeypatch):
@@ -231,12 +229,14 @@ def test_the_folder_is_the_one_in_use(tmp_path, monkeypatch):
     assert len(load_omniglot().evaluation) == len(tiny.names("evaluation"))
 
 
-@pytest.mark.skipif(not REAL.exists(), reason=f"there is no {REAL.name} beside the checkout")
+@tiny.needs_real_data
 def test_the_real_data():
-    data = load_omniglot(REAL.parent)
-    assert data.background.images.shape == (964, 20, 105, 105)
-    assert data.evaluation.images.shape == (659, 20, 105, 105)
-    alphabets = [{name.split("/")[0] for name in getattr(data, part).names} for part in PARTS]
+    data = load_omniglot(tiny.REAL.parent)
+    assert [len(part) for part in data] == [964, 659]
+    assert all(own.shape == (20, 105, 105) for part in data for own in part.values())
+    alphabets = [{name.split("/")[0] for name in part} for part in data]
     assert [len(names) for names in alphabets] == [30, 20]
     assert not alphabets[0] & alphabets[1]
-    assert 0.05 < data.background.images.float().mean() < 0.1  # ink is the smaller part
+    assert (
+        0.05 < torch.stack(list(data.background.values())).float().mean() < 0.1
+    )  # ink is the smaller part

@@ -20,9 +20,9 @@ SCORED_BY_PRECISION = ("molpcba", "toxcast")
 class Labels(ABC):
     """Labels of one kind. Missing labels are NaN."""
 
-    @abstractmethod
     def units(self) -> nn.Module | None:
         """A module that scales the network's outputs to the labels' units, if they have any."""
+        return None
 
     @abstractmethod
     def loss(self, prediction: Tensor, labels: Tensor) -> Tensor:
@@ -53,9 +53,6 @@ class BinaryLabels(Labels):
 
     def __init__(self, measure: str = "roc_auc") -> None:
         self.measure = measure
-
-    def units(self) -> nn.Module | None:
-        return None
 
     def loss(self, prediction: Tensor, labels: Tensor) -> Tensor:
         return functional.binary_cross_entropy_with_logits(prediction, labels, reduction="none")

@@ -74,10 +74,8 @@ class MoleculeArrays:
 
     def to(self, device: torch.device) -> MoleculeArrays:
         """The same on a device."""
-        values = vars(self).items()
-        return MoleculeArrays(
-            **{name: v.to(device) if isinstance(v, Tensor) else v for name, v in values}
-        )
+        tensors = {name: v.to(device) for name, v in vars(self).items() if isinstance(v, Tensor)}
+        return MoleculeArrays(**tensors, longest=self.longest)
 
 
 class LabelledBatch(NamedTuple):

@@ -13,7 +13,6 @@ from torch import nn
 from equipool.baselines import AGGREGATIONS, aggregation_from_name
 from equipool.experiments.data import data_folder
 from equipool.experiments.inner_loop import SHARE, InnerLoop
-from equipool.experiments.molecules.batching import Capacity
 from equipool.experiments.molecules.data import DATASETS, CsvSource
 from equipool.experiments.molecules.data.molecule_set import KINDS
 from equipool.experiments.molecules.data.splits import split_named
@@ -233,10 +232,6 @@ class MoleculeTask(InnerLoop, Task):
     def data(self) -> MoleculeData:
         """The data set."""
         return self.training_data().data
-
-    def capacity(self) -> Capacity:
-        """The capacity of a training batch."""
-        return self.training_data().capacity
 
     def network(self) -> MoleculeNetwork:
         labels = self.training_data().labels(torch.device("cpu"))

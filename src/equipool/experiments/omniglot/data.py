@@ -4,6 +4,7 @@ for training and testing."""
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -68,32 +69,31 @@ def character_images(
 def _load(
     folder: Path, size: int, validation_characters: int, device: torch.device
 ) -> CharacterImages:
-    data = load_omniglot(folder)
-    held = held_out(data.background.names, validation_characters)
-    rest = sorted(set(range(len(data.background))) - set(held))
+    background, evaluation = load_omniglot(folder)
+    held = held_out(background, validation_characters)
     parts = {
-        TRAIN: data.background.take(rest),
-        VALIDATION: data.background.take(held),
-        TEST: data.evaluation,
+        TRAIN: {name: images for name, images in background.items() if name not in held},
+        VALIDATION: {name: images for name, images in background.items() if name in held},
+        TEST: evaluation,
     }
-    pools, names = dict[str, Pool](), tuple[str, ...]()
+    pools, names, pixels = dict[str, Pool](), list[str](), []
     for part, characters in parts.items():
-        pools[part] = Pool(len(names), len(characters), characters.images.shape[1])
-        names += characters.names
-    pixels = torch.cat([shrink(part.images, size).flatten(0, 1) for part in parts.values()])
-    return CharacterImages(pixels.to(device), pools, names)
+        images = torch.stack(list(characters.values()))
+        pools[part] = Pool(len(names), *images.shape[:2])
+        names += characters
+        pixels.append(shrink(images, size).flatten(0, 1))
+    return CharacterImages(torch.cat(pixels).to(device), pools, tuple(names))
 
 
-def held_out(names: tuple[str, ...], number: int) -> list[int]:
-    """Positions of the held-out characters: those whose names have the smallest BLAKE2b digests.
-    Only the names decide, so every run holds out the same characters, whatever the file format."""
+def held_out(names: Collection[str], number: int) -> set[str]:
+    """Names of the held-out characters: those with the smallest BLAKE2b digests. Only the names
+    decide, so every run holds out the same characters, whatever the file format."""
     if not 0 < number < len(names):
         raise ValueError(
             f"validation_characters is {number}, expected 1 to {len(names) - 1}, as there are "
             f"{len(names)} characters in the background set"
         )
-    digests = [hashlib.blake2b(name.encode()).digest() for name in names]
-    return sorted(sorted(range(len(names)), key=lambda position: digests[position])[:number])
+    return set(sorted(names, key=lambda name: hashlib.blake2b(name.encode()).digest())[:number])
 
 
 def shrink(images: Tensor, size: int) -> Tensor:

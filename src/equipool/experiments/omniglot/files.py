@@ -6,10 +6,9 @@ import io
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -47,43 +46,16 @@ DAMAGED = (
     zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
 
-
-@dataclass(frozen=True)
-class Characters:
-    """Characters, all with the same number of drawings.
-
-    Args:
-        names: of the characters, `"Alphabet/character01"`, sorted and unique.
-        images: `[num_characters, num_drawings, size, size]`, uint8, 1 for ink and 0 for paper.
-    """
-
-    names: tuple[str, ...]
-    images: Tensor
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def take(self, positions: Sequence[int]) -> Characters:
-        """The characters at these positions, in ascending order."""
-        names = tuple(self.names[position] for position in positions)
-        return Characters(names, self.images[list(positions)])
+# The drawings of each character, `[num_drawings, size, size]`, uint8, 1 for ink and 0 for paper, by
+# its name, "Alphabet/character01"; sorted by name.
+Characters = dict[str, Tensor]
 
 
-@dataclass(frozen=True)
-class Omniglot:
-    """The two parts of the data set, which share no alphabet: `background`, for training, and
-    `evaluation`, for testing."""
+class Omniglot(NamedTuple):
+    """The two parts of the data set, which share no alphabet: for training and for testing."""
 
     background: Characters
     evaluation: Characters
-
-    def __post_init__(self) -> None:
-        shapes = [tuple(part.images.shape[1:]) for part in (self.background, self.evaluation)]
-        if shapes[0] != shapes[1]:
-            found = f"background has drawings of shape {shapes[0]} and evaluation of {shapes[1]}"
-            raise ValueError(f"{found}, expected the same")
-        if shared := set(self.background.names) & set(self.evaluation.names):
-            raise ValueError(f"{min(shared)} is in both parts, expected each character in one")
 
 
 def load_omniglot(folder: str | Path | None = None) -> Omniglot:
@@ -91,8 +63,7 @@ def load_omniglot(folder: str | Path | None = None) -> Omniglot:
     `images_background` and `images_evaluation`, unpacked or as `.zip`. Missing files are
     downloaded.
 
-    Characters are sorted by name. Both forms give the same data, except for the order of a
-    character's drawings.
+    Both forms give the same data, except for the order of a character's drawings.
 
     Args:
         folder: where to look; None for `data_folder()`.
@@ -103,12 +74,15 @@ def load_omniglot(folder: str | Path | None = None) -> Omniglot:
     archive = place / ARCHIVE
     if archive.exists():
         return read_archive(archive)
-    return Omniglot(_published_part(BACKGROUND, place), _published_part(EVALUATION, place))
-
-
-def _published_part(source: Source, folder: Path) -> Characters:
-    unpacked = folder / Path(source.name).stem
-    return read_pictures(unpacked if unpacked.is_dir() else fetch(source, folder))
+    parts = []
+    for source in (BACKGROUND, EVALUATION):
+        unpacked = place / Path(source.name).stem
+        parts.append(read_pictures(unpacked if unpacked.is_dir() else fetch(source, place)))
+    background, evaluation = parts
+    if shared := background.keys() & evaluation.keys():
+        raise ValueError(f"{min(shared)} is in both parts, expected each character in one")
+    _check_alike(background | evaluation)
+    return Omniglot(background, evaluation)
 
 
 def read_archive(file: Path) -> Omniglot:
@@ -120,12 +94,10 @@ def read_archive(file: Path) -> Omniglot:
         names = np.char.add(np.char.add(alphabet, "/"), character)
         if len(np.unique(names)) < len(names):
             raise ValueError("it has a character twice")
-        parts = []
-        for part in PARTS:
-            rows = np.flatnonzero(split == part)
-            rows = rows[names[rows].argsort()]
-            parts.append(Characters(tuple(names[rows].tolist()), torch.from_numpy(images[rows])))
-        return Omniglot(*parts)
+        parts: dict[str, Characters] = {part: {} for part in PARTS}
+        for at in names.argsort():
+            parts[split[at]][str(names[at])] = torch.from_numpy(images[at])
+        return Omniglot(**parts)
     except DAMAGED as error:
         raise ValueError(
             f"{file} is not an Omniglot archive: {error}. If the file is truncated, copy it again; "
@@ -151,10 +123,8 @@ def _read_arrays(file: Path) -> list[Any]:
         raise ValueError(f"images has the value {images.max()}, expected 1 for ink, 0 for paper")
     for name, values in zip(ARRAYS[1:], strings, strict=True):
         if values.shape != images.shape[:1] or values.dtype.kind != "U":
-            expected = f"{len(images)} strings, one for each character"
-            raise ValueError(
-                f"{name} is {values.dtype} of shape {values.shape}, expected {expected}"
-            )
+            found = f"{name} is {values.dtype} of shape {values.shape}"
+            raise ValueError(f"{found}, expected {len(images)} strings, one for each character")
     parts = tuple(np.unique(strings[-1]).tolist())
     if parts != PARTS:
         raise ValueError(f"split has {', '.join(parts)}, expected {' and '.join(PARTS)}")
@@ -165,8 +135,21 @@ def read_pictures(path: Path) -> Characters:
     """Read one part of the data set as published, from the zip file or the unpacked folder.
     Drawings are black on white PNGs, `Alphabet/character01/0709_01.png`, sorted by name."""
     check_extras(f"reading the pictures in {path}", {"data": ["PIL"]})
+    drawings: dict[str, dict[str, Tensor]] = {}
     try:
-        return _characters(_files(path))
+        for name, content in _files(path):
+            found = PICTURE.fullmatch(name)
+            if found and not name.startswith("__MACOSX/"):
+                drawings.setdefault(found[1], {})[found[2]] = _ink(name, content)
+        if not drawings:
+            raise ValueError("it has no pictures Alphabet/character/drawing.png")
+        _check_alike({f"{name}/{one}": own[one] for name, own in drawings.items() for one in own})
+        characters = {
+            name: torch.stack([own[one] for one in sorted(own)])
+            for name, own in sorted(drawings.items())
+        }
+        _check_alike(characters)
+        return characters
     except DAMAGED as error:
         raise ValueError(f"{path} is not a part of Omniglot: {error}") from error
 
@@ -182,20 +165,6 @@ def _files(path: Path) -> Iterator[tuple[str, bytes]]:
                 yield name, archive.read(name)
 
 
-def _characters(files: Iterator[tuple[str, bytes]]) -> Characters:
-    drawings: dict[str, dict[str, Tensor]] = {}
-    for name, content in files:
-        found = PICTURE.fullmatch(name)
-        if found and not name.startswith("__MACOSX/"):
-            drawings.setdefault(found[1], {})[found[2]] = _ink(name, content)
-    if not drawings:
-        raise ValueError("it has no pictures Alphabet/character/drawing.png")
-    _check_alike(drawings)
-    names = sorted(drawings)
-    images = [torch.stack([drawings[name][d] for d in sorted(drawings[name])]) for name in names]
-    return Characters(tuple(names), torch.stack(images))
-
-
 def _ink(name: str, content: bytes) -> Tensor:
     """1 where the picture is dark, else 0: `[height, width]`."""
     from PIL import Image
@@ -208,14 +177,10 @@ def _ink(name: str, content: bytes) -> Tensor:
     return torch.from_numpy((gray < 128).astype(np.uint8))
 
 
-def _check_alike(drawings: dict[str, dict[str, Tensor]]) -> None:
-    first, *_ = drawings
-    shape = next(iter(drawings[first].values())).shape
-    for name, own in drawings.items():
-        if len(own) != len(drawings[first]):
-            found = f"{name} has {len(own)} drawings and {first} has {len(drawings[first])}"
-            raise ValueError(f"{found}, expected the same")
-        for drawing, image in own.items():
-            if image.shape != shape:
-                sizes = f"{tuple(image.shape)}, others {tuple(shape)}"
-                raise ValueError(f"{name}/{drawing} has the size {sizes}")
+def _check_alike(images: dict[str, Tensor]) -> None:
+    """All have the same shape: one picture each, or all drawings of a character."""
+    first, *_ = images
+    for name, own in images.items():
+        if own.shape != images[first].shape:
+            shapes = f"{tuple(own.shape)} and {first} {tuple(images[first].shape)}"
+            raise ValueError(f"{name} has the shape {shapes}, expected the same")

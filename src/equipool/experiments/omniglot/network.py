@@ -88,7 +88,7 @@ class ImageEncoder(nn.Module):
 class OmniglotNetwork(nn.Module):
     """Count the characters in a set of images: embed each image, pool the set, and let a residual
     network with layers of size `[head_width, max_classes]` give the logits of 1 to
-    `max_classes`.
+    `max_classes`: `[B, N, S, S]`, uint8, 255 for ink, `-> [B, max_classes]`.
 
     Args:
         encoder: `[n, 1, S, S] -> [n, embedding]`.
@@ -96,9 +96,6 @@ class OmniglotNetwork(nn.Module):
         embedding: size of an image's embedding.
         max_classes: number of answers.
         head_width: hidden width of the last network.
-
-    Shapes:
-        `[B, N, S, S]`, uint8, 255 for ink, `-> [B, max_classes]`.
 
     Example:
         >>> from equipool.baselines import SumPooling

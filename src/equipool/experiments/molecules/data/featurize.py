@@ -13,10 +13,10 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -233,11 +233,7 @@ def check_extras() -> None:
 
 def installed_versions() -> dict[str, str]:
     """The installed versions of the required packages."""
-    versions = {}
-    for module in REQUIRED:
-        with suppress(PackageNotFoundError):
-            versions[module] = version(module)
-    return versions
+    return {name: version(name) for name in REQUIRED if importlib.util.find_spec(name)}
 
 
 def _rejection_reason(smiles: str) -> str:

@@ -34,8 +34,7 @@ def load_molecules(which: str | MoleculeSource, data_dir: str | Path | None = No
     """The molecules of a data set.
 
     The first call prepares them on all cores and writes one cache file; later calls read that file,
-    even if the source is gone. The cache is rebuilt if the source has changed or the file is
-    damaged.
+    even if the source is gone. It is rebuilt if the source has changed or the file is damaged.
 
     The cache of a public data set is written to `molecules` in the data folder. The cache of a
     table of your own holds a copy of its content, so it is not written to the folder that
@@ -194,7 +193,10 @@ def _locate(
     else:
         missing = which.missing()
         name, source = _cache_name(which), None if missing else which
-        advice = _describe_missing(missing) if missing else ""
+        absent = ("is not a file" if file.exists() else "does not exist" for file in missing)
+        reasons = ", ".join(f"{file} {why}" for file, why in zip(missing, absent, strict=True))
+        base = "" if which.location.is_absolute() else f", which is relative to {Path.cwd()}"
+        advice = f"{reasons}. Check the path (--csv){base}"
         # others may read the folder of EQUIPOOL_DATA
         folders = [folder, cache_folder()] if is_chosen(data_dir) else [cache_folder()]
     paths = tuple(each / FOLDER / f"{name}.safetensors" for each in dict.fromkeys(folders))
@@ -260,9 +262,3 @@ def _cache_name(source: MoleculeSource) -> str:
     identity = json.dumps([str(source.location.resolve()), source.recipe()], sort_keys=True)
     stem = source.location.name.split(".")[0]
     return f"{stem}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
-
-
-def _describe_missing(files: list[Path]) -> str:
-    found = [f"{file} {'is not a file' if file.exists() else 'does not exist'}" for file in files]
-    base = "" if files[0].is_absolute() else f", which is relative to {Path.cwd()}"
-    return f"{', '.join(found)}. Check the path (--csv){base}"

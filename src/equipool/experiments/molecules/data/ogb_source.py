@@ -14,7 +14,7 @@ from equipool.experiments.molecules.data.featurize import MAX_ATOMS, Array, Chun
 from equipool.experiments.molecules.data.molecule_set import ATOM_CATEGORIES, BOND_CATEGORIES, PARTS
 from equipool.experiments.molecules.data.sources import Contents, MoleculeSource
 from equipool.experiments.molecules.data.splits import GroupIndex, Parts
-from equipool.experiments.molecules.data.table import Table, TableError, parse_number, read_lines
+from equipool.experiments.molecules.data.table import Table, TableError, read_lines
 
 CHUNK_SIZE = 4096
 UNUSED = 255  # the molecule is in no part
@@ -154,47 +154,42 @@ class _Rows:
 
     def integers(self, number: int, categories: tuple[int, ...]) -> Array:
         """The next rows, `[number, len(categories)]`; each column is below its categories."""
-        if not number:
-            return np.empty((0, len(categories)), np.int64)
-        lines = self._next(number)
-        try:
-            found = np.loadtxt(lines, np.int64, delimiter=",", ndmin=2, comments=None)
-            if found.shape != (number, len(categories)):
-                wanted = f"rows of {len(categories)} numbers"
-                raise ValueError(f"expected {wanted}, found {found.shape[1]}")
-            if found.min() < 0 or (found >= categories).any():
-                values = f"{found.min(0).tolist()} to {found.max(0).tolist()}"
-                raise ValueError(f"expected numbers below {categories}, found {values}")
-        except ValueError as error:
-            after = f"after line {self._read - number:,}"
-            raise TableError(f"{self._path}, {after}: {error}") from error
-        return found
+        return self._parse(np.int64, number, len(categories), categories)
 
     def floats(self, number: int, width: int) -> Array:
         """The next rows, `[number, width]`; NaN for an empty cell."""
-        found = []
-        for line, text in enumerate(self._next(number), self._read - number + 1):
-            cells = text.strip().split(",")
-            try:
-                if len(cells) != width:
-                    raise ValueError(f"expected {width} cells, found {len(cells)}")
-                found.append([parse_number(cell) for cell in cells])
-            except ValueError as error:
-                raise TableError(f"{self._path}, line {line:,}: {error}") from None
-        return np.array(found, np.float32).reshape(number, width)
+        return self._parse(np.float32, number, width)
 
     def check_end(self) -> None:
         """Raise if there are more rows."""
         if next(self._lines, "").strip():
             raise TableError(f"{self._path}: expected {self._read:,} lines, found more")
 
-    def _next(self, number: int) -> list[str]:
+    def _parse(
+        self, dtype: type, number: int, width: int, categories: tuple[int, ...] = ()
+    ) -> Array:
+        if not number:
+            return np.empty((0, width), dtype)
         lines = list(islice(self._lines, number))
-        self._read += len(lines)
         if len(lines) != number:
-            counts = f"{self._read + number - len(lines):,} lines, found {self._read:,}"
+            counts = f"{self._read + number:,} lines, found {self._read + len(lines):,}"
             raise TableError(f"{self._path}: expected at least {counts}")
-        return lines
+        if not categories:
+            filled = ((cell or "nan" for cell in line.strip().split(",")) for line in lines)
+            lines = [",".join(cells) for cells in filled]
+        try:
+            found: Array = np.loadtxt(lines, dtype, delimiter=",", ndmin=2, comments=None)
+            if found.shape != (number, width):
+                raise ValueError(f"expected rows of {width} numbers, found {found.shape[1]}")
+            if np.isinf(found).any():
+                raise ValueError("expected finite numbers, found an infinite one")
+            if categories and (found.min() < 0 or (found >= categories).any()):
+                values = f"{found.min(0).tolist()} to {found.max(0).tolist()}"
+                raise ValueError(f"expected numbers below {categories}, found {values}")
+        except ValueError as error:
+            raise TableError(f"{self._path}, after line {self._read:,}: {error}") from error
+        self._read += number
+        return found
 
 
 def _numbers(file: Path) -> Array:
