@@ -89,9 +89,8 @@ def predict(
 def _columns(text: str | None) -> list[str]:
     """The columns to keep."""
     names = [] if text is None else [name.strip() for name in text.split(",")]
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"--keep names {name!r} twice")
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ValueError(f"--keep names {twice!r} twice")
     return names
 
 

@@ -13,26 +13,19 @@ from equipool.experiments.omniglot.files import load_omniglot, read_archive, rea
 PARTS = ("background", "evaluation")
 
 
-def write_zips(folder):
-    for part in PARTS:
-        tiny.write_zip(folder, part)
+def write_parts(*writers):
+    def write(folder):
+        for part, one in zip(PARTS, writers, strict=True):
+            one(folder, part)
 
-
-def write_unpacked(folder):
-    for part in PARTS:
-        tiny.write_unpacked(folder, part)
-
-
-def write_mixed(folder):
-    tiny.write_zip(folder, "background")
-    tiny.write_unpacked(folder, "evaluation")
+    return write
 
 
 FORMS = {
     "archive": tiny.write_archive,
-    "zips": write_zips,
-    "unpacked": write_unpacked,
-    "mixed": write_mixed,
+    "zips": write_parts(tiny.write_zip, tiny.write_zip),
+    "unpacked": write_parts(tiny.write_unpacked, tiny.write_unpacked),
+    "mixed": write_parts(tiny.write_zip, tiny.write_unpacked),
 }
 
 
@@ -51,18 +44,15 @@ def test_every_form_gives_the_same(tmp_path, write):
         check(getattr(found, part), part)
 
 
-def test_the_order_in_an_archive_does_not_matter(tmp_path):
+def test_the_order_in_an_archive_does_not_matter(tmp_path, monkeypatch):
+    """And it is taken before pictures, from the folder in use."""
     order = np.random.default_rng(0).permutation(len(tiny.arrays()["split"]))
     shuffled = {name: values[order] for name, values in tiny.arrays().items()}
-    found = read_archive(tiny.write_archive(tmp_path, **shuffled))
-    for part in PARTS:
-        check(getattr(found, part), part)
-
-
-def test_an_archive_is_taken_before_pictures(tmp_path):
-    tiny.write_archive(tmp_path)
+    tiny.write_archive(tmp_path, **shuffled)
     (tmp_path / "images_background.zip").write_bytes(b"no zip file")
-    assert len(load_omniglot(tmp_path).background) == len(tiny.names("background"))
+    monkeypatch.setenv("EQUIPOOL_DATA", str(tmp_path))
+    for part, characters in zip(PARTS, load_omniglot(), strict=True):
+        check(characters, part)
 
 
 def test_what_else_is_in_a_zip_file_is_passed_over(tmp_path):
@@ -76,69 +66,48 @@ def test_what_else_is_in_a_zip_file_is_passed_over(tmp_path):
     assert list(read_pictures(file)) == tiny.names("background")
 
 
-def every(part, change):
-    """All pictures of a part, after a change to those of one character."""
-    content = tiny.pictures(part)
-    change(content, [name for name in content if "Bb_(Old)/character02" in name])
-    return content
-
-
-def without_one(content, own):
-    del content[own[1]]
-
-
-def with_another_size(content, own):
-    content[own[2]] = tiny.picture(np.zeros((20, 20)))
-
-
-def with_a_cut_picture(content, own):
-    content[own[0]] = content[own[0]][:60]
-
-
-def with_text(content, own):
-    content[own[0]] = b"no picture"
+OTHER_SIZE = tiny.picture(np.zeros((20, 20)))
+NUMBER = r"has the shape \(3, 24, 24\) and .* \(4, 24, 24\)"
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("which", "change", "message"),
     [
-        (without_one, r"Bb_\(Old\)/character02 has the shape \(3, 24, 24\) and .* \(4, 24, 24\)"),
-        (with_another_size, r"Bb_\(Old\)/character02/\S+ has the shape \(20, 20\) and"),
-        (with_a_cut_picture, r"Bb_\(Old\)/character02/0016_04.png is damaged"),
-        (with_text, r"Bb_\(Old\)/character02/0016_04.png is damaged"),
+        (1, None, NUMBER),
+        (2, lambda content: OTHER_SIZE, r"/\S+ has the shape \(20, 20\) and"),
+        (0, lambda content: content[:60], "/0016_04.png is damaged"),
+        (0, lambda content: b"no picture", "/0016_04.png is damaged"),
     ],
 )
-def test_pictures_that_are_not_as_expected_are_named(tmp_path, change, message):
-    file = tiny.write_zip(tmp_path, "background", every("background", change))
-    with pytest.raises(ValueError, match=f"images_background.zip is not a part .*{message}"):
+def test_pictures_that_are_not_as_expected_are_named(tmp_path, which, change, message):
+    content = tiny.pictures("background")
+    name = [name for name in content if "Bb_(Old)/character02" in name][which]
+    picture = content.pop(name)
+    if change is not None:
+        content[name] = change(picture)
+    file = tiny.write_zip(tmp_path, "background", content)
+    expected = rf"images_background.zip is not a part .*Bb_\(Old\)/character02\s*{message}"
+    with pytest.raises(ValueError, match=expected):
         read_pictures(file)
 
 
-def cut_in_half(file):
-    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+def cut_in_half(content):
+    return content[: len(content) // 2]
 
 
-def overwritten(file):
+def overwritten(content):
     """In the middle, where the content is."""
-    content = bytearray(file.read_bytes())
     middle = len(content) // 2
-    content[middle - 100 : middle + 100] = bytes(200)
-    file.write_bytes(content)
+    return content[: middle - 100] + bytes(200) + content[middle + 100 :]
 
 
-def replaced(file):
-    file.write_text("404: Not Found")
-
-
-def emptied(file):
-    file.write_bytes(b"")
-
-
-@pytest.mark.parametrize("damage", [cut_in_half, overwritten, replaced, emptied])
+@pytest.mark.parametrize(
+    "damage", [cut_in_half, overwritten, lambda _: b"404: Not Found", lambda _: b""]
+)
 def test_damaged_files_are_named(tmp_path, damage):
     zipped, archive = tiny.write_zip(tmp_path, "evaluation"), tiny.write_archive(tmp_path)
-    damage(zipped)
-    damage(archive)
+    for file in (zipped, archive):
+        file.write_bytes(damage(file.read_bytes()))
     with pytest.raises(ValueError, match=r"images_evaluation.zip is not a part of Omniglot: "):
         read_pictures(zipped)
     told = r"omniglot.npz is not an Omniglot archive: .*\. If the file is truncated, copy it"
@@ -146,14 +115,11 @@ def test_damaged_files_are_named(tmp_path, damage):
         load_omniglot(tmp_path)
 
 
-def test_the_folder_is_wanted_and_not_the_file(tmp_path):
-    with pytest.raises(NotADirectoryError, match=r"omniglot.npz is a file, expected a directory"):
-        load_omniglot(tiny.write_archive(tmp_path))
-
-
-def test_a_folder_without_pictures_is_refused(tmp_path):
+def test_a_file_or_a_folder_without_pictures_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"it has no pictures Alphabet/character/drawing.png"):
         read_pictures(tmp_path)
+    with pytest.raises(NotADirectoryError, match=r"omniglot.npz is a file, expected a directory"):
+        load_omniglot(tiny.write_archive(tmp_path))
 
 
 SPLIT, ALPHABET = tiny.arrays()["split"], tiny.arrays()["alphabet"]
@@ -221,12 +187,6 @@ def test_pictures_need_pillow(tmp_path, monkeypatch):
     monkeypatch.setattr(extras, "find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r'PIL. Run: pip install "equipool\[data\]"'):
         read_pictures(tmp_path)
-
-
-def test_the_folder_is_the_one_in_use(tmp_path, monkeypatch):
-    tiny.write_archive(tmp_path)
-    monkeypatch.setenv("EQUIPOOL_DATA", str(tmp_path))
-    assert len(load_omniglot().evaluation) == len(tiny.names("evaluation"))
 
 
 @tiny.needs_real_data

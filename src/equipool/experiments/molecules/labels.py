@@ -103,11 +103,9 @@ def usual_measure(dataset: str | None) -> str:
 
 
 def label_moments(labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of each column of `labels [G, L]` without missing labels (NaN):
-    `[L]` and `[L]`. Computed in float64: energies have large means and small deviations.
-
-    The deviation is 1 for a column without two different labels, so that it can be divided by. The
-    mean is 0 for a column without labels.
+    """Mean and standard deviation of each column of `labels [G, L]` without missing labels (NaN),
+    computed in float64: energies have large means and small deviations. The deviation is 1 for a
+    column without two different labels, the mean 0 for one without labels.
 
     Example:
         >>> label_moments(torch.tensor([[1.0, 5.0], [3.0, float("nan")]]))

@@ -211,11 +211,11 @@ class MoleculeTask(InnerLoop, Task):
         """How to choose a missing column of a table."""
         if self.csv is None:
             return ""
-        if column == (self.smiles or SMILES):
-            return "; choose the SMILES column with --smiles"
-        if column == self.split:
-            return "; --split takes a column, scaffold or random"
-        return "; choose the label columns with --labels"
+        advice = {
+            self.split: "--split takes a column, scaffold or random",
+            self.smiles or SMILES: "choose the SMILES column with --smiles",
+        }
+        return f"; {advice.get(column, 'choose the label columns with --labels')}"
 
     def facts(self) -> dict[str, Any]:
         """The names and kind of the labels, the number of molecules in each part, and a fingerprint
@@ -243,8 +243,7 @@ class MoleculeTask(InnerLoop, Task):
         if self.virtual_node:
             virtual_node = VirtualNode(self.width, self.depth - 1, self.dropout)
         return MoleculeNetwork(
-            self.width,
-            num_labels,
+            self.width, num_labels,
             [convolution(self.width, self._message_aggregation()) for _ in range(self.depth)],
             Readout(self._atom_aggregation()),
             units=units, virtual_node=virtual_node, dropout=self.dropout,
@@ -271,10 +270,8 @@ class MoleculeTask(InnerLoop, Task):
         molecules = training.epochs.batches(first_step, num_steps)
         own = shard.part(molecules, 1)
         if self.virtual_node and own.shape[1] < 2:
-            raise ValueError(
-                f"batch_size is {self.batch_size} in {shard.world} processes, expected 2 or more "
-                "in each with a virtual node, for its batch normalisation"
-            )
+            found = f"batch_size is {self.batch_size} in {shard.world} processes"
+            raise ValueError(f"{found}, expected 2 or more in each with a virtual node")
         data = training.data
         present = torch.where(molecules < 0, 0, data.num_present[molecules]).sum(1).clamp(min=1)
         sent = data.storage(_with_index(device)).send(own, training.capacity)

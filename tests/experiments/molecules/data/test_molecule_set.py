@@ -54,12 +54,9 @@ def test_one_molecule():
     assert molecules.num_atoms.tolist() == [3, 1, 0, 2]
     assert molecules.num_bonds.tolist() == [4, 0, 0, 2]
     assert molecules.one(3).ends.tolist() == [[0, 1], [1, 0]]
-
-
-def test_positions_out_of_range_are_refused():
     for position in (-1, 4):
         with pytest.raises(IndexError, match="positions: expected 0 to 3"):
-            make_set().one(position)
+            molecules.one(position)
 
 
 @pytest.mark.parametrize(

@@ -45,11 +45,10 @@ def test_scaffold_split_is_ogbs(scaffolds):
 @pytest.mark.parametrize(("train", "valid"), [(0.5, 0.25), (0.6, 0.4), (1.0, 0.0)])
 def test_scaffold_split_has_the_shares_asked_for(train, valid):
     scaffolds = list("aaaabbbccd") + [f"alone {at}" for at in range(90)]
-    expected = scaffold_split_of_ogb(scaffolds, train, valid)
     found = as_lists(ScaffoldSplit(train, valid).assign(GroupIndex(scaffolds)))
+    expected = scaffold_split_of_ogb(scaffolds, train, valid)
     assert found == {name: sorted(positions) for name, positions in expected.items()}
-    assert len(found["train"]) == train * 100
-    assert len(found["valid"]) == valid * 100
+    assert (len(found["train"]), len(found["valid"])) == (train * 100, valid * 100)
 
 
 @needs_shared_data
@@ -79,9 +78,6 @@ def test_scaffolds_are_rings_and_what_links_them():
     assert scaffold("Cc1cc(Oc2nccc(CCC)c2)ccc1") == "c1ccc(Oc2ccccn2)cc1"
     assert scaffold("CCO") == scaffold("CCCC") == ""
     assert scaffold("Cc1ccccc1") == scaffold("Oc1ccccc1CC")
-
-
-def test_scaffolds_keep_chirality():
     left, right = "O=C1N[C@H](C2CCCCC2)CO1", "O=C1N[C@@H](C2CCCCC2)CO1"
     assert "@" in scaffold(left)
     assert scaffold(left) != scaffold(right)

@@ -39,7 +39,7 @@ class MoleculeCache:
     @cached_property
     def about(self) -> dict[str, Any]:
         """What the molecules are and what they were made from."""
-        return self._metadata[0]
+        return self._content[0]
 
     def check(self, fingerprint: dict[str, Any] | None = None) -> None:
         """Raise `UnusableFileError` if the file is damaged, outdated, or made from a source with
@@ -51,24 +51,25 @@ class MoleculeCache:
             expected = f"expected format {FORMAT} and features {featurize.FEATURES_VERSION}"
             wrong = f"{expected}, found {found[0]} and {found[1]}"
             raise UnusableFileError(f"{self.path} has another version: {wrong}")
-        if _checksum(self.about, self._tensors()) != self._metadata[1]:
+        about, checksum, tensors = self._content
+        if _checksum(about, tensors) != checksum:
             raise UnusableFileError(f"{self.path} is damaged: its checksum does not match")
 
     def molecules(self) -> MoleculeSet:
         """The molecules. The tensors of atoms and bonds are memory-mapped."""
-        tensors = self._tensors()
+        tensors = self._content[2]
         arrays = tensors | {"ends": tensors["ends"].T, "labels": _decode_labels(tensors["labels"])}
         names = tuple(self.about["label_names"])
         return molecule_set(arrays, tensors["parts"], names, self.about["kind"])
 
     def part_sizes(self) -> dict[str, int]:
         """The number of molecules in each split part."""
-        parts = self._tensors()["parts"]
+        parts = self._content[2]["parts"]
         return {name: int((parts == at).sum()) for at, name in enumerate(PARTS)}
 
     def problems(self) -> tuple[Problem, ...]:
         """The molecules that RDKit rejected."""
-        text = self._tensors()["problems"].numpy().tobytes()
+        text = self._content[2]["problems"].numpy().tobytes()
         return tuple(Problem(**found) for found in json.loads(text))
 
     def version_differences(self) -> str:
@@ -82,27 +83,19 @@ class MoleculeCache:
         return ", ".join(f"{name} {then[name]} (now {version})" for name, version in changed)
 
     @cached_property
-    def _metadata(self) -> tuple[dict[str, Any], str]:
-        """What the file says about itself, and its checksum."""
+    def _content(self) -> tuple[dict[str, Any], str, dict[str, Tensor]]:
+        """What the file says about itself, its checksum, and its tensors, which are mapped."""
         from safetensors import SafetensorError, safe_open
 
         try:
             with safe_open(self.path, "pt") as file:
                 metadata = file.metadata()
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             about = json.loads(metadata["about"])
             if not isinstance(about, dict):
                 raise TypeError("its metadata is not a JSON object")
-            return about, metadata["sha256"]
+            return about, metadata["sha256"], tensors
         except (SafetensorError, ValueError, KeyError, TypeError) as error:
-            raise UnusableFileError(f"{self.path} is damaged: {error}") from error
-
-    def _tensors(self) -> dict[str, Tensor]:
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-
-        try:
-            return load_file(self.path)
-        except SafetensorError as error:
             raise UnusableFileError(f"{self.path} is damaged: {error}") from error
 
 

@@ -130,8 +130,7 @@ def describe_problems(name: str, problems: tuple[Problem, ...], table: Path) -> 
     """How many molecules RDKit rejected, what became of them, and where they are listed."""
     outcomes = []
     for kept, outcome in ((True, "kept as written"), (False, "left out")):
-        rows = [str(problem.row) for problem in problems if problem.kept == kept]
-        if rows:
+        if rows := [str(problem.row) for problem in problems if problem.kept == kept]:
             shown = ", ".join(rows[:MAX_SHOWN]) + ", ..." * (len(rows) > MAX_SHOWN)
             word = "row" if len(rows) == 1 else "rows"
             outcomes.append(f"{len(rows):,} {outcome} ({word} {shown})")
