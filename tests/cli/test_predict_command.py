@@ -14,9 +14,8 @@ from typer.testing import CliRunner
 
 import molecule_table
 from equipool.cli import make_app
-from equipool.cli import predict as command
 from equipool.experiments.data import using_data_folder
-from equipool.experiments.molecules import predict_molecules, storage
+from equipool.experiments.molecules import predict_molecules, predictor, storage
 from equipool.experiments.molecules.predictor import MoleculePredictor, load_predictor
 from equipool.training import load_network
 
@@ -75,7 +74,7 @@ def smiles_flags(smiles):
 @pytest.mark.parametrize("at_once", [1, 3, 4096])
 @pytest.mark.parametrize("in_a_batch", [2, 512])
 def test_each_row_is_its_molecule_alone(place, predict, monkeypatch, at_once, in_a_batch):
-    monkeypatch.setattr(command, "AT_ONCE", at_once)
+    monkeypatch.setattr(predictor, "AT_ONCE", at_once)
     monkeypatch.setattr(storage, "MAX_MOLECULES", in_a_batch)
     done = predict("classes", *smiles_flags(ASKED))
     assert done.exit_code == 0, done.output
@@ -191,7 +190,7 @@ def test_what_is_said_of_a_damaged_checkpoint_is_not_in_the_table(predict, copie
 def test_a_bar_is_shown_for_long_inputs_alone(predict, monkeypatch):
     text = "CCO\n" * 5
     assert "5/5" not in predict("classes", "-", text=text).stderr
-    monkeypatch.setattr(command, "AT_ONCE", 2)
+    monkeypatch.setattr(predictor, "AT_ONCE", 2)
     done = predict("classes", "-", text=text)
     assert "5/5" in done.stderr
     assert len(rows_of(done.stdout)) == 6
@@ -228,7 +227,7 @@ def test_a_run_of_another_task_is_refused(equipool, tiny, tmp_path):
         (["table.csv", "--keep", "part,part"], 2, "--keep names 'part' twice"),
         (["nothing.csv"], 2, "FILE is 'nothing.csv', which does not exist"),
         (["nothing.smi"], 2, "FILE is 'nothing.smi', which does not exist"),
-        (["bytes.smi"], 1, "bytes.smi cannot be read as text"),
+        (["bytes.smi"], 1, "bytes.smi is not UTF-8 text"),
     ],
 )
 def test_wrong_use_is_said(place, predict, monkeypatch, tmp_path, words, status, expected):
@@ -341,8 +340,7 @@ def test_a_data_sets_run_keeps_what_its_training_kept_and_reads_the_usual_column
 
 
 def test_from_python(place):
-    predictor = load_predictor(place / "classes", device="cpu")
-    found = predictor.predict(ASKED)
+    found = load_predictor(place / "classes", device="cpu").predict(ASKED)
     assert found.smiles == tuple(ASKED)
     assert found.label_names == ("oxygen",)
     assert [problem.row for problem in found.problems] == sorted(UNREAD)

@@ -64,16 +64,19 @@ def test_a_table_is_trained_on_and_evaluated(equipool, table, tmp_path, split):
     record = read_record(out / "record.json")
     assert record.complete
     assert record.config["fields"]["csv"] == str(table)
+    assert record.config["training"]["aux_weight"] == 0.0  # the task has weights of its own
     again = equipool("evaluate", out, "--device", "cpu", "--which", "last")
     assert again.exit_code == 0, again.output
 
 
 def test_several_labels_with_commas(equipool, table, tmp_path):
     out = tmp_path / "run"
-    given = flags(table) | {"--labels": "oxygen,letters"}
+    given = flags(table) | {"--labels": "oxygen,letters", "--aux-weight": "0.5"}
     done = equipool("train", "molecules", given, "--out", out)
     assert done.exit_code == 0, done.output
-    metrics = read_record(out / "record.json").metrics
+    record = read_record(out / "record.json")
+    assert record.config["training"]["aux_weight"] == 0.5
+    metrics = record.metrics
     assert {"valid_mae_oxygen", "valid_mae_letters"} < metrics.keys()
     assert metrics["valid_score"] == -metrics["valid_mae"]
 
@@ -131,16 +134,6 @@ def test_runs_of_the_same_name_are_refused(equipool, table, tmp_path):
     assert done.exit_code == 2
     name = "csv-table-convolution-gin-equilibrium-seed-0"
     assert f"two of the runs would be called {name}" in done.output.replace("\n", " ")
-
-
-@pytest.mark.parametrize(
-    ("more", "expected"), [({}, 0.0), ({"--aux-weight": "0.5"}, 0.5)], ids=["unsaid", "said"]
-)
-def test_auxiliary_losses_are_weighed_once(equipool, table, tmp_path, more, expected):
-    out = tmp_path / "run"
-    done = equipool("train", "molecules", flags(table) | more, "--out", out)
-    assert done.exit_code == 0, done.output
-    assert read_record(out / "record.json").config["training"]["aux_weight"] == expected
 
 
 def test_the_kind_of_the_labels_can_be_said(equipool, table, tmp_path):

@@ -14,14 +14,12 @@ from equipool.experiments.molecules.storage import (
     Streamed,
     assemble,
     choose_storage,
-)
+)  # fmt: skip
 from generated_molecules import generated, permuted
 
 CPU = torch.device("cpu")
 CAPACITY = Capacity(6, 50, 90)
 SOME = torch.tensor([7, 3, 2, 40, -1, -1])
-
-
 FULL = torch.tensor([7, 3, 2, 40, 8, 9])  # as many as there can be, but fewer atoms and bonds
 each_batch = pytest.mark.parametrize("some", [SOME, FULL], ids=["few", "full"])
 
@@ -113,12 +111,8 @@ def test_streamed_is_resident(molecules):
         stored = kind(arrays, CPU)
         pieces = stored.send(steps, CAPACITY)
         assert all(len(values) == 3 for values in pieces.values())
-        found.append(
-            [
-                stored.batch({name: values[i] for name, values in pieces.items()}, CAPACITY)
-                for i in range(3)
-            ]
-        )
+        each = [{name: values[i] for name, values in pieces.items()} for i in range(3)]
+        found.append([stored.batch(one, CAPACITY) for one in each])
     for resident, streamed in zip(*found, strict=True):
         torch.testing.assert_close(resident, streamed, rtol=0, atol=0, equal_nan=True)
         assert resident.molecules.longest == streamed.molecules.longest

@@ -152,7 +152,7 @@ def test_the_networks_numbers_are_the_same_every_time(convolution, tmp_path):
     task = dataclasses.replace(SMALL, convolution=convolution, virtual_node=True)
     network = task.network().to(CUDA)
     batch = first_batch(task, CUDA)
-    found = task.data().storage(batch["present"].device).batch(batch, task.capacity())
+    found = task.data().storage(batch["present"].device).batch(batch, task.training_data().capacity)
     grads = []
     for _ in range(3):
         torch.manual_seed(0)
@@ -164,7 +164,7 @@ def test_the_networks_numbers_are_the_same_every_time(convolution, tmp_path):
 
 def test_streamed_is_resident():
     arrays = SMALL.data().arrays
-    capacity = SMALL.capacity()
+    capacity = SMALL.training_data().capacity
     steps = torch.stack([torch.arange(16), torch.cat([torch.arange(40, 50), torch.full((6,), -1)])])
     found = []
     for kind in (Resident, Streamed):

@@ -12,7 +12,7 @@ from equipool.experiments.omniglot.evaluation import (
     draw_set,
     examination_of,
     metrics_of,
-)
+)  # fmt: skip
 
 # True numbers, and what is said; of 3 there is no set.
 TRUE, SAID = [1, 1, 1, 2, 2, 4], [1, 2, 2, 2, 4, 4]
@@ -22,13 +22,9 @@ PROBABILITY = [0.9, 0.5, 0.7, 0.6, 0.8, 0.9]
 def counted(true=TRUE, said=SAID, probability=PROBABILITY):
     """Sets of three images each, with the answers said at these probabilities."""
     images = torch.arange(3 * len(true)).view(-1, 3) % 24
-    logits = torch.tensor(
-        [
-            [p if answer == number else (1 - p) / 3 for number in (1, 2, 3, 4)]
-            for answer, p in zip(said, probability, strict=True)
-        ]
-    ).log()
-    return Counted(CharacterSets(images, torch.tensor(true)), logits.double())
+    shares = (1 - torch.tensor(probability).unsqueeze(1).repeat(1, 4)) / 3
+    shares[range(len(said)), torch.tensor(said) - 1] = torch.tensor(probability)
+    return Counted(CharacterSets(images, torch.tensor(true)), shares.log().double())
 
 
 DATA = CharacterImages(
@@ -36,12 +32,9 @@ DATA = CharacterImages(
 )
 
 
-def test_the_confusion_matrix():
+def test_metrics():
     expected = [[1, 2, 0, 0], [0, 1, 0, 1], [0, 0, 0, 0], [0, 0, 0, 1]]
     assert counted().confusion().tolist() == expected
-
-
-def test_metrics():
     found = metrics_of({"validation": counted(), "test": counted()})
     assert found["validation_accuracy"] == found["test_accuracy"] == pytest.approx(0.5)
     shares = {1: 1 / 3, 2: 1 / 2, 4: 1.0}
@@ -85,10 +78,8 @@ def test_a_set_is_drawn_by_characters():
     drawn = draw_set(images, torch.tensor([9, 5, 9]), columns=2, scale=1)
     side = 4 + 2 * 3 + 3
     assert drawn.shape == (2 * side, 2 * side, 3)
-    corners = [
-        drawn[row * side, column * side].tolist() for row, column in ((0, 0), (0, 1), (1, 0))
-    ]
-    assert corners == [list(COLORS[0]), list(COLORS[1]), list(COLORS[1])]  # 5, then 9 and 9
+    corners = [tuple(drawn[r * side, c * side].tolist()) for r, c in ((0, 0), (0, 1), (1, 0))]
+    assert corners == [COLORS[0], COLORS[1], COLORS[1]]  # 5, then 9 and 9
     assert drawn[3 + 1, side + 3 + 2].tolist() == [0, 0, 0]  # the ink of the first 9
     assert drawn[3 + 1, side + 3 + 1].tolist() == [255, 255, 255]
     assert (drawn[side:, side:] == 255).all()  # no fourth

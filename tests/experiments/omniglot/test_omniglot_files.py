@@ -1,7 +1,5 @@
 """The forms in which Omniglot comes."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -10,39 +8,32 @@ import tiny_omniglot as tiny
 from equipool import extras
 from equipool.experiments import data
 from equipool.experiments.data import MissingDataError
-from equipool.experiments.omniglot.files import (
-    Characters,
-    Omniglot,
-    load_omniglot,
-    read_archive,
-    read_pictures,
-)
+from equipool.experiments.omniglot.files import load_omniglot, read_archive, read_pictures
 
-REAL = Path(__file__).parents[3] / "shared" / "data" / "omniglot.npz"
 PARTS = ("background", "evaluation")
 
 
-def write_zips(folder):
-    for part in PARTS:
-        tiny.write_zip(folder, part)
+def write_parts(*writers):
+    def write(folder):
+        for part, one in zip(PARTS, writers, strict=True):
+            one(folder, part)
 
-
-def write_unpacked(folder):
-    for part in PARTS:
-        tiny.write_unpacked(folder, part)
-
-
-def write_mixed(folder):
-    tiny.write_zip(folder, "background")
-    tiny.write_unpacked(folder, "evaluation")
+    return write
 
 
 FORMS = {
     "archive": tiny.write_archive,
-    "zips": write_zips,
-    "unpacked": write_unpacked,
-    "mixed": write_mixed,
+    "zips": write_parts(tiny.write_zip, tiny.write_zip),
+    "unpacked": write_parts(tiny.write_unpacked, tiny.write_unpacked),
+    "mixed": write_parts(tiny.write_zip, tiny.write_unpacked),
 }
+
+
+def check(characters, part):
+    assert list(characters) == tiny.names(part)
+    images = torch.stack(list(characters.values()))
+    assert images.dtype == torch.uint8
+    assert torch.equal(images, torch.from_numpy(tiny.drawings(part)))
 
 
 @pytest.mark.parametrize("write", FORMS.values(), ids=FORMS)
@@ -50,26 +41,18 @@ def test_every_form_gives_the_same(tmp_path, write):
     write(tmp_path)
     found = load_omniglot(tmp_path)
     for part in PARTS:
-        characters = getattr(found, part)
-        assert list(characters.names) == tiny.names(part)
-        assert characters.images.dtype == torch.uint8
-        assert torch.equal(characters.images, torch.from_numpy(tiny.drawings(part)))
+        check(getattr(found, part), part)
 
 
-def test_the_order_in_an_archive_does_not_matter(tmp_path):
+def test_the_order_in_an_archive_does_not_matter(tmp_path, monkeypatch):
+    """And it is taken before pictures, from the folder in use."""
     order = np.random.default_rng(0).permutation(len(tiny.arrays()["split"]))
     shuffled = {name: values[order] for name, values in tiny.arrays().items()}
-    found = read_archive(tiny.write_archive(tmp_path, **shuffled))
-    for part in PARTS:
-        characters = getattr(found, part)
-        assert list(characters.names) == tiny.names(part)
-        assert torch.equal(characters.images, torch.from_numpy(tiny.drawings(part)))
-
-
-def test_an_archive_is_taken_before_pictures(tmp_path):
-    tiny.write_archive(tmp_path)
+    tiny.write_archive(tmp_path, **shuffled)
     (tmp_path / "images_background.zip").write_bytes(b"no zip file")
-    assert len(load_omniglot(tmp_path).background) == len(tiny.names("background"))
+    monkeypatch.setenv("EQUIPOOL_DATA", str(tmp_path))
+    for part, characters in zip(PARTS, load_omniglot(), strict=True):
+        check(characters, part)
 
 
 def test_what_else_is_in_a_zip_file_is_passed_over(tmp_path):
@@ -80,72 +63,51 @@ def test_what_else_is_in_a_zip_file_is_passed_over(tmp_path):
         "README.txt": b"?",
     }
     file = tiny.write_zip(tmp_path, "background", strange | tiny.pictures("background"))
-    assert list(read_pictures(file).names) == tiny.names("background")
+    assert list(read_pictures(file)) == tiny.names("background")
 
 
-def every(part, change):
-    """All pictures of a part, after a change to those of one character."""
-    content = tiny.pictures(part)
-    change(content, [name for name in content if "Bb_(Old)/character02" in name])
-    return content
-
-
-def without_one(content, own):
-    del content[own[1]]
-
-
-def with_another_size(content, own):
-    content[own[2]] = tiny.picture(np.zeros((20, 20)))
-
-
-def with_a_cut_picture(content, own):
-    content[own[0]] = content[own[0]][:60]
-
-
-def with_text(content, own):
-    content[own[0]] = b"no picture"
+OTHER_SIZE = tiny.picture(np.zeros((20, 20)))
+NUMBER = r"has the shape \(3, 24, 24\) and .* \(4, 24, 24\)"
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("which", "change", "message"),
     [
-        (without_one, r"Bb_\(Old\)/character02 has 3 drawings and .* has 4"),
-        (with_another_size, r"Bb_\(Old\)/character02/\S+ has the size \(20, 20\), others"),
-        (with_a_cut_picture, r"Bb_\(Old\)/character02/0016_04.png is damaged"),
-        (with_text, r"Bb_\(Old\)/character02/0016_04.png is damaged"),
+        (1, None, NUMBER),
+        (2, lambda content: OTHER_SIZE, r"/\S+ has the shape \(20, 20\) and"),
+        (0, lambda content: content[:60], "/0016_04.png is damaged"),
+        (0, lambda content: b"no picture", "/0016_04.png is damaged"),
     ],
 )
-def test_pictures_that_are_not_as_expected_are_named(tmp_path, change, message):
-    file = tiny.write_zip(tmp_path, "background", every("background", change))
-    with pytest.raises(ValueError, match=f"images_background.zip is not a part .*{message}"):
+def test_pictures_that_are_not_as_expected_are_named(tmp_path, which, change, message):
+    content = tiny.pictures("background")
+    name = [name for name in content if "Bb_(Old)/character02" in name][which]
+    picture = content.pop(name)
+    if change is not None:
+        content[name] = change(picture)
+    file = tiny.write_zip(tmp_path, "background", content)
+    expected = rf"images_background.zip is not a part .*Bb_\(Old\)/character02\s*{message}"
+    with pytest.raises(ValueError, match=expected):
         read_pictures(file)
 
 
-def cut_in_half(file):
-    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+def cut_in_half(content):
+    return content[: len(content) // 2]
 
 
-def overwritten(file):
+def overwritten(content):
     """In the middle, where the content is."""
-    content = bytearray(file.read_bytes())
     middle = len(content) // 2
-    content[middle - 100 : middle + 100] = bytes(200)
-    file.write_bytes(content)
+    return content[: middle - 100] + bytes(200) + content[middle + 100 :]
 
 
-def replaced(file):
-    file.write_text("404: Not Found")
-
-
-def emptied(file):
-    file.write_bytes(b"")
-
-
-@pytest.mark.parametrize("damage", [cut_in_half, overwritten, replaced, emptied])
+@pytest.mark.parametrize(
+    "damage", [cut_in_half, overwritten, lambda _: b"404: Not Found", lambda _: b""]
+)
 def test_damaged_files_are_named(tmp_path, damage):
     zipped, archive = tiny.write_zip(tmp_path, "evaluation"), tiny.write_archive(tmp_path)
-    damage(zipped)
-    damage(archive)
+    for file in (zipped, archive):
+        file.write_bytes(damage(file.read_bytes()))
     with pytest.raises(ValueError, match=r"images_evaluation.zip is not a part of Omniglot: "):
         read_pictures(zipped)
     told = r"omniglot.npz is not an Omniglot archive: .*\. If the file is truncated, copy it"
@@ -153,14 +115,11 @@ def test_damaged_files_are_named(tmp_path, damage):
         load_omniglot(tmp_path)
 
 
-def test_the_folder_is_wanted_and_not_the_file(tmp_path):
-    with pytest.raises(NotADirectoryError, match=r"omniglot.npz is a file, expected a directory"):
-        load_omniglot(tiny.write_archive(tmp_path))
-
-
-def test_a_folder_without_pictures_is_refused(tmp_path):
+def test_a_file_or_a_folder_without_pictures_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"it has no pictures Alphabet/character/drawing.png"):
         read_pictures(tmp_path)
+    with pytest.raises(NotADirectoryError, match=r"omniglot.npz is a file, expected a directory"):
+        load_omniglot(tiny.write_archive(tmp_path))
 
 
 SPLIT, ALPHABET = tiny.arrays()["split"], tiny.arrays()["alphabet"]
@@ -169,18 +128,21 @@ WRONG = {
     "no images": ({"images": None}, "it has no images, but"),
     "no split": ({"split": None}, "it has no split"),
     "inverse": ({"images": 255 * IMAGES}, "images has the value 255, expected 1 for ink"),
-    "no drawings": ({"images": IMAGES[:, :0]}, r"images has shape \(42, 0, 24, 24\), expected one"),
+    "no drawings": ({"images": IMAGES[:, :0]}, r"uint8 of shape \(42, 0, 24, 24\), expected"),
     "no test characters": (
-        {"split": np.array(["background"] * len(SPLIT))},
-        "it has no characters of the evaluation",
+        {"split": np.full(len(SPLIT), "background")},
+        "split has background, expected",
     ),
     "floats": ({"images": IMAGES / 2}, "images is float64 of shape"),
     "flat": ({"images": IMAGES[:, 0]}, r"images is uint8 of shape \(42, 24, 24\)"),
-    "not square": ({"images": IMAGES[..., 1:]}, r"images has shape \(30, 4, 24, 23\)"),
+    "not square": ({"images": IMAGES[..., 1:]}, r"uint8 of shape \(42, 4, 24, 23\)"),
     "few names": ({"alphabet": ALPHABET[1:]}, r"alphabet is <U8 of shape \(41,\), expected 42"),
     "numbers": ({"character": np.arange(42)}, "character is int64 of shape"),
-    "other split": ({"split": np.where(SPLIT == "evaluation", "test", SPLIT)}, "split has 'test'"),
-    "twice": ({"alphabet": np.full(42, "Aa")}, "not sorted or has duplicates"),
+    "other split": (
+        {"split": np.where(SPLIT == "evaluation", "test", SPLIT)},
+        "split has background, test",
+    ),
+    "twice": ({"alphabet": np.full(42, "Aa")}, "it has a character twice"),
     "pickled": ({"alphabet": ALPHABET.astype(object)}, "allow_pickle=False"),
 }
 
@@ -198,15 +160,18 @@ def test_a_single_array_is_no_archive(tmp_path):
         read_archive(tmp_path / "a.npy")
 
 
-def test_the_parts_must_fit():
-    images = torch.zeros(2, 4, 8, 8, dtype=torch.uint8)
-    some, same = Characters(("A/1", "A/2"), images), Characters(("A/2", "A/3"), images)
-    with pytest.raises(ValueError, match="A/2 is in both parts"):
-        Omniglot(some, same)
-    with pytest.raises(ValueError, match=r"drawings of shape \(4, 8, 8\) and evaluation of \(3, 8"):
-        Omniglot(some, Characters(("B/1", "B/2"), images[:, 1:]))
-    with pytest.raises(ValueError, match="there are 1 names for 2 characters"):
-        Characters(("A/1",), images)
+def test_the_parts_must_fit(tmp_path):
+    tiny.write_zip(tmp_path, "background")
+    pictures = tiny.pictures("evaluation")
+    shared = {name.replace("/Cc/", "/Aa/"): content for name, content in pictures.items()}
+    tiny.write_zip(tmp_path, "evaluation", shared)
+    with pytest.raises(ValueError, match="Aa/character01 is in both parts"):
+        load_omniglot(tmp_path)
+    fewer = {name: content for name, content in pictures.items() if not name.endswith("_04.png")}
+    tiny.write_zip(tmp_path, "evaluation", fewer)
+    expected = r"Cc/character01 has the shape \(3, 24, 24\) and Aa/character01 \(4, 24, 24\)"
+    with pytest.raises(ValueError, match=expected):
+        load_omniglot(tmp_path)
 
 
 def test_what_is_missing_is_said_with_its_address(tmp_path, monkeypatch):
@@ -224,18 +189,14 @@ def test_pictures_need_pillow(tmp_path, monkeypatch):
         read_pictures(tmp_path)
 
 
-def test_the_folder_is_the_one_in_use(tmp_path, monkeypatch):
-    tiny.write_archive(tmp_path)
-    monkeypatch.setenv("EQUIPOOL_DATA", str(tmp_path))
-    assert len(load_omniglot().evaluation) == len(tiny.names("evaluation"))
-
-
-@pytest.mark.skipif(not REAL.exists(), reason=f"there is no {REAL.name} beside the checkout")
+@tiny.needs_real_data
 def test_the_real_data():
-    data = load_omniglot(REAL.parent)
-    assert data.background.images.shape == (964, 20, 105, 105)
-    assert data.evaluation.images.shape == (659, 20, 105, 105)
-    alphabets = [{name.split("/")[0] for name in getattr(data, part).names} for part in PARTS]
+    data = load_omniglot(tiny.REAL.parent)
+    assert [len(part) for part in data] == [964, 659]
+    assert all(own.shape == (20, 105, 105) for part in data for own in part.values())
+    alphabets = [{name.split("/")[0] for name in part} for part in data]
     assert [len(names) for names in alphabets] == [30, 20]
     assert not alphabets[0] & alphabets[1]
-    assert 0.05 < data.background.images.float().mean() < 0.1  # ink is the smaller part
+    assert (
+        0.05 < torch.stack(list(data.background.values())).float().mean() < 0.1
+    )  # ink is the smaller part

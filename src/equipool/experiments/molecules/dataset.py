@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 
 import torch
@@ -18,7 +18,7 @@ from equipool.experiments.molecules.data.datasets import dataset_named
 from equipool.experiments.molecules.data.load import molecule_cache, print_status
 from equipool.experiments.molecules.data.table import listed
 from equipool.experiments.molecules.labels import Labels, has_both, labels_of
-from equipool.experiments.molecules.storage import MoleculeArrays, Storage, choose_storage
+from equipool.experiments.molecules.storage import MoleculeArrays, choose_storage
 
 NO_SCORE_ADVICE = {
     "valid": "There will be no best checkpoint; the last one is used instead. Try another split",
@@ -39,12 +39,9 @@ class MoleculeData:
         self.fingerprint = hashlib.sha256(identity).hexdigest()[:16]
         self.arrays = MoleculeArrays.of(self.molecules)
         self.num_present = (~torch.isnan(self.molecules.labels)).sum(1)  # labels per molecule
-        self.storage = cache(self._storage)
+        self.storage = cache(partial(choose_storage, self.arrays))
         if leads():
             self._warn_about_scores(source)
-
-    def _storage(self, device: torch.device) -> Storage:
-        return choose_storage(self.arrays, device)
 
     def training_positions(self, limit: int | None) -> Tensor:
         """Positions of the training molecules, or of a fixed random choice of `limit` of them."""
@@ -61,7 +58,8 @@ class MoleculeData:
         required = REQUIRED_LABELS[self.molecules.kind]
         for part, word in (("valid", "validation"), ("test", "test")):
             labels = self.molecules.labels[self.molecules.split[part]]
-            scored = self._has_required(labels)
+            binary = self.molecules.kind == "classification"
+            scored = (has_both(labels) if binary else (~labels.isnan()).any(0)).tolist()
             ignored = [n for n, s in zip(self.molecules.label_names, scored, strict=True) if not s]
             if not any(scored):
                 reason = f"no label has {required}" if len(labels) else "it is empty"
@@ -72,11 +70,6 @@ class MoleculeData:
                     f"{name}: the {word} score ignores {len(ignored)} of {len(scored)} labels, "
                     f"which do not have {required} there: {listed(ignored, 5)}"
                 )
-
-    def _has_required(self, labels: Tensor) -> list[bool]:
-        if self.molecules.kind == "classification":
-            return has_both(labels).tolist()
-        return (~labels.isnan()).any(0).tolist()
 
 
 class TrainingData:
@@ -91,9 +84,10 @@ class TrainingData:
         self.data, self.seed, self.measure = data, seed, measure
         self.positions = data.training_positions(train_limit)
         if not data.num_present[self.positions].any():
-            number = f"{len(self.positions):,}"
-            advice = "choose other labels or another split"
-            raise ValueError(f"none of the {number} training molecules has a label: {advice}")
+            raise ValueError(
+                f"none of the {len(self.positions):,} training molecules has a label: choose other "
+                "labels or another split"
+            )
         self.atoms = data.molecules.num_atoms[self.positions]
         self.bonds = data.molecules.num_bonds[self.positions]
         self.capacity = choose_capacity(batch_size, self.atoms, self.bonds, capacity)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +20,9 @@ SCORED_BY_PRECISION = ("molpcba", "toxcast")
 class Labels(ABC):
     """Labels of one kind. Missing labels are NaN."""
 
-    @abstractmethod
     def units(self) -> nn.Module | None:
         """A module that scales the network's outputs to the labels' units, if they have any."""
+        return None
 
     @abstractmethod
     def loss(self, prediction: Tensor, labels: Tensor) -> Tensor:
@@ -53,17 +54,12 @@ class BinaryLabels(Labels):
     def __init__(self, measure: str = "roc_auc") -> None:
         self.measure = measure
 
-    def units(self) -> nn.Module | None:
-        return None
-
     def loss(self, prediction: Tensor, labels: Tensor) -> Tensor:
         return functional.binary_cross_entropy_with_logits(prediction, labels, reduction="none")
 
     def scores(self, prediction: Tensor, labels: Tensor) -> dict[str, float]:
-        found = {
-            "roc_auc": mean_roc_auc(prediction, labels),
-            "average_precision": mean_average_precision(prediction, labels),
-        }
+        measures = {"roc_auc": roc_auc, "average_precision": average_precision}
+        found = {name: mean_over_labels(m, prediction, labels) for name, m in measures.items()}
         return found | {"score": found[self.measure]}
 
 
@@ -107,11 +103,9 @@ def usual_measure(dataset: str | None) -> str:
 
 
 def label_moments(labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of each column of `labels [G, L]` without missing labels (NaN):
-    `[L]` and `[L]`. Computed in float64: energies have large means and small deviations.
-
-    The deviation is 1 for a column without two different labels, so that it can be divided by. The
-    mean is 0 for a column without labels.
+    """Mean and standard deviation of each column of `labels [G, L]` without missing labels (NaN),
+    computed in float64: energies have large means and small deviations. The deviation is 1 for a
+    column without two different labels, the mean 0 for one without labels.
 
     Example:
         >>> label_moments(torch.tensor([[1.0, 5.0], [3.0, float("nan")]]))
@@ -160,21 +154,17 @@ def average_precision(predictions: Tensor, labels: Tensor) -> Tensor:
 def absolute_error(predictions: Tensor, labels: Tensor) -> Tensor:
     """Mean absolute error of each label, `[G, L], [G, L] -> [L]` float64; NaN for a label that is
     missing everywhere."""
-    _check_shapes(predictions, labels)
     known = ~labels.isnan()
     errors = (predictions.double() - labels.double()).abs().masked_fill(~known, 0)
     return errors.sum(0) / known.sum(0)
 
 
-def mean_roc_auc(predictions: Tensor, labels: Tensor) -> float:
-    """Mean of `roc_auc` over the labels that have both a 0 and a 1; NaN if there are none."""
-    return float(roc_auc(predictions, labels)[has_both(labels)].mean())
-
-
-def mean_average_precision(predictions: Tensor, labels: Tensor) -> float:
-    """Mean of `average_precision` over the labels that have both a 0 and a 1; NaN if there are
-    none."""
-    return float(average_precision(predictions, labels)[has_both(labels)].mean())
+def mean_over_labels(
+    measure: Callable[[Tensor, Tensor], Tensor], predictions: Tensor, labels: Tensor
+) -> float:
+    """Mean of `roc_auc` or `average_precision` over the labels that have both a 0 and a 1; NaN if
+    there are none."""
+    return float(measure(predictions, labels)[has_both(labels)].mean())
 
 
 def has_both(labels: Tensor) -> Tensor:
@@ -185,7 +175,9 @@ def has_both(labels: Tensor) -> Tensor:
 def _curve(predictions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """The numbers of true and of false positives at each threshold, highest first, after a row of
     zeros: `[G + 1, L]` each. Equal predictions share the counts of the last of them."""
-    _check_shapes(predictions, labels)
+    if predictions.ndim != 2 or predictions.shape != labels.shape:
+        found = f"{tuple(predictions.shape)} and {tuple(labels.shape)}"
+        raise ValueError(f"predictions and labels: expected the same shape [G, L], found {found}")
     ordered, order = predictions.sort(dim=0, descending=True)
     labels = labels.gather(0, order)
     last = torch.ones_like(ordered, dtype=torch.bool)
@@ -194,20 +186,11 @@ def _curve(predictions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     rows = torch.arange(number, device=labels.device).unsqueeze(1).expand(labels.shape)
     # for each row, the last row with an equal prediction
     ends = rows.masked_fill(~last, number).flip(0).cummin(0).values.flip(0)
-    return _counts(labels == 1, ends), _counts(labels == 0, ends)
-
-
-def _counts(flags: Tensor, rows: Tensor) -> Tensor:
-    counts = flags.cumsum(0, dtype=torch.float64).gather(0, rows)
-    return functional.pad(counts, (0, 0, 1, 0))
+    counts = ((labels == value).cumsum(0, dtype=torch.float64).gather(0, ends) for value in (1, 0))
+    hits, misses = (functional.pad(count, (0, 0, 1, 0)) for count in counts)
+    return hits, misses
 
 
 def _where_defined(values: Tensor, predictions: Tensor, labels: Tensor) -> Tensor:
     unusable = (predictions.isnan() & ~labels.isnan()).any(0) | ~has_both(labels)
     return values.masked_fill(unusable, torch.nan)
-
-
-def _check_shapes(predictions: Tensor, labels: Tensor) -> None:
-    if predictions.ndim != 2 or predictions.shape != labels.shape:
-        found = f"{tuple(predictions.shape)} and {tuple(labels.shape)}"
-        raise ValueError(f"predictions and labels: expected the same shape [G, L], found {found}")

@@ -4,7 +4,6 @@ for them."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -61,26 +60,22 @@ class MoleculeArrays:
             atom_start=molecules.atom_start,
             bonds=_not_empty(molecules.bonds[order]),
             bond_start=molecules.bond_start,
-            source=_not_empty(_compact(source - molecules.atom_start[owner])),
-            target=_not_empty(_compact(target - molecules.atom_start[owner])),
-            by_source=_not_empty(_compact(by_source - molecules.bond_start[owner])),
-            first_bond=_not_empty(_compact(first_bond - begin)),
+            source=_compact(source - molecules.atom_start[owner]),
+            target=_compact(target - molecules.atom_start[owner]),
+            by_source=_compact(by_source - molecules.bond_start[owner]),
+            first_bond=_compact(first_bond - begin),
             labels=molecules.labels,
             longest=int(molecules.num_atoms.max()) if len(molecules) else 0,
         )
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Every tensor by its name."""
-        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
-
     @property
     def num_bytes(self) -> int:
-        return sum(tensor.nbytes for tensor in self.tensors().values())
+        return sum(value.nbytes for value in vars(self).values() if isinstance(value, Tensor))
 
     def to(self, device: torch.device) -> MoleculeArrays:
         """The same on a device."""
-        moved = {name: tensor.to(device) for name, tensor in self.tensors().items()}
-        return MoleculeArrays(**moved, longest=self.longest)
+        tensors = {name: v.to(device) for name, v in vars(self).items() if isinstance(v, Tensor)}
+        return MoleculeArrays(**tensors, longest=self.longest)
 
 
 class LabelledBatch(NamedTuple):
@@ -93,6 +88,9 @@ class LabelledBatch(NamedTuple):
 class Storage(ABC):
     """Provides batches in two stages: data sent to the device in advance, for many steps at once,
     and the batch made from it in each step."""
+
+    def __init__(self, arrays: MoleculeArrays, device: torch.device) -> None:
+        self.arrays, self.device = arrays, device
 
     @abstractmethod
     def send(self, molecules: Tensor, capacity: Capacity) -> Batch:
@@ -108,8 +106,7 @@ class Resident(Storage):
     """The whole data set is on the device. Only positions are sent; batches are assembled there."""
 
     def __init__(self, arrays: MoleculeArrays, device: torch.device) -> None:
-        self.arrays = arrays.to(device)
-        self.device = device
+        super().__init__(arrays.to(device), device)
 
     def send(self, molecules: Tensor, capacity: Capacity) -> Batch:
         return {"molecules": send(molecules, self.device)}
@@ -121,16 +118,11 @@ class Resident(Storage):
 class Streamed(Storage):
     """The data set is on the host. Batches are assembled there and sent."""
 
-    def __init__(self, arrays: MoleculeArrays, device: torch.device) -> None:
-        self.arrays = arrays
-        self.device = device
-
     def send(self, molecules: Tensor, capacity: Capacity) -> Batch:
         steps = [_labelled(self.arrays, step, capacity) for step in molecules]
-        batches = [step.molecules._asdict() for step in steps]
+        batches = [step.molecules._asdict() | {"labels": step.labels} for step in steps]
         names = [name for name, value in batches[0].items() if isinstance(value, Tensor)]
         stacked = {name: torch.stack([batch[name] for batch in batches]) for name in names}
-        stacked["labels"] = torch.stack([step.labels for step in steps])
         return {name: send(values, self.device) for name, values in stacked.items()}
 
     def batch(self, sent: Batch, capacity: Capacity) -> LabelledBatch:
@@ -197,11 +189,8 @@ def predict(
     """The network's outputs for some molecules of a data set, in batches of one shape: `[n, L]`,
     float32, on the CPU, logits or numbers in the labels' units.
 
-    Args:
-        network: in evaluation mode, on the storage's device.
-        storage: of the data set.
-        molecules: the same data set, on the CPU.
-        positions: of the molecules, `[n]` on the CPU.
+    The network is in evaluation mode, on the storage's device. The storage is that of `molecules`,
+    which is on the CPU, as `positions [n]` are.
     """
     if not len(positions):
         return torch.zeros(0, molecules.num_labels)
@@ -209,20 +198,18 @@ def predict(
     fitting = max(MAX_ATOMS // max(int(atoms.max()), 1), 1)
     capacity = choose_capacity(min(MAX_MOLECULES, fitting, len(positions)), atoms, bonds)
     places = pack(atoms[positions], bonds[positions], capacity)
-    steps = _send_steps(storage, torch.where(places < 0, -1, positions[places]), capacity)
+    chosen = torch.where(places < 0, -1, positions[places])
+    steps = (
+        {name: values[step] for name, values in sent.items()}
+        for some in chosen.split(BATCHES_SENT)
+        for sent in [storage.send(some, capacity)]
+        for step in range(len(some))
+    )
     outputs = [
         network(storage.batch(step, capacity).molecules).labels
         for step in track(steps, total=len(places))
     ]
     return torch.cat(outputs).float().cpu()[places.flatten() >= 0]
-
-
-def _send_steps(storage: Storage, molecules: Tensor, capacity: Capacity) -> Iterator[Batch]:
-    """What the storage sends for each of the batches `molecules [num_batches, G]`."""
-    for some in molecules.split(BATCHES_SENT):
-        sent = storage.send(some, capacity)
-        for step in range(len(some)):
-            yield {name: values[step] for name, values in sent.items()}
 
 
 def predict_molecules(network: nn.Module, molecules: MoleculeSet, device: torch.device) -> Tensor:
@@ -262,8 +249,9 @@ def _masked(values: Tensor, rows: _Rows) -> Tensor:
 
 
 def _compact(numbers: Tensor) -> Tensor:
-    """In 16 bits if they fit, else in 32."""
-    fits = not len(numbers) or int(numbers.max()) <= torch.iinfo(torch.int16).max
+    """Not empty, and in 16 bits if they fit, else in 32."""
+    numbers = _not_empty(numbers)
+    fits = int(numbers.max()) <= torch.iinfo(torch.int16).max
     return numbers.to(torch.int16 if fits else torch.int32)
 
 

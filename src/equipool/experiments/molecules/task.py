@@ -13,9 +13,7 @@ from torch import nn
 from equipool.baselines import AGGREGATIONS, aggregation_from_name
 from equipool.experiments.data import data_folder
 from equipool.experiments.inner_loop import SHARE, InnerLoop, StepsSetting
-from equipool.experiments.molecules.batching import Capacity
-from equipool.experiments.molecules.data import DATASETS, CsvSource, KeepUnsanitised
-from equipool.experiments.molecules.data.featurize import Unparsable
+from equipool.experiments.molecules.data import DATASETS, CsvSource
 from equipool.experiments.molecules.data.molecule_set import KINDS
 from equipool.experiments.molecules.data.splits import split_named
 from equipool.experiments.molecules.data.table import MissingColumnError
@@ -178,12 +176,12 @@ class MoleculeTask(InnerLoop, Task):
         split = split_named(self.split or SPLIT)
         return CsvSource(self.csv, self.smiles or SMILES, names, split, self.kind)
 
-    def unparsable(self) -> Unparsable:
-        """What to do with molecules that RDKit rejects: the same as in the training data."""
+    def keeps_unsanitised(self) -> bool:
+        """Whether the training data includes molecules that RDKit rejects."""
         source = self.source()
         forms = (source,) if isinstance(source, CsvSource) else DATASETS[source].forms
-        tables = (form.unparsable for form in forms if isinstance(form, CsvSource))
-        return next(tables, KeepUnsanitised())  # OGB's folders include them
+        tables = (form.keep_unsanitised for form in forms if isinstance(form, CsvSource))
+        return next(tables, True)  # OGB's folders include them
 
     @cached_property
     def _loaded(self) -> dict[Path, list[TrainingData]]:
@@ -212,11 +210,11 @@ class MoleculeTask(InnerLoop, Task):
         """How to choose a missing column of a table."""
         if self.csv is None:
             return ""
-        if column == (self.smiles or SMILES):
-            return "; choose the SMILES column with --smiles"
-        if column == self.split:
-            return "; --split takes a column, scaffold or random"
-        return "; choose the label columns with --labels"
+        advice = {
+            self.split: "--split takes a column, scaffold or random",
+            self.smiles or SMILES: "choose the SMILES column with --smiles",
+        }
+        return f"; {advice.get(column, 'choose the label columns with --labels')}"
 
     def facts(self) -> dict[str, Any]:
         """The names and kind of the labels, the number of molecules in each part, and a fingerprint
@@ -234,10 +232,6 @@ class MoleculeTask(InnerLoop, Task):
         """The data set."""
         return self.training_data().data
 
-    def capacity(self) -> Capacity:
-        """The capacity of a training batch."""
-        return self.training_data().capacity
-
     def network(self) -> MoleculeNetwork:
         labels = self.training_data().labels(torch.device("cpu"))
         return self.make_network(self.data().molecules.num_labels, labels.units())
@@ -248,8 +242,7 @@ class MoleculeTask(InnerLoop, Task):
         if self.virtual_node:
             virtual_node = VirtualNode(self.width, self.depth - 1, self.dropout)
         return MoleculeNetwork(
-            self.width,
-            num_labels,
+            self.width, num_labels,
             [convolution(self.width, self._message_aggregation()) for _ in range(self.depth)],
             Readout(self._atom_aggregation()),
             units=units, virtual_node=virtual_node, dropout=self.dropout,
@@ -276,10 +269,8 @@ class MoleculeTask(InnerLoop, Task):
         molecules = training.epochs.batches(first_step, num_steps)
         own = shard.part(molecules, 1)
         if self.virtual_node and own.shape[1] < 2:
-            raise ValueError(
-                f"batch_size is {self.batch_size} in {shard.world} processes, expected 2 or more "
-                "in each with a virtual node, for its batch normalisation"
-            )
+            found = f"batch_size is {self.batch_size} in {shard.world} processes"
+            raise ValueError(f"{found}, expected 2 or more in each with a virtual node")
         data = training.data
         present = torch.where(molecules < 0, 0, data.num_present[molecules]).sum(1).clamp(min=1)
         sent = data.storage(_with_index(device)).send(own, training.capacity)

@@ -4,6 +4,7 @@ for training and testing."""
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from equipool.experiments.data import data_folder
-from equipool.experiments.omniglot.files import Characters, load_omniglot
+from equipool.experiments.omniglot.files import load_omniglot
 
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
 IMAGES_AT_ONCE = 4096
@@ -54,29 +55,13 @@ class CharacterImages:
 def character_images(
     size: int, validation_characters: int, device: torch.device
 ) -> CharacterImages:
-    """The data set in `data_folder()`, as images of `size` times `size`.
+    """The data set in `data_folder()`, as images of `size` times `size` on the device.
 
     Characters of the official background set are for training, except for some that are held out
-    for validation; those of the evaluation set are for testing.
-
-    Args:
-        size: of the images.
-        validation_characters: how many to hold out; always the same ones, see `held_out`.
-        device: device of the images.
+    for validation, always the same ones (see `held_out`); those of the evaluation set are for
+    testing.
     """
     return _load(data_folder().absolute(), size, validation_characters, device)
-
-
-def held_out(names: tuple[str, ...], number: int) -> list[int]:
-    """Positions of the held-out characters: those whose names have the smallest BLAKE2b digests.
-    Only the names decide, so every run holds out the same characters, whatever the file format."""
-    if not 0 < number < len(names):
-        raise ValueError(
-            f"validation_characters is {number}, expected 1 to {len(names) - 1}, as there are "
-            f"{len(names)} characters in the background set"
-        )
-    digests = [hashlib.blake2b(name.encode()).digest() for name in names]
-    return sorted(sorted(range(len(names)), key=lambda position: digests[position])[:number])
 
 
 # Unbounded: a captured step reads this memory for as long as it lives.
@@ -84,26 +69,31 @@ def held_out(names: tuple[str, ...], number: int) -> list[int]:
 def _load(
     folder: Path, size: int, validation_characters: int, device: torch.device
 ) -> CharacterImages:
-    data = load_omniglot(folder)
-    held = held_out(data.background.names, validation_characters)
-    rest = sorted(set(range(len(data.background))) - set(held))
+    background, evaluation = load_omniglot(folder)
+    held = held_out(background, validation_characters)
     parts = {
-        TRAIN: data.background.take(rest),
-        VALIDATION: data.background.take(held),
-        TEST: data.evaluation,
+        TRAIN: {name: images for name, images in background.items() if name not in held},
+        VALIDATION: {name: images for name, images in background.items() if name in held},
+        TEST: evaluation,
     }
-    return _join(parts, size, device)
-
-
-def _join(parts: dict[str, Characters], size: int, device: torch.device) -> CharacterImages:
-    pools: dict[str, Pool] = {}
-    first = 0
+    pools, names, pixels = dict[str, Pool](), list[str](), []
     for part, characters in parts.items():
-        pools[part] = Pool(first, len(characters), characters.images.shape[1])
-        first += len(characters)
-    pixels = torch.cat([shrink(part.images, size).flatten(0, 1) for part in parts.values()])
-    names = tuple(name for part in parts.values() for name in part.names)
-    return CharacterImages(pixels.to(device), pools, names)
+        images = torch.stack(list(characters.values()))
+        pools[part] = Pool(len(names), *images.shape[:2])
+        names += characters
+        pixels.append(shrink(images, size).flatten(0, 1))
+    return CharacterImages(torch.cat(pixels).to(device), pools, tuple(names))
+
+
+def held_out(names: Collection[str], number: int) -> set[str]:
+    """Names of the held-out characters: those with the smallest BLAKE2b digests. Only the names
+    decide, so every run holds out the same characters, whatever the file format."""
+    if not 0 < number < len(names):
+        raise ValueError(
+            f"validation_characters is {number}, expected 1 to {len(names) - 1}, as there are "
+            f"{len(names)} characters in the background set"
+        )
+    return set(sorted(names, key=lambda name: hashlib.blake2b(name.encode()).digest())[:number])
 
 
 def shrink(images: Tensor, size: int) -> Tensor:
@@ -111,14 +101,8 @@ def shrink(images: Tensor, size: int) -> Tensor:
 
     $$Y = R X R^\top,$$
 
-    where $R_{ab}$ is the share of new pixel $a$ that lies in old pixel $b$, along one side.
-
-    Args:
-        images: `[..., S, S]`, uint8 with 1 for ink.
-        size: at most `S`.
-
-    Returns:
-        `[..., size, size]`, uint8: the share of ink, 255 for all.
+    where $R_{ab}$ is the share of new pixel $a$ that lies in old pixel $b$, along one side: from
+    `[..., S, S]`, uint8 with 1 for ink, to `[..., size, size]`, uint8 with 255 for all ink.
 
     Example:
         >>> shrink(torch.tensor([[0, 1, 1], [0, 1, 1], [0, 0, 0]], dtype=torch.uint8), 1)
@@ -153,13 +137,9 @@ def area_weights(source: int, target: int) -> Tensor:
 
 
 def sample_sets(
-    shape: tuple[int, ...],
-    pool: Pool,
-    generator: torch.Generator,
-    *,
-    set_size: int = 16,
-    max_classes: int = 10,
-) -> CharacterSets:
+    shape: tuple[int, ...], pool: Pool, generator: torch.Generator, *,
+    set_size: int = 16, max_classes: int = 10,
+) -> CharacterSets:  # fmt: skip
     """Draw sets of characters on the generator's device, without synchronising:
 
     1. the number of characters $k$, uniform in 1 to `max_classes`;
@@ -169,12 +149,7 @@ def sample_sets(
     4. the drawing of each place: drawings of one character are distinct, all choices equally
        likely; a character with more places than drawings starts over.
 
-    Args:
-        shape: batch shape.
-        pool: the characters to draw from.
-        generator: source of randomness.
-        set_size: images per set, at least `max_classes`.
-        max_classes: the largest number of characters.
+    `shape` is that of the batch; `set_size` must be at least `max_classes`.
 
     Example:
         >>> sets = sample_sets((5,), Pool(0, 30, 20), torch.Generator().manual_seed(0))
@@ -192,10 +167,11 @@ def sample_sets(
     count = torch.randint(1, max_classes + 1, shape, generator=generator, device=device)
     characters = pool.first + sample_distinct(shape, max_classes, pool.characters, generator)
     slot = _slots(count, set_size, generator)
-    orders = torch.rand(
-        (*shape, max_classes, pool.drawings), generator=generator, device=device
-    ).argsort(-1)
-    position = slot * pool.drawings + _repetition(slot) % pool.drawings
+    sizes = (*shape, max_classes, pool.drawings)
+    orders = torch.rand(sizes, generator=generator, device=device).argsort(-1)
+    same = slot.unsqueeze(-1) == slot.unsqueeze(-2)
+    repetition = same.tril(-1).sum(-1)  # how many earlier places have the same character
+    position = slot * pool.drawings + repetition % pool.drawings
     drawing = orders.flatten(-2).gather(-1, position)
     return CharacterSets(characters.gather(-1, slot) * pool.drawings + drawing, count)
 
@@ -211,12 +187,6 @@ def _slots(count: Tensor, set_size: int, generator: torch.Generator) -> Tensor:
     return torch.where(place < count, place, chosen).gather(-1, order)
 
 
-def _repetition(slot: Tensor) -> Tensor:
-    """How many earlier places have the same value, `[..., n] -> [..., n]`."""
-    same = slot.unsqueeze(-1) == slot.unsqueeze(-2)
-    return same.tril(-1).sum(-1)
-
-
 def sample_distinct(
     shape: tuple[int, ...], number: int, population: int, generator: torch.Generator
 ) -> Tensor:
@@ -225,12 +195,11 @@ def sample_distinct(
 
     Each is drawn from the number of integers left, then shifted past those taken before it.
     """
-    taken = torch.empty((*shape, 0), dtype=torch.long, device=generator.device)
+    device = generator.device
+    taken = torch.empty((*shape, 0), dtype=torch.long, device=device)
     drawn = []
     for position in range(number):
-        value = torch.randint(
-            population - position, shape, generator=generator, device=generator.device
-        )
+        value = torch.randint(population - position, shape, generator=generator, device=device)
         for smaller in taken.unbind(-1):
             value = value + (value >= smaller)
         drawn.append(value)

@@ -66,14 +66,10 @@ def _by_count(counted: Counted) -> dict[int, float]:
 
 def examination_of(parts: Mapping[str, Counted], data: CharacterImages) -> Examination:
     """Accuracy by number of characters, the confusion matrix of each part, and miscounted sets."""
-    confusions = [_confusion_table(part, counted) for part, counted in parts.items()]
-    galleries = [
-        Gallery(mistakes_title(part), _mistakes(counted, data)) for part, counted in parts.items()
-    ]
-    return Examination(
-        (_accuracy_table(parts), *confusions),
-        tuple(gallery for gallery in galleries if gallery.pictures),
-    )
+    tables = [_accuracy_table(parts), *(_confusion_table(*part) for part in parts.items())]
+    pictures = {part: _mistakes(counted, data) for part, counted in parts.items()}
+    galleries = [Gallery(mistakes_title(part), own) for part, own in pictures.items() if own]
+    return Examination(tuple(tables), tuple(galleries))
 
 
 def confusion_title(part: str) -> str:
@@ -114,6 +110,7 @@ def _numbers(counted: Counted) -> range:
 
 def _mistakes(counted: Counted, data: CharacterImages) -> tuple[Picture, ...]:
     """For each number of characters, the set miscounted with the highest probability."""
+    drawings = next(iter(data.pools.values())).drawings
     sure = counted.logits.softmax(-1).amax(-1) * (1 - counted.correct)
     pictures = []
     for number in _numbers(counted):
@@ -122,26 +119,16 @@ def _mistakes(counted: Counted, data: CharacterImages) -> tuple[Picture, ...]:
         if own[position] > 0:
             said, probability = int(counted.predicted[position]), float(own[position])
             caption = f"{number} taken for {said} (probability {probability:.2f})"
-            pictures.append(Picture(caption, _picture(counted.sets.images[position], data)))
+            images = counted.sets.images[position]
+            png = png_of(draw_set(data.pixels[images], images // drawings))
+            pictures.append(Picture(caption, png))
     return tuple(pictures)
-
-
-def _picture(images: Tensor, data: CharacterImages) -> bytes:
-    return png_of(draw_set(data.pixels[images], images // next(iter(data.pools.values())).drawings))
 
 
 def draw_set(images: Tensor, characters: Tensor, columns: int = 8, scale: int = 2) -> Tensor:
     """Draw a set: black on white, drawings of the same character side by side in frames of the same
-    colour.
-
-    Args:
-        images: `[n, S, S]`, uint8, 255 for ink.
-        characters: the character of each drawing, `[n]`.
-        columns: drawings per row.
-        scale: magnification.
-
-    Returns:
-        `[height, width, 3]`, uint8.
+    colour. From `images [n, S, S]`, uint8, 255 for ink, of `characters [n]`, to
+    `[height, width, 3]`, uint8, with `columns` drawings per row, magnified by `scale`.
 
     Example:
         >>> images = torch.zeros(3, 4, 4, dtype=torch.uint8)
@@ -150,11 +137,9 @@ def draw_set(images: Tensor, characters: Tensor, columns: int = 8, scale: int = 
     """
     order = characters.argsort(stable=True)
     _, slot = characters[order].unique_consecutive(return_inverse=True)
+    pairs = zip(images[order].cpu(), slot.tolist(), strict=True)
     tiles = torch.stack(
-        [
-            _framed(image, COLORS[int(color) % len(COLORS)], scale)
-            for image, color in zip(images[order].cpu(), slot.cpu(), strict=True)
-        ]
+        [_framed(image, COLORS[color % len(COLORS)], scale) for image, color in pairs]
     )
     missing = -len(tiles) % columns
     tiles = functional.pad(tiles, (0, 0, 0, 0, 0, 0, 0, missing), value=255)

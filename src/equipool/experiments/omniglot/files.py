@@ -6,10 +6,9 @@ import io
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -41,63 +40,22 @@ EVALUATION = Source(
 # alphabet/character/drawing.png, below any folders
 PICTURE = re.compile(r"(?:.*/)?([^/]+/[^/]+)/([^/.][^/]*)\.png")
 
-# zipfile and Pillow report damaged files in many ways.
-UNREADABLE = (
-    OSError, ValueError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error,
+# zipfile, numpy and Pillow report damaged files in many ways.
+DAMAGED = (
+    OSError, ValueError, KeyError, EOFError, SyntaxError, NotImplementedError,
+    zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
-DAMAGED = (*UNREADABLE, SyntaxError)
+
+# The drawings of each character, `[num_drawings, size, size]`, uint8, 1 for ink and 0 for paper, by
+# its name, "Alphabet/character01"; sorted by name.
+Characters = dict[str, Tensor]
 
 
-@dataclass(frozen=True)
-class Characters:
-    """Characters, all with the same number of drawings.
-
-    Args:
-        names: of the characters, `"Alphabet/character01"`, sorted and unique.
-        images: `[num_characters, num_drawings, size, size]`, uint8, 1 for ink and 0 for paper.
-    """
-
-    names: tuple[str, ...]
-    images: Tensor
-
-    def __post_init__(self) -> None:
-        if self.images.dim() != 4 or self.images.shape[2] != self.images.shape[3]:
-            raise ValueError(
-                f"images has shape {tuple(self.images.shape)}, expected "
-                "[characters, drawings, size, size]"
-            )
-        if len(self.names) != len(self.images):
-            raise ValueError(f"there are {len(self.names)} names for {len(self.images)} characters")
-        if list(self.names) != sorted(set(self.names)):
-            raise ValueError("names is not sorted or has duplicates")
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def take(self, positions: Sequence[int]) -> Characters:
-        """The characters at these positions, in ascending order."""
-        return Characters(
-            tuple(self.names[position] for position in positions), self.images[list(positions)]
-        )
-
-
-@dataclass(frozen=True)
-class Omniglot:
-    """The two parts of the data set, which share no alphabet: `background`, for training, and
-    `evaluation`, for testing."""
+class Omniglot(NamedTuple):
+    """The two parts of the data set, which share no alphabet: for training and for testing."""
 
     background: Characters
     evaluation: Characters
-
-    def __post_init__(self) -> None:
-        if self.background.images.shape[1:] != self.evaluation.images.shape[1:]:
-            raise ValueError(
-                f"background has drawings of shape {tuple(self.background.images.shape[1:])} and "
-                f"evaluation of {tuple(self.evaluation.images.shape[1:])}, expected the same"
-            )
-        shared = set(self.background.names) & set(self.evaluation.names)
-        if shared:
-            raise ValueError(f"{min(shared)} is in both parts, expected each character in one")
 
 
 def load_omniglot(folder: str | Path | None = None) -> Omniglot:
@@ -105,8 +63,7 @@ def load_omniglot(folder: str | Path | None = None) -> Omniglot:
     `images_background` and `images_evaluation`, unpacked or as `.zip`. Missing files are
     downloaded.
 
-    Characters are sorted by name. Both forms give the same data, except for the order of a
-    character's drawings.
+    Both forms give the same data, except for the order of a character's drawings.
 
     Args:
         folder: where to look; None for `data_folder()`.
@@ -117,12 +74,15 @@ def load_omniglot(folder: str | Path | None = None) -> Omniglot:
     archive = place / ARCHIVE
     if archive.exists():
         return read_archive(archive)
-    return Omniglot(_published_part(BACKGROUND, place), _published_part(EVALUATION, place))
-
-
-def _published_part(source: Source, folder: Path) -> Characters:
-    unpacked = folder / Path(source.name).stem
-    return read_pictures(unpacked if unpacked.is_dir() else fetch(source, folder))
+    parts = []
+    for source in (BACKGROUND, EVALUATION):
+        unpacked = place / Path(source.name).stem
+        parts.append(read_pictures(unpacked if unpacked.is_dir() else fetch(source, place)))
+    background, evaluation = parts
+    if shared := background.keys() & evaluation.keys():
+        raise ValueError(f"{min(shared)} is in both parts, expected each character in one")
+    _check_alike(background | evaluation)
+    return Omniglot(background, evaluation)
 
 
 def read_archive(file: Path) -> Omniglot:
@@ -130,67 +90,66 @@ def read_archive(file: Path) -> Omniglot:
     and for each character the strings `alphabet`, `character` and `split`, which is `background`
     or `evaluation`. The characters may be in any order. Nothing is unpickled."""
     try:
-        arrays = _read_arrays(file)
-        _check_arrays(arrays)
-        return Omniglot(*(_archived_part(arrays, part) for part in PARTS))
-    except (*UNREADABLE, KeyError) as error:
+        images, alphabet, character, split = _read_arrays(file)
+        names = np.char.add(np.char.add(alphabet, "/"), character)
+        if len(np.unique(names)) < len(names):
+            raise ValueError("it has a character twice")
+        parts: dict[str, Characters] = {part: {} for part in PARTS}
+        for at in names.argsort():
+            parts[split[at]][str(names[at])] = torch.from_numpy(images[at])
+        return Omniglot(**parts)
+    except DAMAGED as error:
         raise ValueError(
             f"{file} is not an Omniglot archive: {error}. If the file is truncated, copy it again; "
             "if it is something else, move it away"
         ) from error
 
 
-def _read_arrays(file: Path) -> dict[str, Any]:
+def _read_arrays(file: Path) -> list[Any]:
+    """The arrays of an archive, in the order of `ARRAYS`."""
     with file.open("rb") as stream:  # numpy leaves damaged files open
         content = np.load(stream, allow_pickle=False)
         if not hasattr(content, "files"):
             raise ValueError("it holds a single array")
-        missing = [name for name in ARRAYS if name not in content.files]
-        if missing:
+        if missing := [name for name in ARRAYS if name not in content.files]:
             raise ValueError(f"it has no {missing[0]}, but {', '.join(content.files)}")
-        return {name: content[name] for name in ARRAYS}
-
-
-def _check_arrays(arrays: dict[str, Any]) -> None:
-    images = arrays["images"]
-    if images.dtype != np.uint8 or images.ndim != 4:
-        raise ValueError(
-            f"images is {images.dtype} of shape {images.shape}, expected uint8 of "
-            "[characters, drawings, size, size]"
-        )
-    if 0 in images.shape:
-        raise ValueError(f"images has shape {images.shape}, expected one or more of each")
-    for name in ARRAYS[1:]:
-        if arrays[name].shape != images.shape[:1] or arrays[name].dtype.kind != "U":
-            raise ValueError(
-                f"{name} is {arrays[name].dtype} of shape {arrays[name].shape}, expected "
-                f"{len(images)} strings, one for each character"
-            )
-    unknown = set(arrays["split"].tolist()) - set(PARTS)
-    if unknown:
-        raise ValueError(f"split has {min(unknown)!r}, expected {' or '.join(PARTS)}")
-    missing = set(PARTS) - set(arrays["split"].tolist())
-    if missing:
-        raise ValueError(f"it has no characters of the {min(missing)} set")
+        arrays = [content[name] for name in ARRAYS]
+    images, *strings = arrays
+    square = images.ndim == 4 and images.shape[2] == images.shape[3]
+    if images.dtype != np.uint8 or not square or not images.size:
+        expected = "uint8 of [characters, drawings, size, size], one or more of each"
+        raise ValueError(f"images is {images.dtype} of shape {images.shape}, expected {expected}")
     if images.max() > 1:
         raise ValueError(f"images has the value {images.max()}, expected 1 for ink, 0 for paper")
-
-
-def _archived_part(arrays: dict[str, Any], part: str) -> Characters:
-    rows = np.flatnonzero(arrays["split"] == part)
-    alphabets, characters = arrays["alphabet"][rows], arrays["character"][rows]
-    names = [f"{a}/{c}" for a, c in zip(alphabets, characters, strict=True)]
-    order = sorted(range(len(rows)), key=lambda position: names[position])
-    images = torch.from_numpy(arrays["images"][rows[order]])
-    return Characters(tuple(names[position] for position in order), images)
+    for name, values in zip(ARRAYS[1:], strings, strict=True):
+        if values.shape != images.shape[:1] or values.dtype.kind != "U":
+            found = f"{name} is {values.dtype} of shape {values.shape}"
+            raise ValueError(f"{found}, expected {len(images)} strings, one for each character")
+    parts = tuple(np.unique(strings[-1]).tolist())
+    if parts != PARTS:
+        raise ValueError(f"split has {', '.join(parts)}, expected {' and '.join(PARTS)}")
+    return arrays
 
 
 def read_pictures(path: Path) -> Characters:
     """Read one part of the data set as published, from the zip file or the unpacked folder.
     Drawings are black on white PNGs, `Alphabet/character01/0709_01.png`, sorted by name."""
     check_extras(f"reading the pictures in {path}", {"data": ["PIL"]})
+    drawings: dict[str, dict[str, Tensor]] = {}
     try:
-        return _characters(_files(path))
+        for name, content in _files(path):
+            found = PICTURE.fullmatch(name)
+            if found and not name.startswith("__MACOSX/"):
+                drawings.setdefault(found[1], {})[found[2]] = _ink(name, content)
+        if not drawings:
+            raise ValueError("it has no pictures Alphabet/character/drawing.png")
+        _check_alike({f"{name}/{one}": own[one] for name, own in drawings.items() for one in own})
+        characters = {
+            name: torch.stack([own[one] for one in sorted(own)])
+            for name, own in sorted(drawings.items())
+        }
+        _check_alike(characters)
+        return characters
     except DAMAGED as error:
         raise ValueError(f"{path} is not a part of Omniglot: {error}") from error
 
@@ -206,20 +165,6 @@ def _files(path: Path) -> Iterator[tuple[str, bytes]]:
                 yield name, archive.read(name)
 
 
-def _characters(files: Iterator[tuple[str, bytes]]) -> Characters:
-    drawings: dict[str, dict[str, Tensor]] = {}
-    for name, content in files:
-        found = PICTURE.fullmatch(name)
-        if found and not name.startswith("__MACOSX/"):
-            drawings.setdefault(found[1], {})[found[2]] = _ink(name, content)
-    if not drawings:
-        raise ValueError("it has no pictures Alphabet/character/drawing.png")
-    _check_alike(drawings)
-    names = sorted(drawings)
-    images = [torch.stack([drawings[name][d] for d in sorted(drawings[name])]) for name in names]
-    return Characters(tuple(names), torch.stack(images))
-
-
 def _ink(name: str, content: bytes) -> Tensor:
     """1 where the picture is dark, else 0: `[height, width]`."""
     from PIL import Image
@@ -232,16 +177,10 @@ def _ink(name: str, content: bytes) -> Tensor:
     return torch.from_numpy((gray < 128).astype(np.uint8))
 
 
-def _check_alike(drawings: dict[str, dict[str, Tensor]]) -> None:
-    first = next(iter(drawings))
-    number, shape = len(drawings[first]), next(iter(drawings[first].values())).shape
-    for name, own in drawings.items():
-        if len(own) != number:
-            raise ValueError(
-                f"{name} has {len(own)} drawings and {first} has {number}, expected the same"
-            )
-        for drawing, image in own.items():
-            if image.shape != shape:
-                raise ValueError(
-                    f"{name}/{drawing} has the size {tuple(image.shape)}, others {tuple(shape)}"
-                )
+def _check_alike(images: dict[str, Tensor]) -> None:
+    """All have the same shape: one picture each, or all drawings of a character."""
+    first, *_ = images
+    for name, own in images.items():
+        if own.shape != images[first].shape:
+            shapes = f"{tuple(own.shape)} and {first} {tuple(images[first].shape)}"
+            raise ValueError(f"{name} has the shape {shapes}, expected the same")

@@ -19,14 +19,7 @@ class ConvolutionalBlock(nn.Module):
 
     with 3 x 3 filters $W$ of stride 2 and $V$ of stride 1, and $S$ a learned map of 2 x 2 pixels
     to one. $V$ starts at zero, so the block starts as a linear map; $W$ and $S$ start with He
-    initialisation, biases at zero.
-
-    Args:
-        in_channels: channels of the input.
-        out_channels: channels of the output and between the filters.
-
-    Shapes:
-        `[n, in_channels, 2 h, 2 w] -> [n, out_channels, h, w]`.
+    initialisation, biases at zero. Shapes: `[n, in_channels, 2 h, 2 w] -> [n, out_channels, h, w]`.
     """
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
@@ -95,7 +88,7 @@ class ImageEncoder(nn.Module):
 class OmniglotNetwork(nn.Module):
     """Count the characters in a set of images: embed each image, pool the set, and let a residual
     network with layers of size `[head_width, max_classes]` give the logits of 1 to
-    `max_classes`.
+    `max_classes`: `[B, N, S, S]`, uint8, 255 for ink, `-> [B, max_classes]`.
 
     Args:
         encoder: `[n, 1, S, S] -> [n, embedding]`.
@@ -103,9 +96,6 @@ class OmniglotNetwork(nn.Module):
         embedding: size of an image's embedding.
         max_classes: number of answers.
         head_width: hidden width of the last network.
-
-    Shapes:
-        `[B, N, S, S]`, uint8, 255 for ink, `-> [B, max_classes]`.
 
     Example:
         >>> from equipool.baselines import SumPooling
@@ -115,13 +105,9 @@ class OmniglotNetwork(nn.Module):
     """
 
     def __init__(
-        self,
-        encoder: ImageEncoder,
-        aggregation: nn.Module,
-        embedding: int,
-        max_classes: int = 10,
-        head_width: int = 128,
-    ) -> None:
+        self, encoder: ImageEncoder, aggregation: nn.Module, embedding: int,
+        max_classes: int = 10, head_width: int = 128,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.encoder = encoder
         self.aggregation = aggregation

@@ -109,9 +109,8 @@ class OmniglotTask(InnerLoop, Task):
         size = self.embedding
         encoder = ImageEncoder(self.image_size, self.encoder, size)
         if self.aggregation == "equilibrium":
-            pooling: nn.Module = self.equilibrium_layer(
-                size, size, self.potential, self.inner_steps
-            )
+            layer = self.equilibrium_layer(size, size, self.potential, self.inner_steps)
+            pooling: nn.Module = layer
         else:
             pooling = aggregation_from_name(self.aggregation, size, size, set_size=self.set_size)
         return OmniglotNetwork(encoder, pooling, size, self.max_classes, self.head_width)
@@ -132,15 +131,10 @@ class OmniglotTask(InnerLoop, Task):
         of training characters only. A CPU and a GPU draw different sets."""
         generator = generator_for(device, "omniglot", "training", self.seed, first_step)
         sets = sample_sets(
-            (num_steps, self.batch_size),
-            self.data(device).pools[TRAIN],
-            generator,
-            set_size=self.set_size,
-            max_classes=self.max_classes,
-        )
-        return {
-            name: shard.part(values, dim=1).contiguous() for name, values in sets._asdict().items()
-        }
+            (num_steps, self.batch_size), self.data(device).pools[TRAIN], generator,
+            set_size=self.set_size, max_classes=self.max_classes,
+        )._asdict()  # fmt: skip
+        return {name: shard.part(values, dim=1).contiguous() for name, values in sets.items()}
 
     def loss(self, network: nn.Module, batch: Batch) -> Loss:
         """The cross entropy, with the accuracy as a metric."""
@@ -172,10 +166,8 @@ class OmniglotTask(InnerLoop, Task):
 
     def held_out(self, part: str, device: torch.device) -> CharacterSets:
         """The evaluation sets of a part: the same on every device and for every seed."""
-        pool = self.data(device).pools[part]
-        return held_out_sets(
-            part, pool, self.evaluation_sets, self.set_size, self.max_classes, device
-        )
+        pool, sizes = self.data(device).pools[part], (self.set_size, self.max_classes)
+        return held_out_sets(part, pool, self.evaluation_sets, *sizes, device)
 
 
 @lru_cache(maxsize=8)

@@ -7,20 +7,10 @@ import numpy as np
 import pytest
 from molecule_files import SHARED, needs_shared_data, write_csv
 
-from equipool.experiments.molecules.data import (
-    DATASETS,
-    ColumnSplit,
-    KeepUnsanitised,
-    RandomSplit,
-    ScaffoldSplit,
-    load_molecules,
-    load_problems,
-)
-from equipool.experiments.molecules.data.datasets import (
-    QM9_LABELS,
-    QM9_MOLECULENET_LABELS,
-    TOX21_LABELS,
-)
+from equipool.experiments.molecules import data
+from equipool.experiments.molecules.data import DATASETS, datasets, load_molecules, load_problems
+
+TOX21_LABELS, QM9_LABELS = datasets.TOX21_LABELS, datasets.QM9_LABELS
 
 SMILES = ["CC", "CO", "c1ccccc1", "Cc1ccccc1", "C1CC1"]
 METAL = "Cc1ccc([B-2]2(c3ccc(C)cc3)=NCCO2)cc1"  # RDKit has come to refuse it
@@ -33,12 +23,9 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_molhiv_keeps_what_rdkit_refuses(folder):
-    rows = [
-        [at, smiles, "CI", at % 2, part]
-        for at, (smiles, part) in enumerate(
-            zip([*SMILES, METAL], ["train", "test", "train", "valid", "train", "test"], strict=True)
-        )
-    ]
+    parts = ["train", "test", "train", "valid", "train", "test"]
+    pairs = enumerate(zip([*SMILES, METAL], parts, strict=True))
+    rows = [[at, smiles, "CI", at % 2, part] for at, (smiles, part) in pairs]
     write_csv(folder / "molhiv.csv.gz", ["idx", "smiles", "activity", "HIV_active", "split"], rows)
     molecules = load_molecules("molhiv")
     assert molecules.source_rows.tolist() == [0, 1, 2, 3, 4, 5]
@@ -81,7 +68,7 @@ def test_tox21_has_twelve_labels(folder, columns):
 
 @pytest.mark.parametrize(
     ("file", "smiles", "labels"),
-    [("qm9.csv.gz", "SMILES", QM9_LABELS), ("qm9.csv", "smiles", QM9_MOLECULENET_LABELS)],
+    [("qm9.csv.gz", "SMILES", QM9_LABELS), ("qm9.csv", "smiles", datasets.QM9_MOLECULENET_LABELS)],
 )
 def test_qm9_has_twelve_properties(folder, file, smiles, labels):
     rows = [[at, text, *(float(at * 100 + place) for place in range(12))]
@@ -96,15 +83,13 @@ def test_qm9_has_twelve_properties(folder, file, smiles, labels):
 
 def test_splits_and_policies_are_those_that_the_documentation_says():
     chosen = {name: known.forms[-1] for name, known in DATASETS.items() if name != "molpcba"}
+    scaffold = dict.fromkeys(("molhiv", "toxcast", "tox21"), data.ScaffoldSplit())
     assert {name: form.split for name, form in chosen.items()} == {
-        "molhiv": ScaffoldSplit(),
-        "toxcast": ScaffoldSplit(),
-        "tox21": ScaffoldSplit(),
-        "qm9": RandomSplit(),
-    }
+        **scaffold, "qm9": data.RandomSplit(),
+    }  # fmt: skip
     (table,) = (form for form in DATASETS["molhiv"].forms if str(form.path) == "molhiv.csv.gz")
-    assert table.split == ColumnSplit("split")
-    assert table.unparsable == KeepUnsanitised()
+    assert table.split == data.ColumnSplit("split")
+    assert table.keep_unsanitised
 
 
 @needs_shared_data

@@ -8,8 +8,8 @@ import pytest
 import torch
 from molecule_files import BROKEN, ODD, SHARED, needs_shared_data, ogb
 
-from equipool.experiments.molecules.data import KeepUnsanitised, LeaveOut, molecules_from_smiles
-from equipool.experiments.molecules.data.featurize import UNREADABLE
+from equipool.experiments.molecules.data import featurize, molecules_from_smiles
+from equipool.experiments.molecules.data.featurize import UNREADABLE, unsanitised
 
 
 def check_against_ogb(molecules, smiles):
@@ -47,19 +47,13 @@ def test_real_molecules_are_as_ogb_has_them(file, column):
     check_against_ogb(molecules, [text for at, text in enumerate(sample) if at not in refused])
 
 
-def test_an_atom_without_bonds_has_none():
+def test_molecules_without_bonds_and_no_molecules():
     molecules, _ = molecules_from_smiles(["C", "[Na+].[Cl-]"])
     assert molecules.num_atoms.tolist() == [1, 2]
     assert molecules.num_bonds.tolist() == [0, 0]
-    assert molecules.ends.shape == (2, 0)
-    assert molecules.bonds.shape == (0, 3)
-
-
-def test_no_molecules_at_all():
+    assert (molecules.ends.shape, molecules.bonds.shape) == ((2, 0), (0, 3))
     molecules, problems = molecules_from_smiles([])
-    assert len(molecules) == 0
-    assert problems == ()
-    assert molecules.atoms.shape == (0, 9)
+    assert (len(molecules), problems, molecules.atoms.shape) == (0, (), (0, 9))
 
 
 def test_broken_smiles_are_listed_with_row_and_reason():
@@ -83,13 +77,13 @@ def test_an_rdkit_that_cannot_be_asked_for_its_words(monkeypatch):
 
 
 def test_rdkit_says_nothing_itself(capfd):
-    molecules_from_smiles(list(BROKEN), KeepUnsanitised())
+    molecules_from_smiles(list(BROKEN), keep_unsanitised=True)
     assert capfd.readouterr().err == ""
 
 
 def test_what_can_be_read_is_kept_unsanitised():
     smiles = list(BROKEN)
-    molecules, problems = molecules_from_smiles(smiles, KeepUnsanitised())
+    molecules, problems = molecules_from_smiles(smiles, keep_unsanitised=True)
     kept = [problem.smiles for problem in problems if problem.kept]
     assert kept == ["CC(C)(C)(C)C", "c1cccc1"]
     assert molecules.num_atoms.tolist() == [6, 5]
@@ -101,20 +95,17 @@ def test_what_can_be_read_is_kept_unsanitised():
 def test_keeping_changes_nothing_but_the_check_of_valences():
     """A molecule that RDKit does accept has the same features when it is rescued."""
     smiles = [text for text in ODD if "[H]" not in text and "@" not in text and "/" not in text]
-    from equipool.experiments.molecules.data.featurize import graph_of
-
     for text in smiles:
         graph = ogb("utils.mol").smiles2graph(text)
-        atoms, bonds, ends = graph_of(KeepUnsanitised().rescue(text))
-        np.testing.assert_array_equal(atoms, graph["node_feat"], text)
-        np.testing.assert_array_equal(bonds, graph["edge_feat"], text)
-        np.testing.assert_array_equal(ends, graph["edge_index"], text)
+        expected = [graph[name] for name in ("node_feat", "edge_feat", "edge_index")]
+        for found, array in zip(featurize.graph_of(unsanitised(text)), expected, strict=True):
+            np.testing.assert_array_equal(found, array, text)
 
 
 def test_a_rescued_molecule_has_rings_aromatics_and_hydrogens():
     """Boron with five bonds, between two tolyl groups and a ring of five."""
     molecules, (problem,) = molecules_from_smiles(
-        ["Cc1ccc([B-2]2(c3ccc(C)cc3)=NCCO2)cc1"], KeepUnsanitised()
+        ["Cc1ccc([B-2]2(c3ccc(C)cc3)=NCCO2)cc1"], keep_unsanitised=True
     )
     assert problem.kept
     element, _, degree, charge, hydrogens, _, hybrid, aromatic, ring = molecules.atoms.T.tolist()
@@ -128,31 +119,26 @@ def test_a_rescued_molecule_has_rings_aromatics_and_hydrogens():
     assert molecules.bonds[:, 0].tolist().count(1) == 2  # B=N
 
 
-def test_a_molecule_that_is_too_large_is_listed(monkeypatch):
-    monkeypatch.setattr("equipool.experiments.molecules.data.featurize.MAX_ATOMS", 3)
-    molecules, (problem,) = molecules_from_smiles(["CCC", "CCCC"])
-    assert molecules.source_rows.tolist() == [0]
-    assert (problem.row, problem.kept) == (1, False)
-    assert problem.reason == "4 atoms, more than 3"
-
-
-def test_a_bond_that_ogb_has_no_category_for_is_listed(monkeypatch):
-    from equipool.experiments.molecules.data.featurize import ogb_features
+def test_molecules_that_have_no_features_are_listed(monkeypatch):
+    """Too large, or with a bond that OGB has no category for."""
 
     def refuse(bond):
         return ["SINGLE"].index(str(bond.GetBondType())), 0, 0
 
-    monkeypatch.setattr(ogb_features(), "bond_to_feature_vector", refuse)
-    molecules, (problem,) = molecules_from_smiles(["CC", "C=C"])
+    monkeypatch.setattr(featurize, "MAX_ATOMS", 3)
+    monkeypatch.setattr(featurize.ogb_features(), "bond_to_feature_vector", refuse)
+    molecules, problems = molecules_from_smiles(["CCC", "CCCC", "C=C"])
     assert molecules.source_rows.tolist() == [0]
-    assert "DOUBLE" in problem.reason
+    assert [(problem.row, problem.kept) for problem in problems] == [(1, False), (2, False)]
+    assert problems[0].reason == "4 atoms, more than 3"
+    assert "DOUBLE" in problems[1].reason
 
 
-@pytest.mark.parametrize("unparsable", [LeaveOut(), KeepUnsanitised()])
+@pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("smiles", ["CC O", "CC\tethane", "C\nC", "CC\u00a0O"])
-def test_several_words_are_no_molecule(smiles, unparsable):
+def test_several_words_are_no_molecule(smiles, keep):
     """RDKit would take the first for the molecule, and the rest for its name."""
-    molecules, (problem,) = molecules_from_smiles(["C", smiles], unparsable)
+    molecules, (problem,) = molecules_from_smiles(["C", smiles], keep_unsanitised=keep)
     assert molecules.source_rows.tolist() == [0]
     assert (problem.row, problem.smiles, problem.kept) == (1, smiles, False)
     assert "white space" in problem.reason
@@ -167,7 +153,7 @@ class Refused(socket.socket):
     def __init__(self, *args, **kwargs):
         raise AssertionError("the network is asked")
 socket.socket = Refused
-from equipool.experiments.molecules.data import molecules_from_smiles
+from equipool.experiments.molecules.data import featurize, molecules_from_smiles
 molecules, problems = molecules_from_smiles(["CCO", "C1CC"])
 assert len(molecules) == len(problems) == 1
 assert not {"ogb", "outdated", "requests"} & set(sys.modules)

@@ -41,22 +41,18 @@ class TestInterruption:
             patch.setattr(featurize, "featurize", failing)
             yield patch
 
-    def test_an_interruption_leaves_no_files(self, folder, interrupt):
+    @pytest.mark.parametrize("before", [True, False])
+    def test_an_interruption_leaves_what_was_there(self, folder, request, before):
+        if before:
+            load_molecules("tox21")
+            write_tox21(folder, SMILES[:-1])
+        files = {path: path.read_bytes() for path in folder.rglob("*.*")}
+        interrupt = request.getfixturevalue("interrupt")
         with pytest.raises(Interrupted):
             load_molecules("tox21")
-        assert files_in(folder) == ["molecules", "tox21.csv.gz"]
+        assert {path: path.read_bytes() for path in folder.rglob("*.*")} == files
         interrupt.undo()
-        assert len(load_molecules("tox21", folder)) == len(SMILES)
-
-    def test_an_interruption_leaves_the_old_file(self, folder, tmp_path, request):
-        load_molecules("tox21")
-        path = folder / "molecules" / "tox21.safetensors"
-        before = path.read_bytes()
-        write_tox21(folder, SMILES[:-1])
-        request.getfixturevalue("interrupt")
-        with pytest.raises(Interrupted):
-            load_molecules("tox21")
-        assert path.read_bytes() == before
+        assert len(load_molecules("tox21", folder)) == len(SMILES) - before
 
     @pytest.mark.parametrize("before", [True, False])
     def test_a_full_disk_leaves_nothing_unfinished(self, folder, monkeypatch, before):
@@ -136,26 +132,23 @@ class TestFolders:
         path.chmod(0o600)
         return CsvSource(path, split=RandomSplit())
 
+    @pytest.mark.parametrize("by_task", [False, True])
     def test_a_private_table_is_not_copied_to_the_shared_folder(
-        self, folder, cache, mine, capsys, monkeypatch
+        self, folder, cache, mine, capsys, monkeypatch, by_task
     ):
         before = files_in(folder)
-        load_molecules(mine)
+        if by_task:
+            assert MoleculeTask(csv=str(mine.path), split="random").facts()["labels"] == ["A"]
+        else:
+            load_molecules(mine)
         assert files_in(folder) == before
-        (made,) = cache.glob("*.safetensors")
+        (made,) = cache.glob("mine-*.safetensors")
         assert f"mine.csv: prepared molecules saved to {made}\n" in capsys.readouterr().err
         for file in cache.iterdir():
             assert file.stat().st_mode & 0o777 == 0o600, file
         refuse_to_prepare(monkeypatch)
         load_molecules(mine)
         assert capsys.readouterr().err == ""
-
-    def test_a_task_on_a_private_table_leaves_the_shared_folder_alone(self, folder, cache, mine):
-        before = files_in(folder)
-        facts = MoleculeTask(csv=str(mine.path), split="random").facts()
-        assert facts["labels"] == ["A"]
-        assert files_in(folder) == before
-        assert len(list(cache.glob("mine-*.safetensors"))) == 1
 
     @pytest.mark.parametrize("how", ["argument", "command", "task"])
     @pytest.mark.parametrize("shared", [False, True])

@@ -9,15 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from molecule_files import SHARED, needs_shared_data
 
-from equipool.experiments.molecules.data import (
-    ColumnSplit,
-    KeepUnsanitised,
-    RandomSplit,
-    ScaffoldSplit,
-)
-from equipool.experiments.molecules.data.featurize import parse_smiles
+from equipool.experiments.molecules.data import ColumnSplit, RandomSplit, ScaffoldSplit
+from equipool.experiments.molecules.data.featurize import parse_smiles, unsanitised
 from equipool.experiments.molecules.data.molecule_set import PARTS
-from equipool.experiments.molecules.data.splits import GroupIndex, scaffold_of
+from equipool.experiments.molecules.data.splits import GroupIndex
 
 
 def scaffold_split_of_ogb(scaffolds, train=0.8, valid=0.1):
@@ -50,11 +45,10 @@ def test_scaffold_split_is_ogbs(scaffolds):
 @pytest.mark.parametrize(("train", "valid"), [(0.5, 0.25), (0.6, 0.4), (1.0, 0.0)])
 def test_scaffold_split_has_the_shares_asked_for(train, valid):
     scaffolds = list("aaaabbbccd") + [f"alone {at}" for at in range(90)]
-    expected = scaffold_split_of_ogb(scaffolds, train, valid)
     found = as_lists(ScaffoldSplit(train, valid).assign(GroupIndex(scaffolds)))
+    expected = scaffold_split_of_ogb(scaffolds, train, valid)
     assert found == {name: sorted(positions) for name, positions in expected.items()}
-    assert len(found["train"]) == train * 100
-    assert len(found["valid"]) == valid * 100
+    assert (len(found["train"]), len(found["valid"])) == (train * 100, valid * 100)
 
 
 @needs_shared_data
@@ -69,7 +63,7 @@ def test_scaffold_split_of_molhiv_is_the_official_one():
     with rdBase.BlockLogs():
         for row in rows:
             smiles = row["smiles"]
-            molecule = parse_smiles(smiles)[0] or KeepUnsanitised().rescue(smiles)
+            molecule, _ = parse_smiles(smiles, keep_unsanitised=True)
             groups.extend([ScaffoldSplit().group(molecule, smiles, "")])
     parts = ScaffoldSplit().assign(groups)
     assert [PARTS[part] for part in parts] == [row["split"] for row in rows]
@@ -77,16 +71,13 @@ def test_scaffold_split_of_molhiv_is_the_official_one():
 
 
 def scaffold(smiles):
-    return scaffold_of(parse_smiles(smiles)[0], smiles)
+    return ScaffoldSplit().group(parse_smiles(smiles)[0], smiles, "")
 
 
 def test_scaffolds_are_rings_and_what_links_them():
     assert scaffold("Cc1cc(Oc2nccc(CCC)c2)ccc1") == "c1ccc(Oc2ccccn2)cc1"
     assert scaffold("CCO") == scaffold("CCCC") == ""
     assert scaffold("Cc1ccccc1") == scaffold("Oc1ccccc1CC")
-
-
-def test_scaffolds_keep_chirality():
     left, right = "O=C1N[C@H](C2CCCCC2)CO1", "O=C1N[C@@H](C2CCCCC2)CO1"
     assert "@" in scaffold(left)
     assert scaffold(left) != scaffold(right)
@@ -97,9 +88,8 @@ def test_a_molecule_whose_scaffold_cannot_be_taken_is_alone():
         "CC(c1cccs1)=[N+]1[N-]C(N)=[S+][AlH3-]12[OH+]B(c1ccccc1)[OH+]2",
         "CC(c1ccccn1)=[N+]1[N-]C(N)=[S+][AlH3-]12[OH+]B(c1ccccc1)[OH+]2",
     )
-    rescued = [KeepUnsanitised().rescue(smiles) for smiles in (first, second)]
-    assert scaffold_of(rescued[0], first) == f"alone: {first}"
-    assert scaffold_of(rescued[0], first) != scaffold_of(rescued[1], second)
+    groups = [ScaffoldSplit().group(unsanitised(smiles), smiles, "") for smiles in (first, second)]
+    assert groups == [f"alone: {first}", f"alone: {second}"]
 
 
 @pytest.mark.parametrize("number", [1, 2, 9, 100, 1001])

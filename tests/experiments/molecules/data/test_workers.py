@@ -8,8 +8,7 @@ import pytest
 from molecule_files import BROKEN, ODD, write_csv
 from odd_splits import Ending, Failing, Printing
 
-from equipool.experiments.molecules.data import LeaveOut, ScaffoldSplit, featurize
-from equipool.experiments.molecules.data.csv_source import CsvSource
+from equipool.experiments.molecules.data import CsvSource, ScaffoldSplit, featurize
 from equipool.experiments.molecules.data.featurize import SmilesRows
 
 pytestmark = pytest.mark.processes
@@ -33,7 +32,7 @@ def two_workers(monkeypatch):
 
 
 def run(found, split=None):
-    return featurize.featurize_all(found, 100, split or ScaffoldSplit(), LeaveOut())
+    return featurize.featurize_all(found, 100, split or ScaffoldSplit(), False)
 
 
 def test_several_processes_give_what_one_gives(two_workers, tmp_path, monkeypatch, capfd):
@@ -62,14 +61,11 @@ def test_several_processes_give_what_one_gives(two_workers, tmp_path, monkeypatc
         assert chunk.num_rows == same.num_rows
 
 
-def test_an_error_in_a_worker_is_raised(two_workers):
+def test_a_worker_that_fails_or_dies_is_reported(two_workers):
     with pytest.raises(LookupError, match="no group for C") as raised:
         list(run(batches(50), Failing()))
     assert not multiprocessing.active_children()
     assert "odd_splits.py" in str(raised.value.__cause__), "the traceback of the worker"
-
-
-def test_a_worker_that_dies_is_reported(two_workers):
     with pytest.raises(ChildProcessError, match="a featurizing process ended unexpectedly"):
         list(run(batches(3), Ending()))
 

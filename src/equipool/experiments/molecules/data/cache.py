@@ -6,11 +6,10 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,18 +17,13 @@ from torch import Tensor
 
 from equipool.experiments.molecules.data import featurize
 from equipool.experiments.molecules.data.featurize import Array, Chunk, Problem, installed_versions
-from equipool.experiments.molecules.data.molecule_set import (
-    ATOM_CATEGORIES,
-    BOND_CATEGORIES,
-    PARTS,
-    MoleculeSet,
-    molecule_set,
-)
+from equipool.experiments.molecules.data.molecule_set import PARTS, MoleculeSet, molecule_set
 from equipool.experiments.molecules.data.sources import Contents, MoleculeSource
 from equipool.experiments.molecules.data.splits import GroupIndex
 
 FORMAT = 2  # of the file
 MISSING = 255  # a missing label of a classification
+AS_IN_CHUNKS = ("source_rows", "num_atoms", "num_bonds", "atoms", "bonds")
 
 
 class UnusableFileError(ValueError):
@@ -45,7 +39,7 @@ class MoleculeCache:
     @cached_property
     def about(self) -> dict[str, Any]:
         """What the molecules are and what they were made from."""
-        return self._metadata[0]
+        return self._content[0]
 
     def check(self, fingerprint: dict[str, Any] | None = None) -> None:
         """Raise `UnusableFileError` if the file is damaged, outdated, or made from a source with
@@ -57,29 +51,25 @@ class MoleculeCache:
             expected = f"expected format {FORMAT} and features {featurize.FEATURES_VERSION}"
             wrong = f"{expected}, found {found[0]} and {found[1]}"
             raise UnusableFileError(f"{self.path} has another version: {wrong}")
-        tensors = self._tensors()
-        digests = {
-            name: hashlib.sha256(tensor.numpy().reshape(-1).data).hexdigest()
-            for name, tensor in tensors.items()
-        }
-        if _checksum(self.about, tensors, digests) != self._metadata[1]:
+        about, checksum, tensors = self._content
+        if _checksum(about, tensors) != checksum:
             raise UnusableFileError(f"{self.path} is damaged: its checksum does not match")
 
     def molecules(self) -> MoleculeSet:
         """The molecules. The tensors of atoms and bonds are memory-mapped."""
-        tensors = self._tensors()
+        tensors = self._content[2]
         arrays = tensors | {"ends": tensors["ends"].T, "labels": _decode_labels(tensors["labels"])}
         names = tuple(self.about["label_names"])
         return molecule_set(arrays, tensors["parts"], names, self.about["kind"])
 
     def part_sizes(self) -> dict[str, int]:
         """The number of molecules in each split part."""
-        parts = self._tensors()["parts"]
+        parts = self._content[2]["parts"]
         return {name: int((parts == at).sum()) for at, name in enumerate(PARTS)}
 
     def problems(self) -> tuple[Problem, ...]:
         """The molecules that RDKit rejected."""
-        text = self._tensors()["problems"].numpy().tobytes()
+        text = self._content[2]["problems"].numpy().tobytes()
         return tuple(Problem(**found) for found in json.loads(text))
 
     def version_differences(self) -> str:
@@ -93,27 +83,19 @@ class MoleculeCache:
         return ", ".join(f"{name} {then[name]} (now {version})" for name, version in changed)
 
     @cached_property
-    def _metadata(self) -> tuple[dict[str, Any], str]:
-        """What the file says about itself, and its checksum."""
+    def _content(self) -> tuple[dict[str, Any], str, dict[str, Tensor]]:
+        """What the file says about itself, its checksum, and its tensors, which are mapped."""
         from safetensors import SafetensorError, safe_open
 
         try:
             with safe_open(self.path, "pt") as file:
                 metadata = file.metadata()
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             about = json.loads(metadata["about"])
             if not isinstance(about, dict):
                 raise TypeError("its metadata is not a JSON object")
-            return about, metadata["sha256"]
+            return about, metadata["sha256"], tensors
         except (SafetensorError, ValueError, KeyError, TypeError) as error:
-            raise UnusableFileError(f"{self.path} is damaged: {error}") from error
-
-    def _tensors(self) -> dict[str, Tensor]:
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-
-        try:
-            return load_file(self.path)
-        except SafetensorError as error:
             raise UnusableFileError(f"{self.path} is damaged: {error}") from error
 
 
@@ -122,9 +104,9 @@ def write_cache(
 ) -> tuple[Problem, ...]:
     """Write chunks as they arrive to `path`, and return the problems with them.
 
-    Arrays grow in files of their own in the folder `scratch`, which are then mapped into memory and
-    handed to safetensors. Only the groups of the split stay in memory: 1.6 million molecules, a
-    file of 1 GiB, took 70 MiB, beside mapped pages that the system can drop.
+    Arrays grow in files of their own in the empty folder `scratch`, which are then mapped into
+    memory and handed to safetensors. Only the groups of the split stay in memory: 1.6 million
+    molecules, a file of 1 GiB, took 70 MiB, beside mapped pages that the system can drop.
     """
     from safetensors.torch import save_file
 
@@ -136,78 +118,49 @@ def write_cache(
         "kind": contents.kind,
         "made_with": installed_versions(),
     }
-    groups = GroupIndex()
-    problems: list[Problem] = []
-    with ExitStack() as stack:
-        arrays = _make_arrays(scratch, contents, stack)
-        for chunk in chunks:
-            for name in ("source_rows", "num_atoms", "num_bonds", "atoms", "bonds"):
-                arrays[name].append(getattr(chunk, name))
-            arrays["ends"].append(chunk.ends.T)
-            arrays["labels"].append(_encode_labels(chunk.labels, contents.kind))
-            groups.extend(chunk.groups)
-            problems += chunk.problems
-        arrays["parts"].append(_assign_parts(source, groups, problems))
-        text = json.dumps([asdict(problem) for problem in problems]).encode()
-        arrays["problems"].append(np.frombuffer(text, np.uint8))
-        tensors = {name: array.map() for name, array in arrays.items()}
-    digests = {name: array.digest.hexdigest() for name, array in arrays.items()}
-    metadata = {"about": json.dumps(about), "sha256": _checksum(about, tensors, digests)}
+    groups, problems, arrays = GroupIndex(), list[Problem](), dict[str, Array]()
+    for chunk in chunks:
+        arrays = {name: getattr(chunk, name) for name in AS_IN_CHUNKS} | {
+            "ends": chunk.ends.T, "labels": _encode_labels(chunk.labels, contents.kind)
+        }  # fmt: skip
+        _append(scratch, arrays)
+        groups.extend(chunk.groups)
+        problems += chunk.problems
+    text = bytearray(json.dumps([asdict(problem) for problem in problems]).encode())
+    parts = _assign_parts(source, groups, problems)
+    last = {"parts": parts, "problems": np.frombuffer(text, np.uint8)}
+    _append(scratch, last)
+    tensors = {name: _mapped(scratch / name, rows) for name, rows in (arrays | last).items()}
+    metadata = {"about": json.dumps(about), "sha256": _checksum(about, tensors)}
     save_file(tensors, path, metadata)
     with path.open("rb") as file:
         os.fsync(file.fileno())
     return tuple(problems)
 
 
-class _GrowingArray:
-    """An array in a file, to which rows are appended."""
-
-    def __init__(self, file: BinaryIO, dtype: torch.dtype, *row_shape: int) -> None:
-        self._file = file
-        self._dtype = dtype
-        self._shape = row_shape
-        self._size = 0
-        self.digest = hashlib.sha256()
-
-    def append(self, rows: Array) -> None:
-        content = np.ascontiguousarray(rows)
-        if content.size:
-            self._file.write(content.data)
-            self.digest.update(content.data)
-        self._size += content.size
-
-    def map(self) -> Tensor:
-        """The whole array as a memory-mapped tensor."""
-        self._file.flush()
-        if not self._size:
-            return torch.empty(0, *self._shape, dtype=self._dtype)
-        # a shared mapping: its pages are the file's, and are dropped when memory is needed
-        flat = torch.from_file(self._file.name, shared=True, size=self._size, dtype=self._dtype)
-        return flat.view(-1, *self._shape)
+def _append(folder: Path, arrays: dict[str, Array]) -> None:
+    for name, rows in arrays.items():
+        with (folder / name).open("ab") as file:
+            rows.tofile(file)
 
 
-def _make_arrays(scratch: Path, contents: Contents, stack: ExitStack) -> dict[str, _GrowingArray]:
-    label_type = torch.float32 if contents.kind == "regression" else torch.uint8
-    forms: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {
-        "source_rows": (torch.int64, ()),
-        "num_atoms": (torch.int32, ()),
-        "num_bonds": (torch.int32, ()),
-        "ends": (torch.int16, (2,)),
-        "atoms": (torch.uint8, (len(ATOM_CATEGORIES),)),
-        "bonds": (torch.uint8, (len(BOND_CATEGORIES),)),
-        "labels": (label_type, (len(contents.label_names),)),
-        "parts": (torch.uint8, ()),
-        "problems": (torch.uint8, ()),
-    }
-    return {
-        name: _GrowingArray(stack.enter_context((scratch / name).open("w+b")), dtype, *shape)
-        for name, (dtype, shape) in forms.items()
-    }
+def _mapped(path: Path, like: Array) -> Tensor:
+    """The array in a file, of rows like these, as a tensor whose pages are the file's: the system
+    can drop them."""
+    empty = torch.from_numpy(like[:0])
+    size = path.stat().st_size // empty.itemsize
+    if not size:
+        return empty
+    flat = torch.from_file(str(path), shared=True, size=size, dtype=empty.dtype)
+    return flat.view(-1, *empty.shape[1:])
 
 
-def _checksum(about: dict[str, Any], tensors: dict[str, Tensor], digests: dict[str, str]) -> str:
+def _checksum(about: dict[str, Any], tensors: dict[str, Tensor]) -> str:
     """SHA-256 of everything in the file."""
-    forms = {key: [str(t.dtype), list(t.shape), digests[key]] for key, t in tensors.items()}
+    forms = {}
+    for name, tensor in tensors.items():
+        digest = hashlib.sha256(tensor.numpy().reshape(-1).data).hexdigest()
+        forms[name] = [str(tensor.dtype), list(tensor.shape), digest]
     return hashlib.sha256(json.dumps([about, forms], sort_keys=True).encode()).hexdigest()
 
 

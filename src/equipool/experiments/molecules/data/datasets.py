@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from equipool.experiments.molecules.data.csv_source import CsvSource
-from equipool.experiments.molecules.data.featurize import KeepUnsanitised
 from equipool.experiments.molecules.data.ogb_source import OgbFolder
-from equipool.experiments.molecules.data.sources import MoleculeSource
+from equipool.experiments.molecules.data.sources import CsvSource, MoleculeSource
 from equipool.experiments.molecules.data.splits import ColumnSplit, RandomSplit, ScaffoldSplit
 
 MOLECULENET = "https://deepchemdata.s3-us-west-1.amazonaws.com/datasets"
@@ -77,7 +75,7 @@ def _from_moleculenet(file: str, name: str, about: str, *forms: MoleculeSource) 
 # split.
 _HIV = CsvSource(
     "molhiv.csv.gz", "smiles", ("HIV_active",), ColumnSplit("split"), "classification",
-    KeepUnsanitised(),
+    keep_unsanitised=True,
 )  # fmt: skip
 _TOXCAST = CsvSource("toxcast.csv.gz", kind="classification")
 _TOX21 = CsvSource("tox21.csv.gz", labels=TOX21_LABELS, kind="classification")

@@ -5,21 +5,21 @@ from __future__ import annotations
 import importlib.util
 import multiprocessing
 import os
+import runpy
 import signal
 import sys
 import threading
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,11 @@ CONTAINS_SPACE = "contains white space; RDKit would ignore what follows it"
 
 Array = npt.NDArray[Any]
 Graph = tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8], npt.NDArray[np.int16]]
+NO_ATOMS: Graph = (
+    np.empty((0, len(ATOM_CATEGORIES)), np.uint8),
+    np.empty((0, len(BOND_CATEGORIES)), np.uint8),
+    np.empty((2, 0), np.int16),
+)
 
 
 @dataclass(frozen=True)
@@ -57,47 +62,13 @@ class Problem:
     kept: bool  # True if the molecule is in the set nevertheless
 
 
-class Unparsable(ABC):
-    """What to do with a molecule that RDKit rejects. It is listed as a `Problem` either way."""
-
-    @abstractmethod
-    def rescue(self, smiles: str) -> Any | None:
-        """An RDKit molecule to use instead, or None to leave it out."""
-
-
-@dataclass(frozen=True)
-class LeaveOut(Unparsable):
-    """Leave the molecule out."""
-
-    def rescue(self, smiles: str) -> Any | None:
-        return None
-
-
-@dataclass(frozen=True)
-class KeepUnsanitised(Unparsable):
-    """Keep the molecule, whatever its valences, if its SMILES can be parsed at all."""
-
-    def rescue(self, smiles: str) -> Any | None:
-        from rdkit import Chem
-
-        if len(smiles.split()) > 1:
-            return None
-        molecule: Any = Chem.MolFromSmiles(smiles, sanitize=False)
-        if molecule is None or not molecule.GetNumAtoms():
-            return None
-        molecule.UpdatePropertyCache(strict=False)
-        all_but_valences = Chem.SANITIZE_ALL ^ Chem.SANITIZE_PROPERTIES
-        Chem.SanitizeMol(molecule, all_but_valences, catchErrors=True)
-        return molecule
-
-
 @dataclass(frozen=True, eq=False)
 class SmilesRows:
     """Some rows of a table."""
 
-    rows: list[int]
-    smiles: list[str]
-    split_cells: list[str]  # of the split's column; "" if the split reads none
+    rows: Sequence[int]
+    smiles: Sequence[str]
+    split_cells: Sequence[str]  # of the split's column; "" if the split reads none
     labels: Array  # [n, L] float32
 
 
@@ -117,42 +88,38 @@ class Chunk:
     num_rows: int  # rows read, including molecules left out
 
 
-def featurize(batch: SmilesRows, split: Split, unparsable: Unparsable) -> Chunk:
+def featurize(batch: SmilesRows, split: Split, keep_unsanitised: bool) -> Chunk:
     """The molecules of some rows, and the problems with them."""
     from rdkit import rdBase
 
     problems, kept, groups, graphs = [], [], [], []
     with rdBase.BlockLogs():
         for at, smiles in enumerate(batch.smiles):
-            molecule, reason = parse_smiles(smiles)
-            if molecule is None:
-                molecule = unparsable.rescue(smiles)
+            molecule, rejected = parse_smiles(smiles, keep_unsanitised)
             graph, unsupported = _supported_graph(molecule)
-            if reason or unsupported:
-                kept_anyway = graph is not None
-                problems.append(Problem(batch.rows[at], smiles, reason or unsupported, kept_anyway))
+            if reason := rejected or unsupported:
+                problems.append(Problem(batch.rows[at], smiles, reason, kept=graph is not None))
             if graph is not None:
                 kept.append(at)
                 graphs.append(graph)
                 groups.append(split.group(molecule, smiles, batch.split_cells[at]))
-    atoms, bonds, ends = _concatenate(graphs)
-    num_atoms, num_bonds = (
-        np.array([len(graph[at]) for graph in graphs], np.int32) for at in range(2)
-    )
-    rows = np.array(batch.rows, np.int64)[kept]
+    atoms, bonds, ends = zip(NO_ATOMS, *graphs, strict=True)
     return Chunk(
-        num_atoms, num_bonds, atoms, bonds, ends, batch.labels[kept], rows,
+        np.array([len(own) for own in atoms[1:]], np.int32),
+        np.array([len(own) for own in bonds[1:]], np.int32),
+        np.concatenate(atoms), np.concatenate(bonds), np.concatenate(ends, axis=1),
+        batch.labels[kept], np.array(batch.rows, np.int64)[kept],
         tuple(groups), tuple(problems), len(batch.rows),
     )  # fmt: skip
 
 
 def featurize_all(
-    batches: Iterable[SmilesRows], num_rows: int, split: Split, unparsable: Unparsable
+    batches: Iterable[SmilesRows], num_rows: int, split: Split, keep_unsanitised: bool
 ) -> Iterator[Chunk]:
     """`featurize` the batches, in order, on all cores. Only a few batches are read ahead."""
     if num_rows <= MIN_ROWS:
         for batch in batches:
-            yield featurize(batch, split, unparsable)
+            yield featurize(batch, split, keep_unsanitised)
         return
     workers = num_cores()
     pending: deque[Future[Chunk]] = deque()
@@ -162,7 +129,7 @@ def featurize_all(
         with pool:
             try:
                 for batch in batches:
-                    pending.append(pool.submit(featurize, batch, split, unparsable))
+                    pending.append(pool.submit(featurize, batch, split, keep_unsanitised))
                     if len(pending) == 2 * workers:
                         yield pending.popleft().result()
                 while pending:
@@ -182,18 +149,18 @@ def num_cores() -> int:
 
 
 def molecules_from_smiles(
-    smiles: Sequence[str], unparsable: Unparsable | None = None
+    smiles: Sequence[str], *, keep_unsanitised: bool = False
 ) -> tuple[MoleculeSet, tuple[Problem, ...]]:
-    """Unlabelled molecules for prediction, and those that RDKit rejects, which are left out if
-    `unparsable` does not rescue them.
+    """Unlabelled molecules for prediction, and those that RDKit rejects, which are left out unless
+    `keep_unsanitised` keeps them (see `CsvSource`).
 
     `source_rows` gives the position of each molecule in `smiles`. All split parts are empty.
     """
     check_extras()
-    stripped = [text.strip() for text in smiles]
-    no_labels = np.empty((len(stripped), 0), np.float32)
-    batch = SmilesRows(list(range(len(stripped))), stripped, [""] * len(stripped), no_labels)
-    chunk = featurize(batch, RandomSplit(), unparsable or LeaveOut())
+    number = len(smiles)
+    stripped, no_labels = [text.strip() for text in smiles], np.empty((number, 0), np.float32)
+    batch = SmilesRows(range(number), stripped, [""] * number, no_labels)
+    chunk = featurize(batch, RandomSplit(), keep_unsanitised)
     arrays = {
         name: torch.from_numpy(value)
         for name, value in vars(chunk).items()
@@ -203,8 +170,8 @@ def molecules_from_smiles(
     return molecule_set(arrays, nowhere, (), "classification"), chunk.problems
 
 
-def parse_smiles(smiles: str) -> tuple[Any | None, str]:
-    """The RDKit molecule and "", or None and the reason."""
+def parse_smiles(smiles: str, keep_unsanitised: bool = False) -> tuple[Any | None, str]:
+    """The RDKit molecule, if there is one, and why RDKit rejects it, or ""."""
     from rdkit import Chem
 
     if not smiles:
@@ -213,8 +180,21 @@ def parse_smiles(smiles: str) -> tuple[Any | None, str]:
         return None, CONTAINS_SPACE
     molecule: Any = Chem.MolFromSmiles(smiles)
     if molecule is None:
-        return None, _rejection_reason(smiles)
+        return unsanitised(smiles) if keep_unsanitised else None, _rejection_reason(smiles)
     return (molecule, "") if molecule.GetNumAtoms() else (None, "no atoms")
+
+
+def unsanitised(smiles: str) -> Any | None:
+    """The RDKit molecule, whatever its valences; None if the SMILES cannot be parsed at all."""
+    from rdkit import Chem
+
+    molecule: Any = Chem.MolFromSmiles(smiles, sanitize=False)
+    if molecule is None or not molecule.GetNumAtoms():
+        return None
+    molecule.UpdatePropertyCache(strict=False)
+    all_but_valences = Chem.SANITIZE_ALL ^ Chem.SANITIZE_PROPERTIES
+    Chem.SanitizeMol(molecule, all_but_valences, catchErrors=True)
+    return molecule
 
 
 def graph_of(molecule: Any) -> Graph:
@@ -237,18 +217,13 @@ def graph_of(molecule: Any) -> Graph:
 
 
 @cache
-def ogb_features() -> ModuleType:
+def ogb_features() -> SimpleNamespace:
     """`ogb.utils.features`, loaded from its file: `import ogb` would contact the network."""
     package = importlib.util.find_spec("ogb")
-    if package is None or not package.submodule_search_locations:
-        raise ModuleNotFoundError("No module named 'ogb'", name="ogb")
+    assert package is not None
+    assert package.submodule_search_locations
     file = Path(package.submodule_search_locations[0], "utils", "features.py")
-    spec = importlib.util.spec_from_file_location("ogb_utils_features", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return SimpleNamespace(**runpy.run_path(str(file)))
 
 
 def check_extras() -> None:
@@ -258,11 +233,7 @@ def check_extras() -> None:
 
 def installed_versions() -> dict[str, str]:
     """The installed versions of the required packages."""
-    versions = {}
-    for module in REQUIRED:
-        with suppress(PackageNotFoundError):
-            versions[module] = version(module)
-    return versions
+    return {name: version(name) for name in REQUIRED if importlib.util.find_spec(name)}
 
 
 def _rejection_reason(smiles: str) -> str:
@@ -291,16 +262,6 @@ def _supported_graph(molecule: Any | None) -> tuple[Graph | None, str]:
         return graph_of(molecule), ""
     except ValueError as error:  # a stereo bond for which OGB has no category
         return None, f"OGB has no features for it: {error}"
-
-
-def _concatenate(graphs: Sequence[Graph]) -> Graph:
-    empty = (
-        np.empty((0, len(ATOM_CATEGORIES)), np.uint8),
-        np.empty((0, len(BOND_CATEGORIES)), np.uint8),
-        np.empty((2, 0), np.int16),
-    )
-    atoms, bonds, ends = zip(empty, *graphs, strict=True)
-    return np.concatenate(atoms), np.concatenate(bonds), np.concatenate(ends, axis=1)
 
 
 class _Worker(SpawnProcess):

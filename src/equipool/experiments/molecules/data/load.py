@@ -8,18 +8,18 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import Context
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from equipool.experiments.data import MissingDataError, cache_folder, data_folder, is_chosen
 from equipool.experiments.molecules.data.cache import MoleculeCache, UnusableFileError, write_cache
 from equipool.experiments.molecules.data.datasets import dataset_named
-from equipool.experiments.molecules.data.featurize import Chunk, Problem
+from equipool.experiments.molecules.data.featurize import Problem
 from equipool.experiments.molecules.data.molecule_set import MoleculeSet
 from equipool.experiments.molecules.data.sources import Contents, MoleculeSource
 from equipool.experiments.molecules.data.table import listed
@@ -27,13 +27,14 @@ from equipool.experiments.molecules.data.table import listed
 FOLDER = "molecules"  # of caches, in a data folder
 MAX_SHOWN = 10  # rows and labels named in a message
 
+T = TypeVar("T")
+
 
 def load_molecules(which: str | MoleculeSource, data_dir: str | Path | None = None) -> MoleculeSet:
     """The molecules of a data set.
 
     The first call prepares them on all cores and writes one cache file; later calls read that file,
-    even if the source is gone. The cache is rebuilt if the source has changed or the file is
-    damaged.
+    even if the source is gone. It is rebuilt if the source has changed or the file is damaged.
 
     The cache of a public data set is written to `molecules` in the data folder. The cache of a
     table of your own holds a copy of its content, so it is not written to the folder that
@@ -68,17 +69,17 @@ def molecule_cache(
     which: str | MoleculeSource, data_dir: str | Path | None = None
 ) -> MoleculeCache:
     """The cache of a data set, prepared if necessary."""
-    request = _locate(which, data_dir)
-    found, rejected = request.find_cache()
+    source, advice, paths = _locate(which, data_dir)
+    fingerprint = None if source is None else source.fingerprint()
+    found, rejected = _find_cache(paths, fingerprint)
     if found is not None:
         return found
-    source = request.source
     if source is None:
-        raise MissingDataError(" ".join([*(f"{reason}." for reason in rejected), request.advice]))
+        raise MissingDataError(" ".join([*(f"{reason}." for reason in rejected), advice]))
     contents = source.examine()  # a broken source leaves no files behind
-    path = request.writable_path()
+    path = _writable(paths)
     with _locked(path.with_suffix(".lock")):
-        found, rejected = request.find_cache()  # another process may have prepared it meanwhile
+        found, rejected = _find_cache(paths, fingerprint)  # prepared meanwhile by another process
         if found is not None:
             return found
         for reason in rejected:
@@ -94,10 +95,12 @@ def prepare(
     when it is complete. The file of a private source gets the source's permissions."""
     name = source.location.name if private else path.stem
     table = path.with_suffix(".problems.csv")
-    scratch = path.with_name(f".{path.stem}.partial")  # a killed process may have left one
-    scratch.mkdir(mode=0o700, exist_ok=True)  # the table may be private
+    scratch = path.with_name(f".{path.stem}.partial")
+    shutil.rmtree(scratch, ignore_errors=True)  # a killed process may have left one
+    scratch.mkdir(mode=0o700)  # the table may be private
     try:
-        chunks = with_progress(source.chunks(contents), name, contents.num_rows)
+        molecules = source.chunks(contents)
+        chunks = with_progress(molecules, name, contents.num_rows, lambda chunk: chunk.num_rows)
         problems = write_cache(scratch / path.name, scratch, source, contents, chunks)
         _write_problems(scratch / table.name, problems)
         for target in (table, path):
@@ -117,8 +120,7 @@ def prepare(
 def describe(name: str, contents: Contents, sizes: dict[str, int]) -> str:
     """A summary of what was read: the kind of labels and why, their names, and the part sizes."""
     reason = f" ({contents.reason})" if contents.reason else ""
-    number = len(contents.label_names)
-    labels = "1 label" if number == 1 else f"{number:,} labels"
+    labels = _counted(len(contents.label_names), "label")
     parts = ", ".join(f"{size:,} {part}" for part, size in sizes.items())
     names = listed(contents.label_names, MAX_SHOWN)
     return f"{name}: {contents.kind}{reason}, {labels}: {names}; {parts}"
@@ -126,16 +128,18 @@ def describe(name: str, contents: Contents, sizes: dict[str, int]) -> str:
 
 def describe_problems(name: str, problems: tuple[Problem, ...], table: Path) -> str:
     """How many molecules RDKit rejected, what became of them, and where they are listed."""
-    counts = []
+    outcomes = []
     for kept, outcome in ((True, "kept as written"), (False, "left out")):
-        rows = [problem.row for problem in problems if problem.kept == kept]
-        if rows:
+        if rows := [str(problem.row) for problem in problems if problem.kept == kept]:
+            shown = ", ".join(rows[:MAX_SHOWN]) + ", ..." * (len(rows) > MAX_SHOWN)
             word = "row" if len(rows) == 1 else "rows"
-            shown = ", ".join(map(str, rows[:MAX_SHOWN])) + ", ..." * (len(rows) > MAX_SHOWN)
-            counts.append(f"{len(rows):,} {outcome} ({word} {shown})")
-    molecules = "1 molecule" if len(problems) == 1 else f"{len(problems):,} molecules"
-    rejected = f"{name}: RDKit rejects {molecules}: {'; '.join(counts)}"
-    return f"{rejected}. Rows, SMILES and reasons: {table}"
+            outcomes.append(f"{len(rows):,} {outcome} ({word} {shown})")
+    rejected = f"{name}: RDKit rejects {_counted(len(problems), 'molecule')}"
+    return f"{rejected}: {'; '.join(outcomes)}. Rows, SMILES and reasons: {table}"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"1 {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def print_status(text: str) -> None:
@@ -143,22 +147,27 @@ def print_status(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def with_progress(chunks: Iterable[Chunk], title: str, num_rows: int) -> Iterator[Chunk]:
-    """The chunks, with a progress bar if rich is installed."""
+def with_progress(
+    parts: Iterable[T], title: str, total: int, size: Callable[[T], int]
+) -> Iterator[T]:
+    """The parts, with a progress bar on standard error if rich is installed."""
     if find_spec("rich") is None:
-        print_status(f"{title}: {num_rows:,} rows")
-        yield from chunks
+        print_status(f"{title}: {total:,} rows")
+        yield from parts
         return
     from rich import progress
     from rich.console import Console
 
     from equipool.training.progress import columns
 
-    with progress.Progress(*columns(), console=Console(stderr=True), refresh_per_second=4) as bars:
-        bar = bars.add_task(title, total=num_rows)
-        for chunk in chunks:
-            yield chunk
-            bars.update(bar, advance=chunk.num_rows)
+    bars = progress.Progress(
+        *columns(), console=Console(stderr=True), refresh_per_second=4, redirect_stdout=False
+    )
+    with bars:
+        bar = bars.add_task(title, total=total)
+        for part in parts:
+            yield part
+            bars.update(bar, advance=size(part))
 
 
 def _write_problems(path: Path, problems: tuple[Problem, ...]) -> None:
@@ -168,41 +177,10 @@ def _write_problems(path: Path, problems: tuple[Problem, ...]) -> None:
         writer.writerows(asdict(problem) for problem in problems)
 
 
-@dataclass(frozen=True)
-class _Request:
-    """A data set to load: its source, or else how to get it, and where its cache may be."""
-
-    source: MoleculeSource | None
-    fingerprint: dict[str, Any] | None  # of the source
-    advice: str
-    paths: tuple[Path, ...]  # new caches go to the first that is writable
-
-    def find_cache(self) -> tuple[MoleculeCache | None, list[str]]:
-        """The first cache that is intact and, if the source is available, up to date; and why those
-        before it cannot be used."""
-        rejected = []
-        for path in filter(Path.is_file, self.paths):
-            cache = MoleculeCache(path)
-            try:
-                cache.check(self.fingerprint)
-            except UnusableFileError as error:
-                rejected.append(str(error))
-            else:
-                return cache, rejected
-        return None, rejected
-
-    def writable_path(self) -> Path:
-        """The first path that can be written to, in a folder created if necessary."""
-        for path in self.paths:
-            if _is_writable(path.parent):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                return path
-        tried = ", ".join(str(path.parent) for path in self.paths)
-        advice = "choose a writable folder with --data-dir"
-        raise PermissionError(f"cannot write prepared molecules to any of {tried}: {advice}")
-
-
-def _locate(which: str | MoleculeSource, data_dir: str | Path | None) -> _Request:
+def _locate(
+    which: str | MoleculeSource, data_dir: str | Path | None
+) -> tuple[MoleculeSource | None, str, tuple[Path, ...]]:
+    """The source of a data set, or else how to get it, and where its cache may be."""
     folder = data_folder(data_dir)
     source: MoleculeSource | None
     if isinstance(which, str):
@@ -214,12 +192,42 @@ def _locate(which: str | MoleculeSource, data_dir: str | Path | None) -> _Reques
     else:
         missing = which.missing()
         name, source = _cache_name(which), None if missing else which
-        advice = _describe_missing(missing) if missing else ""
+        absent = ("is not a file" if file.exists() else "does not exist" for file in missing)
+        reasons = ", ".join(f"{file} {why}" for file, why in zip(missing, absent, strict=True))
+        base = "" if which.location.is_absolute() else f", which is relative to {Path.cwd()}"
+        advice = f"{reasons}. Check the path (--csv){base}"
         # others may read the folder of EQUIPOOL_DATA
         folders = [folder, cache_folder()] if is_chosen(data_dir) else [cache_folder()]
     paths = tuple(each / FOLDER / f"{name}.safetensors" for each in dict.fromkeys(folders))
-    fingerprint = None if source is None else source.fingerprint()
-    return _Request(source, fingerprint, advice, paths)
+    return source, advice, paths
+
+
+def _find_cache(
+    paths: Sequence[Path], fingerprint: dict[str, Any] | None
+) -> tuple[MoleculeCache | None, list[str]]:
+    """The first cache that is intact and, if the source is available, up to date; and why those
+    before it cannot be used."""
+    rejected = []
+    for path in filter(Path.is_file, paths):
+        cache = MoleculeCache(path)
+        try:
+            cache.check(fingerprint)
+        except UnusableFileError as error:
+            rejected.append(str(error))
+        else:
+            return cache, rejected
+    return None, rejected
+
+
+def _writable(paths: Sequence[Path]) -> Path:
+    """The first path that can be written to, in a folder created if necessary."""
+    for path in paths:
+        if _is_writable(path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return path
+    tried = ", ".join(str(path.parent) for path in paths)
+    advice = "choose a writable folder with --data-dir"
+    raise PermissionError(f"cannot write prepared molecules to any of {tried}: {advice}")
 
 
 def _is_writable(folder: Path) -> bool:
@@ -253,9 +261,3 @@ def _cache_name(source: MoleculeSource) -> str:
     identity = json.dumps([str(source.location.resolve()), source.recipe()], sort_keys=True)
     stem = source.location.name.split(".")[0]
     return f"{stem}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
-
-
-def _describe_missing(files: list[Path]) -> str:
-    found = [f"{file} {'is not a file' if file.exists() else 'does not exist'}" for file in files]
-    base = "" if files[0].is_absolute() else f", which is relative to {Path.cwd()}"
-    return f"{', '.join(found)}. Check the path (--csv){base}"

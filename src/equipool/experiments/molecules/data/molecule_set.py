@@ -78,10 +78,6 @@ class MoleculeSet:
         """The molecule at `position`."""
         return self.select(torch.tensor([position]))
 
-    def part(self, name: str) -> MoleculeSet:
-        """The molecules of one split part."""
-        return self.select(self.split[name])
-
     def _check_shapes(self) -> None:
         num_ends, number = self.bonds.shape[0], self.atom_start.shape[0] - 1
         _check("atoms", self.atoms, (self.atoms.shape[0], len(ATOM_CATEGORIES)), torch.uint8)
@@ -99,10 +95,18 @@ class MoleculeSet:
             raise ValueError(f"kind: expected one of {KINDS}, found {self.kind!r}")
 
     def _check_values(self) -> None:
-        _check_categories("atoms", self.atoms, ATOM_CATEGORIES)
-        _check_categories("bonds", self.bonds, BOND_CATEGORIES)
-        _check_offsets("atom_start", self.atom_start, self.atoms.shape[0])
-        _check_offsets("bond_start", self.bond_start, self.bonds.shape[0])
+        for name, features, categories, start in (
+            ("atom", self.atoms, ATOM_CATEGORIES, self.atom_start),
+            ("bond", self.bonds, BOND_CATEGORIES, self.bond_start),
+        ):
+            for column, number in enumerate(categories):
+                top = features[:, column].max() if len(features) else 0
+                if top >= number:
+                    found = f"column {column} has {number} categories, found {top}"
+                    raise ValueError(f"{name}s: {found}")
+            if start[0] != 0 or start[-1] != len(features) or bool((start.diff() < 0).any()):
+                expected = f"offsets that ascend from 0 to {len(features)}"
+                raise ValueError(f"{name}_start: expected {expected}")
         for first in range(0, len(self), CHECK_SIZE):
             some = slice(first, first + CHECK_SIZE)
             limit = self.num_atoms[some].repeat_interleave(self.num_bonds[some])
@@ -161,15 +165,3 @@ def _check(name: str, found: Tensor, shape: tuple[int, ...], *dtypes: torch.dtyp
     if found.dtype not in dtypes:
         wanted = " or ".join(str(dtype) for dtype in dtypes)
         raise TypeError(f"{name}: expected {wanted}, found {found.dtype}")
-
-
-def _check_categories(name: str, features: Tensor, categories: tuple[int, ...]) -> None:
-    for column, number in enumerate(categories):
-        top = features[:, column].max() if len(features) else 0
-        if top >= number:
-            raise ValueError(f"{name}: column {column} has {number} categories, found {top}")
-
-
-def _check_offsets(name: str, start: Tensor, rows: int) -> None:
-    if start[0] != 0 or start[-1] != rows or bool((start.diff() < 0).any()):
-        raise ValueError(f"{name}: expected offsets that ascend from 0 to {rows}")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 
@@ -15,13 +14,7 @@ from equipool.experiments.molecules.data.featurize import MAX_ATOMS, Array, Chun
 from equipool.experiments.molecules.data.molecule_set import ATOM_CATEGORIES, BOND_CATEGORIES, PARTS
 from equipool.experiments.molecules.data.sources import Contents, MoleculeSource
 from equipool.experiments.molecules.data.splits import GroupIndex, Parts
-from equipool.experiments.molecules.data.table import (
-    Table,
-    TableError,
-    open_text,
-    parse_number,
-    table_errors,
-)
+from equipool.experiments.molecules.data.table import Table, TableError, read_lines
 
 CHUNK_SIZE = 4096
 UNUSED = 255  # the molecule is in no part
@@ -66,38 +59,31 @@ class OgbFolder(MoleculeSource):
         if (largest := num_atoms.max(initial=0)) > MAX_ATOMS:
             where = self._raw("num-node-list")
             raise TableError(f"{where}: expected at most {MAX_ATOMS:,} atoms, found {largest:,}")
-        labels = self._raw("graph-label")
-        with table_errors(labels), open_text(labels) as file:
-            first = file.readline()
+        first = next(read_lines(self._raw("graph-label")), "")
         return Contents(len(num_atoms), self._label_names(first.count(",") + 1), self.kind)
 
     def counts(self) -> tuple[Array, Array]:
         """The number of atoms and of bonds of each molecule, `[G]` and `[G]`."""
-        return self._numbers(self._raw("num-node-list")), self._numbers(self._raw("num-edge-list"))
+        return _numbers(self._raw("num-node-list")), _numbers(self._raw("num-edge-list"))
 
     def chunks(self, contents: Contents) -> Iterator[Chunk]:
         num_atoms, num_bonds = self.counts()
+        names = ("node-feat", "edge-feat", "edge", "graph-label")
+        readers = {name: _Rows(self._raw(name)) for name in names}
         width = len(contents.label_names)
-        with ExitStack() as stack:
-            readers = {
-                name: _Rows(self._raw(name), stack.enter_context(open_text(self._raw(name))))
-                for name in ("node-feat", "edge-feat", "edge", "graph-label")
-            }
-            for start in range(0, len(num_atoms), CHUNK_SIZE):
-                some = slice(start, start + CHUNK_SIZE)
-                yield self._chunk(readers, start, num_atoms[some], num_bonds[some], width)
-            for rows in readers.values():
-                rows.check_end()
+        for start in range(0, len(num_atoms), CHUNK_SIZE):
+            some = slice(start, start + CHUNK_SIZE)
+            yield self._chunk(readers, start, num_atoms[some], num_bonds[some], width)
+        for rows in readers.values():
+            rows.check_end()
 
     def assign(self, groups: GroupIndex) -> Parts:
         parts = np.full(len(groups), UNUSED, np.uint8)
         for number, file in enumerate(map(self._split, PARTS)):
-            positions = self._numbers(file)
+            positions = _numbers(file)
             if positions.size and not 0 <= positions.min() <= positions.max() < len(groups):
-                raise TableError(
-                    f"{file}: expected positions below {len(groups):,}, "
-                    f"found {positions.min()} to {positions.max()}"
-                )
+                found = f"{positions.min()} to {positions.max()}"
+                raise TableError(f"{file}: expected positions below {len(groups):,}, found {found}")
             if (parts[positions] != UNUSED).any():
                 raise TableError(f"{file}: a molecule is also in another part")
             if np.unique(positions).size != positions.size:
@@ -108,14 +94,13 @@ class OgbFolder(MoleculeSource):
     def _chunk(
         self, readers: dict[str, _Rows], start: int, num_atoms: Array, num_bonds: Array, width: int
     ) -> Chunk:
-        atoms, bonds = int(num_atoms.sum()), int(num_bonds.sum())
+        number, atoms, bonds = len(num_atoms), int(num_atoms.sum()), int(num_bonds.sum())
         once = readers["edge"].integers(bonds, (MAX_ATOMS + 1,) * 2).astype(np.int16)
         both = np.stack([once, once[:, ::-1]], axis=1).reshape(-1, 2)  # both directions
         self._check_ends(once, start, num_atoms, num_bonds)
         features = readers["edge-feat"].integers(bonds, BOND_CATEGORIES)
-        labels = readers["graph-label"].floats(len(num_atoms), width)
+        labels = readers["graph-label"].floats(number, width)
         self._check_labels(labels, start)
-        number = len(num_atoms)
         return Chunk(
             num_atoms.astype(np.int32),
             (2 * num_bonds).astype(np.int32),
@@ -150,14 +135,6 @@ class OgbFolder(MoleculeSource):
                 return tuple(names)
         return tuple(f"task {task}" for task in range(number))
 
-    def _numbers(self, file: Path) -> Array:
-        with table_errors(file), open_text(file) as opened:
-            text = opened.read()
-        try:
-            return np.array(text.split(), dtype=np.int64)
-        except ValueError as error:
-            raise TableError(f"{file}: expected a number in each line: {error}") from error
-
     def _raw(self, name: str) -> Path:
         return self.location / "raw" / f"{name}.csv.gz"
 
@@ -172,21 +149,41 @@ class OgbFolder(MoleculeSource):
 class _Rows:
     """Reads rows of numbers, some at a time, from a file without a header."""
 
-    def __init__(self, path: Path, file: TextIO) -> None:
-        self._path, self._file, self._read = path, file, 0
+    def __init__(self, path: Path) -> None:
+        self._path, self._lines, self._read = path, read_lines(path), 0
 
     def integers(self, number: int, categories: tuple[int, ...]) -> Array:
         """The next rows, `[number, len(categories)]`; each column is below its categories."""
+        return self._parse(np.int64, number, len(categories), categories)
+
+    def floats(self, number: int, width: int) -> Array:
+        """The next rows, `[number, width]`; NaN for an empty cell."""
+        return self._parse(np.float32, number, width)
+
+    def check_end(self) -> None:
+        """Raise if there are more rows."""
+        if next(self._lines, "").strip():
+            raise TableError(f"{self._path}: expected {self._read:,} lines, found more")
+
+    def _parse(
+        self, dtype: type, number: int, width: int, categories: tuple[int, ...] = ()
+    ) -> Array:
         if not number:
-            return np.empty((0, len(categories)), np.int64)
-        lines = self._lines(number)
+            return np.empty((0, width), dtype)
+        lines = list(islice(self._lines, number))
+        if len(lines) != number:
+            counts = f"{self._read + number:,} lines, found {self._read + len(lines):,}"
+            raise TableError(f"{self._path}: expected at least {counts}")
+        if not categories:
+            filled = ((cell or "nan" for cell in line.strip().split(",")) for line in lines)
+            lines = [",".join(cells) for cells in filled]
         try:
-            found = np.loadtxt(lines, np.int64, delimiter=",", ndmin=2, comments=None)
-            if found.shape != (number, len(categories)):
-                raise ValueError(
-                    f"expected rows of {len(categories)} numbers, found {found.shape[1]}"
-                )
-            if found.min() < 0 or (found >= categories).any():
+            found: Array = np.loadtxt(lines, dtype, delimiter=",", ndmin=2, comments=None)
+            if found.shape != (number, width):
+                raise ValueError(f"expected rows of {width} numbers, found {found.shape[1]}")
+            if np.isinf(found).any():
+                raise ValueError("expected finite numbers, found an infinite one")
+            if categories and (found.min() < 0 or (found >= categories).any()):
                 values = f"{found.min(0).tolist()} to {found.max(0).tolist()}"
                 raise ValueError(f"expected numbers below {categories}, found {values}")
         except ValueError as error:
@@ -194,31 +191,10 @@ class _Rows:
         self._read += number
         return found
 
-    def floats(self, number: int, width: int) -> Array:
-        """The next rows, `[number, width]`; NaN for an empty cell."""
-        found = []
-        for line in self._lines(number):
-            self._read += 1
-            cells = line.strip().split(",")
-            try:
-                if len(cells) != width:
-                    raise ValueError(f"expected {width} cells, found {len(cells)}")
-                found.append([parse_number(cell) for cell in cells])
-            except ValueError as error:
-                raise TableError(f"{self._path}, line {self._read:,}: {error}") from None
-        return np.array(found, np.float32).reshape(number, width)
 
-    def check_end(self) -> None:
-        """Raise if there are more rows."""
-        with table_errors(self._path):
-            more = self._file.readline().strip()
-        if more:
-            raise TableError(f"{self._path}: expected {self._read:,} lines, found more")
-
-    def _lines(self, number: int) -> list[str]:
-        with table_errors(self._path):
-            lines = list(islice(self._file, number))
-        if len(lines) != number:
-            wanted, found = self._read + number, self._read + len(lines)
-            raise TableError(f"{self._path}: expected at least {wanted:,} lines, found {found:,}")
-        return lines
+def _numbers(file: Path) -> Array:
+    text = "".join(read_lines(file))
+    try:
+        return np.array(text.split(), dtype=np.int64)
+    except ValueError as error:
+        raise TableError(f"{file}: expected a number in each line: {error}") from error

@@ -40,11 +40,10 @@ class GroupIndex:
 
     def extend(self, names: Iterable[str]) -> None:
         """Add the group names of the next molecules."""
-        ids = self._id_of_name
-        self._ids.extend(ids.setdefault(name, len(ids)) for name in names)
+        known = self._id_of_name
+        self._ids.extend(known.setdefault(name, len(known)) for name in names)
 
     def __len__(self) -> int:
-        """The number of molecules."""
         return len(self._ids)
 
     @property
@@ -60,10 +59,7 @@ class GroupIndex:
 class Split(ABC):
     """Assigns molecules to training, validation and test by the group each belongs to."""
 
-    @property
-    def column(self) -> str | None:
-        """The table column that it reads, if any."""
-        return None
+    column: str | None = None  # the table column that it reads, if any
 
     def check_cell(self, cell: str) -> None:  # noqa: B027 - most splits read no cell
         """Raise `ValueError` if the cell of the split's column is invalid."""
@@ -83,7 +79,7 @@ class ScaffoldSplit(Split):
 
     Scaffolds are taken by size, largest first (among equals, the last to appear), and fill the
     training part, then the validation part, then the test part. The test part therefore has the
-    rarest scaffolds. A molecule whose scaffold RDKit cannot compute forms a group of its own.
+    rarest scaffolds.
 
     Args:
         train: share of the molecules for training.
@@ -97,7 +93,14 @@ class ScaffoldSplit(Split):
         _check_shares(self.train, self.valid)
 
     def group(self, molecule: Any, smiles: str, cell: str) -> str:
-        return scaffold_of(molecule, smiles)
+        """The scaffold as SMILES, with chirality: "" without rings. A molecule whose scaffold RDKit
+        cannot compute forms a group of its own."""
+        from rdkit.Chem.Scaffolds import MurckoScaffold
+
+        try:
+            return str(MurckoScaffold.MurckoScaffoldSmiles(mol=molecule, includeChirality=True))
+        except (RuntimeError, ValueError):  # the scaffold alone may have an invalid valence
+            return f"alone: {smiles}"
 
     def assign(self, groups: GroupIndex) -> Parts:
         sizes = np.bincount(groups.ids, minlength=len(groups.names))
@@ -145,7 +148,7 @@ class ColumnSplit(Split):
     name: str
 
     @property
-    def column(self) -> str | None:
+    def column(self) -> str:  # type: ignore[override]
         return self.name
 
     def check_cell(self, cell: str) -> None:
@@ -168,23 +171,8 @@ def split_named(text: str) -> Split:
         >>> split_named("random"), split_named("fold")
         (RandomSplit(seed=0, train=0.8, valid=0.1), ColumnSplit(name='fold'))
     """
-    if _normalized(text) == "scaffold":
-        return ScaffoldSplit()
-    return RandomSplit() if _normalized(text) == "random" else ColumnSplit(text)
-
-
-def scaffold_of(molecule: Any, smiles: str) -> str:
-    """The Bemis-Murcko scaffold of an RDKit molecule as SMILES, with chirality.
-
-    It is "" for a molecule without rings. If RDKit cannot compute the scaffold, the molecule's own
-    SMILES take its place.
-    """
-    from rdkit.Chem.Scaffolds import MurckoScaffold
-
-    try:
-        return str(MurckoScaffold.MurckoScaffoldSmiles(mol=molecule, includeChirality=True))
-    except (RuntimeError, ValueError):  # the scaffold alone may have an invalid valence
-        return f"alone: {smiles}"
+    known: dict[str, Split] = {"scaffold": ScaffoldSplit(), "random": RandomSplit()}
+    return known.get(_normalized(text), ColumnSplit(text))
 
 
 def _normalized(cell: str) -> str:
@@ -193,7 +181,5 @@ def _normalized(cell: str) -> str:
 
 def _check_shares(train: float, valid: float) -> None:
     if not (train > 0 and valid >= 0 and train + valid <= 1):
-        raise ValueError(
-            "train and valid: expected shares with train > 0, valid >= 0 and a sum of at most 1, "
-            f"found {train} and {valid}"
-        )
+        expected = "shares with train > 0, valid >= 0 and a sum of at most 1"
+        raise ValueError(f"train and valid: expected {expected}, found {train} and {valid}")

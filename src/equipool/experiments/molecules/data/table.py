@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import math
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TextIO
+from typing import TypeVar
 
 import numpy as np
 
 MAX_SHOWN = 10  # broken rows described in an error message
 GZIP_MAGIC = b"\x1f\x8b"
 
-MISSING = ("", "nan", "na", "n/a", "null", "none")
-SPECIAL_VALUES = dict.fromkeys(MISSING, math.nan) | {"true": 1.0, "false": 0.0}
+SPECIAL_VALUES = dict.fromkeys(("", "nan", "na", "n/a", "null", "none"), math.nan)
+SPECIAL_VALUES |= {"true": 1.0, "false": 0.0}
 LARGEST = float(np.finfo(np.float32).max)
 _COMMON = {"": math.nan, "0": 0.0, "1": 1.0, "0.0": 0.0, "1.0": 1.0}  # a shortcut for most cells
+
+T = TypeVar("T")
 
 
 class TableError(ValueError):
@@ -56,8 +59,8 @@ class Table:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with self._open() as lines:
-            header = next(lines, None)
+        with closing(self._rows()) as rows:
+            header = next(rows, None)
         if header is None:
             raise TableError(f"{path} is empty: expected a first line with the column names")
         self.columns = tuple(name.strip() for name in header.cells)
@@ -77,67 +80,50 @@ class Table:
             )
         return self.columns.index(column)
 
-    def rows(self) -> Iterator[Row]:
-        """The data rows, whatever their number of cells."""
-        with self._open() as lines:
-            yield from islice(lines, 1, None)
+    def read(self, parse: Callable[[Row], T], advice: str = "") -> Iterator[T]:
+        """What `parse` returns for each data row. Broken rows, which do not have a cell for each
+        column or for which it raises `ValueError`, are left out, and raised together after the last
+        row, as a `TableError` that ends with the advice."""
+        shown, count = [], 0
+        for row in islice(self._rows(), 1, None):
+            try:
+                if len(row.cells) != len(self.columns):
+                    raise ValueError(f"expected {len(self.columns)} cells, found {len(row.cells)}")
+                found = parse(row)
+            except ValueError as error:
+                count += 1
+                if count <= MAX_SHOWN:
+                    shown.append(f"  {row}: {error}")
+            else:
+                yield found
+        if count:
+            rows = "1 broken row" if count == 1 else f"{count:,} broken rows"
+            rest = f"  and {count - len(shown):,} more" if count > len(shown) else ""
+            lines = [f"{self.path} has {rows}:", *shown, rest, advice]
+            raise TableError("\n".join(filter(None, lines)))
 
-    @contextmanager
-    def _open(self) -> Iterator[Iterator[Row]]:
-        with open_text(self.path) as file:
-            yield self._read(file)
-
-    def _read(self, file: TextIO) -> Iterator[Row]:
-        reader = csv.reader(file)
+    def _rows(self) -> Generator[Row, None, None]:
+        """The header as row -1, then the data rows."""
+        reader = csv.reader(read_lines(self.path))
         number = -1
         try:
-            with table_errors(self.path):
-                for cells in reader:
-                    if cells:
-                        yield Row(number, reader.line_num, cells)
-                        number += 1
+            for cells in reader:
+                if cells:
+                    yield Row(number, reader.line_num, cells)
+                    number += 1
         except csv.Error as error:
             after = f"after line {reader.line_num}: {error}"
             raise TableError(f"{self.path} cannot be read {after}") from error
 
 
-class Complaints:
-    """Collects the errors found in a table's rows and raises them together."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._shown: list[str] = []
-        self._count = 0
-
-    def add(self, row: Row, reason: str) -> None:
-        self._count += 1
-        if len(self._shown) < MAX_SHOWN:
-            self._shown.append(f"  {row}: {reason}")
-
-    def raise_any(self, advice: str = "") -> None:
-        """Raise `TableError` if there were any errors, with the advice as its last line."""
-        if self._count:
-            more = self._count - len(self._shown)
-            rest = f"  and {more:,} more" if more else ""
-            count = "1 broken row" if self._count == 1 else f"{self._count:,} broken rows"
-            lines = [f"{self._path} has {count}:", *self._shown, rest, advice]
-            raise TableError("\n".join(filter(None, lines)))
-
-
-def open_text(path: Path) -> TextIO:
-    """Open a text file. Gzip is recognised by content, not by name."""
-    with path.open("rb") as file:
-        gzipped = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
-    if gzipped:
-        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
-    return path.open(encoding="utf-8-sig", newline="")
-
-
-@contextmanager
-def table_errors(path: Path) -> Iterator[None]:
-    """Turn decoding and decompression errors inside the block into a `TableError` naming `path`."""
+def read_lines(path: Path) -> Iterator[str]:
+    """The lines of a text file. Gzip is recognised by content, not by name."""
     try:
-        yield
+        with path.open("rb") as file:
+            gzipped = file.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC)
+            content = gzip.GzipFile(fileobj=file) if gzipped else file
+            with io.TextIOWrapper(content, encoding="utf-8-sig", newline="") as text:
+                yield from text
     except UnicodeDecodeError as error:
         raise TableError(f"{path} is not UTF-8 text: save it as UTF-8 ({error})") from error
     except (OSError, EOFError, zlib.error) as error:
