@@ -16,12 +16,9 @@ class Energy:
     and $w$ of each set. A function of `y [num_rows, K]` alone."""
 
     def __init__(
-        self,
-        potential: SummedPotential,
-        regularizer: Regularizer,
-        weights: Weights,
+        self, potential: SummedPotential, regularizer: Regularizer, weights: Weights,
         bound: BoundRegularizer | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.potential = potential
         self.regularizer = regularizer
         self.bound = regularizer.bind() if bound is None else bound

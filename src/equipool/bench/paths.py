@@ -68,21 +68,15 @@ class Path:
     name: str
     description: str
     build: Callable[[Case], Readout]
+    # Whether it computes the paper's function and so must agree with the reference
     equilibrium: bool = False
-    """Whether it computes the paper's function and so must agree with the reference."""
-
+    # Whether all steps take the same batch. Else its size changes at every step.
     fixed_sizes: bool = False
-    """Whether all steps take the same batch. Else its size changes at every step."""
-
-    captured: bool = False
-    """Whether the whole step runs as one CUDA graph."""
-
+    captured: bool = False  # whether the whole step runs as one CUDA graph
+    # Whether the Triton kernels may be used; False requires a GPU, where they would be
     kernels: bool = True
-    """Whether the Triton kernels may be used; False requires a GPU, where they would be."""
-
+    # Roughly the memory it takes, checked on a CPU: the system would kill the whole run
     needed_bytes: Callable[[Case], int] = lambda case: 0
-    """Roughly the memory it takes, checked on a CPU: the system would kill the whole run."""
-
     max_sets: int | None = None
 
     def check(self, case: Case, precision: Precision, device: torch.device) -> None:

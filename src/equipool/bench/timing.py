@@ -16,7 +16,6 @@ written. Everything else could stay in the chip's caches.
 from __future__ import annotations
 
 import gc
-import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from statistics import quantiles
@@ -26,7 +25,7 @@ import torch
 from equipool.bench.cases import Budget, Case, Mode, Precision
 from equipool.bench.record import Floor, Rates, Timing
 from equipool.bench.steps import products_in
-from equipool.comparison.measure import peak_bytes_of
+from equipool.comparison.measure import seconds_of
 
 Step = Callable[[], object]
 
@@ -54,24 +53,16 @@ def time_step(step: Step, device: torch.device, budget: Budget, batches: int = 1
     on_cuda = device.type == "cuda"
     for _ in range(budget.warmup * (batches if on_cuda else 1)):
         step()
-    measure = _on_cuda if on_cuda else _on_host
-    (once,) = measure(step, 1)
+    (once,) = milliseconds_of(step, device, 1)
     affordable = min(int(1000 * budget.seconds / max(once, 1e-6)), MAX_REPEATS)
-    return summarize(measure(step, max(budget.repeats, batches, affordable)))
+    return summarize(milliseconds_of(step, device, max(budget.repeats, batches, affordable)))
 
 
-def _on_host(step: Step, repeats: int) -> list[float]:
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        step()
-        times.append(1000 * (time.perf_counter() - start))
-    return times
-
-
-def _on_cuda(step: Step, repeats: int) -> list[float]:
-    """Times between events on the device, without synchronising in between: as in a training loop,
-    launching counts only where the device waits for it."""
+def milliseconds_of(step: Step, device: torch.device, repeats: int) -> list[float]:
+    """On a GPU, times between events on the device, without synchronising in between: as in a
+    training loop, launching counts only where the device waits for it."""
+    if device.type != "cuda":
+        return [1000 * seconds for seconds in seconds_of(step, device, repeats)]
     marks = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
     torch.cuda.synchronize()
     marks[0].record()
@@ -80,20 +71,6 @@ def _on_cuda(step: Step, repeats: int) -> list[float]:
         mark.record()
     torch.cuda.synchronize()
     return [a.elapsed_time(b) for a, b in pairwise(marks)]
-
-
-def with_peak_memory(build: Callable[[], Step], device: torch.device) -> tuple[Step, int]:
-    """Build a step and run it once. Returns the step and the peak memory of tensors in bytes,
-    with inputs and parameters, beyond what was allocated before."""
-    release_memory(device)
-    built: list[Step] = []
-
-    def build_and_run() -> None:
-        built.append(build())
-        built[0]()
-
-    peak = peak_bytes_of(build_and_run, device)
-    return built[0], peak
 
 
 def release_memory(device: torch.device) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 import os
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 
 from equipool.aggregation import EquilibriumAggregation
-from equipool.comparison.result import Agreement, Seconds
+from equipool.comparison.result import Agreement
 from equipool.differentiation import Differentiation
 from equipool.solution import Solution
 
@@ -141,8 +140,8 @@ def agreement(found: Tensor, exact: Tensor) -> Agreement:
     return Agreement(max(-1.0, min(1.0, cosine)), error)
 
 
-def seconds_of(step: Callable[[], object], device: torch.device, repeats: int) -> Seconds:
-    """Wall-clock time from call to result."""
+def seconds_of(step: Callable[[], object], device: torch.device, repeats: int) -> list[float]:
+    """Wall-clock times from call to result."""
     times = []
     for _ in range(repeats):
         _wait(device)
@@ -150,7 +149,7 @@ def seconds_of(step: Callable[[], object], device: torch.device, repeats: int) -
         step()
         _wait(device)
         times.append(time.perf_counter() - start)
-    return Seconds(statistics.median(times), min(times), max(times))
+    return times
 
 
 def peak_bytes_of(step: Callable[[], object], device: torch.device) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from equipool.checks import check_sizes
 from equipool.potentials.base import Potential
 
 
@@ -266,10 +267,7 @@ class PowerSums(Potential):
 
     def __init__(self, num_powers: int, set_size: int) -> None:
         super().__init__()
-        if min(num_powers, set_size) < 1:
-            raise ValueError(
-                f"num_powers is {num_powers} and set_size {set_size}, expected 1 or more"
-            )
+        check_sizes(num_powers=num_powers, set_size=set_size)
         self.in_channels = 1
         self.out_channels = num_powers
         self.set_size = set_size

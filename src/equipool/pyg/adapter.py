@@ -60,21 +60,12 @@ class EquilibriumAggregation(Aggregation):
     cuda_graphs: bool
 
     def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        *,
-        potential: nn.Module | None = None,
-        regularizer: Regularizer | None = None,
-        solver: Solver[Any] | None = None,
-        differentiation: Differentiation | None = None,
-        start: Start | None = None,
-        steps: Steps | int | None = None,
-        num_steps: int | None = None,
-        scaling: ScalingName = "log",
-        check_finite: bool = False,
-        cuda_graphs: bool = True,
-    ) -> None:
+        self, in_channels: int, out_channels: int, *, potential: nn.Module | None = None,
+        regularizer: Regularizer | None = None, solver: Solver[Any] | None = None,
+        differentiation: Differentiation | None = None, start: Start | None = None,
+        steps: Steps | int | None = None, num_steps: int | None = None,
+        scaling: ScalingName = "log", check_finite: bool = False, cuda_graphs: bool = True,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.layer = aggregation.EquilibriumAggregation(
             in_channels, out_channels, potential=potential, regularizer=regularizer, solver=solver,
@@ -98,14 +89,9 @@ class EquilibriumAggregation(Aggregation):
         self.layer.reset_parameters()
 
     def forward(
-        self,
-        x: Tensor,
-        index: Tensor | None = None,
-        ptr: Tensor | None = None,
-        dim_size: int | None = None,
-        dim: int = -2,
-        max_num_elements: int | None = None,
-    ) -> Tensor:
+        self, x: Tensor, index: Tensor | None = None, ptr: Tensor | None = None,
+        dim_size: int | None = None, dim: int = -2, max_num_elements: int | None = None,
+    ) -> Tensor:  # fmt: skip
         """Pool each set.
 
         Args:
@@ -144,14 +130,9 @@ class EquilibriumAggregation(Aggregation):
         return y.reshape(sets.num_sets, *others, self.out_channels).movedim(0, dim)
 
     def solve(
-        self,
-        x: Tensor,
-        index: Tensor | None = None,
-        ptr: Tensor | None = None,
-        dim_size: int | None = None,
-        *,
-        trajectory: bool = False,
-    ) -> Solution:
+        self, x: Tensor, index: Tensor | None = None, ptr: Tensor | None = None,
+        dim_size: int | None = None, *, trajectory: bool = False,
+    ) -> Solution:  # fmt: skip
         """Pool each set of `x [N, C]` and report how the search went: see the layer's `solve`.
 
         Example:
@@ -164,13 +145,9 @@ class EquilibriumAggregation(Aggregation):
         return self.layer.solve(x, index, ptr=ptr, dim_size=dim_size, trajectory=trajectory)
 
     def energy(
-        self,
-        x: Tensor,
-        y: Tensor,
-        index: Tensor | None = None,
-        ptr: Tensor | None = None,
+        self, x: Tensor, y: Tensor, index: Tensor | None = None, ptr: Tensor | None = None,
         dim_size: int | None = None,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """Energy of each set of `x [N, C]` at `y [B, K]`, scaled as in the search: `[B]`."""
         check_two_dimensional(x)
         index, ptr = one_layout(index, ptr)

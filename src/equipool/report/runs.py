@@ -155,12 +155,10 @@ def _is_run(path: Path) -> bool:
 def _from_record(file: Path, name: str | None = None, points: Sequence[Entry] = ()) -> RunResult:
     record = read_record(file)
     return RunResult(
-        name=name or file.stem,
-        config=_settings(file, record.config),
-        ran_on=record.ran_on or [{name: getattr(record, name) for name in RAN_ON}],
-        points=points,
+        name=name or file.stem, config=_settings(file, record.config),
+        ran_on=record.ran_on or [{name: getattr(record, name) for name in RAN_ON}], points=points,
         **{name: getattr(record, name) for name in RECORDED},
-    )
+    )  # fmt: skip
 
 
 def _settings(file: Path, config: dict[str, Any]) -> dict[str, Any]:
@@ -190,18 +188,10 @@ def _unfinished(folder: RunFolder, log: Sequence[Entry], points: Sequence[Entry]
     last = max([*points, *curve], key=lambda entry: entry["step"], default={})
     config = folder.read_config()
     return RunResult(
-        name=folder.path.name,
-        task=config["task"],
-        config=_settings(folder.config, config),
-        complete=False,
-        steps=last.get("step", 0),
-        pieces=len(starts),
-        ran_on=starts,
-        seconds=last.get("seconds", 0.0),
-        training_seconds=last.get("training_seconds", 0.0),
-        num_parameters=None,
-        curve=curve,
-        points=points,
+        name=folder.path.name, task=config["task"], config=_settings(folder.config, config),
+        complete=False, steps=last.get("step", 0), pieces=len(starts), ran_on=starts,
+        seconds=last.get("seconds", 0.0), training_seconds=last.get("training_seconds", 0.0),
+        num_parameters=None, curve=curve, points=points,
         spikes=points[-1]["spikes"] if points else 0,
         skipped=points[-1]["skipped"] if points else 0,
-    )
+    )  # fmt: skip

@@ -1,30 +1,139 @@
-"""Iterative solutions, for every row at once."""
+"""Solvers of a linear system for each row, and when their solution is accepted."""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from equipool.checks import as_count
-from equipool.linear_solvers.base import (
-    LARGEST_RESIDUAL,
-    LinearSolution,
-    LinearSolver,
-    exceeds_rounding,
-)
-from equipool.objective import LinearMap
+from equipool.objective import LinearMap, assemble
 from equipool.ops.availability import shapes_are_fixed
 from equipool.rows import choose_rows
 
-POWER_STEPS = 8
+# A solution with a larger residual, relative to b, is rejected. The solvers aim at much less; the
+# rest is room for rounding, 2^-9 per product in bfloat16.
+LARGEST_RESIDUAL = 0.05
 
+# Curvature along a solution of less than this many units of rounding, relative to the largest, may
+# be rounding alone.
+ROUNDINGS = 32
+
+POWER_STEPS = 8
 # Where the series converges, the residual falls from step to step but for rounding.
 GROWTH = 1.01
 
 
-class ConjugateGradients(LinearSolver):
+class LinearSolution(NamedTuple):
+    """Solutions of the systems of all rows."""
+
+    x: Tensor  # [num_rows, K] zero where the system was not solved
+    solved: Tensor  # [num_rows] whether it was
+    steps: Tensor  # [num_rows] number of products with a row's matrix
+
+
+class LinearSolver(ABC):
+    r"""Solves $(H + \rho I) x = b$ for each row. $H$ is symmetric and given by its products alone.
+    Only positive definite systems are solved.
+
+    A subclass must provide `attempt`, which must treat every row by itself. A system counts as
+    solved only if the solution is finite and its residual small. A row with $b = 0$ is solved by
+    $x = 0$, and so is one with $H b = 0$: of all $x$ with the smallest residual, zero is the
+    shortest.
+
+    Args:
+        ridge: $\rho$, 0 or more. It bounds the solution, $\lVert x \rVert \le \lVert b \rVert /
+            \rho$ if no eigenvalue of $H$ is negative, and makes it approximate.
+    """
+
+    def __init__(self, ridge: float = 0.0) -> None:
+        if not (math.isfinite(ridge) and ridge >= 0):
+            raise ValueError(f"ridge is {ridge!r}, expected a finite number of 0 or more")
+        self.ridge = ridge
+
+    @abstractmethod
+    def attempt(self, product: LinearMap, b: Tensor) -> LinearSolution:
+        """Solve, with the ridge included in the product, and mark the rows that seem solved.
+
+        `b [num_rows, K]` is finite, and the largest entry of each row that is not zero is 1 or -1.
+        """
+
+    @torch.no_grad()
+    def __call__(self, product: LinearMap, b: Tensor) -> LinearSolution:
+        """Solve for `b [num_rows, K]`, given the product with H."""
+        scale = _largest(b).unsqueeze(-1)
+        usable = (scale > 0) & (scale < torch.inf)
+        unit = torch.where(usable, b / scale, 0)
+
+        def with_ridge(v: Tensor) -> Tensor:
+            return product(v) + self.ridge * v
+
+        x, seems_solved, steps = self.attempt(with_ridge if self.ridge else product, unit)
+        # One product serves both: the residual of a solution, and elsewhere whether H b = 0.
+        probe = torch.where(seems_solved.unsqueeze(-1), x, unit)
+        image = product(probe)
+        nonzero = image.any(-1)
+        residual = unit - (image + self.ridge * probe if self.ridge else image)
+        accurate = residual.norm(dim=-1) <= LARGEST_RESIDUAL * unit.norm(dim=-1)
+        solution = scale * x
+        accepted = nonzero & seems_solved & accurate & (_largest(solution) < torch.inf)
+        solved = torch.where(usable.squeeze(-1), accepted | ~nonzero, (scale == 0).squeeze(-1))
+        return LinearSolution(torch.where(accepted.unsqueeze(-1), solution, 0), solved, steps)
+
+
+def _largest(rows: Tensor) -> Tensor:
+    """The largest absolute value of each row, `[num_rows]`; NaN if one of its entries is."""
+    return torch.linalg.vector_norm(rows, torch.inf, dim=-1)
+
+
+def exceeds_rounding(x: Tensor, b: Tensor, largest: Tensor) -> Tensor:
+    """Whether the curvature along a solution, `x.b / x.x`, is more than the rounding of a matrix
+    whose largest curvature is given, `[num_rows]`. Otherwise the matrix might be singular."""
+    rounding = ROUNDINGS * torch.finfo(x.dtype).eps * largest
+    return (x * b).sum(-1) >= rounding * x.square().sum(-1)
+
+
+class Cholesky(LinearSolver):
+    """Assembles each row's matrix from K products and factors it. The solution is exact, and so is
+    the answer whether the matrix is positive definite. Memory is `[num_rows, K, K]`, so use it for
+    outputs of up to a few dozen.
+
+    Args:
+        ridge: added to the diagonal of $H$.
+
+    Example:
+        >>> Cholesky()(lambda v: 4 * v, torch.tensor([[2.0, 8.0]])).x
+        tensor([[0.5000, 2.0000]])
+    """
+
+    def attempt(self, product: LinearMap, b: Tensor) -> LinearSolution:
+        factor, failure = torch.linalg.cholesky_ex(assemble(product, b))
+        x = torch.cholesky_solve(b.unsqueeze(-1), factor).squeeze(-1)
+        largest = factor.diagonal(dim1=-2, dim2=-1).square().amax(-1)
+        definite = (failure == 0) & exceeds_rounding(x, b, largest)
+        return LinearSolution(x, definite, torch.full_like(failure, b.shape[-1], dtype=torch.long))
+
+    def __repr__(self) -> str:
+        return f"Cholesky(ridge={self.ridge})"
+
+
+class IterativeSolver(LinearSolver):
+    """A solver that takes products until the residual is small."""
+
+    def __init__(self, max_steps: int, tolerance: float, ridge: float) -> None:
+        super().__init__(ridge)
+        if not 0 < tolerance < LARGEST_RESIDUAL:
+            raise ValueError(
+                f"tolerance is {tolerance!r}, expected more than 0 and less than {LARGEST_RESIDUAL}"
+            )
+        self.max_steps = as_count("max_steps", max_steps, least=1)
+        self.tolerance = tolerance
+
+
+class ConjugateGradients(IterativeSolver):
     r"""Conjugate gradients. After K steps the solution is exact but for rounding, and much earlier
     if the eigenvalues of $H$ lie close together. A row stops when it is solved, or when
     $p^\top H p \le 0$ for one of its directions $p$: then its matrix is not positive definite.
@@ -42,9 +151,7 @@ class ConjugateGradients(LinearSolver):
     """
 
     def __init__(self, max_steps: int = 100, tolerance: float = 1e-4, ridge: float = 0.0) -> None:
-        super().__init__(ridge)
-        self.max_steps = as_count("max_steps", max_steps, least=1)
-        self.tolerance = _checked(tolerance)
+        super().__init__(max_steps, tolerance, ridge)
 
     def attempt(self, product: LinearMap, b: Tensor) -> LinearSolution:
         fixed = shapes_are_fixed()
@@ -77,7 +184,7 @@ class ConjugateGradients(LinearSolver):
         return f"ConjugateGradients({self.max_steps}, {self.tolerance}, ridge={self.ridge})"
 
 
-class Neumann(LinearSolver):
+class Neumann(IterativeSolver):
     r"""The Neumann series $x = s \sum_j (I - s H)^j b$: the backward pass of gradient descent with
     step size $s$. It converges if all eigenvalues of $H$ lie between 0 and $2 / s$, in a number of
     steps that grows with the ratio of the largest to the smallest. A row stops unsolved when its
@@ -99,11 +206,9 @@ class Neumann(LinearSolver):
         self, max_steps: int = 200, tolerance: float = 1e-4, ridge: float = 0.0,
         step: float | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(ridge)
+        super().__init__(max_steps, tolerance, ridge)
         if step is not None and not (math.isfinite(step) and step > 0):
             raise ValueError(f"step is {step!r}, expected a finite number above 0, or None")
-        self.max_steps = as_count("max_steps", max_steps, least=1)
-        self.tolerance = _checked(tolerance)
         self.step = step
 
     def attempt(self, product: LinearMap, b: Tensor) -> LinearSolution:
@@ -125,16 +230,8 @@ class Neumann(LinearSolver):
         return LinearSolution(x, norm <= goal, steps)
 
     def __repr__(self) -> str:
-        limits = f"{self.max_steps}, {self.tolerance}, ridge={self.ridge}"
-        return f"Neumann({limits}, step={self.step})"
-
-
-def _checked(tolerance: float) -> float:
-    if not 0 < tolerance < LARGEST_RESIDUAL:
-        raise ValueError(
-            f"tolerance is {tolerance!r}, expected more than 0 and less than {LARGEST_RESIDUAL}"
-        )
-    return tolerance
+        numbers = f"{self.max_steps}, {self.tolerance}, ridge={self.ridge}, step={self.step}"
+        return f"Neumann({numbers})"
 
 
 def _largest_eigenvalue(product: LinearMap, b: Tensor) -> Tensor:
