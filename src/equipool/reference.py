@@ -52,11 +52,8 @@ class Reference:
 
 def read_layer(layer: Any, num_steps: int | None = None) -> Reference:
     """Read an `EquilibriumAggregation` with a `ResNetPotential`, a `SquaredNorm` and a `Nesterov`
-    through its public attributes. Gradients flow to the layer's own parameters.
-
-    Args:
-        layer: the layer.
-        num_steps: instead of the layer's.
+    through its public attributes, if wanted with another number of steps. Gradients flow to the
+    layer's own parameters.
 
     Example:
         >>> layer = equipool.EquilibriumAggregation(3, 8)

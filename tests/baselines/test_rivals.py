@@ -8,21 +8,11 @@ import torch
 
 from cases import assert_near, flatten, make_sets
 from equipool import EquilibriumAggregation
-from equipool.baselines import (
-    AGGREGATIONS,
-    AttentionPooling,
-    FrechetPooling,
-    JanossyPooling,
-    LAFPooling,
-    MaxPooling,
-    MeanPooling,
-    PNAPooling,
-    Set2SetPooling,
-    SetTransformerPooling,
-    SumPooling,
-    aggregation_from_name,
-)
+from equipool.baselines import AGGREGATIONS, FrechetPooling, aggregation_from_name
 from equipool.baselines.base import pad_sets
+from equipool.baselines.learned import AttentionPooling, JanossyPooling, LAFPooling
+from equipool.baselines.packaged import PNAPooling, Set2SetPooling, SetTransformerPooling
+from equipool.baselines.reductions import MaxPooling, MeanPooling, SumPooling
 from equipool.layouts import gather_sets
 
 SIZES = [3, 1, 5, 2]

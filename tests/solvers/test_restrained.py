@@ -4,16 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from equipool import (
-    EquilibriumAggregation,
-    Nesterov,
-    NoRegularizer,
-    ResNetPotential,
-    RestrainedNesterov,
-    ToTolerance,
-    Truncated,
-)
+from equipool import EquilibriumAggregation, NoRegularizer, ResNetPotential, ToTolerance, Truncated
 from equipool.ops.momentum import cut
+from equipool.solvers import Nesterov, RestrainedNesterov
 
 
 class Quadratic(nn.Module):

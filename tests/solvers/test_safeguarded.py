@@ -11,19 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cases import first_seed
-from equipool import (
-    ConvexPotential,
-    EquilibriumAggregation,
-    Implicit,
-    Nesterov,
-    OneStep,
-    ResNetPotential,
-    SquaredNorm,
-    ToTolerance,
-    Unrolled,
-)
+from equipool import ConvexPotential, EquilibriumAggregation, ResNetPotential, SquaredNorm
+from equipool.differentiation import Implicit, OneStep, Unrolled
 from equipool.linear_solvers import Cholesky
-from equipool.solvers import SafeguardedNesterov
+from equipool.solvers import Nesterov, SafeguardedNesterov
+from equipool.steps import ToTolerance
 
 seeds = st.integers(0, 2**31)
 exponents = st.integers(-6, 6)

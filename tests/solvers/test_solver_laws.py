@@ -18,27 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cases import Quadratic, flatten, make_sets
-from equipool import (
-    EquilibriumAggregation,
-    HeavyBall,
-    Nesterov,
-    NoRegularizer,
-    ResNetPotential,
-    SquaredNorm,
-    ToTolerance,
-    Truncated,
-    descent,
-)
+from equipool import EquilibriumAggregation, NoRegularizer, ResNetPotential, SquaredNorm, descent
+from equipool.differentiation import Truncated
 from equipool.objective import Bounds
 from equipool.potentials.convex import ConvexPotential
-from equipool.solvers import (
-    GradientDescent,
-    Newton,
-    Polished,
-    RestrainedNesterov,
-    SafeguardedNesterov,
-    StronglyConvexNesterov,
-)
+from equipool.solvers import Newton, Polished, SafeguardedNesterov, StronglyConvexNesterov
+from equipool.solvers.momentum import GradientDescent, HeavyBall, Nesterov, RestrainedNesterov
+from equipool.steps import ToTolerance
 
 SOLVERS = {
     "Nesterov": lambda: Nesterov(0.05, 0.7),

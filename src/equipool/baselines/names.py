@@ -59,13 +59,7 @@ def aggregation_from_name(
 
 
 PLAIN: dict[str, type[nn.Module]] = {
-    "sum": SumPooling,
-    "mean": MeanPooling,
-    "max": MaxPooling,
-    "attention": AttentionPooling,
-    "laf": LAFPooling,
-    "set2set": Set2SetPooling,
-    "set-transformer": SetTransformerPooling,
-    "janossy": JanossyPooling,
-    "frechet": FrechetPooling,
-}
+    "sum": SumPooling, "mean": MeanPooling, "max": MaxPooling, "attention": AttentionPooling,
+    "laf": LAFPooling, "set2set": Set2SetPooling, "set-transformer": SetTransformerPooling,
+    "janossy": JanossyPooling, "frechet": FrechetPooling,
+}  # fmt: skip

@@ -133,7 +133,6 @@ def check_out(out: Path | None) -> None:
 
 
 def choose_device(name: str) -> torch.device:
-    """The device of --device."""
     from equipool.training.devices import resolve_device
 
     try:

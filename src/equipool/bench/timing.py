@@ -34,17 +34,11 @@ FLOAT = 4  # bytes: sums and what is kept between steps are float32 in every pre
 
 
 def summarize(milliseconds: list[float]) -> Timing:
-    """Median, quartiles and extremes.
-
-    Example:
-        >>> summarize([1.0, 2.0, 3.0, 4.0, 10.0]).median
-        3.0
-    """
+    """Median, quartiles and extremes."""
     twice = milliseconds * 2 if len(milliseconds) == 1 else milliseconds
     lower, median, upper = quantiles(twice, n=4, method="inclusive")
-    return Timing(
-        median, lower, upper, min(milliseconds), max(milliseconds), repeats=len(milliseconds)
-    )
+    extremes = min(milliseconds), max(milliseconds)
+    return Timing(median, lower, upper, *extremes, repeats=len(milliseconds))
 
 
 def time_step(step: Step, device: torch.device, budget: Budget, batches: int = 1) -> Timing:
@@ -82,12 +76,7 @@ def release_memory(device: torch.device) -> None:
 
 
 def hidden_products(hidden: Sequence[int]) -> int:
-    """Multiply-adds per element in the hidden layers' matrices, $P$.
-
-    Example:
-        >>> hidden_products((600, 300, 32))
-        208800
-    """
+    """Multiply-adds per element in the hidden layers' matrices, $P$."""
     return sum(size * sum(hidden[j + 1 :]) for j, size in enumerate(hidden))
 
 

@@ -38,11 +38,9 @@ class Batch:
         return Batch(x, index, ptr, mask, self.dim_size)
 
     def pool(self, layer: EquilibriumAggregation) -> Tensor:
-        """The layer's output."""
         return layer(self.x, self.index, ptr=self.ptr, mask=self.mask, dim_size=self.dim_size)
 
     def solve(self, layer: EquilibriumAggregation) -> Solution:
-        """The layer's solution."""
         return layer.solve(self.x, self.index, ptr=self.ptr, mask=self.mask, dim_size=self.dim_size)
 
 
@@ -64,14 +62,8 @@ class Gradient(NamedTuple):
 
 
 class TrainingPass:
-    """Forward and backward, repeatedly, on copies of a layer and a batch.
-
-    Args:
-        layer: copied.
-        batch: copied.
-        upstream: derivative of the loss by the output, `[B, K]`.
-        method: how the copy differentiates.
-    """
+    """Forward and backward, repeatedly, on copies of a layer and a batch, with this differentiation
+    `method` and derivative of the loss by the output, `upstream [B, K]`."""
 
     def __init__(
         self, layer: EquilibriumAggregation, batch: Batch, upstream: Tensor, method: Differentiation
@@ -88,7 +80,6 @@ class TrainingPass:
         self._backward(self.batch.pool(self.layer))
 
     def clear(self) -> None:
-        """Clear the gradients."""
         self.layer.zero_grad(set_to_none=True)
         self.batch.x.grad = None
 

@@ -107,8 +107,8 @@ def introduction(study: Study, plan: Plan) -> list[str]:
         "The task: given 100 numbers from a uniform, gamma or normal distribution, predict their "
         "median. Equilibrium Aggregation searches for the vector y that minimises a learned energy "
         f"of the set, R(y) + Σ F(x, y), with {plan.inner_steps} steps of gradient descent. Sum "
-        "pooling adds up learned embeddings of the numbers (divided by 100, with which it trains "
-        "better). The same small network turns either result into a prediction."
+        "pooling adds up learned embeddings of the numbers, divided by 100. The same small network "
+        "turns either result into a prediction."
     )
     return [task, f"{budget} {about_curves(study.results)}"]
 
@@ -121,12 +121,11 @@ def make_sections(
         f"The test error is the mean squared error on {plan.test_sets:,} new sets. The ratio "
         f"compares it with {study.results[0].name}: above 1 is worse. This is one seed of small "
         "networks after a short training, with settings chosen in a few trials on this task, more "
-        "of them for equilibrium than for sum pooling: a demonstration, not a benchmark."
+        "of them for equilibrium: a demonstration, not a benchmark."
     )
     about_batches = (
-        "Every batch is new, so its error before the step estimates the error on new sets. The "
-        "curves are averages over parts of the training, drawn against steps and against seconds, "
-        "because a step of equilibrium takes longer."
+        "Every batch is new, so its error before the step estimates the error on new sets. Drawn "
+        "are averages over parts of the training. A step of equilibrium takes longer."
     )
     about_steps = (
         f"The layer was trained with {study.paths.trained_steps} inner steps; here the search "

@@ -137,9 +137,6 @@ class Sum(Potential):
     Alone it has no minimum: it needs `SquaredNorm(0.5)` and the scaling `"sum"`, which
     `equipool.closed_form.sum` sets.
 
-    Shapes:
-        `x [N, C]`, `y [N, C]` -> `[N]`.
-
     Example:
         >>> x = torch.tensor([[1.0], [2.0], [6.0]])
         >>> equipool.closed_form.sum(channels=1)(x)

@@ -13,16 +13,7 @@ from torch.nn.functional import linear, softplus
 
 from equipool.checks import check_sizes
 from equipool.objective import Bounds, LinearMap
-from equipool.ops.convex_gradient import (
-    THRESHOLD,
-    Network,
-    curvature_weights,
-    element_gradients,
-    element_slopes,
-    element_values,
-    gradients_along,
-    largest_eigenvalues,
-)
+from equipool.ops import convex_gradient as ops
 from equipool.potentials.base import Potential, SummedPotential, draw_weights, wide
 from equipool.sets import Sets
 
@@ -134,7 +125,7 @@ class ConvexPotential(Potential):
             a = b + shift
             if z is not None:
                 a = a + linear(reading.gates[i - 1] * z, mixes[i - 1])
-            z = softplus(a, threshold=THRESHOLD)
+            z = softplus(a, threshold=ops.THRESHOLD)
         assert z is not None
         value = (wide(reading.gates[-1]) * wide(output[0]) * wide(z)).sum(-1)
         return value + (wide(reading.slope) * wide(y)).sum(-1)
@@ -149,7 +140,7 @@ class ConvexPotential(Potential):
         with torch.autocast(device, enabled=False):
             *mixes, output = (wide(mix) for mix in self.mixes())
             *gates, last = (wide(gate) for gate in reading.gates)
-            network = Network(
+            network = ops.Network(
                 self.hidden,
                 torch.cat([*gates, last * output[0]], -1),
                 tuple(mix.to(product_dtype) for mix in mixes),
@@ -174,7 +165,7 @@ class ConvexSum(SummedPotential):
     """
 
     def __init__(
-        self, network: Network, shifts: Tensor, from_y: Tensor, slope: Tensor, sets: Sets
+        self, network: ops.Network, shifts: Tensor, from_y: Tensor, slope: Tensor, sets: Sets
     ) -> None:
         self.network = network
         self.shifts = shifts
@@ -184,23 +175,23 @@ class ConvexSum(SummedPotential):
 
     def value(self, y: Tensor) -> Tensor:
         with torch.autocast(y.device.type, enabled=False):
-            values = self.sets.sum(element_values(self.network, self._contributions(y)))
+            values = self.sets.sum(ops.element_values(self.network, self._contributions(y)))
             return values + (self.slope * y).sum(-1)
 
     def gradient(self, y: Tensor) -> Tensor:
         with torch.autocast(y.device.type, enabled=False):
-            by_elements = element_gradients(self.network, self._contributions(y))
+            by_elements = ops.element_gradients(self.network, self._contributions(y))
             return torch.addmm(self.slope, self.sets.sum(by_elements), self.from_y)
 
     def hessian(self, y: Tensor) -> LinearMap:
         with torch.no_grad(), torch.autocast(y.device.type, enabled=False):
-            slopes = element_slopes(self.network, self._contributions(y))
+            slopes = ops.element_slopes(self.network, self._contributions(y))
 
         @torch.no_grad()
         def product(direction: Tensor) -> Tensor:
             with torch.autocast(direction.device.type, enabled=False):
                 along = self.sets.spread(direction @ self.from_y.T)
-                return self.sets.sum(gradients_along(self.network, slopes, along)) @ self.from_y
+                return self.sets.sum(ops.gradients_along(self.network, slopes, along)) @ self.from_y
 
         return product
 
@@ -216,8 +207,8 @@ class ConvexSum(SummedPotential):
         for other weights or for three and four layers."""
         with torch.no_grad(), torch.autocast(self.shifts.device.type, enabled=False):
             network = self.network._replace(mixes=tuple(wide(mix) for mix in self.network.mixes))
-            weights = self.sets.sum(curvature_weights(network, self.from_y))
-            upper = largest_eigenvalues(weights, self.from_y)
+            weights = self.sets.sum(ops.curvature_weights(network, self.from_y))
+            upper = ops.largest_eigenvalues(weights, self.from_y)
         # A margin for rounding.
         upper = upper * (1 + 64 * torch.finfo(upper.dtype).eps)
         return Bounds(torch.zeros_like(upper), upper)

@@ -78,7 +78,13 @@ class ResNetPotential(Potential):
             raise ValueError(f"dropout is {dropout!r}, expected at least 0 and less than 1")
         if not (math.isfinite(bias_std) and bias_std >= 0):
             raise ValueError(f"bias_std is {bias_std!r}, expected a finite number of 0 or more")
-        _warn_of_small_norms(hidden)
+        if any(size <= 2 for size in hidden[:-1]):
+            warnings.warn(
+                f"hidden is {hidden}: normalising a layer of one unit makes it constant, and of "
+                f"two nearly a sign; use larger sizes, {MIN_WIDTH} or more for all but the last",
+                UserWarning,
+                stacklevel=2,
+            )
         self.in_channels = in_channels
         self.out_channels = out_channels
         self.hidden = hidden
@@ -150,28 +156,13 @@ def default_hidden(out_channels: int) -> tuple[int, int, int]:
     return max(2 * out_channels, MIN_WIDTH), max(out_channels, MIN_WIDTH), 32
 
 
-def _warn_of_small_norms(hidden: Sequence[int]) -> None:
-    if any(size <= 2 for size in hidden[:-1]):
-        warnings.warn(
-            f"hidden is {tuple(hidden)}: normalising a layer of one unit makes it constant, and of "
-            f"two units nearly a sign; use larger sizes, {MIN_WIDTH} or more for all but the last",
-            UserWarning,
-            stacklevel=3,
-        )
-
-
 def whole(potential: ResNetPotential) -> Kept:
     """All of every layer's input."""
     return [None] * len(potential.hidden)
 
 
 class Thinned:
-    """A potential some of whose hidden units are dropped, the same ones whenever it is called.
-
-    Args:
-        potential: the whole one.
-        like: on whose device the factors are.
-    """
+    """A potential some of whose hidden units are dropped, the same ones whenever it is called."""
 
     def __init__(self, potential: ResNetPotential, like: Tensor) -> None:
         self.potential = potential

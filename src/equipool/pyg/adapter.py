@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from math import prod
 from typing import Any
 
@@ -44,20 +45,6 @@ class EquilibriumAggregation(Aggregation):
     """
 
     layer: aggregation.EquilibriumAggregation
-
-    # Attributes of the layer that are read and assigned here, too.
-    in_channels: int
-    out_channels: int
-    potential: nn.Module
-    regularizer: Regularizer
-    solver: Solver[Any]
-    differentiation: Differentiation
-    start: Start
-    steps: Steps
-    num_steps: int
-    scaling: ScalingName
-    check_finite: bool
-    cuda_graphs: bool
 
     def __init__(
         self, in_channels: int, out_channels: int, *, potential: nn.Module | None = None,
@@ -159,7 +146,8 @@ class EquilibriumAggregation(Aggregation):
         return f"EquilibriumAggregation({self.in_channels}, {self.out_channels}, {self.steps!r})"
 
 
-FORWARDED = frozenset(EquilibriumAggregation.__annotations__) - {"layer"}
+# Attributes of the layer that are read and assigned here, too.
+FORWARDED = frozenset(signature(aggregation.EquilibriumAggregation).parameters)
 
 
 def one_layout(index: Tensor | None, ptr: Tensor | None) -> tuple[Tensor | None, Tensor | None]:

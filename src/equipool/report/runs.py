@@ -42,7 +42,6 @@ class RunResult:
 
     @property
     def kind(self) -> type[Task]:
-        """The class of its task."""
         tasks, name = known_tasks(), self.task
         if name not in tasks:
             raise ValueError(f"{self.name} is a run of {name!r}, expected one of {sorted(tasks)}")
@@ -50,12 +49,10 @@ class RunResult:
 
     @property
     def planned_steps(self) -> int:
-        """Steps of the whole run."""
         return int(self.config["training"]["steps"])
 
     @property
     def best(self) -> Entry | None:
-        """The best evaluation."""
         finite = [entry for entry in self.curve if self.value(entry) is not None]
         choose = min if self.kind.lower_is_better else max
         return choose(finite, key=lambda entry: self.value(entry) or 0.0) if finite else None
@@ -67,7 +64,6 @@ class RunResult:
         return found
 
     def metric_curve(self, metric: str) -> Curve:
-        """A metric of each evaluation."""
         return [(e["step"], e["training_seconds"], self.value(e, metric)) for e in self.curve]
 
     def log_curve(self, *keys: str) -> Curve:

@@ -26,7 +26,6 @@ def make_table(title: str, rows: Sequence[dict[str, str]]) -> Summary:
 
 
 def markdown(summary: Summary) -> str:
-    """The table in Markdown."""
     lines = [summary.headings, tuple("---" for _ in summary.headings), *summary.rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 

@@ -2,8 +2,7 @@
 
 from equipool.solvers.base import Solver, SolverState
 from equipool.solvers.momentum import GradientDescent, HeavyBall, Nesterov, RestrainedNesterov
-from equipool.solvers.newton import Newton
-from equipool.solvers.polished import Polished
+from equipool.solvers.newton import Newton, Polished
 from equipool.solvers.safeguarded import SafeguardedNesterov
 from equipool.solvers.strongly_convex import StronglyConvexNesterov
 

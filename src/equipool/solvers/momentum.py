@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from typing import NamedTuple
 
 import torch
@@ -34,8 +33,6 @@ def restrained(
 
 
 class GradientDescentState(NamedTuple):
-    """What is carried from step to step."""
-
     y: Tensor  # [num_rows, K]
     gradient: Tensor  # [num_rows, K]
     learning_rate: Tensor
@@ -94,8 +91,6 @@ class GradientDescent(Solver[GradientDescentState]):
 
 
 class MomentumState(NamedTuple):
-    """What is carried from step to step."""
-
     y: Tensor  # [num_rows, K]
     point: Tensor  # [num_rows, K]
     velocity: Tensor  # [num_rows, K]
@@ -135,6 +130,8 @@ class LearnedMomentum(Solver[MomentumState]):
 class Momentum(LearnedMomentum):
     """What gradient descent with momentum has in common, wherever its gradient is taken."""
 
+    looks_ahead: bool  # whether a step takes the gradient ahead, at y + mu v, or at y
+
     def __init__(
         self, learning_rate: float = 0.125, momentum: float = 0.9, gtol: float = 0.0,
         clip_value: float | None = None, learnable: bool = True,
@@ -144,10 +141,6 @@ class Momentum(LearnedMomentum):
         self.gtol = gtol
         self.clip_value = clip_value
 
-    @abstractmethod
-    def next_point(self, y: Tensor, ahead: Tensor) -> Tensor:
-        """Which of y and the look-ahead takes the gradient of the next step."""
-
     def step(self, objective: Objective, state: MomentumState) -> MomentumState:
         g = objective.gradient(state.point)
         y, velocity, ahead, rate, momentum, _ = momentum_step(
@@ -156,7 +149,8 @@ class Momentum(LearnedMomentum):
         if self.gtol > 0 or self.clip_value is not None:
             y = restrained(state.y, velocity, g, self.gtol, self.clip_value)
             ahead = y + scaled(momentum, velocity)
-        return MomentumState(y, self.next_point(y, ahead), velocity, g, rate, momentum)
+        point = ahead if self.looks_ahead else y
+        return MomentumState(y, point, velocity, g, rate, momentum)
 
     def extra_repr(self) -> str:
         return f"gtol={self.gtol}, clip_value={self.clip_value}"
@@ -181,8 +175,7 @@ class Nesterov(Momentum):
         tensor(0.1000, grad_fn=<MulBackward0>)
     """
 
-    def next_point(self, y: Tensor, ahead: Tensor) -> Tensor:
-        return ahead
+    looks_ahead = True
 
 
 class HeavyBall(Momentum):
@@ -193,8 +186,7 @@ class HeavyBall(Momentum):
     PyTorch Geometric's layer steps like this. The arguments are those of `Nesterov`.
     """
 
-    def next_point(self, y: Tensor, ahead: Tensor) -> Tensor:
-        return y
+    looks_ahead = False
 
 
 class RestrainedNesterov(LearnedMomentum):

@@ -19,8 +19,6 @@ DIGITS = 1000  # roundings of a point: a curvature is believed between points fu
 
 
 class SafeguardedState(NamedTuple):
-    """What is carried from step to step."""
-
     y: Tensor  # [num_rows, K]
     point: Tensor  # [num_rows, K]
     gradient: Tensor  # [num_rows, K]
