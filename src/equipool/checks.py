@@ -62,15 +62,15 @@ def as_count(name: str, value: SupportsIndex, least: int = 0, expected: str | No
     """A whole number of at least `least`, of any integer type, NumPy's included."""
     if type(value) is int and value >= least:
         return value
-    expected = expected if expected is not None else f"an int of {least} or more"
+    message = f"{name} is {value!r}, expected {expected or f'an int of {least} or more'}"
     try:
         count = operator.index(value)
     except TypeError:
-        raise TypeError(f"{name} is {value!r}, expected {expected}") from None
+        raise TypeError(message) from None
     if isinstance(value, bool):
-        raise TypeError(f"{name} is {value!r}, expected {expected}")
+        raise TypeError(message)
     if count < least:
-        raise ValueError(f"{name} is {value!r}, expected {expected}")
+        raise ValueError(message)
     return count
 
 

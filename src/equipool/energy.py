@@ -26,10 +26,8 @@ class Energy:
 
     def value(self, y: Tensor) -> Tensor:
         """`[num_rows]`: the energy of each set, never a mean over the batch."""
-        return (
-            self.weights.regularizer.squeeze(-1) * self.regularizer(y)
-            + self.weights.potential.squeeze(-1) * self.potential.value(y)
-        )  # fmt: skip
+        outer, inner = (weight.squeeze(-1) for weight in self.weights)
+        return outer * self.regularizer(y) + inner * self.potential.value(y)
 
     def gradient(self, y: Tensor) -> Tensor:
         """`[num_rows, K]`, differentiable by all that it is made of."""

@@ -132,6 +132,10 @@ class IterativeSolver(LinearSolver):
         self.max_steps = as_count("max_steps", max_steps, least=1)
         self.tolerance = tolerance
 
+    def __repr__(self) -> str:
+        limits = f"{self.max_steps}, {self.tolerance}, ridge={self.ridge}"
+        return f"{type(self).__name__}({limits})"
+
 
 class ConjugateGradients(IterativeSolver):
     r"""Conjugate gradients. After K steps the solution is exact but for rounding, and much earlier
@@ -180,9 +184,6 @@ class ConjugateGradients(IterativeSolver):
         solved = (square <= goal) & exceeds_rounding(x, b, largest)
         return LinearSolution(x, solved, steps)
 
-    def __repr__(self) -> str:
-        return f"ConjugateGradients({self.max_steps}, {self.tolerance}, ridge={self.ridge})"
-
 
 class Neumann(IterativeSolver):
     r"""The Neumann series $x = s \sum_j (I - s H)^j b$: the backward pass of gradient descent with
@@ -230,8 +231,7 @@ class Neumann(IterativeSolver):
         return LinearSolution(x, norm <= goal, steps)
 
     def __repr__(self) -> str:
-        numbers = f"{self.max_steps}, {self.tolerance}, ridge={self.ridge}, step={self.step}"
-        return f"Neumann({numbers})"
+        return f"{super().__repr__()[:-1]}, step={self.step})"
 
 
 def _largest_eigenvalue(product: LinearMap, b: Tensor) -> Tensor:

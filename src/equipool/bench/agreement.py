@@ -81,10 +81,9 @@ class Judge:
     @cached_property
     def reference(self) -> LayerStep:
         """The right answer."""
-        readout = Readout(make_layer(self.case, factored=False), by_ptr)
+        layer = make_layer(self.case, factored=False).to(self.device, torch.float64)
         x, upstream = self.batch.x.double(), self.batch.upstream.double()
-        batch = replace(self.batch, x=x, upstream=upstream)
-        readout = readout.to(self.device, torch.float64)
+        batch, readout = replace(self.batch, x=x, upstream=upstream), Readout(layer, by_ptr)
         step = LayerStep(readout, batch, "training", "float32", use_kernels=False)
         step()
         return step

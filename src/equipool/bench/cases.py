@@ -28,10 +28,8 @@ class Case:
     out_channels: int = 300
     hidden: tuple[int, ...] = (600, 300, 32)
     num_steps: int = 15
-    # Whether the sets differ in size: uniformly from half of `elements` to one and a half
-    varied: bool = True
-    # The layer alone, or the whole training step of a network around it
-    workload: Workload = "layer"
+    varied: bool = True  # set sizes: uniformly from half of `elements` to one and a half
+    workload: Workload = "layer"  # the layer alone, or the training step of a network around it
 
     def __str__(self) -> str:
         hidden = ", ".join(map(str, self.hidden))

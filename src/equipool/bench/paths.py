@@ -64,13 +64,10 @@ class Path:
     name: str
     description: str
     build: Callable[[Case], Readout]
-    # Whether it computes the paper's function and so must agree with the reference
-    equilibrium: bool = False
-    # Whether all steps take the same batch. Else its size changes at every step.
-    fixed_sizes: bool = False
+    equilibrium: bool = False  # computes the paper's function, so must agree with the reference
+    fixed_sizes: bool = False  # whether all steps take one batch, or others of other sizes
     captured: bool = False  # whether the whole step runs as one CUDA graph
-    # Whether the Triton kernels may be used; False requires a GPU, where they would be
-    kernels: bool = True
+    kernels: bool = True  # whether Triton kernels may be used; False requires a GPU
     # Roughly the memory it takes, checked on a CPU: the system would kill the whole run
     needed_bytes: Callable[[Case], int] = lambda case: 0
     max_sets: int | None = None

@@ -126,13 +126,15 @@ class GradientComparison:
         memory = [row.peak_bytes / MEBIBYTE for row in self.rows]
         figure = Figure(figsize=(11, 1.4 + 0.35 * len(self.rows)), layout="constrained")
         axes = figure.subplots(1, 3, sharey=True)
+        fell_back = [f", {percent(r.fallback)} fell back" if r.fallback else "" for r in self.rows]
+        names = [row.method + note for row, note in zip(self.rows, fell_back, strict=True)]
         shown_errors = list(map(error_text, errors))
         for ax, color, title, values, labels in (
             (axes[0], "#0072B2", "relative error of the gradient", lengths, shown_errors),
             (axes[1], "#009E73", "forward and backward, ms", times, map(three_digits, times)),
             (axes[2], "#D55E00", "peak memory, MiB", memory, map(three_digits, memory)),
         ):
-            _draw_bars(ax, [_label(row) for row in self.rows], values, list(labels), color)
+            _draw_bars(ax, names, values, list(labels), color)
             ax.set_title(title, loc="left", fontsize=10)
         axes[0].set_xscale("log")
         axes[0].invert_yaxis()
@@ -175,10 +177,6 @@ def cosine_text(cosine: float) -> str:
 def error_text(error: float) -> str:
     """Two significant digits: 0.012, 2.3e-07."""
     return "not finite" if math.isnan(error) else f"{error:.2g}"
-
-
-def _label(row: GradientRow) -> str:
-    return f"{row.method}, {percent(row.fallback)} fell back" if row.fallback else row.method
 
 
 def _draw_bars(

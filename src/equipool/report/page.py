@@ -50,16 +50,13 @@ def write_sections(
     import jinja2
 
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    environment.globals["cell_text"] = cell_text
-    environment.globals["embedded"] = _embedded
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
     file.parent.mkdir(parents=True, exist_ok=True)
-    html = template.render(title=title, about=about, sections=sections)
+    html = template.render(
+        title=title, about=about, sections=sections, cell_text=cell_text,
+        embedded=lambda png: "data:image/png;base64," + base64.b64encode(png).decode("ascii"),
+    )  # fmt: skip
     write_atomically(file, html.encode())
-
-
-def _embedded(png: bytes) -> str:
-    return "data:image/png;base64," + base64.b64encode(png).decode("ascii")
 
 
 def first_sentence(text: str) -> str:

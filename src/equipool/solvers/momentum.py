@@ -11,7 +11,7 @@ from torch import Tensor
 from equipool.objective import Objective
 from equipool.ops.derivatives import scaled
 from equipool.ops.momentum import History, Limits, momentum_step
-from equipool.scalars import FractionScalar, LearnedScalar, PositiveScalar
+from equipool.scalars import FractionScalar, PositiveScalar
 from equipool.solvers.base import Solver
 
 
@@ -106,8 +106,7 @@ class LearnedMomentum(Solver[MomentumState]):
 
     def __init__(self, learning_rate: float, momentum: float, learnable: bool) -> None:
         super().__init__()
-        rate = PositiveScalar("learning_rate", learning_rate, learnable)
-        self.raw_learning_rate: LearnedScalar = rate
+        self.raw_learning_rate = PositiveScalar("learning_rate", learning_rate, learnable)
         self.raw_momentum = FractionScalar("momentum", momentum, learnable)
 
     @property
