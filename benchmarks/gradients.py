@@ -48,8 +48,9 @@ from equipool.bench.command import (
     full_command,
 )
 from equipool.bench.record import Timing, git_commit
-from equipool.bench.terminal import MEBIBYTE, make_console, number, progress_bar
+from equipool.bench.terminal import make_console, progress_bar
 from equipool.bench.timing import release_memory
+from equipool.comparison.result import MEBIBYTE, three_digits
 from equipool.environment import hardware, now, versions
 
 FAR = 400
@@ -236,9 +237,9 @@ def _heading(name: str) -> str:
 
 def _cell(name: str, value: object) -> str:
     if isinstance(value, Timing):
-        return f"{number(value.median)} ms"
+        return f"{three_digits(value.median)} ms"
     if name.endswith("_bytes") and isinstance(value, int):
-        return number(value / MEBIBYTE)
+        return three_digits(value / MEBIBYTE)
     if isinstance(value, float):
         return f"{value:.3g}"
     return "-" if value is None else str(value)

@@ -8,9 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from equipool.bench.record import Timing
-
-FORMAT = 1
+from equipool.bench.record import FORMAT, Timing, read_content
 
 Part = Literal["quality", "cost", "solvers", "stopping", "backward"]
 PARTS: tuple[Part, ...] = get_args(Part)
@@ -174,10 +172,9 @@ class GradientRecord:
 
 def read_gradient_record(file: Path) -> GradientRecord:
     """Read what `GradientRecord.write` wrote."""
-    content: dict[str, Any] = json.loads(file.read_text())
-    found = content.get("kind"), content.get("format")
-    if found != ("gradients", FORMAT):
-        raise ValueError(f"{file} has kind and format {found}, expected ('gradients', {FORMAT})")
+    content = read_content(file)
+    if content.get("kind") != "gradients":
+        raise ValueError(f"{file} has kind {content.get('kind')}, expected gradients")
     for name, kind in ROWS.items():
         content[name] = [_row(kind, row) for row in content[name]]
     return GradientRecord(**content)

@@ -13,11 +13,13 @@ from torch import Tensor, nn
 
 from equipool import EquilibriumAggregation, Nesterov, ResNetPotential, SquaredNorm
 from equipool.comparison.measure import Batch
-from equipool.experiments.median import LayerTask, MedianTask
+from equipool.experiments.median import MedianTask
 from equipool.experiments.median.data import medians, sample_sets
+from equipool.experiments.median.network import MedianNetwork
 from equipool.potentials.convex import ConvexPotential
 from equipool.solvers import GradientDescent
-from equipool.training import TrainingConfig, fit
+from equipool.training import Batch as TaskBatch
+from equipool.training import Loss, Shard, Task, TrainingConfig, fit
 
 State = Literal["untrained", "trained", "convex"]
 STATES: tuple[State, ...] = ("untrained", "trained", "convex")
@@ -27,6 +29,31 @@ TRAINED_STEPS = 10
 AVERAGED = 20  # losses at the start and at the end
 MEDIAN = MedianTask(batch_size=8, set_size=SET_SIZE, evaluation_sets=100)
 TASK = f"the median experiment with sets of {SET_SIZE}"
+
+
+class LayerTask(Task):
+    """The median experiment with this layer, trained in place."""
+
+    name = "median layer"
+    monitor = MedianTask.monitor
+    batch_size, seed = MEDIAN.batch_size, MEDIAN.seed
+
+    def __init__(self, layer: EquilibriumAggregation) -> None:
+        self.layer = layer
+
+    def network(self) -> MedianNetwork:
+        return MedianNetwork(nn.Identity(), self.layer, self.layer.out_channels)
+
+    def batches(
+        self, first_step: int, num_steps: int, device: torch.device, shard: Shard
+    ) -> TaskBatch:
+        return MEDIAN.batches(first_step, num_steps, device, shard)
+
+    def loss(self, network: nn.Module, batch: TaskBatch) -> Loss:
+        return MEDIAN.loss(network, batch)
+
+    def evaluate(self, network: nn.Module, device: torch.device) -> dict[str, float]:
+        return MEDIAN.evaluate(network, device)
 
 
 @dataclass(frozen=True)
@@ -52,12 +79,9 @@ def make_layer(state: State, size: int) -> EquilibriumAggregation:
     if state != "convex":
         return EquilibriumAggregation(1, size)
     return EquilibriumAggregation(
-        1,
-        size,
-        potential=ConvexPotential(1, size),
-        regularizer=SquaredNorm(1.0),
+        1, size, potential=ConvexPotential(1, size), regularizer=SquaredNorm(1.0),
         solver=Nesterov(0.5, momentum=0.5),
-    )
+    )  # fmt: skip
 
 
 def make_settling_layer(size: int, learning_rate: float = 0.05) -> EquilibriumAggregation:
@@ -69,13 +93,9 @@ def make_settling_layer(size: int, learning_rate: float = 0.05) -> EquilibriumAg
         if name.endswith("bias"):  # with small biases the energy is steep at small numbers
             nn.init.normal_(parameter, std=1.0)
     return EquilibriumAggregation(
-        1,
-        size,
-        potential=potential,
-        regularizer=SquaredNorm(2.0),
-        solver=GradientDescent(learning_rate),
-        scaling="mean",
-    )
+        1, size, potential=potential, regularizer=SquaredNorm(2.0),
+        solver=GradientDescent(learning_rate), scaling="mean",
+    )  # fmt: skip
 
 
 class Subjects:
@@ -102,7 +122,7 @@ class Subjects:
         config = TrainingConfig(
             self.training_steps, guard_factor=None, aux_weight=0.0, chunk=50, capture=False
         )
-        losses = fit(LayerTask(lambda: layer, MEDIAN), config, self.device).history["loss"]
+        losses = fit(LayerTask(layer), config, self.device).history["loss"]
         recipe = (
             f"{config.steps} steps of Adam at {config.learning_rate:g}, {MEDIAN.batch_size} sets "
             f"each, gradient norm clipped at {config.clip_norm:g}, unrolled, T = {TRAINED_STEPS}"

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -21,7 +21,6 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from equipool import EquilibriumAggregation, LearnedStart, Nesterov, ResNetPotential, ZeroStart
 from equipool.bench.command import (
     Commit,
     Device,
@@ -32,15 +31,12 @@ from equipool.bench.command import (
     choose_device,
     full_command,
 )
-from equipool.bench.record import git_commit
+from equipool.bench.record import FORMAT, git_commit, read_content
 from equipool.bench.terminal import make_console, progress_bar
 from equipool.environment import hardware, now, versions
-from equipool.experiments.median import LayerTask, MedianTask
-from equipool.solvers import RestrainedNesterov, Solver
-from equipool.starts import Start
+from equipool.experiments.median import MedianTask
 from equipool.training import TrainingConfig, count_spikes, fit
 
-FORMAT = 1
 COLUMNS = (
     "option", "spikes", "seeds", "not finite", "largest loss", "error", "its quartiles", "step size"
 )  # fmt: skip
@@ -92,41 +88,29 @@ class Option:
     """One way to train; everything else is as in the plain recipe."""
 
     name: str
-    solver: Callable[[], Solver[Any]] = Nesterov
-    start: Callable[[int], Start] = ZeroStart
-    bias_std: float = 0.0
-    """Deviation of the potential's first biases."""
-
+    solver: Mapping[str, Any] = field(default_factory=lambda: {"name": "nesterov"})
+    start: str | Mapping[str, Any] = "zero"
+    bias_std: float = 0.0  # deviation of the potential's first biases
     clip_norm: float | None = None
-    warm_up: float = 0.0
-    """Share of the steps."""
-
+    warm_up: float = 0.0  # share of the steps
     solver_rate_factor: float = 1.0
 
-    def layer(self, setting: Setting) -> EquilibriumAggregation:
-        """The layer before training."""
-        hidden = (WIDTH, WIDTH, setting.potential_outputs)
-        potential = ResNetPotential(1, CHANNELS, hidden, bias_std=self.bias_std)
-        return EquilibriumAggregation(
-            1,
-            CHANNELS,
-            potential=potential,
-            solver=self.solver(),
-            start=self.start(CHANNELS),
-            num_steps=INNER_STEPS,
-        )
+    def task(self, setting: Setting, sizes: Sizes, seed: int) -> MedianTask:
+        """The median experiment with the option's layer."""
+        return MedianTask(
+            embedding=CHANNELS, batch_size=sizes.batch_size, seed=seed, set_size=sizes.set_size,
+            width=WIDTH, head_width=HEAD_WIDTH, potential_output=setting.potential_outputs,
+            inner_steps=INNER_STEPS, evaluation_sets=sizes.evaluation_sets, solver=self.solver,
+            start=self.start, bias_std=self.bias_std,
+        )  # fmt: skip
 
     def config(self, setting: Setting, steps: int) -> TrainingConfig:
         """Adam at a constant rate, with no protection but the option's own."""
         return TrainingConfig(
-            steps,
-            setting.learning_rate,
-            warmup_steps=round(self.warm_up * steps),
-            solver_rate_factor=self.solver_rate_factor,
-            clip_norm=self.clip_norm,
-            guard_factor=None,
-            aux_weight=0.0,
-        )
+            steps, setting.learning_rate, warmup_steps=round(self.warm_up * steps),
+            solver_rate_factor=self.solver_rate_factor, clip_norm=self.clip_norm,
+            guard_factor=None, aux_weight=0.0,
+        )  # fmt: skip
 
 
 class Trial(NamedTuple):
@@ -149,36 +133,36 @@ USUAL = Setting("usual", "Adam at 1e-3, potential [16, 16, 8]", 1e-3, 8)
 ONE_OUTPUT = Setting("one output", "Adam at 1e-2, potential [16, 16, 1]", 1e-2, 1)
 
 
-def _restrained() -> RestrainedNesterov:
-    return RestrainedNesterov(momentum=0.5, max_step=0.5)
+def _nesterov(**arguments: float) -> dict[str, Any]:
+    return {"name": "nesterov", **arguments}
 
 
-def _curvature_safe() -> RestrainedNesterov:
-    return RestrainedNesterov(momentum=0.5, max_step=0.5, curvature_safe=True)
+def _restrained(**arguments: float) -> dict[str, Any]:
+    return {"name": "restrained-nesterov", **arguments}
 
 
-def _start_at_one(channels: int) -> Start:
-    return LearnedStart(channels, value=1.0)
-
+STEPS = _restrained(momentum=0.5, max_step=0.5)
+CURVATURE = _restrained(momentum=0.5, max_step=0.5, curvature_safe=True)
+AT_ONE = {"name": "learned", "value": 1.0}
 
 OPTIONS = (
     Option("plain recipe"),
     Option("random biases", bias_std=0.3),
-    Option("step size from 0.02", lambda: Nesterov(learning_rate=0.02)),
-    Option("momentum from 0.5", lambda: Nesterov(momentum=0.5)),
-    Option("steps no longer than 0.5", lambda: RestrainedNesterov(max_step=0.5)),
-    Option("inner gradient no longer than 1", lambda: RestrainedNesterov(max_gradient=1.0)),
-    Option("step size below 1 / curvature", lambda: RestrainedNesterov(curvature_safe=True)),
+    Option("step size from 0.02", _nesterov(learning_rate=0.02)),
+    Option("momentum from 0.5", _nesterov(momentum=0.5)),
+    Option("steps no longer than 0.5", _restrained(max_step=0.5)),
+    Option("inner gradient no longer than 1", _restrained(max_gradient=1.0)),
+    Option("step size below 1 / curvature", _restrained(curvature_safe=True)),
     Option("step size and momentum 10 times slower", solver_rate_factor=0.1),
     Option("gradient clipped at 1", clip_norm=1.0),
     Option("warm-up", warm_up=0.2),
-    Option("start at 1, learned", start=_start_at_one),
-    Option("steps + curvature", lambda: RestrainedNesterov(max_step=0.5, curvature_safe=True)),
-    Option("steps + momentum", _restrained),
-    Option("steps + momentum + curvature", _curvature_safe),
-    Option("steps + momentum + clipping", _restrained, clip_norm=1.0),
-    Option("steps + momentum + start", _restrained, start=_start_at_one),
-    Option("steps + momentum + curvature + biases", _curvature_safe, bias_std=0.3),
+    Option("start at 1, learned", start=AT_ONE),
+    Option("steps + curvature", _restrained(max_step=0.5, curvature_safe=True)),
+    Option("steps + momentum", STEPS),
+    Option("steps + momentum + curvature", CURVATURE),
+    Option("steps + momentum + clipping", STEPS, clip_norm=1.0),
+    Option("steps + momentum + start", STEPS, start=AT_ONE),
+    Option("steps + momentum + curvature + biases", CURVATURE, bias_std=0.3),
 )
 
 # Tried in every setting, and by --quick in the hard one: the paper's recipe and the restrained one,
@@ -236,9 +220,7 @@ class StabilityRecord:
 
 def read_stability(file: Path) -> StabilityRecord:
     """Read what `StabilityRecord.write` wrote."""
-    content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    if content.get("format") != FORMAT:
-        raise ValueError(f"{file} has format {content.get('format')}, expected {FORMAT}")
+    content = read_content(file)
     content["sizes"] = Sizes(**content["sizes"])
     content["rows"] = [Outcome(**row) for row in content["rows"]]
     return StabilityRecord(**content)
@@ -272,22 +254,13 @@ def run_trials(
 
 
 def measure(
-    option: Option,
-    setting: Setting,
-    plan: Plan,
-    device: torch.device,
+    option: Option, setting: Setting, plan: Plan, device: torch.device,
     on_seed: Callable[[], None] = lambda: None,
-) -> Outcome:
+) -> Outcome:  # fmt: skip
     """Train all seeds of an option."""
-    median = MedianTask(
-        batch_size=plan.sizes.batch_size,
-        set_size=plan.sizes.set_size,
-        head_width=HEAD_WIDTH,
-        evaluation_sets=plan.sizes.evaluation_sets,
-    )
     losses, errors, rates, momenta = [], [], [], []
     for seed in range(plan.seeds):
-        task = LayerTask(lambda: option.layer(setting), replace(median, seed=seed))
+        task = option.task(setting, plan.sizes, seed)
         fitted = fit(task, option.config(setting, plan.steps), device)
         solver: Any = fitted.network.get_submodule("aggregation.solver")
         losses.append(fitted.history["loss"].cpu())

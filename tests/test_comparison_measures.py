@@ -76,6 +76,6 @@ class TestCost:
         clock = iter([0.0, 5.0, 10.0, 11.0, 20.0, 22.0])
         monkeypatch.setattr(measure.time, "perf_counter", lambda: next(clock))
         calls = []
-        found = seconds_of(lambda: calls.append(1), CPU, repeats=3)
+        found = Seconds.of(seconds_of(lambda: calls.append(1), CPU, repeats=3))
         assert found == Seconds(median=2.0, fastest=1.0, slowest=5.0)
         assert len(calls) == 3

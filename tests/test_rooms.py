@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "sets": {"checks", "ops"},
     "layouts": {"checks", "ops", "sets"},
     "starts": {"sets"},
-    "potentials": {"objective", "ops", "scalars", "sets"},
+    "potentials": {"checks", "objective", "ops", "scalars", "sets"},
     "regularizers": {"objective", "ops", "scalars"},
     "energy": {"objective", "potentials", "regularizers", "scalings"},
     "solvers": {"checks", "objective", "ops", "rows", "scalars"},

@@ -9,8 +9,7 @@ from gradients_record import Cost, GradientRecord, Quality
 from gradients_subjects import STATES
 
 from equipool.bench.record import Timing
-from equipool.bench.terminal import MEBIBYTE, number
-from equipool.comparison.result import cosine_text, error_text, percent
+from equipool.comparison.result import MEBIBYTE, cosine_text, error_text, percent, three_digits
 
 STATE_NAMES = {
     "untrained": "Untrained, the paper's defaults",
@@ -98,12 +97,12 @@ def backward(records: Iterable[GradientRecord]) -> str:
             machine(record),
             row.layer,
             f"{row.sets}, {row.size}",
-            f"{number(row.short_bytes / MEBIBYTE)} MiB",
-            f"{number(row.long_bytes / MEBIBYTE)} MiB",
+            f"{three_digits(row.short_bytes / MEBIBYTE)} MiB",
+            f"{three_digits(row.long_bytes / MEBIBYTE)} MiB",
             f"{row.memory_ratio:.2f}",
             str(row.cg_steps),
             f"{_milliseconds(row.implicit)} ms",
-            f"{number(row.step_ms)} ms",
+            f"{three_digits(row.step_ms)} ms",
             f"{row.time_ratio:.2f}",
             percent(row.fallback),
             f"{' and '.join(row.missed)} missed" if row.missed else "reached",
@@ -171,12 +170,12 @@ def _cost_table(rows: Sequence[Cost]) -> str:
             row, unrolled = found[state, method, count], found[state, "Unrolled", count]
             faster = unrolled.timing.median / row.timing.median
             line += [_milliseconds(row.timing), f"{faster:.2f}",
-                     number(row.peak_bytes / MEBIBYTE),
+                     three_digits(row.peak_bytes / MEBIBYTE),
                      "" if row.fallback is None else percent(row.fallback)]  # fmt: skip
         lines.append(line)
     return table(headings, lines)
 
 
 def _milliseconds(timing: Timing) -> str:
-    lower, upper = number(timing.lower_quartile), number(timing.upper_quartile)
-    return f"{number(timing.median)} ({lower}-{upper})"
+    lower, upper = three_digits(timing.lower_quartile), three_digits(timing.upper_quartile)
+    return f"{three_digits(timing.median)} ({lower}-{upper})"

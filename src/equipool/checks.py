@@ -39,12 +39,9 @@ def check_nested(x: Tensor) -> None:
 
 
 def check_like(
-    name: str,
-    tensor: Tensor,
-    x: Tensor,
-    shape: Sequence[int] | None,
+    name: str, tensor: Tensor, x: Tensor, shape: Sequence[int] | None,
     dtypes: tuple[torch.dtype, ...],
-) -> None:
+) -> None:  # fmt: skip
     """Check the dtype, shape and device of an argument against the elements."""
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name} is a {type(tensor).__name__}, expected a tensor")
@@ -65,16 +62,23 @@ def as_count(name: str, value: SupportsIndex, least: int = 0, expected: str | No
     """A whole number of at least `least`, of any integer type, NumPy's included."""
     if type(value) is int and value >= least:
         return value
-    expected = expected if expected is not None else f"an int of {least} or more"
+    message = f"{name} is {value!r}, expected {expected or f'an int of {least} or more'}"
     try:
         count = operator.index(value)
     except TypeError:
-        raise TypeError(f"{name} is {value!r}, expected {expected}") from None
+        raise TypeError(message) from None
     if isinstance(value, bool):
-        raise TypeError(f"{name} is {value!r}, expected {expected}")
+        raise TypeError(message)
     if count < least:
-        raise ValueError(f"{name} is {value!r}, expected {expected}")
+        raise ValueError(message)
     return count
+
+
+def check_sizes(**sizes: int) -> None:
+    """Check that all of them are positive."""
+    if min(sizes.values()) < 1:
+        found = " and ".join(f"{name} is {size}" for name, size in sizes.items())
+        raise ValueError(f"{found}, expected 1 or more")
 
 
 def as_dim_size(dim_size: SupportsIndex | None) -> int | None:
@@ -103,20 +107,14 @@ def check_agrees(dim_size: int | None, num_sets: int, because: str) -> None:
         raise ValueError(f"dim_size is {dim_size}, expected {num_sets}: {because}")
 
 
-def check_range(index: Tensor, num_sets: int) -> None:
-    if index.numel() == 0:
-        return
-    low, high = (int(v) for v in torch.aminmax(index))
-    check_lowest(low)
-    if high >= num_sets:
+def check_range(low: int, high: int, num_sets: int | None) -> None:
+    """Check the smallest and the largest index; any largest one may be the number of sets."""
+    if low < 0:
+        raise ValueError(f"index has the negative value {low}, expected values from 0")
+    if num_sets is not None and high >= num_sets:
         raise ValueError(
             f"index has the value {high}, expected values below {num_sets}, the number of sets"
         )
-
-
-def check_lowest(index: int) -> None:
-    if index < 0:
-        raise ValueError(f"index has the negative value {index}, expected values from 0")
 
 
 def check_offsets(ptr: Tensor, num_elements: int) -> None:

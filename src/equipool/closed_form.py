@@ -17,19 +17,8 @@ from collections.abc import Callable
 
 from torch import Tensor
 
+from equipool import potentials
 from equipool.aggregation import EquilibriumAggregation
-from equipool.potentials.base import Potential
-from equipool.potentials.closed_form import (
-    Attention,
-    FrechetMean,
-    Huber,
-    Max,
-    Mean,
-    Median,
-    PowerSums,
-    Quantile,
-    Sum,
-)
 from equipool.regularizers import NoRegularizer, Regularizer, SquaredNorm
 from equipool.scalings import ScalingName
 from equipool.sets import Sets
@@ -53,45 +42,33 @@ class BelowStart(Start):
         return zeros.scatter_reduce(0, rows, x.detach(), "amin", include_self=False)
 
 
-def _assemble(
-    in_channels: int,
-    out_channels: int,
-    potential: Potential,
-    learning_rate: float,
-    momentum: float,
-    num_steps: int,
-    regularizer: Regularizer | None = None,
-    *,
-    scaling: ScalingName = "mean",
-    start: Start | None = None,
-) -> EquilibriumAggregation:
+def _layer(
+    potential: potentials.Potential, channels: tuple[int, int], learning_rate: float,
+    momentum: float, num_steps: int, *, regularizer: Regularizer | None = None,
+    scaling: ScalingName = "mean", start: Start | None = None,
+) -> EquilibriumAggregation:  # fmt: skip
     return EquilibriumAggregation(
-        in_channels,
-        out_channels,
-        potential=potential,
-        regularizer=regularizer if regularizer is not None else NoRegularizer(),
-        solver=Nesterov(learning_rate, momentum, learnable=False),
-        start=start,
-        num_steps=num_steps,
-        scaling=scaling,
-    )
+        *channels, potential=potential, regularizer=regularizer or NoRegularizer(),
+        solver=Nesterov(learning_rate, momentum, learnable=False), start=start,
+        num_steps=num_steps, scaling=scaling,
+    )  # fmt: skip
 
 
 def mean(
     channels: int, *, learning_rate: float = 0.5, momentum: float = 0.0, num_steps: int = 1
 ) -> EquilibriumAggregation:
     """The mean of each coordinate, by the potential `Mean`."""
-    return _assemble(channels, channels, Mean(), learning_rate, momentum, num_steps)
+    return _layer(potentials.Mean(), (channels, channels), learning_rate, momentum, num_steps)
 
 
 def sum(
     channels: int, *, learning_rate: float = 1.0, momentum: float = 0.0, num_steps: int = 1
 ) -> EquilibriumAggregation:
     """The sum, by the potential `Sum`, the regulariser `|y|^2 / 2` and the scaling `"sum"`."""
-    half = SquaredNorm(0.5, learnable=False)
-    return _assemble(
-        channels, channels, Sum(), learning_rate, momentum, num_steps, half, scaling="sum"
-    )
+    return _layer(
+        potentials.Sum(), (channels, channels), learning_rate, momentum, num_steps,
+        regularizer=SquaredNorm(0.5, learnable=False), scaling="sum",
+    )  # fmt: skip
 
 
 def median(
@@ -101,22 +78,19 @@ def median(
 
     The search starts at zero and ends after at most `N |median| / learning_rate` steps.
     """
-    return _assemble(channels, channels, Median(), learning_rate, momentum, num_steps)
+    return _layer(potentials.Median(), (channels, channels), learning_rate, momentum, num_steps)
 
 
 def quantile(
-    channels: int,
-    tau: float,
-    *,
-    learning_rate: float = 0.01,
-    momentum: float = 0.0,
+    channels: int, tau: float, *, learning_rate: float = 0.01, momentum: float = 0.0,
     num_steps: int = 1000,
-) -> EquilibriumAggregation:
+) -> EquilibriumAggregation:  # fmt: skip
     """A `tau`-quantile of each coordinate to within `learning_rate`, by the potential `Quantile`.
 
     The search starts at zero.
     """
-    return _assemble(channels, channels, Quantile(tau), learning_rate, momentum, num_steps)
+    quantile = potentials.Quantile(tau)
+    return _layer(quantile, (channels, channels), learning_rate, momentum, num_steps)
 
 
 def max(
@@ -128,49 +102,36 @@ def max(
     `N (max - min) / learning_rate` steps. It has no momentum, which would overshoot the
     maximum, and the gradient is zero there.
     """
-    return _assemble(channels, channels, Max(), learning_rate, 0.0, num_steps, start=BelowStart())
+    both = channels, channels
+    return _layer(potentials.Max(), both, learning_rate, 0.0, num_steps, start=BelowStart())
 
 
 def huber(
-    channels: int,
-    delta: float = 1.0,
-    *,
-    learning_rate: float = 1.0,
-    momentum: float = 0.0,
+    channels: int, delta: float = 1.0, *, learning_rate: float = 1.0, momentum: float = 0.0,
     num_steps: int = 100,
-) -> EquilibriumAggregation:
+) -> EquilibriumAggregation:  # fmt: skip
     """Huber's mean of each coordinate, by the potential `Huber`. The search starts at zero and
     covers at most `delta * learning_rate` per step."""
-    return _assemble(channels, channels, Huber(delta), learning_rate, momentum, num_steps)
+    return _layer(potentials.Huber(delta), (channels, channels), learning_rate, momentum, num_steps)
 
 
 def frechet_mean(
-    channels: int,
-    distance: Callable[[Tensor, Tensor], Tensor],
-    *,
-    start: Start | None = None,
-    learning_rate: float = 0.1,
-    momentum: float = 0.0,
-    num_steps: int = 100,
-) -> EquilibriumAggregation:
+    channels: int, distance: Callable[[Tensor, Tensor], Tensor], *, start: Start | None = None,
+    learning_rate: float = 0.1, momentum: float = 0.0, num_steps: int = 100,
+) -> EquilibriumAggregation:  # fmt: skip
     """The Fréchet mean under your `distance`, by the potential `FrechetMean`.
 
     Args:
         start: where the search begins. Default: zero.
     """
-    return _assemble(
-        channels, channels, FrechetMean(distance), learning_rate, momentum, num_steps, start=start
-    )
+    potential, both = potentials.FrechetMean(distance), (channels, channels)
+    return _layer(potential, both, learning_rate, momentum, num_steps, start=start)
 
 
 def attention(
-    query: Tensor,
-    *,
-    shift: float = 0.0,
-    learning_rate: float = 0.5,
-    momentum: float = 0.0,
+    query: Tensor, *, shift: float = 0.0, learning_rate: float = 0.5, momentum: float = 0.0,
     num_steps: int = 100,
-) -> EquilibriumAggregation:
+) -> EquilibriumAggregation:  # fmt: skip
     """The softmax-weighted mean of a set and, as one more output, its mean weight, by the
     potential `Attention`, which explains how to choose `shift` and `learning_rate`.
 
@@ -180,10 +141,8 @@ def attention(
         >>> torch.allclose(y[0, :-1], torch.softmax(x @ query, 0) @ x, atol=1e-5)
         True
     """
-    channels = query.shape[0]
-    return _assemble(
-        channels, channels + 1, Attention(query, shift), learning_rate, momentum, num_steps
-    )
+    potential, channels = potentials.Attention(query, shift), query.shape[0]
+    return _layer(potential, (channels, channels + 1), learning_rate, momentum, num_steps)
 
 
 def power_sums(set_size: int, num_powers: int | None = None) -> EquilibriumAggregation:
@@ -192,7 +151,6 @@ def power_sums(set_size: int, num_powers: int | None = None) -> EquilibriumAggre
     Args:
         num_powers: how many. Default: `set_size`, enough to distinguish all sets.
     """
-    num_powers = set_size if num_powers is None else num_powers
+    potential = potentials.PowerSums(set_size if num_powers is None else num_powers, set_size)
     # The curvature of the scaled energy is 2 / N^2, so this step lands on the minimum.
-    learning_rate = set_size**2 / 2
-    return _assemble(1, num_powers, PowerSums(num_powers, set_size), learning_rate, 0.0, 1)
+    return _layer(potential, (1, potential.out_channels), set_size**2 / 2, 0.0, 1)

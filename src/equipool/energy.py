@@ -16,12 +16,9 @@ class Energy:
     and $w$ of each set. A function of `y [num_rows, K]` alone."""
 
     def __init__(
-        self,
-        potential: SummedPotential,
-        regularizer: Regularizer,
-        weights: Weights,
+        self, potential: SummedPotential, regularizer: Regularizer, weights: Weights,
         bound: BoundRegularizer | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.potential = potential
         self.regularizer = regularizer
         self.bound = regularizer.bind() if bound is None else bound
@@ -29,10 +26,8 @@ class Energy:
 
     def value(self, y: Tensor) -> Tensor:
         """`[num_rows]`: the energy of each set, never a mean over the batch."""
-        return (
-            self.weights.regularizer.squeeze(-1) * self.regularizer(y)
-            + self.weights.potential.squeeze(-1) * self.potential.value(y)
-        )  # fmt: skip
+        outer, inner = (weight.squeeze(-1) for weight in self.weights)
+        return outer * self.regularizer(y) + inner * self.potential.value(y)
 
     def gradient(self, y: Tensor) -> Tensor:
         """`[num_rows, K]`, differentiable by all that it is made of."""

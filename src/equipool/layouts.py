@@ -13,7 +13,6 @@ from equipool.checks import (
     check_agrees,
     check_elements,
     check_like,
-    check_lowest,
     check_nested,
     check_offsets,
     check_range,
@@ -26,13 +25,9 @@ from equipool.sets import Sets, make_sets
 
 
 def gather_sets(
-    x: Tensor,
-    index: Tensor | None = None,
-    *,
-    ptr: Tensor | None = None,
-    mask: Tensor | None = None,
-    dim_size: SupportsIndex | None = None,
-) -> tuple[Tensor, Sets]:
+    x: Tensor, index: Tensor | None = None, *, ptr: Tensor | None = None,
+    mask: Tensor | None = None, dim_size: SupportsIndex | None = None,
+) -> tuple[Tensor, Sets]:  # fmt: skip
     """Read a batch of sets in any layout; return its elements `[N, C]` in set order, and the sets.
 
     | `x` | with | sets |
@@ -80,24 +75,21 @@ def _from_index(
 ) -> tuple[Tensor, Sets]:
     check_like("index", index, x, x.shape[:1], INTEGERS)
     index, ascends = index.long(), False
-    if dim_size is None:
-        if torch.compiler.is_compiling():
-            raise ValueError("give dim_size (the number of sets) to compile or export the layer")
-        dim_size, ascends = _look_at(index if mask is None else index[mask])
-    elif values_are_at_hand(x):
-        check_range(index if mask is None else index[mask], dim_size)
+    if dim_size is None and torch.compiler.is_compiling():
+        raise ValueError("give dim_size (the number of sets) to compile or export the layer")
+    if dim_size is None or values_are_at_hand(x):
+        dim_size, ascends = _look_at(index if mask is None else index[mask], dim_size)
     return _arrange(x, index, mask, dim_size, in_order=ascends and mask is None)
 
 
-def _look_at(index: Tensor) -> tuple[int, bool]:
+def _look_at(index: Tensor, dim_size: int | None) -> tuple[int, bool]:
     """The number of sets, and whether the index ascends; waits for the device once."""
     if index.numel() == 0:
-        return 0, True
+        return dim_size or 0, True
     low, high = torch.aminmax(index)
-    ascends = (index[1:] >= index[:-1]).all()
-    found = torch.stack([low, high, ascends.long()]).tolist()
-    check_lowest(found[0])
-    return found[1] + 1, bool(found[2])
+    found = torch.stack([low, high, (index[1:] >= index[:-1]).all().long()]).tolist()
+    check_range(found[0], found[1], dim_size)
+    return found[1] + 1 if dim_size is None else dim_size, bool(found[2])
 
 
 def _from_ptr(x: Tensor, ptr: Tensor, dim_size: int | None) -> tuple[Tensor, Sets]:
@@ -149,7 +141,7 @@ def _arrange(
         num_rows = num_sets + 1
         index = torch.where(mask, index, num_sets)
         x = torch.where(mask.unsqueeze(-1), x, 0)
-    if not in_order and not (values_are_at_hand(x) and bool((index[1:] >= index[:-1]).all())):
+    if not in_order:
         # ONNX knows no stable sort by name; its own sort is one.
         stable = not is_exporting()
         index, order = torch.sort(index, stable=True) if stable else torch.sort(index)

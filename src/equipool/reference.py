@@ -19,24 +19,17 @@ SCALING_EPSILON = 1e-8  # of Eq. 8
 
 
 class Affine(NamedTuple):
-    """`z -> weight z + bias`."""
+    """`z -> weight z + bias`; after a normalisation the weight is diagonal."""
 
-    weight: Tensor  # [out, in]
+    weight: Tensor  # [out, in], or the diagonal [out]
     bias: Tensor  # [out]
-
-
-class Norm(NamedTuple):
-    """Scale and offset of a layer normalisation."""
-
-    scale: Tensor
-    offset: Tensor
 
 
 class Block(NamedTuple):
     """One layer of the potential's network."""
 
     linear: Affine
-    norm: Norm | None  # None: the last layer, without normalisation and tanh
+    norm: Affine | None  # None: the last layer, without normalisation and tanh
     skip: Affine | None  # None: the sizes match, the skip is the identity
 
 
@@ -59,11 +52,8 @@ class Reference:
 
 def read_layer(layer: Any, num_steps: int | None = None) -> Reference:
     """Read an `EquilibriumAggregation` with a `ResNetPotential`, a `SquaredNorm` and a `Nesterov`
-    through its public attributes. Gradients flow to the layer's own parameters.
-
-    Args:
-        layer: the layer.
-        num_steps: instead of the layer's.
+    through its public attributes, if wanted with another number of steps. Gradients flow to the
+    layer's own parameters.
 
     Example:
         >>> layer = equipool.EquilibriumAggregation(3, 8)
@@ -73,15 +63,13 @@ def read_layer(layer: Any, num_steps: int | None = None) -> Reference:
         True
     """
     network, solver = layer.potential, layer.solver
-    norms = [Norm(norm.weight, norm.bias) for norm in network.norms]
-    affine = [Affine(linear.weight, linear.bias) for linear in network.linears]
-    skips = [
-        Affine(skip.weight, skip.bias) if hasattr(skip, "weight") else None
-        for skip in network.skips
-    ]
-    zeros = affine[0].weight.new_zeros(layer.out_channels)
+    norms, linears, skips = (
+        [Affine(part.weight, part.bias) if hasattr(part, "weight") else None for part in parts]
+        for parts in (network.norms, network.linears, network.skips)
+    )
+    zeros = network.linears[0].weight.new_zeros(layer.out_channels)
     return Reference(
-        blocks=tuple(map(Block, affine, [*norms, None], skips)),
+        blocks=tuple(map(Block, linears, [*norms, None], skips)),  # type: ignore[arg-type]
         start=getattr(layer.start, "y", zeros),
         regularizer_weight=layer.regularizer.weight,
         learning_rate=solver.learning_rate,
@@ -102,9 +90,7 @@ def potential(x: Tensor, y: Tensor, reference: Reference) -> Tensor:
         if norm is not None:
             centered = h - h.mean(dim=1, keepdim=True)
             variance = (centered * centered).mean(dim=1, keepdim=True)
-            h = torch.tanh(
-                centered / torch.sqrt(variance + NORM_EPSILON) * norm.scale + norm.offset
-            )
+            h = torch.tanh(centered / torch.sqrt(variance + NORM_EPSILON) * norm.weight + norm.bias)
         if skip is not None:
             z = z @ skip.weight.T + skip.bias
         z = z + h

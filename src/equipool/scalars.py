@@ -64,15 +64,13 @@ class PositiveScalar(LearnedScalar):
     r"""A positive number, $v = v_0 \, \mathrm{softplus}(r + c) / \mathrm{softplus}(c)$ where
     $\mathrm{softplus}(c) = v_0$: the paper's softplus, without the rounding at the start."""
 
+    constrain = staticmethod(positive)
+
     def __init__(self, name: str, origin: float, learnable: bool = True) -> None:
         lowest = "more than 0" if learnable else "0 or more"
         if not math.isfinite(origin) or origin < 0 or (learnable and origin == 0):
             raise ValueError(f"{name} is {origin}, expected {lowest}")
         super().__init__(origin, learnable)
-
-    @staticmethod
-    def constrain(origin: Tensor, raw: Tensor) -> Tensor:
-        return positive(origin, raw)
 
 
 class FractionScalar(LearnedScalar):
@@ -80,11 +78,9 @@ class FractionScalar(LearnedScalar):
     $\mathrm{sigmoid}(r + c)$ where $\mathrm{sigmoid}(c) = v_0$, without the rounding at the start.
     """
 
+    constrain = staticmethod(fraction)
+
     def __init__(self, name: str, origin: float, learnable: bool = True) -> None:
         if not 0 <= origin < 1:
             raise ValueError(f"{name} is {origin}, expected at least 0 and less than 1")
         super().__init__(origin, learnable)
-
-    @staticmethod
-    def constrain(origin: Tensor, raw: Tensor) -> Tensor:
-        return fraction(origin, raw)

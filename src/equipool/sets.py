@@ -8,16 +8,8 @@ import torch
 from torch import Tensor
 
 from equipool.checks import values_are_at_hand
+from equipool.ops import segments
 from equipool.ops.availability import is_batched, is_exporting
-from equipool.ops.segments import (
-    Blocks,
-    block_spread,
-    block_sum,
-    blocks_are_wanted,
-    make_blocks,
-    segment_spread,
-    segment_sum,
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +27,7 @@ class Sets:
     counts: Tensor  # [num_rows] elements of each row; 0 for the padding row
     num_sets: int
     padded: bool  # True when a padding row follows the sets
-    blocks: Blocks | None
+    blocks: segments.Blocks | None
     valid: Tensor | None = None  # [num_rows, 1] whether all elements are finite; None if all are
 
     @property
@@ -54,14 +46,14 @@ class Sets:
     def spread(self, rows: Tensor) -> Tensor:
         """Give each element the row of its set: `[num_rows, ...] -> [N, ...]`."""
         if self.blocks is None:
-            return segment_spread(rows, self.index)
-        return block_spread(rows, self.blocks)
+            return segments.segment_spread(rows, self.index)
+        return segments.block_spread(rows, self.blocks)
 
     def sum(self, values: Tensor) -> Tensor:
         """Sum the elements of each set: `[N, ...] -> [num_rows, ...]`."""
         if self.blocks is None:
-            return segment_sum(values, self.index, self.num_rows)
-        return block_sum(values, self.blocks, self.num_rows)
+            return segments.segment_sum(values, self.index, self.num_rows)
+        return segments.block_sum(values, self.blocks, self.num_rows)
 
     def real(self, rows: Tensor) -> Tensor:
         """Drop the padding row: `[num_rows, ...] -> [num_sets, ...]`."""
@@ -88,8 +80,8 @@ class Sets:
 def make_sets(index: Tensor, counts: Tensor, num_sets: int, *, padded: bool) -> Sets:
     """Sets from each element's row, ascending, and the rows' counts."""
     index = index.contiguous()  # kernels read its memory; it may be an expanded number
-    wanted = blocks_are_wanted(index.shape[0])
-    blocks = make_blocks(index, counts.shape[0]) if wanted else None
+    wanted = segments.blocks_are_wanted(index.shape[0])
+    blocks = segments.make_blocks(index, counts.shape[0]) if wanted else None
     return Sets(index, counts, num_sets, padded, blocks)
 
 

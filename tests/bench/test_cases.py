@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from equipool.bench.cases import PRESETS, Case, first_sets, make_batch
+from equipool.bench.cases import PRESETS, Case, first_sets, make_batch, select
 from equipool.bench.paths import PATHS
 
 CPU = torch.device("cpu")
@@ -64,7 +64,8 @@ def test_the_preset_of_the_plain_call():
 
 
 def test_a_part_of_a_preset():
-    part = PRESETS["layer"].only(["equipool", "sum"], ["tf32"], ["training"])
-    found = {(i.path, i.precision, i.mode) for i in part.items()}
+    items = PRESETS["layer"].items()
+    found = {item[1:] for item in select(items, ["equipool", "sum"], ["tf32"], ["training"])}
     assert found == {("equipool", "tf32", "training")}
+    assert select(items, None, None, None) == items
     assert "equipool-compiled" in {item.path for item in PRESETS["quick"].with_compiled().items()}

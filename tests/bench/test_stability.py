@@ -18,7 +18,7 @@ TINY = Plan(seeds=2, steps=12, sizes=Sizes(set_size=5, batch_size=4, evaluation_
 
 @pytest.mark.parametrize("option", OPTIONS, ids=NAMES)
 def test_every_option_makes_a_layer_and_a_recipe(option):
-    layer = option.layer(HARD)
+    layer = option.task(HARD, TINY.sizes, seed=0).network().aggregation
     assert layer(torch.rand(2, 5, 1)).shape == (2, stability.CHANNELS)
     biases = torch.cat([linear.bias for linear in layer.potential.linears])
     assert bool(biases.any()) == (option.bias_std > 0)

@@ -15,8 +15,8 @@ from equipool.bench.timing import (
     multiply_adds,
     summarize,
     time_step,
-    with_peak_memory,
 )
+from equipool.comparison.measure import peak_bytes_of
 
 CPU = torch.device("cpu")
 P = 600 * 332 + 300 * 32
@@ -50,36 +50,12 @@ def test_times_are_milliseconds():
     assert timing.fastest >= 20
 
 
-def test_peak_memory_counts_what_is_held_at_the_same_time():
-    """Two of three tensors overlap, and what the step was built of counts."""
-
-    def build():
-        kept = torch.zeros(1000, 1000)
-
-        def step():
-            first = kept + 1
-            del first
-            second = kept + 2
-            return second.sum()
-
-        return step
-
-    step, peak = with_peak_memory(build, CPU)
-    assert peak == pytest.approx(8e6, rel=0.01)
-    assert float(step()) == 2e6
-
-
 @pytest.mark.gpu
 def test_times_and_memory_on_the_device():
     device = torch.device("cuda")
-
-    def build():
-        a = torch.zeros(1024, 1024, device=device)
-        return lambda: a + 1
-
-    step, peak = with_peak_memory(build, device)
-    assert peak == 2 * 4 * 2**20
-    assert time_step(step, device, Budget(seconds=0.0, repeats=3)).fastest > 0
+    a = torch.zeros(1024, 1024, device=device)
+    assert peak_bytes_of(lambda: a + 1, device) == 4 * 2**20
+    assert time_step(lambda: a + 1, device, Budget(seconds=0.0, repeats=3)).fastest > 0
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,8 @@ import torch
 
 from equipool import extras
 from equipool.demo.__main__ import NEEDED, main
-from equipool.demo.page import (
-    about_curves,
-    about_energy,
-    about_landscape,
-    bin_means,
-    rows,
-    show,
-)
-from equipool.demo.study import Landscape, Paths, Plan, Result
+from equipool.demo.page import about_curves, about_energy, bin_means, rows, show
+from equipool.demo.study import Paths, Plan, Result
 
 SMALL = {
     "width": 8, "channels": 4, "inner_steps": 2, "batch_size": 4, "set_size": 10, "test_sets": 20,
@@ -104,10 +97,11 @@ class TestPage:
         assert "seed 0" in text
         assert f"torch {torch.__version__}" in text
         assert len(re.findall(r"\d\.\d\de-\d\d", text)) == 2  # the two test errors
+        assert re.search(r"it holds [\d.]+% of the path.{1,5}s squared distance", text)
 
 
-def result(method, error, steps=100, seconds=10.0, condition=""):
-    return Result(method, condition, 1234, torch.ones(steps), seconds, error)
+def result(method, error, steps=100, seconds=10.0):
+    return Result(method, f"{method} (here)", 1234, torch.ones(steps), seconds, error)
 
 
 class TestSentences:
@@ -129,17 +123,17 @@ class TestSentences:
         assert "lower" not in text
 
     def test_tell_steps_from_seconds(self):
-        same_steps = result("sum", 2e-4, 100, 4.0, "same steps")
-        same_time = result("sum", 5e-5, 500, 10.0, "same time")
+        same_steps = result("sum", 2e-4, 100, 4.0)
+        same_time = result("sum", 5e-5, 500, 10.0)
         text = about_curves([result("equilibrium", 1e-4), same_steps, same_time])
         assert "After 100 steps each" in text
         assert "100 and 500 steps" in text
         assert "5.0 times as long" in text
 
     def test_ratios_are_to_the_first_network(self):
-        found = rows([result("equilibrium", 2e-4), result("sum", 3e-4, condition="same steps")])
+        found = rows([result("equilibrium", 2e-4), result("sum", 3e-4)])
         assert [row[-1] for row in found] == ["1.00", "1.50"]
-        assert found[1][0] == "sum (same steps)"
+        assert found[1][0] == "sum (here)"
 
     @pytest.mark.parametrize(
         ("last", "expected"),
@@ -151,10 +145,6 @@ class TestSentences:
         text = about_energy(Paths(1, torch.zeros(3, 3, 2), energy), torch.tensor([9.0, 1, last]))
         assert expected in text
         assert "in 2 of 3 sets, and from there to step 2 in 1 of them" in text
-
-    def test_tell_the_share_of_the_path_in_the_plane(self):
-        none = torch.zeros(1)
-        assert "97.6%" in about_landscape(Landscape(none, none, none, none, 5, 0.976))
 
 
 @pytest.mark.parametrize(("count", "bins"), [(1, 1), (3, 3), (40, 5), (103, 5)])

@@ -31,14 +31,9 @@ def make_potential(hidden=(6, 4), noise=0.3, seed=0, kind=ConvexPotential, chann
 def make_convex_layer(hidden=(6, 4), scaling="log", num_steps=5, channels=(3, 4), **changes):
     potential = make_potential(hidden, channels=channels, **changes)
     return EquilibriumAggregation(
-        *channels,
-        potential=potential,
-        regularizer=SquaredNorm(WEIGHT),
-        solver=Nesterov(0.1, 0.7),
-        start=LearnedStart(channels[1], 0.1),
-        num_steps=num_steps,
-        scaling=scaling,
-    ).double()
+        *channels, potential=potential, regularizer=SquaredNorm(WEIGHT), solver=Nesterov(0.1, 0.7),
+        start=LearnedStart(channels[1], 0.1), num_steps=num_steps, scaling=scaling,
+    ).double()  # fmt: skip
 
 
 def batch(sizes=SIZES, channels=3, seed=1):

@@ -138,7 +138,7 @@ class TestModule:
     def test_sizes_are_checked(self, hidden):
         with pytest.raises(ValueError, match=r"hidden is .*, expected at least one size"):
             ConvexPotential(3, 4, hidden)
-        with pytest.raises(ValueError, match="in_channels is 3 and out_channels 0"):
+        with pytest.raises(ValueError, match="in_channels is 3 and out_channels is 0"):
             ConvexPotential(3, 0)
 
     def test_the_layer_refuses_another_size(self):
@@ -171,8 +171,4 @@ class TestModule:
         straight = potential.read(x).slope
         assert torch.equal(straight, torch.zeros(5, 4))
         assert (potential(x, y) > 0).all()
-
-    def test_repr(self):
-        assert repr(ConvexPotential(3, 4, [6, 4])).startswith(
-            "ConvexPotential(\n  3, 4, hidden=(6, 4)\n"
-        )
+        assert "3, 4, hidden=(64, 64)" in repr(potential)

@@ -97,8 +97,12 @@ class Doubled(ResNetPotential):
         return 2 * super().forward(x, y)
 
 
-def test_a_forward_of_ones_own_has_no_units_to_drop():
-    layer = EquilibriumAggregation(3, 4, potential=Doubled(3, 4, (7, 5, 3), dropout=0.5))
+@pytest.mark.parametrize("changed", ["forward", "hook"])
+def test_a_forward_of_ones_own_or_a_hook_has_no_units_to_drop(changed):
+    potential = (Doubled if changed == "forward" else ResNetPotential)(3, 4, (7, 5, 3), dropout=0.5)
+    if changed == "hook":
+        potential.register_forward_hook(lambda module, args, output: 2 * output)
+    layer = EquilibriumAggregation(3, 4, potential=potential)
     with pytest.raises(ValueError, match=r"dropout is 0\.5, expected 0 with a forward of your own"):
         layer(torch.randn(6, 3))
     assert layer.eval()(torch.randn(6, 3)).isfinite().all()

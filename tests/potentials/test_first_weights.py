@@ -78,10 +78,11 @@ def test_a_deviation_that_is_none(bad):
 
 
 @pytest.mark.parametrize("out_channels", [1, 2, 7, 8, 40])
-def test_default_sizes_have_a_floor(out_channels):
+def test_default_sizes_have_a_floor_and_the_last_layer_may_be_small(out_channels):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         hidden = ResNetPotential(3, out_channels).hidden
+        ResNetPotential(3, out_channels, (16, 16, 1))  # not normalised
     assert min(hidden) >= 16
     if out_channels >= 16:
         assert hidden == (2 * out_channels, out_channels, 32)
@@ -91,13 +92,6 @@ def test_default_sizes_have_a_floor(out_channels):
 def test_normalised_layers_of_one_or_two_units_warn(hidden):
     with pytest.warns(UserWarning, match="16 or more for all but the last"):
         ResNetPotential(3, 4, hidden)
-
-
-def test_the_last_layer_may_be_small():
-    """It is not normalised; the paper's own median task has one unit."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        ResNetPotential(3, 4, (16, 16, 1))
 
 
 @pytest.mark.parametrize("bias_std", [0.0, 0.3])

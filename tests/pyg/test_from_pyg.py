@@ -54,22 +54,19 @@ def test_gradients_are_theirs():
     x = torch.randn(6, 3).double()
     for layer in (theirs, ours):
         layer(x).square().sum().backward()
-    potential = ours.potential
+    potential, named = ours.potential, theirs.potential
     pairs = [
         (ours.regularizer.raw_weight.raw, theirs.lamb),
         (ours.solver.raw_learning_rate.raw, theirs.optimizer._lr),
         (ours.solver.raw_momentum.raw, theirs.optimizer._mom),
-        (potential.last_linear.weight, theirs.potential.layers[2].weight),
-        (potential.last_skip.weight, theirs.potential.res_trans[2].weight),
-        (potential.skips[0].bias, theirs.potential.res_trans[0].bias),
-        (potential.skips[1].weight, theirs.potential.res_trans[1].weight),
+        (potential.last_linear.weight, named.layers[2].weight),
+        (potential.last_skip.weight, named.res_trans[2].weight),
+        (potential.skips[0].bias, named.res_trans[0].bias),
     ]
     for i in range(2):
-        pairs.append((potential.linears[i].weight, theirs.potential.layers[i][0].weight))
-        pairs.append((potential.linears[i].bias, theirs.potential.layers[i][0].bias))
-        pairs.append((potential.norms[i].weight, theirs.potential.layers[i][1].weight))
-        pairs.append((potential.norms[i].bias, theirs.potential.layers[i][1].bias))
-        pairs.append((potential.skips[i].weight, theirs.potential.res_trans[i].weight))
+        pairs.append((potential.skips[i].weight, named.res_trans[i].weight))
+        for mine, other in zip((potential.linears, potential.norms), named.layers[i], strict=False):
+            pairs += [(mine[i].weight, other.weight), (mine[i].bias, other.bias)]
     for mine, other in pairs:
         assert other.grad.any()
         assert_near(mine.grad, other.grad.reshape(mine.shape), 1e-12)
@@ -137,16 +134,12 @@ def test_what_is_frozen_stays_frozen():
     }
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_the_mode_is_kept(training):
-    ours = from_pyg(make_theirs().train(training))
-    assert {module.training for module in ours.modules()} == {training}
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
-def test_the_dtype_is_kept(dtype):
-    theirs = make_theirs(dtype=dtype)
+@pytest.mark.parametrize("training", [True, False])
+def test_dtype_and_mode_are_kept(dtype, training):
+    theirs = make_theirs(dtype=dtype).train(training)
     ours = from_pyg(theirs)
+    assert {module.training for module in ours.modules()} == {training}
     assert {parameter.dtype for parameter in ours.parameters()} == {dtype}
     momentum = torch.sigmoid(theirs.optimizer._mom.double()).item()
     assert ours.solver.momentum.item() == pytest.approx(momentum, rel=1e-6)  # not that of bfloat16
@@ -203,89 +196,53 @@ class OtherOptimizer(MomentumOptimizer):
     pass
 
 
-def replace_potential(layer):
-    layer.potential = OtherPotential(7, 1, [5])
+def assign(path, value):
+    """Gives a part of the layer this value."""
+    *parts, last = path.split(".")
+    return lambda layer: setattr(layer.get_submodule(".".join(parts)), last, value)
 
 
-def replace_optimizer(layer):
-    layer.optimizer = OtherOptimizer()
+def fill(path, value):
+    return lambda layer: nn.init.constant_(layer.get_parameter(path), value)
 
 
-def replace_skip(layer):
-    layer.potential.res_trans[1] = nn.Identity()
-
-
-def replace_activation(layer):
-    layer.potential.layers[0][2] = nn.ReLU()
-
-
-def replace_norm_setting(layer):
-    layer.potential.layers[1][1].eps = 0.1
-
-
-def replace_softplus(layer):
-    layer.softplus = nn.Softplus(beta=2)
-
-
-def widen_output(layer):
-    layer.potential.layers[2] = nn.Linear(5, 2)
-
-
-def add_layer(layer):
-    layer.potential.layers.append(nn.Linear(1, 1))
-
-
-def replace_method(layer):
-    layer.reg = lambda y: y.sum()
-
-
-def replace_method_of_part(layer):
-    layer.potential.forward = lambda *arguments: 0
-
-
-def normalise_weight(layer):
-    nn.utils.parametrizations.weight_norm(layer.potential.layers[2])
-
-
-def prune_weight(layer):
-    prune.l1_unstructured(layer.potential.layers[2], "weight", amount=1)
-
-
-def mix_dtypes(layer):
-    layer.potential.double()
-
-
-def set_momentum_to_one(layer):
-    nn.init.constant_(layer.optimizer._mom, 40)
-
-
-def set_weight_to_zero(layer):
-    nn.init.constant_(layer.lamb, -200)
-
-
-def lose_step_size(layer):
-    nn.init.constant_(layer.optimizer._lr, float("nan"))
+def output_layer(change):
+    return lambda layer: change(layer.potential.layers[2])
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (replace_potential, r"layer\.potential is a .*OtherPotential, expected a torch"),
-        (replace_optimizer, r"layer\.optimizer is a .*OtherOptimizer, expected a torch"),
-        (replace_skip, r"layer\.potential\.res_trans\.1 is a torch.*Identity, expected a .*Linear"),
-        (replace_activation, r"layer\.potential\.layers\.0\.2 is .*ReLU\(\), expected .*Tanh\(\)"),
-        (replace_norm_setting, r"layer\.potential\.layers\.1\.1 is .*eps=0.1.*, expected .*eps=1e"),
-        (replace_softplus, r"layer\.softplus is .*beta=2.*, expected .*beta=1"),
-        (widen_output, r"layer\.potential\.layers\.2 is .*out_features=2,.*, expected .*=1,"),
-        (add_layer, r"layer\.potential\.layers\.3 is .*Linear.*, expected nothing"),
-        (replace_method, r"layer\.reg was replaced"),
-        (replace_method_of_part, r"layer\.potential\.forward was replaced"),
-        (normalise_weight, r"layer\.potential\.layers\.2 is .*ParametrizedLinear"),
-        (prune_weight, r"parameters \['potential\.layers\.2\.weight'.*weight_mask.*; first remove"),
-        (mix_dtypes, "of torch.float32 on cpu and torch.float64 on cpu, expected one kind"),
-        (set_momentum_to_one, r"layer\.optimizer\._mom is 40, and its sigmoid 1 in .* less than 1"),
-        (set_weight_to_zero, r"layer\.lamb is -200, and its softplus 0 in .* more than 0"),
-        (lose_step_size, r"layer\.optimizer\._lr is nan, and its softplus nan"),
+        (assign("potential", OtherPotential(7, 1, [5])),
+         r"layer\.potential is a .*OtherPotential, expected a torch"),
+        (assign("optimizer", OtherOptimizer()),
+         r"layer\.optimizer is a .*OtherOptimizer, expected a torch"),
+        (assign("potential.res_trans.1", nn.Identity()),
+         r"layer\.potential\.res_trans\.1 is a torch.*Identity, expected a .*Linear"),
+        (assign("potential.layers.0.2", nn.ReLU()),
+         r"layer\.potential\.layers\.0\.2 is .*ReLU\(\), expected .*Tanh\(\)"),
+        (assign("potential.layers.1.1.eps", 0.1),
+         r"layer\.potential\.layers\.1\.1 is .*eps=0.1.*, expected .*eps=1e"),
+        (assign("softplus", nn.Softplus(beta=2)),
+         r"layer\.softplus is .*beta=2.*, expected .*beta=1"),
+        (assign("potential.layers.2", nn.Linear(5, 2)),
+         r"layer\.potential\.layers\.2 is .*out_features=2,.*, expected .*=1,"),
+        (lambda layer: layer.potential.layers.append(nn.Linear(1, 1)),
+         r"layer\.potential\.layers\.3 is .*Linear.*, expected nothing"),
+        (assign("reg", lambda y: y.sum()), r"layer\.reg was replaced"),
+        (assign("potential.forward", lambda *arguments: 0),
+         r"layer\.potential\.forward was replaced"),
+        (output_layer(nn.utils.parametrizations.weight_norm),
+         r"layer\.potential\.layers\.2 is .*ParametrizedLinear"),
+        (output_layer(lambda linear: prune.l1_unstructured(linear, "weight", amount=1)),
+         r"parameters \['potential\.layers\.2\.weight'.*weight_mask.*; first remove"),
+        (lambda layer: layer.potential.double(),
+         "of torch.float32 on cpu and torch.float64 on cpu, expected one kind"),
+        (fill("optimizer._mom", 40),
+         r"layer\.optimizer\._mom is 40, and its sigmoid 1 in .* less than 1"),
+        (fill("lamb", -200), r"layer\.lamb is -200, and its softplus 0 in .* more than 0"),
+        (fill("optimizer._lr", float("nan")),
+         r"layer\.optimizer\._lr is nan, and its softplus nan"),
     ],
 )  # fmt: skip
 def test_what_is_not_theirs_is_named(change, message):

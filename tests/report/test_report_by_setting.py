@@ -2,12 +2,7 @@
 
 import pytest
 
-from equipool.report.by_setting import (
-    draw_setting,
-    lines_of,
-    summarize_setting,
-    varied_settings,
-)
+from equipool.report.by_setting import draw_setting, lines_of, summarize_setting, varied_settings
 from equipool.report.groups import group_runs
 from equipool.report.page import by_setting
 from run_records import FOUR_SETTINGS, changed, record, rows, written
@@ -64,14 +59,9 @@ def test_what_each_method_has_its_own_value_of_was_not_varied(tmp_path):
 
 @pytest.mark.parametrize(
     ("values", "expected"),
-    [
-        (("gcn", "gin"), []),
-        ((True, False), []),
-        ((None, 0.5), []),
-        ((None, 0.5, 2), ["chosen"]),
-        (([60, 30], [6, 3]), ["chosen"]),
-    ],
-)
+    [(("gcn", "gin"), []), ((True, False), []), ((None, 0.5), []), ((None, 0.5, 2), ["chosen"]),
+     (([60, 30], [6, 3]), ["chosen"])],
+)  # fmt: skip
 def test_only_numbers_are_drawn(tmp_path, values, expected):
     records = [changed(record([0.5]), chosen=value) for value in values]
     assert varied_settings(group_runs(written(tmp_path / "runs", *records))) == expected

@@ -29,14 +29,11 @@ RATES, STEPS = (0.1, 0.01), (2, 5, 10)
 @pytest.fixture
 def several(tmp_path):
     """Three varied fields, two seeds each: eighteen groups."""
+    chosen = list(itertools.product(METHODS, RATES, STEPS))
     made = [
-        changed(
-            record([9.0, 1.0 + number], method, seed=seed),
-            {"learning_rate": rate},
-            inner_steps=steps,
-        )
+        changed(record([9.0, 1.0 + i], method, seed=seed), {"learning_rate": rate}, inner_steps=n)
         for seed in (0, 1)
-        for number, (method, rate, steps) in enumerate(itertools.product(METHODS, RATES, STEPS))
+        for i, (method, rate, n) in enumerate(chosen)
     ]
     return group_runs(written(tmp_path / "several", *made))
 

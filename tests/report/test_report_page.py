@@ -15,7 +15,7 @@ from equipool.training.artifacts import (
     Table,
     examination_folder,
     write_examination,
-)
+)  # fmt: skip
 from run_records import counting, log_point, record, write_folder, write_records, written
 
 INNER = {"residual": 0.1, "aux_loss": 0.2}
@@ -126,30 +126,6 @@ def test_sections_without_content_are_left_out(tmp_path, drawn):
     runs = written(tmp_path / "runs", record([2.0, None]), record([1.0, 2.0], "max"))
     titles = [section.title for make in page.SECTIONS for section in make(runs)]
     assert titles == ["Results", "Learning curves", "Runs", "Settings"]
-
-
-def test_a_section_is_one_function(tmp_path, monkeypatch):
-    """The recipe of CONTRIBUTING: text, a table and a figure from the runs."""
-    from equipool.report import Section, Summary
-    from equipool.report.figures import label_axes, panels
-
-    def slowest(runs):
-        seconds = {run.name: run.seconds for run in runs}
-        with panels(1, 1, 2, 2) as (axes, content):
-            axes[0, 0].bar(list(seconds), list(seconds.values()))
-            label_axes(axes[0, 0], "", "run", "seconds")
-        table = Summary("slowest", ("run", "wall time"), ((max(seconds, key=seconds.get), "25 h"),))
-        return [
-            Section("Slowest", ["By < wall time."], [table], [Picture("A", content.getvalue())])
-        ]
-
-    monkeypatch.setattr(page, "SECTIONS", [slowest])
-    write_page(written(tmp_path / "runs", record([1.0])), tmp_path / "page.html")
-    html = (tmp_path / "page.html").read_text()
-    assert "<h2>Slowest</h2>" in html
-    assert "By &lt; wall time." in html
-    assert "<td>25 h</td>" in html
-    assert html.count("<img") == 1
 
 
 def test_further_metrics_have_a_picture_each(tmp_path, drawn):

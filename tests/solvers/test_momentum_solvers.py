@@ -2,10 +2,9 @@
 
 import pytest
 import torch
+from energies import states_of
 
-from cases import Quadratic
-from equipool import EquilibriumAggregation, HeavyBall, Nesterov, NoRegularizer
-from equipool.solvers import GradientDescent
+from equipool import GradientDescent, HeavyBall, Nesterov
 
 CURVATURE = torch.tensor([[0.5, 2.0], [1.0, 4.0]])
 CENTER = torch.tensor([[1.0, -1.0], [3.0, 0.5]])
@@ -22,11 +21,7 @@ class Bowl:
 
 
 def path_of(solver, num_steps, y=None):
-    state = solver.init(torch.zeros_like(CENTER) if y is None else y, num_steps, Bowl())
-    states = [state]
-    for _ in range(num_steps):
-        states.append(solver.step(Bowl(), states[-1]))
-    return states
+    return states_of(solver, Bowl(), torch.zeros_like(CENTER) if y is None else y, num_steps)
 
 
 @pytest.mark.parametrize(("kind", "ahead"), [(Nesterov, 1), (HeavyBall, 0)])
@@ -42,15 +37,6 @@ def test_steps_by_the_formula(kind, ahead):
         torch.testing.assert_close(state.y, y)
 
 
-def test_gradient_descent_by_the_formula():
-    y = torch.zeros_like(CENTER)
-    for state in path_of(GradientDescent(0.1), 6)[1:]:
-        g = gradient(y)
-        y = y - 0.1 * g
-        torch.testing.assert_close(state.gradient, g)
-        torch.testing.assert_close(state.y, y)
-
-
 @pytest.mark.parametrize("options", [{}, {"gtol": 0.4}, {"clip_value": 0.7}])
 def test_gradient_descent_is_momentum_without_any(options):
     plain, heavy = GradientDescent(0.2, **options), HeavyBall(0.2, 0.0, **options)
@@ -58,10 +44,6 @@ def test_gradient_descent_is_momentum_without_any(options):
         assert torch.equal(a.y, b.y)
         assert torch.equal(a.point, b.point)
         assert torch.equal(a.gradient, b.gradient)
-
-
-def test_looking_ahead_changes_the_way():
-    assert not torch.allclose(path_of(Nesterov(), 3)[-1].y, path_of(HeavyBall(), 3)[-1].y)
 
 
 @pytest.mark.parametrize("solver", [Nesterov(0.1, 0.8), HeavyBall(0.1, 0.8), GradientDescent(0.4)])
@@ -101,30 +83,11 @@ def test_clip_keeps_every_component_within():
     torch.testing.assert_close(states[-1].y, CENTER.clamp(-0.7, 0.7))
 
 
-def test_no_step_at_all():
-    (state,) = path_of(Nesterov(), 0, CENTER)
-    assert torch.equal(state.y, CENTER)
-
-
-@pytest.mark.parametrize(
-    "solver", [Nesterov(0.05, 0.5), HeavyBall(0.05, 0.5), GradientDescent(0.1)]
-)
-def test_in_the_layer(solver):
-    layer = EquilibriumAggregation(
-        3, 3, potential=Quadratic(), regularizer=NoRegularizer(), solver=solver,
-        scaling="mean", num_steps=300,
-    )  # fmt: skip
-    x = torch.randn(7, 3)
-    torch.testing.assert_close(layer(x)[0], x.mean(0), atol=1e-5, rtol=1e-5)
-
-
 def test_repr_says_the_values_in_effect():
-    shown = repr(Nesterov(0.1, 0.9, gtol=0.01, clip_value=5.0))
-    for piece in ("Nesterov", "0.1", "0.9", "gtol=0.01", "clip_value=5.0"):
-        assert piece in shown
-    shown = repr(GradientDescent(0.3, gtol=0.02, clip_value=4.0))
-    for piece in ("GradientDescent", "0.3", "gtol=0.02", "clip_value=4.0"):
-        assert piece in shown
+    for kind, *numbers in ((Nesterov, 0.1, 0.9), (GradientDescent, 0.3)):
+        shown = repr(kind(*numbers, gtol=0.01, clip_value=5.0))
+        for piece in (kind.__name__, *map(str, numbers), "gtol=0.01", "clip_value=5.0"):
+            assert piece in shown
 
 
 def test_the_step_size_given_is_the_one_in_effect_and_comes_back():

@@ -5,35 +5,31 @@ import math
 
 import pytest
 import torch
-from energies import Function, random_quadratic, random_rugged, states_of
+from energies import (
+    Function,
+    assert_energy_never_rises,
+    banana,
+    cliff,
+    random_quadratic,
+    random_rugged,
+    states_of,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cases import Quadratic, flatten, make_sets
-from equipool import (
-    EquilibriumAggregation,
-    HeavyBall,
-    Nesterov,
-    NoRegularizer,
-    ResNetPotential,
-    SquaredNorm,
-    ToTolerance,
-    Truncated,
-    descent,
-)
+from equipool import EquilibriumAggregation, NoRegularizer, ResNetPotential, SquaredNorm, descent
+from equipool.differentiation import Truncated
 from equipool.objective import Bounds
 from equipool.potentials.convex import ConvexPotential
-from equipool.solvers import (
-    GradientDescent,
-    Newton,
-    Polished,
-    SafeguardedNesterov,
-    StronglyConvexNesterov,
-)
+from equipool.solvers import Newton, Polished, SafeguardedNesterov, StronglyConvexNesterov
+from equipool.solvers.momentum import GradientDescent, HeavyBall, Nesterov, RestrainedNesterov
+from equipool.steps import ToTolerance
 
 SOLVERS = {
     "Nesterov": lambda: Nesterov(0.05, 0.7),
     "HeavyBall": lambda: HeavyBall(0.05, 0.7),
+    "RestrainedNesterov": lambda: RestrainedNesterov(0.05, 0.7, max_step=3.0, curvature_safe=True),
     "GradientDescent": lambda: GradientDescent(0.1),
     "SafeguardedNesterov": lambda: SafeguardedNesterov(),
     "Newton": lambda: Newton(),
@@ -41,7 +37,7 @@ SOLVERS = {
     "StronglyConvexNesterov": lambda: StronglyConvexNesterov(),
 }
 every_solver = pytest.mark.parametrize("name", SOLVERS)
-seeds = st.integers(0, 2**31)
+seeds, exponents = st.integers(0, 2**31), st.integers(-6, 6)
 
 
 def make(name, dtype=torch.float64, **options):
@@ -199,6 +195,65 @@ def test_a_users_own_potential(name):
     )  # fmt: skip
     x = torch.randn(7, 3)
     torch.testing.assert_close(layer(x)[0], x.mean(0), atol=1e-5, rtol=1e-5)
+
+
+# Solvers that look at the energy before they take a step.
+TESTING = {"Newton": lambda rate: Newton(), "SafeguardedNesterov": SafeguardedNesterov}
+every_testing_solver = pytest.mark.parametrize("name", TESTING)
+
+
+@every_testing_solver
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@given(seeds, exponents, exponents)
+def test_energy_never_rises(name, dtype, seed, exponent, scale):
+    """Whatever the energy, and however wrong the first step size."""
+    objective = random_rugged(4, 3, 10.0**scale, seed, dtype)
+    y = 3 * torch.randn(4, 3, generator=torch.Generator().manual_seed(seed)).to(dtype)
+    states = states_of(TESTING[name](10.0**exponent), objective, y, 15 if name == "Newton" else 60)
+    for before, after in itertools.pairwise(states):
+        assert_energy_never_rises(objective, [before.y, after.y])
+        # a search may also be stopped where its gradient is taken
+        assert_energy_never_rises(objective, [after.y, after.point])
+    if name == "SafeguardedNesterov":  # nor does rounding add up
+        assert_energy_never_rises(objective, [state.y for state in states])
+
+
+@every_testing_solver
+@pytest.mark.parametrize("rate", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize("height", [0.01, 1.0, 10.0])
+def test_beyond_the_cliff_is_no_number(name, rate, height):
+    objective = Function(cliff, torch.full((1, 2), height, dtype=torch.float64))
+    states = states_of(TESTING[name](rate), objective, torch.zeros(1, 2).double(), 250)
+    assert_energy_never_rises(objective, [state.y for state in states])
+    torch.testing.assert_close(states[-1].y, torch.full_like(states[0].y, 1 - height / 20))
+
+
+@every_testing_solver
+@pytest.mark.parametrize("rate", [1e-6, 1e6])
+def test_minimum_of_a_curved_valley(name, rate):
+    objective = Function(banana, torch.full((1,), 100.0, dtype=torch.float64))
+    y = torch.tensor([[-1.2, 1.0]], dtype=torch.float64)
+    states = states_of(TESTING[name](rate), objective, y, 40 if name == "Newton" else 800)
+    tolerance = 1e-10 if name == "Newton" else 1e-6
+    torch.testing.assert_close(states[-1].y, torch.ones_like(y), atol=tolerance, rtol=0)
+    assert_energy_never_rises(objective, [state.y for state in states])
+
+
+@every_testing_solver
+def test_an_energy_without_a_bottom_is_not_followed_there(name):
+    objective = Function(lambda y: torch.where(y > 1, -math.inf, -y).sum(-1))
+    for state in states_of(TESTING[name](0.125), objective, torch.zeros(1, 2).double(), 30):
+        assert bool(objective.value(state.y).isfinite().all())
+        assert bool(objective.value(state.point).isfinite().all())
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.inf, math.nan])
+@pytest.mark.parametrize(
+    ("kind", "argument"), [(Newton, "damping"), (SafeguardedNesterov, "learning_rate")]
+)
+def test_bad_arguments(kind, argument, bad):
+    with pytest.raises(ValueError, match=f"{argument} is {bad}, expected more than 0"):
+        kind(bad)
 
 
 @pytest.mark.compile

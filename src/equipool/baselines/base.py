@@ -7,6 +7,7 @@ from abc import abstractmethod
 import torch
 from torch import Tensor, nn
 
+from equipool.checks import check_sizes
 from equipool.layouts import gather_sets
 from equipool.sets import Sets
 
@@ -27,22 +28,14 @@ class Rival(nn.Module):
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__()
-        if min(in_channels, out_channels) < 1:
-            raise ValueError(
-                f"in_channels is {in_channels} and out_channels {out_channels}, expected 1 or more"
-            )
+        check_sizes(in_channels=in_channels, out_channels=out_channels)
         self.in_channels = in_channels
         self.out_channels = out_channels
 
     def forward(
-        self,
-        x: Tensor,
-        index: Tensor | None = None,
-        *,
-        ptr: Tensor | None = None,
-        mask: Tensor | None = None,
-        dim_size: int | None = None,
-    ) -> Tensor:
+        self, x: Tensor, index: Tensor | None = None, *, ptr: Tensor | None = None,
+        mask: Tensor | None = None, dim_size: int | None = None,
+    ) -> Tensor:  # fmt: skip
         """Pool each set. The arguments are those of the layer."""
         length = x.shape[1] if x.dim() == 3 and not x.is_nested else None
         x, sets = gather_sets(x, index, ptr=ptr, mask=mask, dim_size=dim_size)

@@ -49,10 +49,6 @@ class FrechetPooling(RaggedRival):
 
     Args:
         num_steps: steps of gradient descent.
-
-    Example:
-        >>> FrechetPooling(3, 8)(torch.randn(5, 3)).shape
-        torch.Size([1, 8])
     """
 
     def __init__(self, in_channels: int, out_channels: int, *, num_steps: int = 20) -> None:

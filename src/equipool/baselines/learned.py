@@ -65,10 +65,6 @@ class LAFPooling(RaggedRival):
 
     Args:
         units: quotients per channel.
-
-    Example:
-        >>> LAFPooling(3, 8)(torch.randn(5, 3)).shape
-        torch.Size([1, 8])
     """
 
     def __init__(self, in_channels: int, out_channels: int, *, units: int = 4) -> None:
@@ -111,10 +107,6 @@ class JanossyPooling(DenseRival):
 
     Args:
         hidden: width of the network. Default: `out_channels`.
-
-    Example:
-        >>> JanossyPooling(3, 8)(torch.randn(5, 3)).shape
-        torch.Size([1, 8])
     """
 
     def __init__(self, in_channels: int, out_channels: int, *, hidden: int | None = None) -> None:

@@ -9,6 +9,7 @@ from equipool.baselines.frechet import FrechetPooling
 from equipool.baselines.learned import AttentionPooling, JanossyPooling, LAFPooling
 from equipool.baselines.packaged import PNAPooling, Set2SetPooling, SetTransformerPooling
 from equipool.baselines.reductions import MaxPooling, MeanPooling, SumPooling
+from equipool.checks import check_sizes
 
 AGGREGATIONS = {
     "equilibrium": "the layer, with its defaults",
@@ -44,8 +45,7 @@ def aggregation_from_name(
         >>> layer(torch.randn(5, 3), torch.tensor([0, 1, 0, 0, 1])).shape
         torch.Size([2, 8])
     """
-    if set_size < 1:
-        raise ValueError(f"set_size is {set_size}, expected 1 or more")
+    check_sizes(set_size=set_size)
     match name:
         case "equilibrium":
             return EquilibriumAggregation(in_channels, out_channels)
@@ -59,13 +59,7 @@ def aggregation_from_name(
 
 
 PLAIN: dict[str, type[nn.Module]] = {
-    "sum": SumPooling,
-    "mean": MeanPooling,
-    "max": MaxPooling,
-    "attention": AttentionPooling,
-    "laf": LAFPooling,
-    "set2set": Set2SetPooling,
-    "set-transformer": SetTransformerPooling,
-    "janossy": JanossyPooling,
-    "frechet": FrechetPooling,
-}
+    "sum": SumPooling, "mean": MeanPooling, "max": MaxPooling, "attention": AttentionPooling,
+    "laf": LAFPooling, "set2set": Set2SetPooling, "set-transformer": SetTransformerPooling,
+    "janossy": JanossyPooling, "frechet": FrechetPooling,
+}  # fmt: skip

@@ -13,6 +13,7 @@ from equipool.baselines.base import DenseRival, RaggedRival, match_channels
 from equipool.extras import check_extras
 from equipool.sets import Sets
 
+PYG = {"pyg": ["torch_geometric"]}
 AGGREGATORS = ["mean", "min", "max", "std"]
 SCALERS = ["identity", "amplification", "attenuation"]
 
@@ -26,17 +27,13 @@ class PNAPooling(RaggedRival):
     Args:
         sizes: set sizes as in the training data; $a$ is the mean of their $\ln(N + 1)$. It does
             not come from the batch, because no output may depend on other sets.
-
-    Example:
-        >>> PNAPooling(3, 8, sizes=[20, 30])(torch.randn(25, 3)).shape
-        torch.Size([1, 8])
     """
 
     def __init__(
         self, in_channels: int, out_channels: int, *, sizes: Sequence[int] = (100,)
     ) -> None:
         super().__init__(in_channels, out_channels)
-        check_installed()
+        check_extras("this", PYG)
         from torch_geometric.nn.aggr import DegreeScalerAggregation
 
         histogram = torch.bincount(torch.tensor(sizes))
@@ -54,15 +51,11 @@ class Set2SetPooling(RaggedRival):
 
     Args:
         num_steps: how often the set is read.
-
-    Example:
-        >>> Set2SetPooling(3, 8)(torch.randn(5, 3)).shape
-        torch.Size([1, 8])
     """
 
     def __init__(self, in_channels: int, out_channels: int, *, num_steps: int = 3) -> None:
         super().__init__(in_channels, out_channels)
-        check_installed()
+        check_extras("this", PYG)
         from torch_geometric.nn.aggr import Set2Set
 
         self.aggregation = Set2Set(in_channels, num_steps)
@@ -83,15 +76,11 @@ class SetTransformerPooling(DenseRival):
 
     Args:
         heads: the number of heads, reduced to the largest that divides both it and `in_channels`.
-
-    Example:
-        >>> SetTransformerPooling(4, 8)(torch.randn(5, 4)).shape
-        torch.Size([1, 8])
     """
 
     def __init__(self, in_channels: int, out_channels: int, *, heads: int = 4) -> None:
         super().__init__(in_channels, out_channels)
-        check_installed()
+        check_extras("this", PYG)
         from torch_geometric.nn.aggr import SetTransformerAggregation
 
         self.aggregation = SetTransformerAggregation(in_channels, heads=gcd(heads, in_channels))
@@ -110,8 +99,3 @@ class SetTransformerPooling(DenseRival):
         for decoder in self.aggregation.decoders:
             x = decoder(x)
         return self.linear(torch.where(occupied, x.squeeze(1), 0)[:-1])
-
-
-def check_installed() -> None:
-    """Raise an error with the install command if PyTorch Geometric is missing."""
-    check_extras("this", {"pyg": ["torch_geometric"]})

@@ -13,6 +13,7 @@ from equipool.bench.cases import Case, Mode, Precision, first_sets, make_batch
 from equipool.bench.paths import Path, Readout, by_ptr, make_layer
 from equipool.bench.record import Agreement
 from equipool.bench.steps import LayerStep
+from equipool.comparison.measure import agreement
 
 MAX_SETS = 16
 MAX_ELEMENTS = 4096
@@ -64,12 +65,9 @@ class Judge:
         return Agreement(
             max(relative_error([step.y], [expected.y]) for step in (found, inference)),
             relative_error([found.x.grad], [expected.x.grad]),
-            relative_error((ours[name] for name in theirs), theirs.values()),
-            worst,
-            errors[worst],
-            sets=self.batch.num_sets,
-            elements=self.batch.num_elements,
-        )
+            relative_error((ours[name] for name in theirs), theirs.values()), worst, errors[worst],
+            sets=self.batch.num_sets, elements=self.batch.num_elements,
+        )  # fmt: skip
 
     def _run(self, path: Path, mode: Mode, precision: Precision) -> LayerStep:
         readout = path.build(self.case).to(self.device)
@@ -83,10 +81,9 @@ class Judge:
     @cached_property
     def reference(self) -> LayerStep:
         """The right answer."""
-        readout = Readout(make_layer(self.case, factored=False), by_ptr)
+        layer = make_layer(self.case, factored=False).to(self.device, torch.float64)
         x, upstream = self.batch.x.double(), self.batch.upstream.double()
-        batch = replace(self.batch, x=x, upstream=upstream)
-        readout = readout.to(self.device, torch.float64)
+        batch, readout = replace(self.batch, x=x, upstream=upstream), Readout(layer, by_ptr)
         step = LayerStep(readout, batch, "training", "float32", use_kernels=False)
         step()
         return step
@@ -110,12 +107,9 @@ def check_within(path: str, precision: Precision, errors: Agreement) -> None:
 
 
 def relative_error(found: Iterable[Tensor | None], expected: Iterable[Tensor | None]) -> float:
-    """Frobenius norm of the difference over that of the expected tensors.
-
-    Example:
-        >>> relative_error([torch.tensor([3.0, 4.5])], [torch.tensor([3.0, 4.0])])
-        0.1
-    """
-    a, b = (torch.cat([t.double().flatten() for t in part if t is not None])
-            for part in (found, expected))  # fmt: skip
-    return float((a - b).norm() / b.norm().clamp(min=torch.finfo(torch.float64).tiny))
+    """Frobenius norm of the difference over that of the expected tensors."""
+    ours, theirs = (
+        torch.cat([tensor.flatten() for tensor in part if tensor is not None])
+        for part in (found, expected)
+    )
+    return agreement(ours, theirs).relative_error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -23,18 +23,13 @@ class Case:
     """The sizes of one measurement."""
 
     sets: int
-    elements: int
-    """Of a set, on average."""
-
+    elements: int  # of a set, on average
     in_channels: int = 300
     out_channels: int = 300
     hidden: tuple[int, ...] = (600, 300, 32)
     num_steps: int = 15
-    varied: bool = True
-    """Whether the sets differ in size: uniformly from half of `elements` to one and a half."""
-
-    workload: Workload = "layer"
-    """The layer alone, or the whole training step of a network around it."""
+    varied: bool = True  # set sizes: uniformly from half of `elements` to one and a half
+    workload: Workload = "layer"  # the layer alone, or the training step of a network around it
 
     def __str__(self) -> str:
         hidden = ", ".join(map(str, self.hidden))
@@ -64,13 +59,7 @@ class Batch:
 
 
 def make_batch(case: Case, device: torch.device, seed: int = 0) -> Batch:
-    """Random sets, the same on every device. Another seed gives other sizes.
-
-    Example:
-        >>> batch = make_batch(Case(sets=4, elements=26), torch.device("cpu"))
-        >>> batch.num_sets, all(13 <= size <= 39 for size in batch.sizes)
-        (4, True)
-    """
+    """Random sets, the same on every device. Another seed gives other sizes."""
     generator = torch.Generator().manual_seed(seed)
     counts = torch.full((case.sets,), case.elements)
     if case.varied:
@@ -98,6 +87,9 @@ def _assemble(x: Tensor, sizes: tuple[int, ...], upstream: Tensor) -> Batch:
     index = torch.arange(len(sizes)).repeat_interleave(counts)
     ptr = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
     return Batch(x, index.to(x.device), ptr.to(x.device), upstream, sizes)
+
+
+Names = Collection[str] | None
 
 
 class Series(NamedTuple):
@@ -131,9 +123,7 @@ class Preset:
     """A named benchmark."""
 
     name: str
-    axis: str
-    """The size that its cases differ in."""
-
+    axis: str  # the size that its cases differ in
     cases: tuple[Case, ...]
     series: tuple[Series, ...]
     budget: Budget = Budget()
@@ -148,27 +138,20 @@ class Preset:
             for mode in modes
         ]
 
-    def only(
-        self,
-        paths: Iterable[str] = (),
-        precisions: Iterable[Precision] = (),
-        modes: Iterable[Mode] = (),
-    ) -> Preset:
-        """The same with fewer paths, precisions or modes; an empty selection keeps all."""
-        paths, precisions, modes = set(paths), set(precisions), set(modes)
-        kept = (
-            Series(
-                series.path,
-                tuple(p for p in series.precisions if p in (precisions or PRECISIONS)),
-                tuple(m for m in series.modes if m in (modes or BOTH)),
-            )
-            for series in self.series
-        )
-        return replace(self, series=tuple(s for s in kept if not paths or s.path in paths))
-
     def with_compiled(self) -> Preset:
         """The same plus the compiled layer, which takes minutes to compile."""
         return replace(self, series=(*self.series, Series("equipool-compiled", PRECISIONS)))
+
+
+def select(items: Iterable[Item], paths: Names, precisions: Names, modes: Names) -> list[Item]:
+    """Those with one of these paths, precisions and modes; None or nothing selects all."""
+    return [
+        item
+        for item in items
+        if item.path in (paths or [item.path])
+        and item.precision in (precisions or [item.precision])
+        and item.mode in (modes or [item.mode])
+    ]
 
 
 def _series(paths: Iterable[str], *precisions_and_modes: Any) -> tuple[Series, ...]:

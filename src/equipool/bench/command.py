@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -50,16 +50,11 @@ PresetName = Annotated[str, typer.Option(help="; ".join(map(": ".join, PRESETS.i
 
 @app.callback()
 def bench(
-    context: typer.Context,
-    preset: PresetName = "quick",
-    device: Device = "auto",
-    path: Names = None,
-    precision: Names = None,
-    mode: Names = None,
+    context: typer.Context, preset: PresetName = "quick", device: Device = "auto",
+    path: Names = None, precision: Names = None, mode: Names = None,
     compiled: Annotated[bool, typer.Option("--compile", help="add the compiled layer")] = False,
-    out: Out = None,
-    commit: Commit = None,
-) -> None:
+    out: Out = None, commit: Commit = None,
+) -> None:  # fmt: skip
     """Time the layer and its alternatives, print a table and write a record."""
     if context.invoked_subcommand is not None:
         return
@@ -75,13 +70,12 @@ def bench(
     check_names("mode", mode, cases.BOTH)
     check_out(out)
     chosen = cases.PRESETS[preset]
-    chosen = (chosen.with_compiled() if compiled else chosen).only(
-        path or (), cast(Any, precision or ()), cast(Any, mode or ())
-    )
+    every = (chosen.with_compiled() if compiled else chosen).items()
+    items = cases.select(every, path, precision, mode)
     where, console = choose_device(device), make_console()
     flags = {"path": path, "precision": precision, "mode": mode, "compile": compiled}
     command = full_command(f"equipool bench --preset {preset} --device {where.type}", flags)
-    record = run_preset(chosen, where, command, commit or git_commit(), console, out)
+    record = run_preset(chosen, items, where, command, commit or git_commit(), console, out)
     show(record, console)
     if any(row.status == "disagrees" for row in record.rows):
         raise typer.Exit(1)
@@ -139,16 +133,12 @@ def check_out(out: Path | None) -> None:
 
 
 def choose_device(name: str) -> torch.device:
-    """The device of --device."""
-    import torch
+    from equipool.training.devices import resolve_device
 
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name not in ("cpu", "cuda"):
-        raise typer.BadParameter(f"--device is {name}, expected cpu, cuda or auto")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise typer.BadParameter("--device is cuda, but no CUDA device was found")
-    return torch.device(name)
+    try:
+        return resolve_device(None if name == "auto" else name)
+    except ValueError as error:
+        raise typer.BadParameter(f"--{error}") from error
 
 
 def full_command(start: str, flags: dict[str, Any]) -> str:

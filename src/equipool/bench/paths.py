@@ -6,7 +6,7 @@ To time something else, add a `Path` to `PATHS` and its name to a preset.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from equipool.extras import check_extras
 from equipool.potentials.resnet import ResNetPotential
 from equipool.reference import aggregate, read_layer
 
+PAIRWISE = ("set-transformer", "janossy")  # compare all elements of a set with each other
 LARGEST_REFERENCE = 32  # sets; the reference takes one at a time
 
 Call = Callable[[nn.Module, Tensor, Batch], Tensor]
@@ -58,31 +59,17 @@ def one_by_one(module: nn.Module, x: Tensor, batch: Batch) -> Tensor:
 
 @dataclass(frozen=True)
 class Path:
-    """One way to pool.
-
-    Example:
-        >>> PATHS["equipool"].equilibrium, PATHS["sum"].equilibrium
-        (True, False)
-    """
+    """One way to pool."""
 
     name: str
     description: str
     build: Callable[[Case], Readout]
-    equilibrium: bool = False
-    """Whether it computes the paper's function and so must agree with the reference."""
-
-    fixed_sizes: bool = False
-    """Whether all steps take the same batch. Else its size changes at every step."""
-
-    captured: bool = False
-    """Whether the whole step runs as one CUDA graph."""
-
-    kernels: bool = True
-    """Whether the Triton kernels may be used; False requires a GPU, where they would be."""
-
+    equilibrium: bool = False  # computes the paper's function, so must agree with the reference
+    fixed_sizes: bool = False  # whether all steps take one batch, or others of other sizes
+    captured: bool = False  # whether the whole step runs as one CUDA graph
+    kernels: bool = True  # whether Triton kernels may be used; False requires a GPU
+    # Roughly the memory it takes, checked on a CPU: the system would kill the whole run
     needed_bytes: Callable[[Case], int] = lambda case: 0
-    """Roughly the memory it takes, checked on a CPU: the system would kill the whole run."""
-
     max_sets: int | None = None
 
     def check(self, case: Case, precision: Precision, device: torch.device) -> None:
@@ -171,12 +158,11 @@ def _rival(name: str, call: Call = as_typed) -> Callable[[Case], Readout]:
 
 
 RIVALS = {
-    name: Path(name, f"equipool.baselines: {description}", _rival(name))
+    name: Path(name, f"equipool.baselines: {description}", _rival(name),
+               needed_bytes=attention_bytes if name in PAIRWISE else Path.needed_bytes)
     for name, description in AGGREGATIONS.items()
     if name != "equilibrium"
-}
-for _name in ("set-transformer", "janossy"):  # attention between all elements of a set
-    RIVALS[_name] = replace(RIVALS[_name], needed_bytes=attention_bytes)
+}  # fmt: skip
 
 PATHS = {
     path.name: path

@@ -43,9 +43,7 @@ class Agreement:
 
     output: float
     x_gradient: float
-    parameter_gradient: float
-    """Of all parameters together."""
-
+    parameter_gradient: float  # of all parameters together
     worst_parameter: str
     worst_parameter_error: float
     sets: int
@@ -71,14 +69,10 @@ class Rates:
     """What the machine reaches in this run."""
 
     precision: Precision
-    square_tflops: float
-    """Of a large square product."""
-
+    square_tflops: float  # of a large square product
+    # Of the first hidden layer's product, `[N, 600] @ [600, 332]`, at many elements
     shaped_tflops: float
-    """Of the first hidden layer's product, `[N, 600] @ [600, 332]`, at many elements."""
-
-    copy_gb_per_s: float
-    """Bytes read and written by a large copy."""
+    copy_gb_per_s: float  # bytes read and written by a large copy
 
 
 @dataclass(frozen=True)
@@ -92,13 +86,11 @@ class Row:
     status: Status
     reason: str = ""
     timing: Timing | None = None
+    # Peak memory of tensors: inputs, parameters, their gradients and the rest
     peak_bytes: int | None = None
-    """Peak memory of tensors: inputs, parameters, their gradients and the rest."""
-
     agreement: Agreement | None = None
     floor: Floor | None = None
-    batches: int = 1
-    """How many batches of different sizes took turns."""
+    batches: int = 1  # how many batches of different sizes took turns
 
 
 @dataclass(frozen=True)
@@ -128,9 +120,7 @@ class OtherRecordError(ValueError):
 
 def read_record(file: Path) -> Record:
     """Read what `Record.write` wrote. Paths of older records get their current names."""
-    content: dict[str, Any] = json.loads(file.read_text())
-    if content.get("format") != FORMAT:
-        raise ValueError(f"{file} has format {content.get('format')}, expected {FORMAT}")
+    content = read_content(file)
     if "rates" not in content:
         by = content.get("command", "another command")
         raise OtherRecordError(f"{file} is a record of `{by}`, which does not time paths")
@@ -138,6 +128,14 @@ def read_record(file: Path) -> Record:
     content["rates"] = [Rates(**rates) for rates in content["rates"]]
     content["rows"] = [_row(row, names) for row in content["rows"]]
     return Record(**content)
+
+
+def read_content(file: Path) -> dict[str, Any]:
+    """A record of this format, as it is in the file."""
+    content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    if content.get("format") != FORMAT:
+        raise ValueError(f"{file} has format {content.get('format')}, expected {FORMAT}")
+    return content
 
 
 def _row(content: dict[str, Any], names: dict[str, str]) -> Row:

@@ -43,7 +43,9 @@ def forward_in(precision: Precision, device: torch.device) -> torch.autocast:
 class BatchStep(ABC):
     """A step that takes its batches in turn, a different one at each call."""
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: Batch, precision: Precision, use_kernels: bool) -> None:
+        self.precision = precision
+        self.use_kernels = use_kernels
         self.batches: list[tuple[Batch, tuple[Tensor, ...]]] = []
         self.calls = 0
         self.add(batch)
@@ -75,10 +77,8 @@ class LayerStep(BatchStep):
     ) -> None:
         self.readout = readout
         self.training = mode == "training"
-        self.precision = precision
-        self.use_kernels = use_kernels
         self.parameters = dict(readout.named_parameters())
-        super().__init__(batch)
+        super().__init__(batch, precision, use_kernels)
         ((_, (self.x,)),) = self.batches
         self.y: Tensor | None = None
 
@@ -112,13 +112,11 @@ class NetworkStep(BatchStep):
         self, network: Workload, batch: Batch, precision: Precision, use_kernels: bool
     ) -> None:
         self.network = network
-        self.precision = precision
-        self.use_kernels = use_kernels
         parameters = list(network.parameters())
         self.device = parameters[0].device
         on_cuda = self.device.type == "cuda"
         self.optimizer = torch.optim.Adam(parameters, lr=1e-4, fused=on_cuda, capturable=on_cuda)
-        super().__init__(batch)
+        super().__init__(batch, precision, use_kernels)
 
     def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
         return tuple(tensor.to(self.device) for tensor in self.network.inputs(batch))

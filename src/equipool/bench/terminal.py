@@ -13,8 +13,7 @@ from rich.table import Table
 
 from equipool.bench.cases import BOTH
 from equipool.bench.record import Record, Row
-
-MEBIBYTE = 2**20
+from equipool.comparison.result import MEBIBYTE, three_digits
 
 Advance = Callable[..., None]
 """`advance("next description")` changes the text, `advance(steps=1)` moves the bar."""
@@ -99,20 +98,10 @@ def cells(row: Row, pyg: float | None) -> list[str]:
         gradient = max(agreement.x_gradient, agreement.parameter_gradient)
         errors = [f"{agreement.output:.0e}", f"{gradient:.0e}"]
     return [
-        number(timing.median),
-        f"{number(timing.lower_quartile)}-{number(timing.upper_quartile)}",
-        "" if row.peak_bytes is None else number(row.peak_bytes / MEBIBYTE),
-        "" if pyg is None else number(pyg / timing.median),
+        three_digits(timing.median),
+        f"{three_digits(timing.lower_quartile)}-{three_digits(timing.upper_quartile)}",
+        "" if row.peak_bytes is None else three_digits(row.peak_bytes / MEBIBYTE),
+        "" if pyg is None else three_digits(pyg / timing.median),
         "" if row.floor is None else f"{timing.median / row.floor.least_ms:.1f}",
         *errors,
     ]
-
-
-def number(value: float) -> str:
-    """Three digits.
-
-    Example:
-        >>> number(0.01234), number(1.234), number(123.4), number(12345.6)
-        ('0.0123', '1.23', '123', '12,346')
-    """
-    return f"{value:,.0f}" if value >= 99.95 else f"{value:.3g}"

@@ -16,7 +16,6 @@ written. Everything else could stay in the chip's caches.
 from __future__ import annotations
 
 import gc
-import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from statistics import quantiles
@@ -26,7 +25,7 @@ import torch
 from equipool.bench.cases import Budget, Case, Mode, Precision
 from equipool.bench.record import Floor, Rates, Timing
 from equipool.bench.steps import products_in
-from equipool.comparison.measure import peak_bytes_of
+from equipool.comparison.measure import seconds_of
 
 Step = Callable[[], object]
 
@@ -35,17 +34,11 @@ FLOAT = 4  # bytes: sums and what is kept between steps are float32 in every pre
 
 
 def summarize(milliseconds: list[float]) -> Timing:
-    """Median, quartiles and extremes.
-
-    Example:
-        >>> summarize([1.0, 2.0, 3.0, 4.0, 10.0]).median
-        3.0
-    """
+    """Median, quartiles and extremes."""
     twice = milliseconds * 2 if len(milliseconds) == 1 else milliseconds
     lower, median, upper = quantiles(twice, n=4, method="inclusive")
-    return Timing(
-        median, lower, upper, min(milliseconds), max(milliseconds), repeats=len(milliseconds)
-    )
+    extremes = min(milliseconds), max(milliseconds)
+    return Timing(median, lower, upper, *extremes, repeats=len(milliseconds))
 
 
 def time_step(step: Step, device: torch.device, budget: Budget, batches: int = 1) -> Timing:
@@ -54,24 +47,16 @@ def time_step(step: Step, device: torch.device, budget: Budget, batches: int = 1
     on_cuda = device.type == "cuda"
     for _ in range(budget.warmup * (batches if on_cuda else 1)):
         step()
-    measure = _on_cuda if on_cuda else _on_host
-    (once,) = measure(step, 1)
+    (once,) = milliseconds_of(step, device, 1)
     affordable = min(int(1000 * budget.seconds / max(once, 1e-6)), MAX_REPEATS)
-    return summarize(measure(step, max(budget.repeats, batches, affordable)))
+    return summarize(milliseconds_of(step, device, max(budget.repeats, batches, affordable)))
 
 
-def _on_host(step: Step, repeats: int) -> list[float]:
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        step()
-        times.append(1000 * (time.perf_counter() - start))
-    return times
-
-
-def _on_cuda(step: Step, repeats: int) -> list[float]:
-    """Times between events on the device, without synchronising in between: as in a training loop,
-    launching counts only where the device waits for it."""
+def milliseconds_of(step: Step, device: torch.device, repeats: int) -> list[float]:
+    """On a GPU, times between events on the device, without synchronising in between: as in a
+    training loop, launching counts only where the device waits for it."""
+    if device.type != "cuda":
+        return [1000 * seconds for seconds in seconds_of(step, device, repeats)]
     marks = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
     torch.cuda.synchronize()
     marks[0].record()
@@ -80,20 +65,6 @@ def _on_cuda(step: Step, repeats: int) -> list[float]:
         mark.record()
     torch.cuda.synchronize()
     return [a.elapsed_time(b) for a, b in pairwise(marks)]
-
-
-def with_peak_memory(build: Callable[[], Step], device: torch.device) -> tuple[Step, int]:
-    """Build a step and run it once. Returns the step and the peak memory of tensors in bytes,
-    with inputs and parameters, beyond what was allocated before."""
-    release_memory(device)
-    built: list[Step] = []
-
-    def build_and_run() -> None:
-        built.append(build())
-        built[0]()
-
-    peak = peak_bytes_of(build_and_run, device)
-    return built[0], peak
 
 
 def release_memory(device: torch.device) -> None:
@@ -105,12 +76,7 @@ def release_memory(device: torch.device) -> None:
 
 
 def hidden_products(hidden: Sequence[int]) -> int:
-    """Multiply-adds per element in the hidden layers' matrices, $P$.
-
-    Example:
-        >>> hidden_products((600, 300, 32))
-        208800
-    """
+    """Multiply-adds per element in the hidden layers' matrices, $P$."""
     return sum(size * sum(hidden[j + 1 :]) for j, size in enumerate(hidden))
 
 

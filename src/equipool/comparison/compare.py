@@ -20,7 +20,7 @@ from equipool.comparison.measure import (
     random_projection,
     seconds_of,
 )
-from equipool.comparison.result import GradientComparison, GradientRow
+from equipool.comparison.result import GradientComparison, GradientRow, Seconds
 from equipool.differentiation import Differentiation, Implicit, OneStep, Truncated, Unrolled
 from equipool.linear_solvers import Cholesky, ConjugateGradients, Neumann
 
@@ -31,17 +31,11 @@ SMALL_OUTPUT = 16
 
 
 def compare_gradients(
-    layer: EquilibriumAggregation,
-    x: Tensor,
-    index: Tensor | None = None,
-    *,
-    ptr: Tensor | None = None,
-    mask: Tensor | None = None,
-    dim_size: int | None = None,
+    layer: EquilibriumAggregation, x: Tensor, index: Tensor | None = None, *,
+    ptr: Tensor | None = None, mask: Tensor | None = None, dim_size: int | None = None,
     methods: Mapping[str, Differentiation] | Iterable[Differentiation] | None = None,
-    loss: Loss | None = None,
-    repeats: int = 3,
-) -> GradientComparison:
+    loss: Loss | None = None, repeats: int = 3,
+) -> GradientComparison:  # fmt: skip
     """Accuracy and cost of each differentiation method on your batch.
 
     The exact gradient is that of the layer's output, converged or not: through every step, in
@@ -136,14 +130,10 @@ def _row(name: str, step: TrainingPass, exact: Gradient, repeats: int) -> Gradie
     step.clear()
     peak_bytes = peak_bytes_of(step, device)
     return GradientRow(
-        name,
-        agreement(found.parameters, exact.parameters) if exact.parameters.numel() else None,
-        agreement(found.x, exact.x),
-        seconds_of(step, device, repeats),
-        peak_bytes,
-        found.converged,
-        found.fallback,
-    )
+        name, agreement(found.parameters, exact.parameters) if exact.parameters.numel() else None,
+        agreement(found.x, exact.x), Seconds.of(seconds_of(step, device, repeats)), peak_bytes,
+        found.converged, found.fallback,
+    )  # fmt: skip
 
 
 def _setting(layer: EquilibriumAggregation, batch: Batch, num_sets: int) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 import os
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 
 from equipool.aggregation import EquilibriumAggregation
-from equipool.comparison.result import Agreement, Seconds
+from equipool.comparison.result import Agreement
 from equipool.differentiation import Differentiation
 from equipool.solution import Solution
 
@@ -39,11 +38,9 @@ class Batch:
         return Batch(x, index, ptr, mask, self.dim_size)
 
     def pool(self, layer: EquilibriumAggregation) -> Tensor:
-        """The layer's output."""
         return layer(self.x, self.index, ptr=self.ptr, mask=self.mask, dim_size=self.dim_size)
 
     def solve(self, layer: EquilibriumAggregation) -> Solution:
-        """The layer's solution."""
         return layer.solve(self.x, self.index, ptr=self.ptr, mask=self.mask, dim_size=self.dim_size)
 
 
@@ -65,14 +62,8 @@ class Gradient(NamedTuple):
 
 
 class TrainingPass:
-    """Forward and backward, repeatedly, on copies of a layer and a batch.
-
-    Args:
-        layer: copied.
-        batch: copied.
-        upstream: derivative of the loss by the output, `[B, K]`.
-        method: how the copy differentiates.
-    """
+    """Forward and backward, repeatedly, on copies of a layer and a batch, with this differentiation
+    `method` and derivative of the loss by the output, `upstream [B, K]`."""
 
     def __init__(
         self, layer: EquilibriumAggregation, batch: Batch, upstream: Tensor, method: Differentiation
@@ -89,7 +80,6 @@ class TrainingPass:
         self._backward(self.batch.pool(self.layer))
 
     def clear(self) -> None:
-        """Clear the gradients."""
         self.layer.zero_grad(set_to_none=True)
         self.batch.x.grad = None
 
@@ -141,8 +131,8 @@ def agreement(found: Tensor, exact: Tensor) -> Agreement:
     return Agreement(max(-1.0, min(1.0, cosine)), error)
 
 
-def seconds_of(step: Callable[[], object], device: torch.device, repeats: int) -> Seconds:
-    """Wall-clock time from call to result."""
+def seconds_of(step: Callable[[], object], device: torch.device, repeats: int) -> list[float]:
+    """Wall-clock times from call to result."""
     times = []
     for _ in range(repeats):
         _wait(device)
@@ -150,7 +140,7 @@ def seconds_of(step: Callable[[], object], device: torch.device, repeats: int) -
         step()
         _wait(device)
         times.append(time.perf_counter() - start)
-    return Seconds(statistics.median(times), min(times), max(times))
+    return times
 
 
 def peak_bytes_of(step: Callable[[], object], device: torch.device) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,10 @@ class Seconds:
     fastest: float
     slowest: float
 
+    @classmethod
+    def of(cls, times: list[float]) -> Seconds:
+        return cls(statistics.median(times), min(times), max(times))
+
 
 @dataclass(frozen=True)
 class GradientRow:
@@ -69,9 +74,7 @@ class GradientRow:
         median, fastest, slowest = (three_digits(1000 * seconds) for seconds in times)
         cells = [self.method]
         for a in (self.parameters, self.x):
-            cells += (
-                ["", ""] if a is None else [cosine_text(a.cosine), error_text(a.relative_error)]
-            )
+            cells += [cosine_text(a.cosine), error_text(a.relative_error)] if a else ["", ""]
         cells += [median, f"{fastest}-{slowest}", three_digits(self.peak_bytes / MEBIBYTE)]
         return [*cells, percent(self.converged), percent(self.fallback)]
 
@@ -123,18 +126,15 @@ class GradientComparison:
         memory = [row.peak_bytes / MEBIBYTE for row in self.rows]
         figure = Figure(figsize=(11, 1.4 + 0.35 * len(self.rows)), layout="constrained")
         axes = figure.subplots(1, 3, sharey=True)
+        fell_back = [f", {percent(r.fallback)} fell back" if r.fallback else "" for r in self.rows]
+        names = [row.method + note for row, note in zip(self.rows, fell_back, strict=True)]
+        shown_errors = list(map(error_text, errors))
         for ax, color, title, values, labels in (
-            (
-                axes[0],
-                "#0072B2",
-                "relative error of the gradient",
-                lengths,
-                map(error_text, errors),
-            ),
+            (axes[0], "#0072B2", "relative error of the gradient", lengths, shown_errors),
             (axes[1], "#009E73", "forward and backward, ms", times, map(three_digits, times)),
             (axes[2], "#D55E00", "peak memory, MiB", memory, map(three_digits, memory)),
         ):
-            _draw_bars(ax, [_label(row) for row in self.rows], values, list(labels), color)
+            _draw_bars(ax, names, values, list(labels), color)
             ax.set_title(title, loc="left", fontsize=10)
         axes[0].set_xscale("log")
         axes[0].invert_yaxis()
@@ -177,10 +177,6 @@ def cosine_text(cosine: float) -> str:
 def error_text(error: float) -> str:
     """Two significant digits: 0.012, 2.3e-07."""
     return "not finite" if math.isnan(error) else f"{error:.2g}"
-
-
-def _label(row: GradientRow) -> str:
-    return f"{row.method}, {percent(row.fallback)} fell back" if row.fallback else row.method
 
 
 def _draw_bars(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from equipool.extras import advice
@@ -12,17 +12,6 @@ from equipool.extras import advice
 NEEDED = {
     "report": ("matplotlib", "jinja2"), "cli": ("rich",), "train": ("lightning", "safetensors"),
 }  # fmt: skip
-
-
-def positive(kind: type[float]) -> Callable[[str], float]:
-    """Parse a number above 0."""
-
-    def parse(text: str) -> float:
-        if not (value := kind(text)) > 0:
-            raise argparse.ArgumentTypeError(f"{text} is not above 0")
-        return value
-
-    return parse
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -33,14 +22,19 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--out", type=Path, default=Path("demo-output"), help="output directory [%(default)s]")
     add("--seed", type=int, default=0, help="random seed [%(default)s]")
-    add("--threads", type=positive(int), default=1,
+    add("--threads", type=int, default=1,
         help="torch's threads; 1 is best for networks this small [%(default)s]")  # fmt: skip
     add = parser.add_mutually_exclusive_group().add_argument
-    add("--seconds", type=positive(float), default=20.0,
+    add("--seconds", type=float, default=20.0,
         help="approximate training time of each network [%(default)s]")  # fmt: skip
-    add("--steps", type=positive(int),
+    add("--steps", type=int,
         help="training steps of each network; the same numbers in every run of a seed")  # fmt: skip
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    for name in ("threads", "seconds", "steps"):
+        value = getattr(options, name)
+        if value is not None and not value > 0:
+            parser.error(f"--{name} is {value}, expected more than 0")
+    return options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

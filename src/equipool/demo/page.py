@@ -5,32 +5,29 @@ Sentences about results are made from the numbers, so that the page says what wa
 
 from __future__ import annotations
 
-import base64
-import os
-import platform
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-import jinja2
 import torch
 from matplotlib import ticker
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LogNorm
-from matplotlib.figure import Figure
 from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 from rich.table import Table
 from torch import Tensor
 
-import equipool
+from equipool.comparison.result import three_digits
 from equipool.demo.study import Landscape, Paths, Plan, Result, Study, run_study
+from equipool.environment import hardware, versions
 from equipool.experiments.median.data import DISTRIBUTIONS
+from equipool.report import Section, Summary
+from equipool.report.figures import STEPS, WIDTH, label_axes, panels
+from equipool.report.page import write_sections
+from equipool.training.artifacts import Picture
 from equipool.training.progress import Progress
 
-TEMPLATE = Path(__file__).with_name("page.html.j2")
 HEADINGS = ("network", "parameters", "steps", "seconds", "test error", "ratio")
 SAME = 1.1  # errors within this factor are called the same
 
@@ -75,16 +72,84 @@ def show(plan: Plan, out: Path) -> Path:
     console.print("Training networks to compute the median of 100 numbers, about a minute.")
     with Bars(*columns, console=console) as bars:
         study = run_study(plan, lambda name: Bar(bars, name))
-    console.print(results_table(study.results))
+    table = Table(title="Median of 100 numbers")
+    for position, heading in enumerate(HEADINGS):
+        table.add_column(heading, justify="right" if position else "left")
+    for row in rows(study.results):
+        table.add_row(*row)
+    console.print(table)
     console.print(about_curves(study.results))
-    pictures = {name: out / f"{name}.png" for name in ("learning-curves", "energy", "landscape")}
-    draw_learning_curves(study.results, pictures["learning-curves"])
-    draw_energy(study.paths, study.kinds, study.error_by_step, pictures["energy"])
-    draw_landscape(study.landscape, pictures["landscape"])
+    pictures = {
+        "learning-curves": draw_learning_curves(study.results),
+        "energy": draw_energy(study.paths, study.kinds, study.error_by_step),
+        "landscape": draw_landscape(study.landscape),
+    }
+    for name, png in pictures.items():
+        (out / f"{name}.png").write_bytes(png)
     page = out / "index.html"
-    write_page(study, plan, pictures, page)
+    title = "The median of 100 numbers, by equilibrium and by sum pooling"
+    sections = make_sections(study, plan, *pictures.values())
+    write_sections(title, introduction(study, plan), sections, page)
     console.print(f"Open this page in a browser: {page.resolve()}", soft_wrap=True)
     return page
+
+
+def introduction(study: Study, plan: Plan) -> list[str]:
+    """What was trained, and which network was better."""
+    budget = f"Both were trained for {plan.steps or 0:,} steps; the table has the time."
+    if plan.steps is None:
+        budget = (
+            f"Both were trained for about {plan.seconds:g} seconds. Sum pooling was also trained "
+            "for as many steps as equilibrium, in less time. The learning rate always falls to "
+            "zero at the end."
+        )
+    task = (
+        "The task: given 100 numbers from a uniform, gamma or normal distribution, predict their "
+        "median. Equilibrium Aggregation searches for the vector y that minimises a learned energy "
+        f"of the set, R(y) + Σ F(x, y), with {plan.inner_steps} steps of gradient descent. Sum "
+        "pooling adds up learned embeddings of the numbers, divided by 100. The same small network "
+        "turns either result into a prediction."
+    )
+    return [task, f"{budget} {about_curves(study.results)}"]
+
+
+def make_sections(
+    study: Study, plan: Plan, curves: bytes, energy: bytes, landscape: bytes
+) -> list[Section]:
+    """The page after its introduction, with the pictures."""
+    about_errors = (
+        f"The test error is the mean squared error on {plan.test_sets:,} new sets. The ratio "
+        f"compares it with {study.results[0].name}: above 1 is worse. This is one seed of small "
+        "networks after a short training, with settings chosen in a few trials on this task, more "
+        "of them for equilibrium: a demonstration, not a benchmark."
+    )
+    about_batches = (
+        "Every batch is new, so its error before the step estimates the error on new sets. Drawn "
+        "are averages over parts of the training. A step of equilibrium takes longer."
+    )
+    about_steps = (
+        f"The layer was trained with {study.paths.trained_steps} inner steps; here the search "
+        f"continues to {study.paths.num_steps}. {about_energy(study.paths, study.error_by_step)}"
+    )
+    about_plane = (
+        f"The energy of one set of uniform numbers, on a plane in the {plan.channels}-dimensional "
+        "space of y, with the path of the search from its learned start. The plane is the one "
+        f"closest to the path: it holds {study.landscape.share:.1%} of the path's squared distance "
+        "from its end."
+    )
+    results = Summary("results", HEADINGS, tuple(rows(study.results)))
+    settings = Summary("settings", ("setting", "value"), tuple(make_settings(study, plan).items()))
+    by_steps = "Error against training steps and against seconds, for each network"
+    by_inner = "Energy of single sets, and error of the prediction, against inner steps"
+    contours = "Contour lines of the energy with the path of y from start to end"
+    return [
+        Section("Results", [about_errors], [results]),
+        Section("Learning curves", [about_batches], pictures=[Picture(by_steps, curves)]),
+        Section("The energy along the inner steps", [about_steps],
+                pictures=[Picture(by_inner, energy)]),
+        Section("The energy landscape", [about_plane], pictures=[Picture(contours, landscape)]),
+        Section("Settings", tables=[settings]),
+    ]  # fmt: skip
 
 
 def rows(results: list[Result]) -> list[tuple[str, ...]]:
@@ -96,45 +161,17 @@ def rows(results: list[Result]) -> list[tuple[str, ...]]:
     ]  # fmt: skip
 
 
-def results_table(results: list[Result]) -> Table:
-    """The results as a table for the terminal."""
-    shown = Table(title="Median of 100 numbers")
-    for position, heading in enumerate(HEADINGS):
-        shown.add_column(heading, justify="right" if position else "left")
-    for row in rows(results):
-        shown.add_row(*row)
-    return shown
-
-
-def write_page(study: Study, plan: Plan, pictures: dict[str, Path], file: Path) -> None:
-    """Write the page with the pictures inside."""
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
-    html = template.render(
-        headings=HEADINGS,
-        rows=rows(study.results),
-        plan=plan,
-        study=study,
-        about_curves=about_curves(study.results),
-        about_energy=about_energy(study.paths, study.error_by_step),
-        about_landscape=about_landscape(study.landscape),
-        images={name.split("-")[-1]: _embedded(file) for name, file in pictures.items()},
-        settings=settings(study, plan),
-    )
-    file.write_text(html, encoding="utf-8")
-
-
-def settings(study: Study, plan: Plan) -> dict[str, str]:
+def make_settings(study: Study, plan: Plan) -> dict[str, str]:
     """The settings of the run, for the end of the page."""
-    layer = study.layer
+    layer: Any = study.layer
     learned = {
-        "step size": getattr(layer.solver, "learning_rate", None),
-        "momentum": getattr(layer.solver, "momentum", None),
-        "regulariser's weight": getattr(layer.regularizer, "weight", None),
+        "step size": layer.solver.learning_rate,
+        "momentum": layer.solver.momentum,
+        "regulariser's weight": layer.regularizer.weight,
     }
-    numbers = [f"{name} {value.item():.3f}" for name, value in learned.items() if value is not None]
     config = plan.config(study.results[0].steps)
     budget = f"{plan.steps:,} steps" if plan.steps else f"about {plan.seconds:g} seconds"
+    machine = hardware(torch.device("cpu"))
     return {
         "seed": str(plan.seed),
         "budget": f"{budget} for each network",
@@ -142,11 +179,9 @@ def settings(study: Study, plan: Plan) -> dict[str, str]:
         f"steps, {plan.batch_size} sets per training step",
         "training": f"Adam, learning rate {config.learning_rate:g}, warm-up, {config.schedule}, "
         f"gradient norm clipped at {config.clip_norm:g}",
-        "learned": ", ".join(numbers),
-        "versions": f"equipool {equipool.__version__}, torch {torch.__version__}, "
-        f"Python {platform.python_version()}",
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, "
-        f"{torch.get_num_threads()} threads",
+        "learned": ", ".join(f"{name} {value.item():.3f}" for name, value in learned.items()),
+        "versions": ", ".join(f"{name} {version}" for name, version in versions().items()),
+        "machine": f"{machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads",
     }
 
 
@@ -198,48 +233,13 @@ def about_energy(paths: Paths, errors: Tensor) -> str:
     if ratio > SAME:
         found = "worse than"
         more = (
-            f": its mean squared error is {_number(ratio)} times as large. The network learned a "
-            "short path downhill, not the lowest point."
+            f": its mean squared error is {three_digits(ratio)} times as large. The network "
+            "learned a short path downhill, not the lowest point."
         )
     elif ratio < 1 / SAME:
         found = "better than"
-        more = f": its mean squared error is {_number(1 / ratio)} times lower."
+        more = f": its mean squared error is {three_digits(1 / ratio)} times lower."
     return f"{falls} {beginning} is {found} after the {trained} steps of the training{more}"
-
-
-def about_landscape(landscape: Landscape) -> str:
-    """What the plane of the landscape leaves out."""
-    return (
-        f"The plane is the one closest to the path: it holds {landscape.share:.1%} of the path's "
-        "squared distance from its end."
-    )
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def _embedded(picture: Path) -> str:
-    return "data:image/png;base64," + base64.b64encode(picture.read_bytes()).decode("ascii")
-
-
-@contextmanager
-def _figure(file: Path, columns: int, width: float, height: float) -> Iterator[list[Axes]]:
-    """Panels to draw on, saved at the end. Does not use pyplot, whose state is global."""
-    figure = Figure(figsize=(width, height), dpi=144, layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = list(figure.subplots(1, columns, squeeze=False)[0])
-    for ax in axes:
-        ax.spines[["top", "right"]].set_visible(False)
-        ax.tick_params(labelsize=11)
-    yield axes
-    figure.savefig(file)
-
-
-def _label(ax: Axes, title: str, x: str, y: str) -> None:
-    ax.set_title(title, loc="left", fontsize=13)
-    ax.set_xlabel(x, fontsize=12)
-    ax.set_ylabel(y, fontsize=12)
 
 
 def bin_means(values: Tensor, num_bins: int) -> tuple[Tensor, Tensor]:
@@ -255,56 +255,58 @@ def bin_means(values: Tensor, num_bins: int) -> tuple[Tensor, Tensor]:
     return ends, torch.stack([part.mean() for part in parts])
 
 
-def draw_learning_curves(results: list[Result], file: Path) -> None:
+def draw_learning_curves(results: list[Result]) -> bytes:
     """Error during training, against steps and against seconds."""
-    with _figure(file, 2, 10, 4.2) as (by_step, by_second):
+    with panels(1, 2, WIDTH, 4.2) as (axes, content):
+        by_step, by_second = axes[0]
         for result, (color, line) in zip(results, STYLES, strict=False):
             ends, errors = bin_means(result.losses, max(2, min(40, result.steps // 10)))
             seconds = ends * (result.seconds / result.steps)
             for ax, position in ((by_step, ends), (by_second, seconds)):
                 ax.plot(position, errors, line, color=color, label=result.name, linewidth=2)
                 ax.plot(position[-1], errors[-1], "o", color=color, markersize=6)
-        _label(by_step, "by training steps", "training steps", "mean squared error")
-        _label(by_second, "by seconds of training", "seconds", "")
+                ax.set_yscale("log")
         by_step.set_xscale("log")
-        by_step.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:,.0f}"))
+        label_axes(by_step, "by training steps", STEPS, "mean squared error")
         by_step.xaxis.set_minor_formatter(ticker.NullFormatter())
-        for ax in (by_step, by_second):
-            ax.set_yscale("log")
-            ax.grid(which="major", alpha=0.3)
+        label_axes(by_second, "by seconds of training", "seconds")
         by_second.sharey(by_step)
         if by_step.get_ylim()[0] < GUESSING / 2:
             by_step.set_ylim(top=GUESSING)
-        by_second.legend(fontsize=11, frameon=False)
+        by_second.legend(fontsize=10, frameon=False)
+    return content.getvalue()
 
 
-def draw_energy(paths: Paths, kinds: Tensor, errors: Tensor, file: Path) -> None:
+def draw_energy(paths: Paths, kinds: Tensor, errors: Tensor) -> bytes:
     """Energy of a few sets along the inner steps, `kinds [B]` their distributions, and the error of
     the prediction after each step, `errors [S + 1]`."""
-    with _figure(file, 2, 10, 4.2) as (energy, error):
+    trained = paths.trained_steps
+    with panels(1, 2, WIDTH, 4.2) as (axes, content):
+        energy, error = axes[0]
         for set_, kind in enumerate(kinds.tolist()):
             first = set_ == kinds.tolist().index(kind)
             name = f"a set of {DISTRIBUTIONS[kind]} numbers" if first else None
             energy.plot(paths.energy[:, set_], color=SET_COLORS[kind], linewidth=1.6, label=name)
         error.plot(errors, color="black", linewidth=1.8)
-        error.plot(paths.trained_steps, errors[paths.trained_steps], "o", color="black")
-        _label(energy, "energy of six sets", "inner step", "energy")
-        _label(error, "error of the prediction", "inner step", "mean squared error")
+        error.plot(trained, errors[trained], "o", color="black")
+        label_axes(energy, "energy of six sets", "inner step", "energy")
+        label_axes(error, "error of the prediction", "inner step", "mean squared error")
         for ax in (energy, error):
             ax.set_yscale("log")
-            ax.grid(which="major", alpha=0.3)
-            ax.axvline(paths.trained_steps, color=GREY, linestyle="--", linewidth=1)
+            ax.axvline(trained, color=GREY, linestyle="--", linewidth=1)
             ax.annotate(
-                f" trained with\n {paths.trained_steps} steps", (paths.trained_steps, 0.98),
+                f" trained with\n {trained} steps", (trained, 0.98),
                 xycoords=("data", "axes fraction"), va="top", fontsize=10, color=GREY,
             )  # fmt: skip
         energy.legend(fontsize=10, frameon=False, loc="upper right")
+    return content.getvalue()
 
 
-def draw_landscape(landscape: Landscape, file: Path) -> None:
+def draw_landscape(landscape: Landscape) -> bytes:
     """Contour lines of the energy, with the path of y."""
     trained = landscape.trained_steps
-    with _figure(file, 1, 7.4, 6) as (ax,):
+    with panels(1, 1, 7.4, 6) as (axes, content):
+        ax = axes[0, 0]
         energy = landscape.energy.clamp(min=torch.finfo(torch.float32).tiny)
         low, high = float(energy.min().log10()), float(energy.max().log10()) + 1e-6
         levels = torch.logspace(low, high, 24).tolist()
@@ -312,22 +314,25 @@ def draw_landscape(landscape: Landscape, file: Path) -> None:
         filled = ax.contourf(*plane, levels=levels, norm=LogNorm(), cmap="cividis")
         ax.contour(*plane, levels=levels, colors="white", linewidths=0.4, alpha=0.5)
         horizontal, vertical = landscape.path.unbind(-1)
+        last = len(horizontal) - 1
         ax.plot(horizontal, vertical, "-", color="white", linewidth=1.4)
         ax.plot(horizontal[: trained + 1], vertical[: trained + 1], ".", color="white", ms=9)
-        for step, marker, name in (
-            (0, "s", "start"),
-            (trained, "o", f"after {trained} steps, as trained"),
-            (len(horizontal) - 1, "*", f"after {len(horizontal) - 1} steps"),
+        for step, marker, size, name in (
+            (0, "s", 10, "start"),
+            (trained, "o", 10, f"after {trained} steps, as trained"),
+            (last, "*", 16, f"after {last} steps"),
         ):
             ax.plot(
-                horizontal[step], vertical[step], marker, ms=16 if marker == "*" else 10,
-                color="#E69F00", markeredgecolor="black", linestyle="none", label=name,
+                horizontal[step], vertical[step], marker, ms=size, color="#E69F00",
+                markeredgecolor="black", linestyle="none", label=name,
             )  # fmt: skip
+        ax.grid(False)
         ax.set_aspect("equal")
-        _label(ax, "energy of one set around the path of y", "first direction", "second direction")
-        bar = ax.figure.colorbar(filled, ax=ax, shrink=0.85)
-        bar.set_label("energy", fontsize=12)
+        title = "energy of one set around the path of y"
+        label_axes(ax, title, "first direction", "second direction")
+        bar = ax.figure.colorbar(filled, ax=ax, shrink=0.85, label="energy")
         bar.ax.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
         bar.ax.yaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
         bar.ax.minorticks_off()
         ax.legend(fontsize=10, loc="upper right", framealpha=0.9)
+    return content.getvalue()

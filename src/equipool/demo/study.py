@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from equipool import EquilibriumAggregation, LearnedStart, Nesterov, ResNetPotential
-from equipool.experiments.median import LayerTask, MedianTask
+from equipool import EquilibriumAggregation
+from equipool.experiments.median import MedianTask
 from equipool.experiments.median.data import DISTRIBUTIONS, medians, sample_kinds, sample_sets
 from equipool.experiments.median.network import MedianNetwork
-from equipool.training import Task, TrainingConfig, fit
+from equipool.training import TrainingConfig, fit
 from equipool.training.progress import Progress
 
 EQUILIBRIUM, SUM = "equilibrium", "sum pooling"
@@ -42,30 +42,20 @@ class Plan:
     inner_steps_shown: int = 50
     grid: int = 45
 
-    def median(self, aggregation: str = "scaled-sum") -> MedianTask:
-        """The experiment, smaller than the paper's so that a minute is enough."""
+    def task(self, method: str) -> MedianTask:
+        """The experiment, smaller than the paper's so that a minute is enough. The networks differ
+        in how they pool, and in nothing else.
+
+        Where x and y are both near zero, the potential's first normalisation magnifies them and the
+        energy is steep. Gamma numbers are near zero, so the search starts elsewhere, and with small
+        steps."""
         return MedianTask(
-            aggregation, embedding=self.channels, batch_size=self.batch_size, seed=self.seed,
-            set_size=self.set_size, width=self.width, evaluation_sets=self.test_sets,
+            "equilibrium" if method == EQUILIBRIUM else "scaled-sum", embedding=self.channels,
+            batch_size=self.batch_size, seed=self.seed, set_size=self.set_size, width=self.width,
+            potential_output=8, inner_steps=self.inner_steps, evaluation_sets=self.test_sets,
+            solver={"name": "nesterov", "learning_rate": 0.02, "momentum": 0.5},
+            start={"name": "learned", "value": 1.0}, bias_std=0.3,
         )  # fmt: skip
-
-    def layer(self) -> EquilibriumAggregation:
-        """The layer before training. Where x and y are both near zero, the potential's first
-        normalisation magnifies them and the energy is steep. Gamma numbers are near zero, so the
-        search starts elsewhere, and with small steps."""
-        return EquilibriumAggregation(
-            1,
-            self.channels,
-            potential=ResNetPotential(1, self.channels, hidden=(self.width, self.width, 8)),
-            solver=Nesterov(learning_rate=0.02, momentum=0.5),
-            start=LearnedStart(self.channels, value=1.0),
-            num_steps=self.inner_steps,
-        )
-
-    def task(self, method: str) -> Task:
-        """The task of a method: the networks differ in how they pool, and in nothing else."""
-        median = self.median()
-        return LayerTask(self.layer, median) if method == EQUILIBRIUM else median
 
     def config(self, steps: int) -> TrainingConfig:
         """How both networks are trained."""
@@ -80,23 +70,15 @@ class Result:
     """One trained network."""
 
     method: str
-    condition: str  # what it has in common with the first network
+    name: str  # the method, and what it has in common with the first network
     parameters: int
     losses: Tensor  # [steps]; no set is seen twice, so a batch's loss estimates the error
     seconds: float
     error: float  # mean squared, on the test sets
 
     @property
-    def name(self) -> str:
-        return full_name(self.method, self.condition)
-
-    @property
     def steps(self) -> int:
         return len(self.losses)
-
-
-def full_name(method: str, condition: str) -> str:
-    return f"{method} ({condition})" if condition else method
 
 
 @dataclass(frozen=True)
@@ -160,12 +142,12 @@ def compare_networks(plan: Plan, make_progress: MakeProgress) -> tuple[MedianNet
     """Train equilibrium first; then sum pooling for as many steps and, if the budget is in seconds,
     for as long."""
     steps = plan.steps or affordable_steps(plan)
-    network, first = train(plan, EQUILIBRIUM, "", steps, make_progress)
+    network, first = train(plan, EQUILIBRIUM, EQUILIBRIUM, steps, make_progress)
     if plan.steps is not None:
-        return network, [first, train(plan, SUM, "", steps, make_progress)[1]]
-    _, second = train(plan, SUM, "same steps", steps, make_progress)
+        return network, [first, train(plan, SUM, SUM, steps, make_progress)[1]]
+    _, second = train(plan, SUM, f"{SUM} (same steps)", steps, make_progress)
     longer = max(1, round(first.seconds / second.seconds * steps))
-    _, third = train(plan, SUM, "same time", longer, make_progress)
+    _, third = train(plan, SUM, f"{SUM} (same time)", longer, make_progress)
     return network, [first, second, third]
 
 
@@ -177,18 +159,16 @@ def affordable_steps(plan: Plan) -> int:
 
 
 def train(
-    plan: Plan, method: str, condition: str, steps: int, make_progress: MakeProgress
+    plan: Plan, method: str, name: str, steps: int, make_progress: MakeProgress
 ) -> tuple[MedianNetwork, Result]:
     """Train one network and test it."""
-    progress = make_progress(full_name(method, condition))
-    fitted = fit(plan.task(method), plan.config(steps), "cpu", progress=progress)
+    fitted = fit(plan.task(method), plan.config(steps), "cpu", progress=make_progress(name))
     assert isinstance(fitted.network, MedianNetwork)
-    record = fitted.record
+    record, losses = fitted.record, fitted.history["loss"]
     error = record.metrics[MedianTask.monitor]
     error = math.nan if error is None else error
-    losses, seconds = fitted.history["loss"], record.training_seconds
-    result = Result(method, condition, record.num_parameters, losses, seconds, error)
-    return fitted.network, result
+    seconds = record.training_seconds
+    return fitted.network, Result(method, name, record.num_parameters, losses, seconds, error)
 
 
 @torch.no_grad()

@@ -16,18 +16,6 @@ from equipool.potentials.convex import ConvexPotential
 from equipool.potentials.resnet import ResNetPotential
 
 __all__ = [
-    "Attention",
-    "AutogradSum",
-    "ConvexPotential",
-    "FrechetMean",
-    "Huber",
-    "Max",
-    "Mean",
-    "Median",
-    "Potential",
-    "PowerSums",
-    "Quantile",
-    "ResNetPotential",
-    "Sum",
-    "SummedPotential",
-]
+    "Attention", "AutogradSum", "ConvexPotential", "FrechetMean", "Huber", "Max", "Mean", "Median",
+    "Potential", "PowerSums", "Quantile", "ResNetPotential", "Sum", "SummedPotential",
+]  # fmt: skip

@@ -163,3 +163,13 @@ def _has_backward_hooks(potential: object) -> bool:
     modules = potential.modules() if isinstance(potential, nn.Module) else ()
     everywhere = (_global_backward_hooks, _global_backward_pre_hooks)
     return any(everywhere) or any(m._backward_hooks or m._backward_pre_hooks for m in modules)
+
+
+def draw_weights(weight: Tensor, std: float) -> None:
+    """Draw from a normal distribution that is cut at two deviations."""
+    nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
+
+
+def wide(tensor: Tensor) -> Tensor:
+    """In float32 at least."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from equipool.checks import check_sizes
 from equipool.potentials.base import Potential
 
 
@@ -135,9 +136,6 @@ class Sum(Potential):
 
     Alone it has no minimum: it needs `SquaredNorm(0.5)` and the scaling `"sum"`, which
     `equipool.closed_form.sum` sets.
-
-    Shapes:
-        `x [N, C]`, `y [N, C]` -> `[N]`.
 
     Example:
         >>> x = torch.tensor([[1.0], [2.0], [6.0]])
@@ -266,10 +264,7 @@ class PowerSums(Potential):
 
     def __init__(self, num_powers: int, set_size: int) -> None:
         super().__init__()
-        if min(num_powers, set_size) < 1:
-            raise ValueError(
-                f"num_powers is {num_powers} and set_size {set_size}, expected 1 or more"
-            )
+        check_sizes(num_powers=num_powers, set_size=set_size)
         self.in_channels = 1
         self.out_channels = num_powers
         self.set_size = set_size

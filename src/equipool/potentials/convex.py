@@ -11,18 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, softplus
 
+from equipool.checks import check_sizes
 from equipool.objective import Bounds, LinearMap
-from equipool.ops.convex_gradient import (
-    THRESHOLD,
-    Network,
-    curvature_weights,
-    element_gradients,
-    element_slopes,
-    element_values,
-    gradients_along,
-    largest_eigenvalues,
-)
-from equipool.potentials.base import Potential, SummedPotential
+from equipool.ops import convex_gradient as ops
+from equipool.potentials.base import Potential, SummedPotential, draw_weights, wide
 from equipool.sets import Sets
 
 
@@ -80,10 +72,7 @@ class ConvexPotential(Potential):
         hidden = tuple(hidden)
         if not hidden or min(hidden) < 1:
             raise ValueError(f"hidden is {hidden}, expected at least one size, each 1 or more")
-        if min(in_channels, out_channels) < 1:
-            raise ValueError(
-                f"in_channels is {in_channels} and out_channels {out_channels}, expected 1 or more"
-            )
+        check_sizes(in_channels=in_channels, out_channels=out_channels)
         self.in_channels = in_channels
         self.out_channels = out_channels
         self.hidden = hidden
@@ -105,12 +94,12 @@ class ConvexPotential(Potential):
         is linear in y, start at zero."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
-                _draw(module.weight, module.in_features**-0.5)
+                draw_weights(module.weight, module.in_features**-0.5)
                 nn.init.zeros_(module.bias)
         nn.init.zeros_(self.slope.weight)
-        _draw(self.from_y, self.out_channels**-0.5)
+        draw_weights(self.from_y, self.out_channels**-0.5)
         for raw in self.raw_mixes:
-            _draw(raw, 0.5)
+            draw_weights(raw, 0.5)
             with torch.no_grad():
                 raw.add_(math.log(math.e - 1))  # softplus of it is 1
 
@@ -136,15 +125,29 @@ class ConvexPotential(Potential):
             a = b + shift
             if z is not None:
                 a = a + linear(reading.gates[i - 1] * z, mixes[i - 1])
-            z = softplus(a, threshold=THRESHOLD)
+            z = softplus(a, threshold=ops.THRESHOLD)
         assert z is not None
-        value = (_wide(reading.gates[-1]) * _wide(output[0]) * _wide(z)).sum(-1)
-        return value + (_wide(reading.slope) * _wide(y)).sum(-1)
+        value = (wide(reading.gates[-1]) * wide(output[0]) * wide(z)).sum(-1)
+        return value + (wide(reading.slope) * wide(y)).sum(-1)
 
     def over(self, x: Tensor, sets: Sets) -> SummedPotential:
         if type(self).forward is not ConvexPotential.forward:
             return super().over(x, sets)
-        return _sum_over(self, x, sets)
+        reading = self.read(x)
+        device = x.device.type
+        autocast = torch.is_autocast_enabled(device) and x.dtype != torch.float64
+        product_dtype = torch.get_autocast_dtype(device) if autocast else x.dtype
+        with torch.autocast(device, enabled=False):
+            *mixes, output = (wide(mix) for mix in self.mixes())
+            *gates, last = (wide(gate) for gate in reading.gates)
+            network = ops.Network(
+                self.hidden,
+                torch.cat([*gates, last * output[0]], -1),
+                tuple(mix.to(product_dtype) for mix in mixes),
+            )
+            shifts = torch.cat([wide(shift) for shift in reading.shifts], -1)
+            slope = sets.sum(wide(reading.slope))
+            return ConvexSum(network, shifts, wide(self.from_y), slope, sets)
 
     def extra_repr(self) -> str:
         return f"{self.in_channels}, {self.out_channels}, hidden={self.hidden}"
@@ -162,7 +165,7 @@ class ConvexSum(SummedPotential):
     """
 
     def __init__(
-        self, network: Network, shifts: Tensor, from_y: Tensor, slope: Tensor, sets: Sets
+        self, network: ops.Network, shifts: Tensor, from_y: Tensor, slope: Tensor, sets: Sets
     ) -> None:
         self.network = network
         self.shifts = shifts
@@ -172,32 +175,30 @@ class ConvexSum(SummedPotential):
 
     def value(self, y: Tensor) -> Tensor:
         with torch.autocast(y.device.type, enabled=False):
-            values = self.sets.sum(element_values(self.network, self._contributions(y)))
+            values = self.sets.sum(ops.element_values(self.network, self._contributions(y)))
             return values + (self.slope * y).sum(-1)
 
     def gradient(self, y: Tensor) -> Tensor:
         with torch.autocast(y.device.type, enabled=False):
-            by_elements = element_gradients(self.network, self._contributions(y))
+            by_elements = ops.element_gradients(self.network, self._contributions(y))
             return torch.addmm(self.slope, self.sets.sum(by_elements), self.from_y)
 
     def hessian(self, y: Tensor) -> LinearMap:
         with torch.no_grad(), torch.autocast(y.device.type, enabled=False):
-            slopes = element_slopes(self.network, self._contributions(y))
+            slopes = ops.element_slopes(self.network, self._contributions(y))
 
         @torch.no_grad()
         def product(direction: Tensor) -> Tensor:
             with torch.autocast(direction.device.type, enabled=False):
                 along = self.sets.spread(direction @ self.from_y.T)
-                return self.sets.sum(gradients_along(self.network, slopes, along)) @ self.from_y
+                return self.sets.sum(ops.gradients_along(self.network, slopes, along)) @ self.from_y
 
         return product
 
     def restrict(self, rows: Tensor) -> ConvexSum:
         elements, sets = self.sets.restrict(rows)
-        gates, shifts = (
-            tensor.index_select(0, elements) for tensor in (self.network.gates, self.shifts)
-        )
-        network = self.network._replace(gates=gates)
+        network = self.network._replace(gates=self.network.gates.index_select(0, elements))
+        shifts = self.shifts.index_select(0, elements)
         return ConvexSum(network, shifts, self.from_y, self.slope.index_select(0, rows), sets)
 
     def bounds(self) -> Bounds:
@@ -205,38 +206,12 @@ class ConvexSum(SummedPotential):
         it is 1.2 times that for one layer, twice for two layers at initialisation, and 2 to 6 times
         for other weights or for three and four layers."""
         with torch.no_grad(), torch.autocast(self.shifts.device.type, enabled=False):
-            network = self.network._replace(mixes=tuple(_wide(mix) for mix in self.network.mixes))
-            weights = self.sets.sum(curvature_weights(network, self.from_y))
-            upper = largest_eigenvalues(weights, self.from_y)
+            network = self.network._replace(mixes=tuple(wide(mix) for mix in self.network.mixes))
+            weights = self.sets.sum(ops.curvature_weights(network, self.from_y))
+            upper = ops.largest_eigenvalues(weights, self.from_y)
         # A margin for rounding.
         upper = upper * (1 + 64 * torch.finfo(upper.dtype).eps)
         return Bounds(torch.zeros_like(upper), upper)
 
     def _contributions(self, y: Tensor) -> Tensor:
         return self.shifts + self.sets.spread(y @ self.from_y.T)
-
-
-def _sum_over(potential: ConvexPotential, x: Tensor, sets: Sets) -> ConvexSum:
-    reading = potential.read(x)
-    device = x.device.type
-    autocast = torch.is_autocast_enabled(device) and x.dtype != torch.float64
-    product_dtype = torch.get_autocast_dtype(device) if autocast else x.dtype
-    with torch.autocast(device, enabled=False):
-        *mixes, output = (_wide(mix) for mix in potential.mixes())
-        *gates, last = (_wide(gate) for gate in reading.gates)
-        network = Network(
-            potential.hidden,
-            torch.cat([*gates, last * output[0]], -1),
-            tuple(mix.to(product_dtype) for mix in mixes),
-        )
-        shifts = torch.cat([_wide(shift) for shift in reading.shifts], -1)
-        slope = sets.sum(_wide(reading.slope))
-        return ConvexSum(network, shifts, _wide(potential.from_y), slope, sets)
-
-
-def _draw(weight: Tensor, std: float) -> None:
-    nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))

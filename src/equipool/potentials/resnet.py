@@ -16,7 +16,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from equipool.objective import LinearMap
 from equipool.ops.resnet_gradient import Maps, Spec, make_gradient
-from equipool.potentials.base import AutogradSum, Potential, SummedPotential
+from equipool.potentials.base import AutogradSum, Potential, SummedPotential, draw_weights, wide
 from equipool.sets import Sets
 
 MIN_WIDTH = 16  # of the normalised layers, by default
@@ -64,15 +64,10 @@ class ResNetPotential(Potential):
     """
 
     def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        hidden: Sequence[int] | None = None,
-        reduction: Literal["mean", "sum"] = "mean",
-        factored: bool = True,
-        dropout: float = 0.0,
+        self, in_channels: int, out_channels: int, hidden: Sequence[int] | None = None,
+        reduction: Literal["mean", "sum"] = "mean", factored: bool = True, dropout: float = 0.0,
         bias_std: float = 0.3,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         hidden = tuple(hidden) if hidden is not None else default_hidden(out_channels)
         if not hidden or min(hidden) < 1:
@@ -83,7 +78,13 @@ class ResNetPotential(Potential):
             raise ValueError(f"dropout is {dropout!r}, expected at least 0 and less than 1")
         if not (math.isfinite(bias_std) and bias_std >= 0):
             raise ValueError(f"bias_std is {bias_std!r}, expected a finite number of 0 or more")
-        _warn_of_small_norms(hidden)
+        if any(size <= 2 for size in hidden[:-1]):
+            warnings.warn(
+                f"hidden is {hidden}: normalising a layer of one unit makes it constant, and of "
+                f"two nearly a sign; use larger sizes, {MIN_WIDTH} or more for all but the last",
+                UserWarning,
+                stacklevel=2,
+            )
         self.in_channels = in_channels
         self.out_channels = out_channels
         self.hidden = hidden
@@ -104,8 +105,7 @@ class ResNetPotential(Potential):
         `bias_std`."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
-                std = module.in_features**-0.5
-                nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
+                draw_weights(module.weight, module.in_features**-0.5)
                 if module.bias is not None and self.bias_std > 0:
                     nn.init.normal_(module.bias, std=self.bias_std)
                 elif module.bias is not None:
@@ -127,7 +127,7 @@ class ResNetPotential(Potential):
             if i < last:
                 h = torch.tanh(_normalise(h, self.norms[i]))
             z = skip(z if isinstance(skip, nn.Identity) else read) + h
-        squares = _wide(z).square()
+        squares = wide(z).square()
         return squares.mean(-1) if self.reduction == "mean" else squares.sum(-1)
 
     def over(self, x: Tensor, sets: Sets) -> SummedPotential:
@@ -156,28 +156,13 @@ def default_hidden(out_channels: int) -> tuple[int, int, int]:
     return max(2 * out_channels, MIN_WIDTH), max(out_channels, MIN_WIDTH), 32
 
 
-def _warn_of_small_norms(hidden: Sequence[int]) -> None:
-    if any(size <= 2 for size in hidden[:-1]):
-        warnings.warn(
-            f"hidden is {tuple(hidden)}: normalising a layer of one unit makes it constant, and of "
-            f"two units nearly a sign; use larger sizes, {MIN_WIDTH} or more for all but the last",
-            UserWarning,
-            stacklevel=3,
-        )
-
-
 def whole(potential: ResNetPotential) -> Kept:
     """All of every layer's input."""
     return [None] * len(potential.hidden)
 
 
 class Thinned:
-    """A potential some of whose hidden units are dropped, the same ones whenever it is called.
-
-    Args:
-        potential: the whole one.
-        like: on whose device the factors are.
-    """
+    """A potential some of whose hidden units are dropped, the same ones whenever it is called."""
 
     def __init__(self, potential: ResNetPotential, like: Tensor) -> None:
         self.potential = potential
@@ -292,7 +277,7 @@ def _normalise(h: Tensor, norm: nn.Module) -> Tensor:
     if not isinstance(norm, nn.LayerNorm) or not _is_norm(norm, h.shape[-1]):
         return cast(Tensor, norm(h))
     gamma, beta = norm.weight, norm.bias
-    centered = _wide(h) - _wide(h).mean(-1, keepdim=True)
+    centered = wide(h) - wide(h).mean(-1, keepdim=True)
     scaled = centered * torch.rsqrt(centered.square().mean(-1, keepdim=True) + norm.eps)
     scaled = scaled if gamma is None else scaled * gamma
     return (scaled if beta is None else scaled + beta).to(h.dtype)
@@ -303,7 +288,7 @@ def _scale_and_shift(norm: nn.LayerNorm, like: Tensor) -> tuple[Tensor, Tensor]:
     size = norm.normalized_shape
     gamma = like.new_ones(size) if norm.weight is None else norm.weight
     beta = like.new_zeros(size) if norm.bias is None else norm.bias
-    return _wide(gamma), _wide(beta)
+    return wide(gamma), wide(beta)
 
 
 def _maps(potential: ResNetPotential, kept: Kept) -> Maps:
@@ -321,12 +306,8 @@ def _maps(potential: ResNetPotential, kept: Kept) -> Maps:
 
 
 def _affine(linear: nn.Linear, kept: Tensor | None) -> tuple[Tensor, Tensor]:
-    weight = _wide(linear.weight)
+    weight = wide(linear.weight)
     bias: Tensor | None = linear.bias
     if bias is None:
         bias = weight.new_zeros(weight.shape[0])
-    return weight if kept is None else weight * kept, _wide(bias)
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+    return weight if kept is None else weight * kept, wide(bias)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from math import prod
 from typing import Any
 
@@ -45,36 +46,13 @@ class EquilibriumAggregation(Aggregation):
 
     layer: aggregation.EquilibriumAggregation
 
-    # Attributes of the layer that are read and assigned here, too.
-    in_channels: int
-    out_channels: int
-    potential: nn.Module
-    regularizer: Regularizer
-    solver: Solver[Any]
-    differentiation: Differentiation
-    start: Start
-    steps: Steps
-    num_steps: int
-    scaling: ScalingName
-    check_finite: bool
-    cuda_graphs: bool
-
     def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        *,
-        potential: nn.Module | None = None,
-        regularizer: Regularizer | None = None,
-        solver: Solver[Any] | None = None,
-        differentiation: Differentiation | None = None,
-        start: Start | None = None,
-        steps: Steps | int | None = None,
-        num_steps: int | None = None,
-        scaling: ScalingName = "log",
-        check_finite: bool = False,
-        cuda_graphs: bool = True,
-    ) -> None:
+        self, in_channels: int, out_channels: int, *, potential: nn.Module | None = None,
+        regularizer: Regularizer | None = None, solver: Solver[Any] | None = None,
+        differentiation: Differentiation | None = None, start: Start | None = None,
+        steps: Steps | int | None = None, num_steps: int | None = None,
+        scaling: ScalingName = "log", check_finite: bool = False, cuda_graphs: bool = True,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.layer = aggregation.EquilibriumAggregation(
             in_channels, out_channels, potential=potential, regularizer=regularizer, solver=solver,
@@ -98,14 +76,9 @@ class EquilibriumAggregation(Aggregation):
         self.layer.reset_parameters()
 
     def forward(
-        self,
-        x: Tensor,
-        index: Tensor | None = None,
-        ptr: Tensor | None = None,
-        dim_size: int | None = None,
-        dim: int = -2,
-        max_num_elements: int | None = None,
-    ) -> Tensor:
+        self, x: Tensor, index: Tensor | None = None, ptr: Tensor | None = None,
+        dim_size: int | None = None, dim: int = -2, max_num_elements: int | None = None,
+    ) -> Tensor:  # fmt: skip
         """Pool each set.
 
         Args:
@@ -144,14 +117,9 @@ class EquilibriumAggregation(Aggregation):
         return y.reshape(sets.num_sets, *others, self.out_channels).movedim(0, dim)
 
     def solve(
-        self,
-        x: Tensor,
-        index: Tensor | None = None,
-        ptr: Tensor | None = None,
-        dim_size: int | None = None,
-        *,
-        trajectory: bool = False,
-    ) -> Solution:
+        self, x: Tensor, index: Tensor | None = None, ptr: Tensor | None = None,
+        dim_size: int | None = None, *, trajectory: bool = False,
+    ) -> Solution:  # fmt: skip
         """Pool each set of `x [N, C]` and report how the search went: see the layer's `solve`.
 
         Example:
@@ -164,13 +132,9 @@ class EquilibriumAggregation(Aggregation):
         return self.layer.solve(x, index, ptr=ptr, dim_size=dim_size, trajectory=trajectory)
 
     def energy(
-        self,
-        x: Tensor,
-        y: Tensor,
-        index: Tensor | None = None,
-        ptr: Tensor | None = None,
+        self, x: Tensor, y: Tensor, index: Tensor | None = None, ptr: Tensor | None = None,
         dim_size: int | None = None,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """Energy of each set of `x [N, C]` at `y [B, K]`, scaled as in the search: `[B]`."""
         check_two_dimensional(x)
         index, ptr = one_layout(index, ptr)
@@ -182,7 +146,8 @@ class EquilibriumAggregation(Aggregation):
         return f"EquilibriumAggregation({self.in_channels}, {self.out_channels}, {self.steps!r})"
 
 
-FORWARDED = frozenset(EquilibriumAggregation.__annotations__) - {"layer"}
+# Attributes of the layer that are read and assigned here, too.
+FORWARDED = frozenset(signature(aggregation.EquilibriumAggregation).parameters)
 
 
 def one_layout(index: Tensor | None, ptr: Tensor | None) -> tuple[Tensor | None, Tensor | None]:

@@ -104,10 +104,7 @@ def from_pyg(layer: packaged.EquilibriumAggregation) -> EquilibriumAggregation:
         >>> bool(torch.allclose(ours(x), theirs(x), atol=1e-5))
         True
     """
-    check_packaged(layer)
-    *skips, last_skip = layer.potential.res_trans
-    in_channels = last_skip.in_features - layer.output_dim
-    hidden = [skip.out_features for skip in skips]
+    in_channels, hidden = read_sizes(layer)
     potential = InputSkipPotential(in_channels, layer.output_dim, hidden)
     regularizer, solver = SquaredNorm(), HeavyBall()
     converted = EquilibriumAggregation(
@@ -158,8 +155,9 @@ def copy_scalar(
     cast(nn.Parameter, target.raw).requires_grad_(source.requires_grad)
 
 
-def check_packaged(layer: packaged.EquilibriumAggregation) -> None:
-    """Check that the layer is PyTorch Geometric's own in all its parts."""
+def read_sizes(layer: packaged.EquilibriumAggregation) -> tuple[int, list[int]]:
+    """Its `in_channels` and hidden sizes, after a check that it is PyTorch Geometric's own in all
+    its parts."""
     if type(layer) is not packaged.EquilibriumAggregation:
         raise TypeError(
             f"layer is a {full_name(layer)}, expected a torch_geometric.nn.aggr."
@@ -179,6 +177,7 @@ def check_packaged(layer: packaged.EquilibriumAggregation) -> None:
         raise ValueError(
             f"layer has parameters of {' and '.join(sorted(kinds))}, expected one kind"
         )
+    return in_channels, hidden
 
 
 def check_part(name: str, part: nn.Module, expected: type[nn.Module]) -> None:

@@ -5,13 +5,6 @@ from equipool.report.runs import RunResult, read_runs
 from equipool.report.tables import Summary, best_groups, markdown, summaries, summarize
 
 __all__ = [
-    "RunResult",
-    "Section",
-    "Summary",
-    "best_groups",
-    "markdown",
-    "read_runs",
-    "summaries",
-    "summarize",
-    "write_page",
-]
+    "RunResult", "Section", "Summary", "best_groups", "markdown", "read_runs", "summaries",
+    "summarize", "write_page",
+]  # fmt: skip

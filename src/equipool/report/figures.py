@@ -57,13 +57,9 @@ class Style:
     def line(self, points: int) -> dict[str, Any]:
         """Arguments of `Axes.plot` for a line of so many points, about six of them marked."""
         return {
-            "color": self.color,
-            "linestyle": self.dashes,
-            "linewidth": 2.0 if points < 60 else 1.4,
-            "marker": self.marker,
-            "markersize": 5,
-            "markevery": max(1, -(-points // 6)),
-        }
+            "color": self.color, "linestyle": self.dashes, "linewidth": 2.0 if points < 60 else 1.4,
+            "marker": self.marker, "markersize": 5, "markevery": max(1, -(-points // 6)),
+        }  # fmt: skip
 
 
 STYLES = [Style(*look) for look in zip(COLORS, 2 * DASHES, MARKERS, strict=True)]

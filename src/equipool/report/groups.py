@@ -113,17 +113,14 @@ class Group:
         """Mean of the runs' last evaluations; None if one of them is not finite."""
         return mean_of(self.final_values())
 
-    def best_final(self) -> float | None:
-        """The last evaluation of the best run."""
-        return self._best(self.final_values())
-
-    def best_evaluation(self) -> float | None:
-        """The best evaluation of all runs at any step, as the paper reports its best seed."""
-        return self._best(self.selected_values())
-
-    def _best(self, values: Sequence[float | None]) -> float | None:
+    def best(self, values: Sequence[float | None]) -> float | None:
+        """The best of these values of the monitored metric."""
         finite = [value for value in values if value is not None]
         return (min if self.lower_is_better else max)(finite, default=None)
+
+    def best_final(self) -> float | None:
+        """The last evaluation of the best run."""
+        return self.best(self.final_values())
 
     def mean_at(self, training_seconds: float) -> float | None:
         """Mean of the runs' last evaluations within this training time; None if one of them is not

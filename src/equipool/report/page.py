@@ -38,19 +38,25 @@ class Section:
 def write_page(runs: Sequence[RunResult], file: str | Path) -> None:
     """Write the report of these runs to an HTML file that needs no other file."""
     check_extras("the report", NEEDED)
+    about = [first_sentence(runs[0].kind.__doc__ or "")]
+    sections = [section for make in SECTIONS for section in make(runs)]
+    write_sections(f"Runs of {runs[0].task}", about, sections, Path(file))
+
+
+def write_sections(
+    title: str, about: Sequence[str], sections: Sequence[Section], file: Path
+) -> None:
+    """Write a page with these paragraphs and sections, and everything in it."""
     import jinja2
 
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
+    file.parent.mkdir(parents=True, exist_ok=True)
     html = template.render(
-        task=runs[0].task,
-        about=first_sentence(runs[0].kind.__doc__ or ""),
-        sections=[section for make in SECTIONS for section in make(runs)],
-        cell_text=cell_text,
+        title=title, about=about, sections=sections, cell_text=cell_text,
         embedded=lambda png: "data:image/png;base64," + base64.b64encode(png).decode("ascii"),
-    )
-    Path(file).parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(Path(file), html.encode())
+    )  # fmt: skip
+    write_atomically(file, html.encode())
 
 
 def first_sentence(text: str) -> str:
@@ -86,7 +92,9 @@ def learning_curves(runs: Sequence[RunResult]) -> list[Section]:
     """The monitored metric over the training, and the task's further metrics."""
     groups = shorten(group_runs(runs))
     metrics = [runs[0].kind.monitor, *runs[0].kind.reported]
-    shown = [metric for metric in metrics if any(group.mean_curve(metric) for group in groups)]
+    shown = [
+        m for m in metrics if any(run.value(e, m) is not None for run in runs for e in run.curve)
+    ]
     if not shown:
         return []
     text = (

@@ -42,7 +42,6 @@ class RunResult:
 
     @property
     def kind(self) -> type[Task]:
-        """The class of its task."""
         tasks, name = known_tasks(), self.task
         if name not in tasks:
             raise ValueError(f"{self.name} is a run of {name!r}, expected one of {sorted(tasks)}")
@@ -50,12 +49,10 @@ class RunResult:
 
     @property
     def planned_steps(self) -> int:
-        """Steps of the whole run."""
         return int(self.config["training"]["steps"])
 
     @property
     def best(self) -> Entry | None:
-        """The best evaluation."""
         finite = [entry for entry in self.curve if self.value(entry) is not None]
         choose = min if self.kind.lower_is_better else max
         return choose(finite, key=lambda entry: self.value(entry) or 0.0) if finite else None
@@ -67,7 +64,6 @@ class RunResult:
         return found
 
     def metric_curve(self, metric: str) -> Curve:
-        """A metric of each evaluation."""
         return [(e["step"], e["training_seconds"], self.value(e, metric)) for e in self.curve]
 
     def log_curve(self, *keys: str) -> Curve:
@@ -155,12 +151,10 @@ def _is_run(path: Path) -> bool:
 def _from_record(file: Path, name: str | None = None, points: Sequence[Entry] = ()) -> RunResult:
     record = read_record(file)
     return RunResult(
-        name=name or file.stem,
-        config=_settings(file, record.config),
-        ran_on=record.ran_on or [{name: getattr(record, name) for name in RAN_ON}],
-        points=points,
+        name=name or file.stem, config=_settings(file, record.config),
+        ran_on=record.ran_on or [{name: getattr(record, name) for name in RAN_ON}], points=points,
         **{name: getattr(record, name) for name in RECORDED},
-    )
+    )  # fmt: skip
 
 
 def _settings(file: Path, config: dict[str, Any]) -> dict[str, Any]:
@@ -190,18 +184,10 @@ def _unfinished(folder: RunFolder, log: Sequence[Entry], points: Sequence[Entry]
     last = max([*points, *curve], key=lambda entry: entry["step"], default={})
     config = folder.read_config()
     return RunResult(
-        name=folder.path.name,
-        task=config["task"],
-        config=_settings(folder.config, config),
-        complete=False,
-        steps=last.get("step", 0),
-        pieces=len(starts),
-        ran_on=starts,
-        seconds=last.get("seconds", 0.0),
-        training_seconds=last.get("training_seconds", 0.0),
-        num_parameters=None,
-        curve=curve,
-        points=points,
+        name=folder.path.name, task=config["task"], config=_settings(folder.config, config),
+        complete=False, steps=last.get("step", 0), pieces=len(starts), ran_on=starts,
+        seconds=last.get("seconds", 0.0), training_seconds=last.get("training_seconds", 0.0),
+        num_parameters=None, curve=curve, points=points,
         spikes=points[-1]["spikes"] if points else 0,
         skipped=points[-1]["skipped"] if points else 0,
-    )
+    )  # fmt: skip

@@ -26,7 +26,6 @@ def make_table(title: str, rows: Sequence[dict[str, str]]) -> Summary:
 
 
 def markdown(summary: Summary) -> str:
-    """The table in Markdown."""
     lines = [summary.headings, tuple("---" for _ in summary.headings), *summary.rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
@@ -71,7 +70,7 @@ def summarize(runs: Sequence[RunResult]) -> Summary:
             "last step": " to ".join(f"{step:,}" for step in sorted({min(ends), max(ends)})),
             "mean": spread(group.final_values()),
             "best run": number(group.best_final()),
-            "best evaluation": number(group.best_evaluation()),
+            "best evaluation": number(group.best(group.selected_values())),
             "/ best": _ratio(group, groups),
         }
         if seconds is not None:
@@ -106,9 +105,7 @@ def _first_cells(group: Group) -> dict[str, str]:
 def _ratio(group: Group, groups: Sequence[Group]) -> str:
     """The group's mean divided by the best of its size."""
     mean = group.mean()
-    means = [other.mean() for other in groups if other.size == group.size]
-    finite = [value for value in means if value is not None]
-    best = (min if group.lower_is_better else max)(finite, default=None)
+    best = group.best([other.mean() for other in groups if other.size == group.size])
     return f"{mean / best:.3g}" if mean is not None and best else "-"
 
 

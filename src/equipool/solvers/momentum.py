@@ -1,8 +1,8 @@
-"""Gradient descent with momentum, as in the paper."""
+"""Gradient descent, with and without momentum."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
+import math
 from typing import NamedTuple
 
 import torch
@@ -10,30 +10,103 @@ from torch import Tensor
 
 from equipool.objective import Objective
 from equipool.ops.derivatives import scaled
-from equipool.ops.momentum import momentum_step
-from equipool.scalars import FractionScalar, LearnedScalar, PositiveScalar
-from equipool.solvers.base import Solver, State, check_restraint, restrained
+from equipool.ops.momentum import History, Limits, momentum_step
+from equipool.scalars import FractionScalar, PositiveScalar
+from equipool.solvers.base import Solver
+
+
+def check_restraint(gtol: float, clip_value: float | None) -> None:
+    if not (math.isfinite(gtol) and gtol >= 0):
+        raise ValueError(f"gtol is {gtol}, expected 0 or more")
+    if clip_value is not None and not clip_value > 0:
+        raise ValueError(f"clip_value is {clip_value}, expected more than 0, or None")
+
+
+def restrained(
+    y: Tensor, move: Tensor, gradient: Tensor, gtol: float, clip_value: float | None
+) -> Tensor:
+    """`y + move`, but y itself in rows whose largest gradient component is below gtol; then every
+    component within `[-clip_value, clip_value]`."""
+    moving = gradient.abs().amax(-1, keepdim=True) >= gtol
+    y = y + moving * move
+    return y if clip_value is None else y.clamp(-clip_value, clip_value)
+
+
+class GradientDescentState(NamedTuple):
+    y: Tensor  # [num_rows, K]
+    gradient: Tensor  # [num_rows, K]
+    learning_rate: Tensor
+
+    @property
+    def point(self) -> Tensor:
+        return self.y
+
+
+class GradientDescent(Solver[GradientDescentState]):
+    r"""Gradient descent with a learned step size:
+
+    $$y \leftarrow y - \alpha \nabla E(y).$$
+
+    Args:
+        learning_rate: step size $\alpha$; the value given is the value in effect.
+        gtol: a set whose largest gradient component falls below keeps its y.
+        clip_value: after each step every component of y is brought back into
+            `[-clip_value, clip_value]`.
+        learnable: whether the step size is learned.
+
+    Example:
+        >>> layer = equipool.EquilibriumAggregation(3, 8, solver=GradientDescent(0.1))
+        >>> layer(torch.randn(5, 3)).shape
+        torch.Size([1, 8])
+    """
+
+    def __init__(
+        self, learning_rate: float = 0.125, gtol: float = 0.0, clip_value: float | None = None,
+        learnable: bool = True,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        check_restraint(gtol, clip_value)
+        self.raw_learning_rate = PositiveScalar("learning_rate", learning_rate, learnable)
+        self.gtol = gtol
+        self.clip_value = clip_value
+
+    @property
+    def learning_rate(self) -> Tensor:
+        return self.raw_learning_rate()
+
+    def reset_parameters(self) -> None:
+        self.raw_learning_rate.reset_parameters()
+
+    def init(self, y: Tensor, num_steps: int, objective: Objective) -> GradientDescentState:
+        return GradientDescentState(y, torch.zeros_like(y), self.learning_rate)
+
+    def step(self, objective: Objective, state: GradientDescentState) -> GradientDescentState:
+        g = objective.gradient(state.y)
+        move = -scaled(state.learning_rate, g)
+        y = restrained(state.y, move, g, self.gtol, self.clip_value)
+        return state._replace(y=y, gradient=g)
+
+    def extra_repr(self) -> str:
+        return f"gtol={self.gtol}, clip_value={self.clip_value}"
 
 
 class MomentumState(NamedTuple):
-    """What is carried from step to step."""
-
     y: Tensor  # [num_rows, K]
     point: Tensor  # [num_rows, K]
     velocity: Tensor  # [num_rows, K]
     gradient: Tensor  # [num_rows, K]
     learning_rate: Tensor
     momentum: Tensor
+    last_point: Tensor | None = None  # [num_rows, K] where the gradient was taken
+    curvature: Tensor | None = None  # [num_rows, 1] the largest met on the way
 
 
-class LearnedMomentum(Solver[State]):
+class LearnedMomentum(Solver[MomentumState]):
     """A solver whose step size and momentum are learned."""
 
     def __init__(self, learning_rate: float, momentum: float, learnable: bool) -> None:
         super().__init__()
-        self.raw_learning_rate: LearnedScalar = PositiveScalar(
-            "learning_rate", learning_rate, learnable
-        )
+        self.raw_learning_rate = PositiveScalar("learning_rate", learning_rate, learnable)
         self.raw_momentum = FractionScalar("momentum", momentum, learnable)
 
     @property
@@ -48,30 +121,24 @@ class LearnedMomentum(Solver[State]):
         self.raw_learning_rate.reset_parameters()
         self.raw_momentum.reset_parameters()
 
-
-class Momentum(LearnedMomentum[MomentumState]):
-    """What gradient descent with momentum has in common, wherever its gradient is taken."""
-
-    def __init__(
-        self,
-        learning_rate: float = 0.125,
-        momentum: float = 0.9,
-        gtol: float = 0.0,
-        clip_value: float | None = None,
-        learnable: bool = True,
-    ) -> None:
-        super().__init__(learning_rate, momentum, learnable)
-        check_restraint(gtol, clip_value)
-        self.gtol = gtol
-        self.clip_value = clip_value
-
     def init(self, y: Tensor, num_steps: int, objective: Objective) -> MomentumState:
         zero = torch.zeros_like(y)
         return MomentumState(y, y, zero, zero, self.learning_rate, self.momentum)
 
-    @abstractmethod
-    def next_point(self, y: Tensor, ahead: Tensor) -> Tensor:
-        """Which of y and the look-ahead takes the gradient of the next step."""
+
+class Momentum(LearnedMomentum):
+    """What gradient descent with momentum has in common, wherever its gradient is taken."""
+
+    looks_ahead: bool  # whether a step takes the gradient ahead, at y + mu v, or at y
+
+    def __init__(
+        self, learning_rate: float = 0.125, momentum: float = 0.9, gtol: float = 0.0,
+        clip_value: float | None = None, learnable: bool = True,
+    ) -> None:  # fmt: skip
+        super().__init__(learning_rate, momentum, learnable)
+        check_restraint(gtol, clip_value)
+        self.gtol = gtol
+        self.clip_value = clip_value
 
     def step(self, objective: Objective, state: MomentumState) -> MomentumState:
         g = objective.gradient(state.point)
@@ -81,7 +148,8 @@ class Momentum(LearnedMomentum[MomentumState]):
         if self.gtol > 0 or self.clip_value is not None:
             y = restrained(state.y, velocity, g, self.gtol, self.clip_value)
             ahead = y + scaled(momentum, velocity)
-        return MomentumState(y, self.next_point(y, ahead), velocity, g, rate, momentum)
+        point = ahead if self.looks_ahead else y
+        return MomentumState(y, point, velocity, g, rate, momentum)
 
     def extra_repr(self) -> str:
         return f"gtol={self.gtol}, clip_value={self.clip_value}"
@@ -106,8 +174,7 @@ class Nesterov(Momentum):
         tensor(0.1000, grad_fn=<MulBackward0>)
     """
 
-    def next_point(self, y: Tensor, ahead: Tensor) -> Tensor:
-        return ahead
+    looks_ahead = True
 
 
 class HeavyBall(Momentum):
@@ -118,5 +185,77 @@ class HeavyBall(Momentum):
     PyTorch Geometric's layer steps like this. The arguments are those of `Nesterov`.
     """
 
-    def next_point(self, y: Tensor, ahead: Tensor) -> Tensor:
-        return y
+    looks_ahead = False
+
+
+class RestrainedNesterov(LearnedMomentum):
+    r"""Nesterov's momentum with bounded steps, set by set:
+
+    $$v \leftarrow \mathrm{cut}_s(\mu v - \alpha\, c\, \mathrm{cut}_r(\nabla E(y + \mu v))),
+      \qquad y \leftarrow y + v,$$
+
+    where $\mathrm{cut}_r(a) = a / \max(1, \lVert a \rVert / r)$ and $c = \min(1, 1 / (\alpha L))$.
+    $L$ is the largest curvature that the set has met, $\lVert g_k - g_{k-1} \rVert /
+    \lVert p_k - p_{k-1} \rVert$ between the points $p$ where the gradients $g$ were taken. It costs
+    no evaluation.
+
+    The paper's recipe takes its first step from a point where an untrained potential may be steep,
+    and its loss is large until that step is tamed. `momentum=0.5, max_step=0.5,
+    curvature_safe=True` trains the median task to a tenth of the error of plain `Nesterov`
+    (measured in `docs/stability.md`).
+
+    Args:
+        learning_rate: step size $\alpha$; the value given is the value in effect.
+        momentum: $\mu$, at least 0 and less than 1.
+        max_step: $s$, the longest step; None for any length.
+        max_gradient: $r$, the longest gradient that is followed; None for any length.
+        curvature_safe: whether steps are shortened by $c$. $L$ is held constant in the derivative,
+            so that the gradient of `Unrolled` is not the exact one of a set where $c < 1$.
+        learnable: whether step size and momentum are learned.
+
+    Example:
+        >>> solver = RestrainedNesterov(momentum=0.5, max_step=0.5, curvature_safe=True)
+        >>> layer = equipool.EquilibriumAggregation(3, 8, solver=solver, num_steps=1)
+        >>> bool((layer(100 * torch.randn(5, 3)).norm() <= 0.5001))
+        True
+    """
+
+    def __init__(
+        self, learning_rate: float = 0.125, momentum: float = 0.9, max_step: float | None = None,
+        max_gradient: float | None = None, curvature_safe: bool = False, learnable: bool = True,
+    ) -> None:  # fmt: skip
+        super().__init__(learning_rate, momentum, learnable)
+        for name, bound in (("max_step", max_step), ("max_gradient", max_gradient)):
+            if bound is not None and not bound > 0:
+                raise ValueError(f"{name} is {bound}, expected more than 0, or None")
+        self.max_step = max_step
+        self.max_gradient = max_gradient
+        self.curvature_safe = curvature_safe
+
+    def init(self, y: Tensor, num_steps: int, objective: Objective) -> MomentumState:
+        state = super().init(y, num_steps, objective)
+        if not self.curvature_safe:
+            return state
+        return state._replace(last_point=y, curvature=y.new_zeros(y.shape[0], 1))
+
+    def at_rest(
+        self, state: MomentumState, y: Tensor, num_steps: int, objective: Objective
+    ) -> MomentumState:
+        return self.init(y, num_steps, objective)._replace(curvature=state.curvature)
+
+    def step(self, objective: Objective, state: MomentumState) -> MomentumState:
+        g, history, last_point = objective.gradient(state.point), None, None
+        if state.last_point is not None and state.curvature is not None:
+            last_point = state.point
+            history = History(last_point, state.last_point, state.gradient, state.curvature)
+        y, velocity, ahead, rate, momentum, curvature = momentum_step(
+            state.y, state.velocity, g, state.learning_rate, state.momentum,
+            Limits(self.max_step, self.max_gradient), history,
+        )  # fmt: skip
+        return MomentumState(y, ahead, velocity, g, rate, momentum, last_point, curvature)
+
+    def extra_repr(self) -> str:
+        return (
+            f"max_step={self.max_step}, max_gradient={self.max_gradient}, "
+            f"curvature_safe={self.curvature_safe}"
+        )

@@ -1,15 +1,17 @@
-"""Damped Newton's method, for small outputs."""
+"""Damped Newton's method, for small outputs: alone, or after another solver."""
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from equipool.checks import as_count, check_part
 from equipool.objective import Objective, assemble
-from equipool.solvers.base import Solver, slack
+from equipool.ops.derivatives import attach
+from equipool.solvers.base import Solver, SolverState, slack
 
 LARGEST = 512  # output size: a step takes as many Hessian products, and a matrix of it squared
 TRIES = 4  # dampings that a step tries
@@ -18,8 +20,6 @@ TOP = 12  # the highest rung of damping
 
 
 class NewtonState(NamedTuple):
-    """What is carried from step to step."""
-
     y: Tensor  # [num_rows, K]
     gradient: Tensor  # [num_rows, K]
     rung: Tensor  # [num_rows, 1] of the damping: 0 for none, then each ten times the one below
@@ -27,14 +27,6 @@ class NewtonState(NamedTuple):
     @property
     def point(self) -> Tensor:
         return self.y
-
-
-class Attempt(NamedTuple):
-    """The step that a search for the damping has settled on."""
-
-    factor: Tensor  # [num_rows, K, K] lower triangular, its product with its transpose H + shift I
-    accepted: Tensor  # [num_rows, 1]
-    rung: Tensor  # [num_rows, 1] where the next step begins
 
 
 class Newton(Solver[NewtonState]):
@@ -81,13 +73,15 @@ class Newton(Solver[NewtonState]):
 
     def step(self, objective: Objective, state: NewtonState) -> NewtonState:
         g = objective.gradient(state.y)
-        attempt = self._attempt(objective, state, g)
-        y = torch.where(attempt.accepted, state.y - _solve(attempt.factor, g), state.y)
-        return NewtonState(y, g, attempt.rung)
+        factor, accepted, rung = self._attempt(objective, state, g)
+        return NewtonState(torch.where(accepted, state.y - _solve(factor, g), state.y), g, rung)
 
     @torch.no_grad()
-    def _attempt(self, objective: Objective, state: NewtonState, g: Tensor) -> Attempt:
-        """Try one damping after the other, and settle on the first that lowers the energy."""
+    def _attempt(
+        self, objective: Objective, state: NewtonState, g: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Try one damping after the other, and settle on the first that lowers the energy: the
+        Cholesky factor of H + shift I, whether there is one, and the next step's first rung."""
         matrix = assemble(objective.hessian(state.y), state.y)
         energy = objective.value(state.y)
         factor = torch.eye(g.shape[-1], dtype=g.dtype, device=g.device).expand_as(matrix)
@@ -103,7 +97,7 @@ class Newton(Solver[NewtonState]):
             factor = torch.where(first.unsqueeze(-1), trial, factor)
             next_rung = torch.where(first, rung - 1, next_rung)
             accepted = accepted | first
-        return Attempt(factor, accepted, next_rung.clamp(0, TOP))
+        return factor, accepted, next_rung.clamp(0, TOP)
 
     def _damping(self, rung: Tensor) -> Tensor:
         return torch.where(rung > 0, self.damping * 10.0 ** (rung - 1), 0)
@@ -125,3 +119,82 @@ def _factorise(matrix: Tensor, damping: Tensor) -> tuple[Tensor, Tensor]:
 
 def _solve(factor: Tensor, g: Tensor) -> Tensor:
     return torch.cholesky_solve(g.unsqueeze(-1), factor).squeeze(-1)
+
+
+class PolishedState(NamedTuple):
+    y: Tensor  # [num_rows, K]
+    point: Tensor  # [num_rows, K]
+    gradient: Tensor  # [num_rows, K]
+    first: SolverState
+    newton: NewtonState
+    steps_left: int
+
+
+class Polished(Solver[PolishedState]):
+    """Another solver followed by Newton steps: the first steps approach a minimum cheaply, the last
+    ones refine it. The output size must be small (see `Newton`).
+
+    If a search reaches the tolerance before its budget is spent, it stops without Newton steps.
+
+    Args:
+        solver: takes the first steps.
+        newton_steps: the number of Newton steps at the end.
+        newton: takes the last steps. Default: `Newton()`.
+
+    Example:
+        >>> solver = Polished(equipool.Nesterov())
+        >>> layer = equipool.EquilibriumAggregation(3, 2, solver=solver, num_steps=50)
+        >>> layer.solve(torch.randn(5, 3)).converged
+        tensor([True])
+    """
+
+    recordable = False
+
+    def __init__(
+        self, solver: Solver[Any], newton_steps: int = 3, newton: Newton | None = None
+    ) -> None:
+        super().__init__()
+        check_part("solver", solver, Solver, "Nesterov()")
+        self.solver = solver
+        self.newton_steps = as_count("newton_steps", newton_steps, least=1)
+        self.newton = newton if newton is not None else Newton()
+
+    def init(self, y: Tensor, num_steps: int, objective: Objective) -> PolishedState:
+        first = self.solver.init(y, self._first_steps(num_steps), objective)
+        return self._begin(first, num_steps, objective)
+
+    def at_rest(
+        self, state: PolishedState, y: Tensor, num_steps: int, objective: Objective
+    ) -> PolishedState:
+        first = self.solver.at_rest(state.first, y, self._first_steps(num_steps), objective)
+        return self._begin(first, num_steps, objective)
+
+    def step(self, objective: Objective, state: PolishedState) -> PolishedState:
+        if state.steps_left > self.newton_steps:
+            return self._first_step(objective, state)
+        newton = self.newton.step(objective, state.newton._replace(y=state.y))
+        # The solver's scalars need a gradient, also where these are the only steps.
+        y = attach(newton.y, *self.solver.parameters())
+        left = state.steps_left - 1
+        return state._replace(
+            y=y, point=y, gradient=newton.gradient, newton=newton, steps_left=left
+        )
+
+    def _first_steps(self, num_steps: int) -> int:
+        return max(num_steps - self.newton_steps, 0)
+
+    def _begin(self, first: SolverState, num_steps: int, objective: Objective) -> PolishedState:
+        newton = self.newton.init(first.y, min(num_steps, self.newton_steps), objective)
+        point = first.point if num_steps > self.newton_steps else newton.point
+        return PolishedState(first.y, point, first.gradient, first, newton, num_steps)
+
+    def _first_step(self, objective: Objective, state: PolishedState) -> PolishedState:
+        first = self.solver.step(objective, state.first._replace(y=state.y))
+        left = state.steps_left - 1
+        point = first.point if left > self.newton_steps else first.y
+        return state._replace(
+            y=first.y, point=point, gradient=first.gradient, first=first, steps_left=left
+        )
+
+    def extra_repr(self) -> str:
+        return f"newton_steps={self.newton_steps}"

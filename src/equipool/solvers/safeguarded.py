@@ -19,8 +19,6 @@ DIGITS = 1000  # roundings of a point: a curvature is believed between points fu
 
 
 class SafeguardedState(NamedTuple):
-    """What is carried from step to step."""
-
     y: Tensor  # [num_rows, K]
     point: Tensor  # [num_rows, K]
     gradient: Tensor  # [num_rows, K]
@@ -88,15 +86,22 @@ class SafeguardedNesterov(Solver[SafeguardedState]):
     def step(self, objective: Objective, state: SafeguardedState) -> SafeguardedState:
         g = objective.gradient(state.point)
         candidate = state.point - state.size * g
-        energy = _energy(objective, candidate)
-        accepted = _accepts(state, g, energy)
-        lowest = torch.where(accepted, torch.minimum(energy, state.lowest), state.lowest)
-        age = torch.where(accepted, _age(state, g, candidate), state.age)
+        energy, rounding = _energy(objective, candidate), slack(state.lowest)
+        with torch.no_grad():
+            # By how much the step would lower an energy that is a plane.
+            promise = state.size * g.square().sum(-1, keepdim=True)
+            enough = energy <= state.energy - DECREASE * promise + rounding
+            accepted = enough & (energy <= state.lowest + rounding) & torch.isfinite(energy)
+            lowest = torch.where(accepted, torch.minimum(energy, state.lowest), state.lowest)
+            uphill = (g * (candidate - state.y)).sum(-1, keepdim=True) > 0
+            age = torch.where(accepted, torch.where(uphill, 0, state.age + 1), state.age)
+            shows = promise > rounding  # whether the energy can show the decrease
+            curvature = _curvature(state, g, shows)
+            size = _next_size(state.size, accepted, torch.where(shows, math.inf, 1 / curvature))
 
         y = torch.where(accepted, candidate, state.y)
         ahead = torch.where(accepted, y + age / (age + 3) * (y - state.y), state.point)
         energy_ahead = _energy(objective, ahead)
-        curvature = _curvature(state, g)
         usable = (energy_ahead <= lowest + slack(lowest)) & torch.isfinite(energy_ahead)
         return SafeguardedState(
             y=y,
@@ -105,7 +110,8 @@ class SafeguardedNesterov(Solver[SafeguardedState]):
             previous=state.point,
             energy=torch.where(usable, energy_ahead, lowest),
             lowest=lowest,
-            size=_next_size(state, g, accepted, curvature),
+            # Without a gradient nothing is learned about the step size; it would only grow.
+            size=torch.where(promise > 0, size, state.size),
             age=torch.where(usable, age, 0),
             curvature=curvature,
         )
@@ -119,55 +125,19 @@ def _energy(objective: Objective, y: Tensor) -> Tensor:
     return objective.value(y).unsqueeze(-1)
 
 
-@torch.no_grad()
-def _accepts(state: SafeguardedState, g: Tensor, energy: Tensor) -> Tensor:
-    """Whether the candidate's energy is low enough; one that is not finite never is."""
-    rounding = slack(state.lowest)
-    enough = energy <= state.energy - DECREASE * _promise(state, g) + rounding
-    return enough & (energy <= state.lowest + rounding) & torch.isfinite(energy)
-
-
-@torch.no_grad()
-def _age(state: SafeguardedState, g: Tensor, candidate: Tensor) -> Tensor:
-    """How long the momentum has gone on after the candidate was taken."""
-    uphill = (g * (candidate - state.y)).sum(-1, keepdim=True) > 0
-    return torch.where(uphill, 0, state.age + 1)
-
-
-@torch.no_grad()
-def _curvature(state: SafeguardedState, g: Tensor) -> Tensor:
+def _curvature(state: SafeguardedState, g: Tensor, shows: Tensor) -> Tensor:
     """The largest curvature met lately, 0 before there is one to believe."""
+    moved = _norm(state.point - state.previous)
     # Between points that all but coincide, the gradient's change is rounding.
-    nearby = DIGITS * torch.finfo(g.dtype).eps * _norm(state.point)
-    met = torch.where(_norm(state.point - state.previous) > nearby, _secant(state, g), 0)
-    return torch.maximum(met, torch.where(_shows(state, g), FADING, 1) * state.curvature)
+    apart = moved > DIGITS * torch.finfo(g.dtype).eps * _norm(state.point)
+    met = torch.where(apart, _norm(g - state.gradient) / moved, 0)
+    return torch.maximum(met, torch.where(shows, FADING, 1) * state.curvature)
 
 
-@torch.no_grad()
-def _next_size(state: SafeguardedState, g: Tensor, accepted: Tensor, curvature: Tensor) -> Tensor:
+def _next_size(size: Tensor, accepted: Tensor, limit: Tensor) -> Tensor:
     # Where the energy does not show the decrease every step is accepted. Were the size to grow on,
     # steps at the minimum would stay within rounding while their derivative grows without bound.
-    limit = torch.where(_shows(state, g), math.inf, 1 / curvature)
-    larger = torch.minimum(GROWTH * state.size, limit)
-    size = torch.where(accepted, larger, SHRINKAGE * state.size)
-    # Without a gradient nothing is learned about the step size; it would only grow and grow.
-    return torch.where(_promise(state, g) > 0, size, state.size)
-
-
-def _secant(state: SafeguardedState, g: Tensor) -> Tensor:
-    """The curvature between the last two points, 0 where they are one."""
-    moved, turned = _norm(state.point - state.previous), _norm(g - state.gradient)
-    return torch.where(moved > 0, turned / moved, 0)
-
-
-def _shows(state: SafeguardedState, g: Tensor) -> Tensor:
-    """Whether the decrease that the step promises is more than the energy's rounding."""
-    return _promise(state, g) > slack(state.lowest)
-
-
-def _promise(state: SafeguardedState, g: Tensor) -> Tensor:
-    """By how much the step would lower an energy that is a plane."""
-    return state.size * g.square().sum(-1, keepdim=True)
+    return torch.where(accepted, torch.minimum(GROWTH * size, limit), SHRINKAGE * size)
 
 
 def _norm(rows: Tensor) -> Tensor:

@@ -13,8 +13,6 @@ from equipool.solvers.base import Solver
 
 
 class StronglyConvexState(NamedTuple):
-    """What is carried from step to step."""
-
     y: Tensor  # [num_rows, K]
     point: Tensor  # [num_rows, K]
     gradient: Tensor  # [num_rows, K]

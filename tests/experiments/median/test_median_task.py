@@ -9,8 +9,8 @@ from torch import nn
 from equipool import EquilibriumAggregation, LearnedStart
 from equipool.baselines import AGGREGATIONS
 from equipool.experiments.median.data import DISTRIBUTIONS, held_out_sets
-from equipool.experiments.median.task import STEPS_AT_ONCE
-from equipool.experiments.registry import TASKS, MedianTask
+from equipool.experiments.median.task import POSITIVE, STEPS_AT_ONCE
+from equipool.experiments.registry import MedianTask
 from equipool.training.task import Shard
 
 CPU = torch.device("cpu")
@@ -50,23 +50,19 @@ class NumpyMedian(nn.Module):
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
-        ("evaluation_sets", 0, "1 or more"),
-        ("potential_output", 0, "1 or more"),
+        *((name, 0, "1 or more") for name in POSITIVE),
         ("inner_steps", -1, "0 or more"),
+        ("aggregation", "summ", "one of"),
     ],
 )
-def test_counts_that_cannot_be_are_refused(name, value, expected):
-    with pytest.raises(ValueError, match=f"{name} is {value}, expected {expected}"):
+def test_values_that_cannot_be_are_refused(name, value, expected):
+    with pytest.raises(ValueError, match=f"{name} is {value!r}, expected {expected}"):
         MedianTask(**{name: value})
 
 
 def test_no_inner_steps_are_possible():
     task = MedianTask(embedding=4, batch_size=2, set_size=5, width=4, head_width=4, inner_steps=0)
     assert task.network()(torch.randn(2, 5)).shape == (2,)
-
-
-def test_it_is_listed():
-    assert TASKS["median"] is MedianTask
 
 
 def test_labels_are_numpys_medians():
@@ -178,17 +174,10 @@ def test_every_aggregation_trains(aggregation):
     batch = {key: value[0] for key, value in batches(task, 0, 1).items()}
     task.loss(network, batch).value.backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in network.parameters())
-
-
-def test_an_unknown_aggregation_is_refused():
-    with pytest.raises(ValueError, match="'summ', expected one of"):
-        dataclasses.replace(SMALL, aggregation="summ")
-
-
-@pytest.mark.parametrize("name", ["embedding", "batch_size", "set_size", "width", "head_width"])
-def test_bad_sizes_are_refused(name):
-    with pytest.raises(ValueError, match=f"{name} is 0, expected 1 or more"):
-        dataclasses.replace(SMALL, **{name: 0})
+    found = network(batch["x"])
+    assert found.shape == (6,)
+    shuffled = batch["x"][:, torch.randperm(10)]
+    torch.testing.assert_close(network(shuffled), found, rtol=1e-3, atol=1e-4)
 
 
 def test_fields_survive_json():
@@ -197,8 +186,13 @@ def test_fields_survive_json():
 
 
 def test_the_papers_values():
-    layer = MedianTask.paper().network().aggregation
+    own, rival = (MedianTask.paper(name, embedding=16).network() for name in ("equilibrium", "sum"))
+    assert [m.out_features for m in rival.embedding.linears] == [256, 256, 16]
+    for network in (own, rival):
+        assert [(m.in_features, m.out_features) for m in network.head[::2]] == [(16, 128), (128, 1)]
+    layer = own.aggregation
     assert isinstance(layer, EquilibriumAggregation)
+    assert isinstance(own.embedding, nn.Identity)
     assert layer.potential.hidden == (256, 256, 1)
     assert (layer.num_steps, layer.out_channels) == (5, 16)
     assert not list(layer.start.parameters())
@@ -225,15 +219,10 @@ def test_an_evaluation_shows_its_progress(monkeypatch):
 
 def test_fields_reach_the_layer():
     task = dataclasses.replace(
-        SMALL,
-        aggregation="equilibrium",
-        potential_output=3,
-        inner_steps=2,
+        SMALL, aggregation="equilibrium", potential_output=3, inner_steps=2, head_width=20,
         solver={"name": "nesterov", "learning_rate": 0.02, "momentum": 0.5},
-        start={"name": "learned", "value": 1.0},
-        regularizer_weight=0.3,
-        head_width=20,
-    )
+        start={"name": "learned", "value": 1.0}, regularizer_weight=0.3,
+    )  # fmt: skip
     network = task.network()
     layer = network.aggregation
     assert layer.potential.hidden == (8, 8, 3)

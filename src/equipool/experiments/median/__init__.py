@@ -1,5 +1,5 @@
 """The median of a set of numbers."""
 
-from equipool.experiments.median.task import LayerTask, MedianTask
+from equipool.experiments.median.task import MedianTask
 
-__all__ = ["LayerTask", "MedianTask"]
+__all__ = ["MedianTask"]

@@ -1,11 +1,8 @@
-"""Networks that learn the median of a set of numbers."""
+"""The network that learns the median of a set of numbers."""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
-
-from equipool.aggregation import EquilibriumAggregation
-from equipool.experiments.residual import ResidualNetwork
 
 
 class MedianNetwork(nn.Module):
@@ -23,6 +20,11 @@ class MedianNetwork(nn.Module):
 
     Shapes:
         `[B, N] -> [B]`.
+
+    Example:
+        >>> network = MedianNetwork(torch.nn.Identity(), equipool.EquilibriumAggregation(1, 8), 8)
+        >>> network(torch.rand(5, 100)).shape
+        torch.Size([5])
     """
 
     def __init__(
@@ -41,32 +43,3 @@ class MedianNetwork(nn.Module):
     def predict(self, y: Tensor) -> Tensor:
         """The prediction for a pooled vector, `[..., channels] -> [...]`."""
         return self.head(y).squeeze(-1)
-
-
-def pooling_network(
-    aggregation: nn.Module, channels: int, *, width: int = 256, head_width: int = 128
-) -> MedianNetwork:
-    """The network for the other pooling methods: a residual network with layers of size
-    `[width, width, channels]` embeds each number before the pooling, which maps `channels` to
-    `channels`.
-
-    Example:
-        >>> from equipool.baselines import SumPooling
-        >>> network = pooling_network(SumPooling(8, 8), 8)
-        >>> network(torch.rand(5, 100)).shape
-        torch.Size([5])
-    """
-    embedding = ResidualNetwork((1, width, width, channels))
-    return MedianNetwork(embedding, aggregation, channels, head_width)
-
-
-def equilibrium_network(layer: EquilibriumAggregation, head_width: int = 128) -> MedianNetwork:
-    """The network for Equilibrium Aggregation: the layer embeds and pools, so it takes the numbers
-    directly, as one channel.
-
-    Example:
-        >>> network = equilibrium_network(EquilibriumAggregation(1, 8))
-        >>> network(torch.rand(5, 100)).shape
-        torch.Size([5])
-    """
-    return MedianNetwork(nn.Identity(), layer, layer.out_channels, head_width)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from equipool.aggregation import EquilibriumAggregation
 from equipool.baselines import AGGREGATIONS, aggregation_from_name
 from equipool.experiments.data import generator_for
 from equipool.experiments.inner_loop import InnerLoop, StepsSetting
 from equipool.experiments.median.data import DISTRIBUTIONS, held_out_sets, medians, sample_sets
-from equipool.experiments.median.network import MedianNetwork, equilibrium_network, pooling_network
+from equipool.experiments.median.network import MedianNetwork
+from equipool.experiments.residual import ResidualNetwork
 from equipool.training import Batch, Loss, Shard, Task, track
 
 STEPS_AT_ONCE = 50  # steps whose sets come from one generator
@@ -93,14 +92,15 @@ class MedianTask(InnerLoop, Task):
             evaluation_sets=8000,
         )  # fmt: skip
 
-    def network(self) -> nn.Module:
-        if self.aggregation == "equilibrium":
-            potential = (self.width, self.width, self.potential_output)
-            layer = self.equilibrium_layer(1, self.embedding, potential, self.inner_steps)
-            return equilibrium_network(layer, self.head_width)
-        size = self.embedding
+    def network(self) -> MedianNetwork:
+        size, width = self.embedding, self.width
+        if self.aggregation == "equilibrium":  # embeds and pools: it takes the numbers themselves
+            potential = (width, width, self.potential_output)
+            layer = self.equilibrium_layer(1, size, potential, self.inner_steps)
+            return MedianNetwork(nn.Identity(), layer, size, self.head_width)
         pooling = aggregation_from_name(self.aggregation, size, size, set_size=self.set_size)
-        return pooling_network(pooling, size, width=self.width, head_width=self.head_width)
+        embedding = ResidualNetwork((1, width, width, size))
+        return MedianNetwork(embedding, pooling, size, self.head_width)
 
     def batches(self, first_step: int, num_steps: int, device: torch.device, shard: Shard) -> Batch:
         """`x [num_steps, B, set_size]` and `median [num_steps, B]`. The sets of a step do not
@@ -132,32 +132,3 @@ class MedianTask(InnerLoop, Task):
         for position, distribution in enumerate(DISTRIBUTIONS):
             metrics[f"mse_{distribution}"] = squares[kind == position].mean()
         return {name: value.item() for name, value in metrics.items()}
-
-
-class LayerTask(Task):
-    """The median experiment with an equilibrium layer of your own, for `equipool.training.fit`.
-
-    Args:
-        build: makes the layer, which maps 1 channel to the pooled vector. Called under the seed.
-        median: the other settings; those of the layer are ignored.
-    """
-
-    name = "median layer"
-    monitor = MedianTask.monitor
-
-    def __init__(self, build: Callable[[], EquilibriumAggregation], median: MedianTask) -> None:
-        self.build = build
-        self.median = median
-        self.batch_size, self.seed = median.batch_size, median.seed
-
-    def network(self) -> MedianNetwork:
-        return equilibrium_network(self.build(), self.median.head_width)
-
-    def batches(self, first_step: int, num_steps: int, device: torch.device, shard: Shard) -> Batch:
-        return self.median.batches(first_step, num_steps, device, shard)
-
-    def loss(self, network: nn.Module, batch: Batch) -> Loss:
-        return self.median.loss(network, batch)
-
-    def evaluate(self, network: nn.Module, device: torch.device) -> dict[str, float]:
-        return self.median.evaluate(network, device)
