@@ -37,7 +37,7 @@ class Rival(nn.Module):
     def forward(
         self,
         x: Tensor,
-        index: Tensor | None = None,
+        index: Tensor | Sets | None = None,
         *,
         ptr: Tensor | None = None,
         mask: Tensor | None = None,
