@@ -17,8 +17,10 @@ from equipool.bench.steps import BatchStep, make_step
 from equipool.bench.terminal import progress_bar
 from equipool.bench.timing import (
     Step,
+    allocated_bytes,
     floor,
     measure_rates,
+    peak_with_graphs,
     release_memory,
     time_step,
     with_peak_memory,
@@ -104,11 +106,17 @@ def _measure(
         made.append(make_step(case, make_batch(case, device), path, mode, precision))
         return path.prepare(made[0])
 
+    release_memory(device)
+    before = allocated_bytes(device)
     step, peak_bytes = with_peak_memory(build, device)
     batches = BATCHES if case.varied and not path.fixed_sizes else 1
+    with_one = allocated_bytes(device)
     for seed in range(1, batches):
         made[0].add(make_batch(case, device, seed))
+    before += allocated_bytes(device) - with_one  # further batches do not count
     timing = time_step(step, device, budget, batches)
+    if device.type == "cuda":
+        peak_bytes = max(peak_bytes, peak_with_graphs(step, batches, device, before))
     least = None
     if path.equilibrium and rates is not None and case.workload == "layer":
         elements = [batch.num_elements for batch, _ in made[0].batches]

@@ -93,7 +93,7 @@ class Row:
     reason: str = ""
     timing: Timing | None = None
     peak_bytes: int | None = None
-    """Peak memory of tensors: inputs, parameters, their gradients and the rest."""
+    """Peak memory of tensors (inputs, parameters, their gradients and the rest) and CUDA graphs."""
 
     agreement: Agreement | None = None
     floor: Floor | None = None

@@ -21,7 +21,7 @@ from equipool.experiments.molecules.network.norm import RealRows
 from equipool.sets import Sets, make_sets
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)  # not frozen: Fabric copies the arguments of a network field by field
 class MoleculeBatch:
     """Concatenated molecules, padded to G molecules, V atoms and E bonds. Padding comes last.
 
