@@ -2,7 +2,7 @@
 
     python benchmarks/cpu_threads.py --out benchmarks/records/cpu-threads.json
 
-Run it on a machine that does nothing else: each workload is measured alone and beside a process
+Run it on a machine that does nothing else: each workload is measured alone, and beside a process
 that keeps one core busy. OMP_NUM_THREADS must not be set.
 """
 
@@ -85,7 +85,8 @@ def main(
     counts = (1, torch.get_num_threads())
     if counts[1] == 1:
         raise typer.BadParameter("torch has one thread: unset OMP_NUM_THREADS")
-    about = {"command": " ".join(["python benchmarks/cpu_threads.py", *_flags(choices, turns)]),
+    command = f"python benchmarks/cpu_threads.py --choices {choices} --turns {turns}"
+    about = {"command": command,
              "date": now(), "commit": commit or git_commit(), "versions": versions(),
              "hardware": hardware(CPU), "format": FORMAT}  # fmt: skip
     rows = []
@@ -125,21 +126,17 @@ def long_run(step: Step, counts: tuple[int, int], turns: int) -> dict[int, float
 
 
 @contextmanager
-def busy_processes(number: int) -> Iterator[None]:
+def busy_processes(number: int) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Processes that compute all the time, during the block."""
     processes = [
         subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(number)
     ]
     try:
-        yield
+        yield processes
     finally:
         for process in processes:
             process.kill()
             process.wait()
-
-
-def _flags(choices: int, turns: int) -> list[str]:
-    return [f"--choices {choices}", f"--turns {turns}"]
 
 
 if __name__ == "__main__":

@@ -21,15 +21,17 @@ def make_pair(channels=4, dtype=torch.float64):
     return norm, theirs
 
 
+@pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("training", [True, False])
-def test_it_is_torchs_own_on_the_real_rows(training):
+def test_it_is_torchs_own_on_the_real_rows(training, relu):
     norm, theirs = make_pair()
     norm.train(training), theirs.train(training)
     x = 3 + 2 * torch.randn(6, 4, dtype=torch.float64)
     x[~MASK] = 1e6
     own, other = x.clone().requires_grad_(), x[MASK].clone().requires_grad_()
     weights = torch.randn(6, 4, dtype=torch.float64)
-    found, expected = norm(own, RealRows.of(MASK)), theirs(other)
+    found, expected = norm(own, RealRows.of(MASK), relu), theirs(other)
+    expected = torch.relu(expected) if relu else expected
     torch.testing.assert_close(found[MASK], expected)
     (found * weights)[MASK].sum().backward()
     (expected * weights[MASK]).sum().backward()

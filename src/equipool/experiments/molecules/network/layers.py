@@ -140,7 +140,7 @@ class GINConvolution(Convolution):
         messages = torch.relu(batch.at_sources(x) + self.bond_encoder(bonds))
         pooled = self.aggregation(messages, batch)
         x = torch.addcmul(x + pooled, x, self.epsilon).to(x.dtype)
-        return self.second(torch.relu(self.norm(self.first(x), batch.real_atoms)))
+        return self.second(self.norm(self.first(x), batch.real_atoms, relu=True))
 
 
 class GCNConvolution(Convolution):
@@ -208,5 +208,5 @@ class _Update(nn.Module):
         self.second_norm = MaskedBatchNorm(channels)
 
     def forward(self, x: Tensor, rows: RealRows) -> Tensor:
-        x = torch.relu(self.first_norm(self.first(x), rows))
-        return torch.relu(self.second_norm(self.second(x), rows))
+        x = self.first_norm(self.first(x), rows, relu=True)
+        return self.second_norm(self.second(x), rows, relu=True)

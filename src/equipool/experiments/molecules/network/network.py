@@ -113,8 +113,8 @@ class MoleculeNetwork(nn.Module):
         for layer, convolution in enumerate(self.convolutions):
             if virtual is not None:
                 x = x + batch.at_atoms(virtual)
-            y = self.norms[layer](convolution(x, batch, bonds), batch.real_atoms)
-            y = self.dropout(y if layer == last else torch.relu(y))
+            y = convolution(x, batch, bonds)
+            y = self.dropout(self.norms[layer](y, batch.real_atoms, relu=layer < last))
             if self.virtual_node is not None and virtual is not None and layer < last:
                 virtual = self.virtual_node.update(layer, virtual, x, batch)
             x = y

@@ -51,11 +51,11 @@ class MaskedBatchNorm(nn.BatchNorm1d):
     num_batches_tracked: Tensor
     momentum: float
 
-    def forward(self, x: Tensor, rows: RealRows) -> Tensor:  # type: ignore[override]
-        """Normalise `x [N, C]`."""
+    def forward(self, x: Tensor, rows: RealRows, relu: bool = False) -> Tensor:  # type: ignore[override]
+        """Normalise `x [N, C]`; with `relu`, return its positive part."""
         weight, bias = _wide(self.weight), _wide(self.bias)
         if self.training and kernels_serve(x):
-            return _Fused.apply(x, rows.weight, weight, bias, self)
+            return _Fused.apply(x, rows.weight, weight, bias, self, relu)
         if self.training:
             constants = (rows.weight, rows.number, weight, bias, self.eps)
             y, mean, variance = _Normalize.apply(x, *constants)
@@ -63,7 +63,7 @@ class MaskedBatchNorm(nn.BatchNorm1d):
         else:
             scale = weight * torch.rsqrt(_wide(self.running_var) + self.eps)
             y = torch.addcmul(bias, _wide(x) - _wide(self.running_mean), scale)
-        return y.to(x.dtype)
+        return (torch.relu(y) if relu else y).to(x.dtype)
 
     @torch.no_grad()
     def _track(self, mean: Tensor, variance: Tensor, rows: RealRows) -> None:
@@ -109,13 +109,14 @@ class _Normalize(torch.autograd.Function):
 
 
 class _Fused(torch.autograd.Function):
-    """The same including the running statistics, with two kernels in each direction: the time of
-    small batches is determined by the number of kernel launches."""
+    """The same including the running statistics and the relu, with two kernels in each direction:
+    the time of small batches is determined by the number of kernel launches."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, real: Tensor, weight: Tensor, bias: Tensor, norm: MaskedBatchNorm
-    ) -> Tensor:
+        ctx: Any, x: Tensor, real: Tensor, weight: Tensor, bias: Tensor, norm: MaskedBatchNorm,
+        relu: bool,
+    ) -> Tensor:  # fmt: skip
         from equipool.experiments.molecules.network import norm_kernels as kernels
 
         x = x.contiguous()
@@ -126,9 +127,10 @@ class _Fused(torch.autograd.Function):
         kernels.normalize[grid](
             x, real, sums, weight, bias, y, statistics,
             norm.running_mean, norm.running_var, norm.num_batches_tracked,
-            *sizes, norm.eps, norm.momentum, RUNS=kernels.RUNS, **kernels.TILE,
+            *sizes, norm.eps, norm.momentum, RELU=relu, RUNS=kernels.RUNS, **kernels.TILE,
         )  # fmt: skip
-        ctx.save_for_backward(x, real, weight, statistics)
+        ctx.save_for_backward(x, real, weight, bias, statistics)
+        ctx.relu = relu
         return y
 
     @staticmethod
@@ -136,17 +138,20 @@ class _Fused(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         from equipool.experiments.molecules.network import norm_kernels as kernels
 
-        x, real, weight, statistics = ctx.saved_tensors
+        x, real, weight, bias, statistics = ctx.saved_tensors
         gradient = gradients[0].contiguous()
         grid, sizes = kernels.launch(x)
         sums = real.new_empty(kernels.RUNS, 2, x.shape[1])
-        kernels.adjoint_sums[grid](gradient, x, real, statistics, sums, *sizes, **kernels.TILE)
+        kernels.adjoint_sums[grid](
+            gradient, x, real, statistics, sums, weight, bias, *sizes,
+            RELU=ctx.relu, **kernels.TILE,
+        )  # fmt: skip
         by_x, by_weight, by_bias = (torch.empty_like(t) for t in (x, weight, weight))
         kernels.adjoint[grid](
-            gradient, x, real, statistics, sums, weight, by_x, by_weight, by_bias,
-            *sizes, RUNS=kernels.RUNS, **kernels.TILE,
+            gradient, x, real, statistics, sums, weight, bias, by_x, by_weight, by_bias,
+            *sizes, RELU=ctx.relu, RUNS=kernels.RUNS, **kernels.TILE,
         )  # fmt: skip
-        return by_x, None, by_weight, by_bias, None
+        return by_x, None, by_weight, by_bias, None, None
 
 
 def _real_rows(x: Tensor, real: Tensor) -> Tensor:
