@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
+from equipool.checks import values_are_at_hand
 from equipool.ops.availability import kernels_serve
 
 
@@ -17,13 +19,16 @@ class RealRows(NamedTuple):
     weight: Tensor  # [N, 1] float32, 1 where real, else 0
     number: Tensor  # scalar float32, number of real rows, at least 1
     several: Tensor  # scalar float32, 1 if there are at least two: one has no variance
+    leading: int | None  # number of real rows if they come first, where that waits for nothing
 
     @classmethod
     def of(cls, mask: Tensor) -> RealRows:
         """From a mask `[N]`, True = real."""
         weight = mask.unsqueeze(-1).float()
-        number = weight.sum()
-        return cls(weight, number.clamp(min=1), (number >= 2).float())
+        number, leading = weight.sum(), None
+        if values_are_at_hand(mask) and bool(mask[: int(number)].all()):
+            leading = int(number)
+        return cls(weight, number.clamp(min=1), (number >= 2).float(), leading)
 
 
 class MaskedBatchNorm(nn.BatchNorm1d):
@@ -36,7 +41,7 @@ class MaskedBatchNorm(nn.BatchNorm1d):
     computed in float32 or wider. A single real row is normalised to $\beta$; fewer than two real
     rows leave the running statistics unchanged. Torch's own layer raises an error in both cases.
 
-    Padding rows of the output are not zero.
+    Padding rows of the output hold some finite numbers and pass no gradient.
 
     Example:
         >>> norm = MaskedBatchNorm(1)
@@ -56,14 +61,28 @@ class MaskedBatchNorm(nn.BatchNorm1d):
         weight, bias = _wide(self.weight), _wide(self.bias)
         if self.training and kernels_serve(x):
             return _Fused.apply(x, rows.weight, weight, bias, self, relu)
-        if self.training:
-            constants = (rows.weight, rows.number, weight, bias, self.eps)
-            y, mean, variance = _Normalize.apply(x, *constants)
-            self._track(mean, variance, rows)
+        if self.training and (rows.leading or 0) >= 2 and self._has_dtype_of(x):
+            y = super().forward(_wide(x[: rows.leading]))  # on a CPU several times faster
+            y = functional.pad(y, (0, 0, 0, x.shape[0] - y.shape[0]))
+        elif self.training:
+            y = self._normalize(_wide(x), rows, weight, bias)
         else:
             scale = weight * torch.rsqrt(_wide(self.running_var) + self.eps)
             y = torch.addcmul(bias, _wide(x) - _wide(self.running_mean), scale)
         return (torch.relu(y) if relu else y).to(x.dtype)
+
+    def _has_dtype_of(self, x: Tensor) -> bool:
+        return self.running_mean.dtype == torch.promote_types(x.dtype, torch.float32)
+
+    def _normalize(self, x: Tensor, rows: RealRows, weight: Tensor, bias: Tensor) -> Tensor:
+        real = rows.weight > 0
+        x = torch.where(real, x, 0)
+        mean = x.sum(0) / rows.number
+        centered = torch.where(real, x - mean, 0)
+        variance = centered.square().sum(0) / rows.number
+        self._track(mean, variance, rows)
+        y = torch.addcmul(bias, centered * torch.rsqrt(variance + self.eps), weight)
+        return torch.where(real, y, bias.detach())
 
     @torch.no_grad()
     def _track(self, mean: Tensor, variance: Tensor, rows: RealRows) -> None:
@@ -73,44 +92,13 @@ class MaskedBatchNorm(nn.BatchNorm1d):
         self.num_batches_tracked += 1
 
 
-class _Normalize(torch.autograd.Function):
-    r"""Normalisation by the batch statistics, with its derivative
+class _Fused(torch.autograd.Function):
+    r"""Normalisation, running statistics and relu with two kernels in each direction: the time of
+    small batches is determined by the number of kernel launches. The derivative over real rows is
 
     $$\frac{\partial L}{\partial x_i} = \frac{\gamma}{\sqrt{\sigma^2 + \epsilon}}
-    \Bigl(g_i - \frac{1}{n} \sum_j g_j - \frac{\hat x_i}{n} \sum_j g_j \hat x_j\Bigr)$$
-
-    over real rows, with a third of the memory traffic of automatic differentiation.
+    \Bigl(g_i - \frac{1}{n} \sum_j g_j - \frac{\hat x_i}{n} \sum_j g_j \hat x_j\Bigr).$$
     """
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, real: Tensor, number: Tensor, weight: Tensor, bias: Tensor, eps: float
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        x = _real_rows(x, real)
-        mean = x.sum(0) / number
-        centered = torch.addcmul(x, real, mean, value=-1)
-        variance = centered.square().sum(0) / number
-        inverse = torch.rsqrt(variance + eps)
-        normal = centered * inverse
-        ctx.save_for_backward(normal, real, number, weight, inverse)
-        ctx.mark_non_differentiable(mean, variance)
-        return torch.addcmul(bias, normal, weight), mean, variance
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        normal, real, number, weight, inverse = ctx.saved_tensors
-        gradient = _real_rows(gradients[0], real)
-        bias_gradient = gradient.sum(0)
-        weight_gradient = (gradient * normal).sum(0)
-        by_x = torch.addcmul(gradient, real, bias_gradient / number, value=-1)
-        by_x = torch.addcmul(by_x, normal, weight_gradient / number, value=-1)
-        return by_x * (weight * inverse), None, None, weight_gradient, bias_gradient, None
-
-
-class _Fused(torch.autograd.Function):
-    """The same including the running statistics and the relu, with two kernels in each direction:
-    the time of small batches is determined by the number of kernel launches."""
 
     @staticmethod
     def forward(
@@ -152,11 +140,6 @@ class _Fused(torch.autograd.Function):
             *sizes, RELU=ctx.relu, RUNS=kernels.RUNS, **kernels.TILE,
         )  # fmt: skip
         return by_x, None, by_weight, by_bias, None, None
-
-
-def _real_rows(x: Tensor, real: Tensor) -> Tensor:
-    """In float32 or wider, with padding rows set to zero."""
-    return torch.where(real > 0, _wide(x), 0.0)
 
 
 def _wide(tensor: Tensor) -> Tensor:
