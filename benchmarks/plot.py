@@ -84,7 +84,7 @@ def mebibytes(row: Row) -> float:
 
 
 def _figure(record: Record, rows: list[Row], mode: Mode) -> Figure:
-    sweep = len({row.case for row in rows}) > 1
+    sweep = len({row.case for row in rows}) > 1 and record.axis in AXES
     figure = Figure(figsize=(10, 4.4 if sweep else 1.2 + 0.3 * len(rows)), layout="constrained")
     by_time, by_memory = figure.subplots(1, 2)
     step = "forward" if mode == "inference" else "training step"
@@ -92,7 +92,7 @@ def _figure(record: Record, rows: list[Row], mode: Mode) -> Figure:
         (by_time, milliseconds, f"{step}, milliseconds"),
         (by_memory, mebibytes, f"{step}, peak memory in MiB"),
     ):
-        (_draw_sweep if sweep else _draw_bars)(ax, rows, record.axis, quantity)
+        _draw_sweep(ax, rows, record.axis, quantity) if sweep else _draw_bars(ax, rows, quantity)
         ax.set_title(title, loc="left", fontsize=11)
         ax.spines[["top", "right"]].set_visible(False)
     if sweep:
@@ -142,8 +142,9 @@ def _draw_proportional(ax: Axes, rows: list[Row], quantity: Quantity) -> None:
     )  # fmt: skip
 
 
-def _draw_bars(ax: Axes, rows: list[Row], axis: str, quantity: Quantity) -> None:
-    names = [f"{row.path} {row.precision}" for row in rows]
+def _draw_bars(ax: Axes, rows: list[Row], quantity: Quantity) -> None:
+    several = len({row.case.workload for row in rows}) > 1
+    names = [f"{f'{row.case.workload}: ' * several}{row.path} {row.precision}" for row in rows]
     values = [quantity(row) for row in rows]
     bars = ax.barh(names, values, color=[COLORS.get(row.path, RIVAL) for row in rows])
     ax.bar_label(bars, [f"{value:,.3g}" if value < 1000 else f"{value:,.0f}" for value in values],

@@ -53,9 +53,9 @@ def short_kind():
         (solution.y.sum() + solution.aux_loss).backward()
 
 
-def normalise(dtype):
+def normalise(dtype, relu):
     x = torch.randn(40, 70, dtype=dtype, requires_grad=True)
-    MaskedBatchNorm(70)(x, RealRows.of(torch.ones(40, dtype=torch.bool))).sum().backward()
+    MaskedBatchNorm(70)(x, RealRows.of(torch.ones(40, dtype=torch.bool)), relu).sum().backward()
 
 
 def test_kernels_compile_for_a_gpu(forced, monkeypatch, tmp_path):
@@ -64,8 +64,8 @@ def test_kernels_compile_for_a_gpu(forced, monkeypatch, tmp_path):
         restrained = {"name": "restrained-nesterov", "max_step": 0.5, "curvature_safe": True}
         step(solver=restrained, potential_output=8)
         short_kind()
-        normalise(torch.float32)
-        normalise(torch.bfloat16)
+        normalise(torch.float32, relu=False)
+        normalise(torch.bfloat16, relu=True)
     apart = os.environ | {"TRITON_CACHE_DIR": str(tmp_path)}  # nothing is there yet
     del apart["TRITON_INTERPRET"]
     done = subprocess.run(

@@ -87,6 +87,33 @@ def test_flat_mask_where_values_are_not_at_hand(batch, monkeypatch):
     assert_holds((elements, sets), batch)
 
 
+def test_sets_that_several_layers_share(batch):
+    x, index = flatten(batch)
+    layer, (elements, sets) = make_layer(), gather_sets(x, index)
+    assert gather_sets(elements, sets) == (elements, sets)
+    assert torch.equal(layer(elements, sets), layer(x, index))
+    for wrong, layout, match in (
+        (x[1:], {}, "index has shape"), (x.unsqueeze(0), {}, "x has shape"),
+        (x, {"ptr": offsets(batch)}, "beside sets"), (x, {"dim_size": 5}, "dim_size is 5"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=match):
+            gather_sets(wrong, sets, **layout)
+
+
+def test_padding_of_shared_sets_may_hold_anything(batch, monkeypatch):
+    x, index = flatten(batch)
+    expected = make_layer()(x, index)
+    monkeypatch.setattr("equipool.layouts.values_are_at_hand", lambda x: False)
+    wide = torch.cat([x, x.new_full((2, 3), torch.nan)]).requires_grad_()
+    mask = torch.arange(len(wide)) < len(x)
+    _, sets = gather_sets(wide, torch.nn.functional.pad(index, (0, 2)), mask=mask, dim_size=4)
+    y = make_layer()(wide, sets)
+    torch.testing.assert_close(y, expected)
+    y.sum().backward()
+    assert wide.grad[: len(x)].any()
+    assert not wide.grad[len(x) :].any()
+
+
 def test_the_number_of_sets_is_read_from_real_elements_only():
     x, index = torch.randn(3, 2), torch.tensor([0, 1, 99])
     _, sets = gather_sets(x, index, mask=torch.tensor([True, True, False]))

@@ -142,7 +142,7 @@ class EquilibriumAggregation(nn.Module):
     def forward(
         self,
         x: Tensor,
-        index: Tensor | None = None,
+        index: Tensor | Sets | None = None,
         *,
         ptr: Tensor | None = None,
         mask: Tensor | None = None,
@@ -152,7 +152,7 @@ class EquilibriumAggregation(nn.Module):
 
         Args:
             x: elements, `[N, C]`, or padded `[B, L, C]`, or a jagged nested tensor.
-            index: the set of each element, `[N]`, in any order.
+            index: the set of each element, `[N]`, in any order; or `Sets`, if x is in their order.
             ptr: instead of index, where each set begins and ends, `[B + 1]`.
             mask: True for real elements: `[B, L]` with a padded x, `[N]` with a flat one.
             dim_size: the number of sets. Needed if sets at the end may be empty.
@@ -174,7 +174,7 @@ class EquilibriumAggregation(nn.Module):
     def solve(
         self,
         x: Tensor,
-        index: Tensor | None = None,
+        index: Tensor | Sets | None = None,
         *,
         ptr: Tensor | None = None,
         mask: Tensor | None = None,
@@ -202,7 +202,7 @@ class EquilibriumAggregation(nn.Module):
         self,
         x: Tensor,
         y: Tensor,
-        index: Tensor | None = None,
+        index: Tensor | Sets | None = None,
         *,
         ptr: Tensor | None = None,
         mask: Tensor | None = None,
@@ -221,7 +221,7 @@ class EquilibriumAggregation(nn.Module):
     def _gather(
         self,
         x: Tensor,
-        index: Tensor | None,
+        index: Tensor | Sets | None,
         ptr: Tensor | None,
         mask: Tensor | None,
         dim_size: SupportsIndex | None,

@@ -25,7 +25,7 @@ from equipool.sets import Sets, make_sets
 
 
 def gather_sets(
-    x: Tensor, index: Tensor | None = None, *, ptr: Tensor | None = None,
+    x: Tensor, index: Tensor | Sets | None = None, *, ptr: Tensor | None = None,
     mask: Tensor | None = None, dim_size: SupportsIndex | None = None,
 ) -> tuple[Tensor, Sets]:  # fmt: skip
     """Read a batch of sets in any layout; return its elements `[N, C]` in set order, and the sets.
@@ -37,9 +37,11 @@ def gather_sets(
     | `[B, L, C]` | `mask [B, L]`, True = real; none: all real | `B` |
     | `[B, j, C]` jagged nested tensor | nothing | `B` |
     | `[N, C]` | nothing | 1 |
+    | `[N, C]` in set order | `Sets` as `index` | theirs |
 
     With `[N, C]` a `mask [N]` marks the real elements; the others belong to no set and change
-    nothing, so a batch can be padded to a fixed capacity.
+    nothing, so a batch can be padded to a fixed capacity. Several layers can share
+    `Sets`, which are then sorted and counted once.
 
     Values of `index` and `ptr` are checked where that is free: on the CPU, and wherever the number
     of sets must be read from `index` anyway. On a GPU with `dim_size` or `ptr` given, nothing waits
@@ -47,6 +49,10 @@ def gather_sets(
     """
     check_elements(x)
     num_sets = as_dim_size(dim_size)
+    if isinstance(index, Sets):
+        refuse_with("sets", ptr=ptr, mask=mask)
+        check_agrees(num_sets, index.num_sets, "the sets are given")
+        return _from_sets(x, index)
     if x.is_nested:
         refuse_with("a nested x", index=index, ptr=ptr, mask=mask)
         check_nested(x)
@@ -68,6 +74,15 @@ def gather_sets(
     check_agrees(num_sets, 1, "x without index is one set")
     zeros = torch.zeros(x.shape[0], dtype=torch.long, device=x.device)
     return _arrange(x, zeros, mask, 1, in_order=mask is None)
+
+
+def _from_sets(x: Tensor, sets: Sets) -> tuple[Tensor, Sets]:
+    if x.dim() != 2:
+        raise ValueError(f"x has shape {list(x.shape)}, expected [N, C] with sets")
+    check_like("index", sets.index, x, x.shape[:1], INTEGERS)
+    if sets.padded:
+        x = torch.where((sets.index < sets.num_sets).unsqueeze(-1), x, 0)
+    return x, sets
 
 
 def _from_index(

@@ -119,14 +119,15 @@ def test_pictures_of_a_sweep_and_of_a_network(tmp_path):
     sweep = layer_record()
     inference = replace(sweep.rows[0], mode="inference")
     sweep = replace(sweep, rows=[*sweep.rows, inference])
-    gin = Case(256, 26, workload="gin")
-    network = record("gin", "sets", row(gin, "sum", 1.0), row(gin, "equipool-captured", 1.4))
+    gin, median = Case(256, 26, workload="gin"), Case(256, 100, workload="median")
+    network = record("networks", "workload", row(gin, "sum", 1.0), row(median, "sum", 1.4))
     files = [file for r in (sweep, network) for file in draw_record(r, tmp_path)]
     assert [file.name for file in files] == [
         "performance-layer.svg",
         "performance-layer-inference.svg",
-        "performance-gin.svg",
+        "performance-networks.svg",
     ]
+    assert "median: sum float32" in files[2].read_text()
     assert "equipool-captured float32" in files[0].read_text()
     assert "2,048" in files[0].read_text()
 

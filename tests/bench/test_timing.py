@@ -1,21 +1,29 @@
 """Times, memory, and the floor under them."""
 
 import time
+from dataclasses import replace
 
 import pytest
 import torch
 
-from equipool.bench.cases import Budget, Case
+from equipool.bench.cases import Budget, Case, make_batch
+from equipool.bench.paths import PATHS
 from equipool.bench.record import Rates
+from equipool.bench.steps import make_step
 from equipool.bench.timing import (
+    allocated_bytes,
     floor,
     hidden_products,
     least_bytes,
     measure_rates,
     multiply_adds,
+    peak_with_graphs,
+    release_memory,
     summarize,
     time_step,
+    unused_graph_bytes,
 )
+from equipool.capture import capture_step
 from equipool.comparison.measure import peak_bytes_of
 
 CPU = torch.device("cpu")
@@ -48,6 +56,51 @@ def test_every_batch_is_timed(batches, repeats):
 def test_times_are_milliseconds():
     timing = time_step(lambda: time.sleep(0.02), CPU, Budget(seconds=0.0, repeats=2, warmup=0))
     assert timing.fastest >= 20
+
+
+def test_only_the_memory_of_graphs_is_added(monkeypatch):
+    segments = [
+        {"segment_pool_id": pool, "total_size": 100, "allocated_size": used}
+        for pool, used in (((0, 0), 10), ((0, 1), 30), ([0, 2], 100))
+    ]
+    monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda: segments)
+    assert unused_graph_bytes() == 70
+
+
+@pytest.mark.gpu
+def test_graphs_hold_memory_that_a_replay_does_not_allocate():
+    device, size = torch.device("cuda"), 8 * 2**20
+    release_memory(device)
+    before = allocated_bytes(device)
+    a = torch.zeros(size // 4, device=device)
+    step = capture_step(lambda: ((a + 1) * 2).sum())
+    peak = peak_with_graphs(step, 2, device, before)
+    assert 3 * size <= peak <= 6 * size
+
+
+@pytest.mark.gpu
+def test_the_plain_call_counts_its_graphs():
+    case = Case(64, 26, 32, 32, (64, 32, 16), 5)
+    device = torch.device("cuda")
+    plain = PATHS["equipool"]
+    launched = replace(plain, build=lambda case: without_graphs(plain.build(case)))
+    found = []
+    for path in (plain, launched):
+        release_memory(device)
+        before = allocated_bytes(device)
+        step = make_step(case, make_batch(case, device), path, "training", "float32")
+        for _ in range(3):
+            step()
+        found.append((peak_with_graphs(step, 1, device, before), unused_graph_bytes()))
+        del step
+    (with_graphs, unused), (_, nothing) = found
+    assert nothing == 0
+    assert with_graphs > unused > 0
+
+
+def without_graphs(readout):
+    readout.module.cuda_graphs = False
+    return readout
 
 
 @pytest.mark.gpu

@@ -33,7 +33,7 @@ class Rival(nn.Module):
         self.out_channels = out_channels
 
     def forward(
-        self, x: Tensor, index: Tensor | None = None, *, ptr: Tensor | None = None,
+        self, x: Tensor, index: Tensor | Sets | None = None, *, ptr: Tensor | None = None,
         mask: Tensor | None = None, dim_size: int | None = None,
     ) -> Tensor:  # fmt: skip
         """Pool each set. The arguments are those of the layer."""

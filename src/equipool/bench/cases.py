@@ -197,7 +197,6 @@ PRESETS = {
             (*_series(OURS, ("float32", "tf32")),
              *_series(("pyg", "equipool-autograd", "sum", "set-transformer"))),
         ),
-        Preset("gin", "sets", (GIN,), IN_NETWORKS),
-        Preset("median", "sets", (MEDIAN,), IN_NETWORKS),
+        Preset("networks", "workload", (GIN, MEDIAN), IN_NETWORKS),
     )
 }  # fmt: skip

@@ -27,8 +27,7 @@ PRESETS = {
     "steps": "time and memory over the number of inner steps",
     "elements": "one set of ten to a million elements",
     "width": "time and memory over the width",
-    "gin": "a training step of a graph network",
-    "median": "a training step of the median experiment",
+    "networks": "a training step of a graph network, and of the median experiment's",
 }
 
 Device = Annotated[str, typer.Option(help="cpu, cuda or auto", metavar="NAME")]

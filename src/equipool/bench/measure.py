@@ -14,7 +14,15 @@ from equipool.bench.paths import PATHS, Path, UnavailableError
 from equipool.bench.record import Rates, Record, Row, Status
 from equipool.bench.steps import BatchStep, make_step
 from equipool.bench.terminal import progress_bar
-from equipool.bench.timing import Step, floor, measure_rates, release_memory, time_step
+from equipool.bench.timing import (
+    Step,
+    allocated_bytes,
+    floor,
+    measure_rates,
+    peak_with_graphs,
+    release_memory,
+    time_step,
+)
 from equipool.comparison.measure import peak_bytes_of
 from equipool.environment import hardware, now, versions
 
@@ -78,6 +86,7 @@ def _measure(
     case, _, precision, mode = item
     agreement = judge.judge(path, precision) if path.equilibrium else None
     release_memory(device)
+    before = allocated_bytes(device)
     made: list[BatchStep] = []
     prepared: list[Step] = []
 
@@ -88,9 +97,13 @@ def _measure(
 
     peak_bytes = peak_bytes_of(build_and_run, device)
     batches = BATCHES if case.varied and not path.fixed_sizes else 1
+    with_one = allocated_bytes(device)
     for seed in range(1, batches):
         made[0].add(make_batch(case, device, seed))
+    before += allocated_bytes(device) - with_one  # further batches do not count
     timing = time_step(prepared[0], device, budget, batches)
+    if device.type == "cuda":
+        peak_bytes = max(peak_bytes, peak_with_graphs(prepared[0], batches, device, before))
     least = None
     if path.equilibrium and rates is not None and case.workload == "layer":
         elements = [batch.num_elements for batch, _ in made[0].batches]

@@ -86,7 +86,7 @@ class Row:
     status: Status
     reason: str = ""
     timing: Timing | None = None
-    # Peak memory of tensors: inputs, parameters, their gradients and the rest
+    # Peak memory of tensors (inputs, parameters, their gradients and the rest) and CUDA graphs
     peak_bytes: int | None = None
     agreement: Agreement | None = None
     floor: Floor | None = None

@@ -25,7 +25,7 @@ import torch
 from equipool.bench.cases import Budget, Case, Mode, Precision
 from equipool.bench.record import Floor, Rates, Timing
 from equipool.bench.steps import products_in
-from equipool.comparison.measure import seconds_of
+from equipool.comparison.measure import peak_bytes_of, seconds_of
 
 Step = Callable[[], object]
 
@@ -65,6 +65,29 @@ def milliseconds_of(step: Step, device: torch.device, repeats: int) -> list[floa
         mark.record()
     torch.cuda.synchronize()
     return [a.elapsed_time(b) for a, b in pairwise(marks)]
+
+
+def peak_with_graphs(step: Step, runs: int, device: torch.device, before: int) -> int:
+    """Peak memory of several runs of a step beyond the bytes that were allocated `before`, together
+    with what CUDA graphs hold: a replayed step allocates nothing."""
+    held = allocated_bytes(device) - before
+    peak = peak_bytes_of(lambda: [step() for _ in range(runs)], device)
+    return held + peak + unused_graph_bytes()
+
+
+def unused_graph_bytes() -> int:
+    """The memory of CUDA graphs that no tensor has at present. Nothing else can use it."""
+    segments = torch.cuda.memory_snapshot()
+    return sum(
+        segment["total_size"] - segment["allocated_size"]
+        for segment in segments
+        if tuple(segment["segment_pool_id"]) != (0, 0)
+    )
+
+
+def allocated_bytes(device: torch.device) -> int:
+    """Memory of tensors on a GPU; 0 for the CPU, where it is not known."""
+    return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
 
 
 def release_memory(device: torch.device) -> None:

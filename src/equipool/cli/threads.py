@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import median
+from statistics import fmean
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from equipool.training import Task, TrainingConfig
 
 TURNS = 7  # of which the first warms up
-LONG_ENOUGH = 0.05  # seconds of a turn
+LONG_ENOUGH = 0.1  # seconds of a turn, many slices of the system's scheduler
 ENOUGH = 1.5  # seconds, after which no further turn begins
 HOPELESS = 4  # times as slow in the first turn, which is long enough to decide
+WORTH_IT = 0.9  # of one thread's time: beside other processes, several lose more than they gain
 
 Step = Callable[[], object]
 
@@ -85,15 +86,27 @@ def _choose(
             return
         with torch.random.fork_rng(devices=[]):
             seconds = measure(make_step(), counts)
-        number = min(counts, key=seconds.__getitem__)
+        number = faster(seconds)
         reason = ", ".join(f"{1000 * seconds[one]:.3g} ms per step with {one}" for one in counts)
     torch.set_num_threads(number)
     report(f"Threads: {number} ({reason})")
 
 
+def faster(seconds: dict[int, float]) -> int:
+    """The first number of threads unless the second is clearly faster.
+
+    Example:
+        >>> faster({1: 0.010, 4: 0.004}), faster({1: 0.010, 4: 0.0095})
+        (4, 1)
+    """
+    first, second = seconds
+    return second if seconds[second] < WORTH_IT * seconds[first] else first
+
+
 def measure(step: Step, counts: Sequence[int]) -> dict[int, float]:
-    """Median seconds per step with each number of threads. They take turns, so that other
-    processes disturb all of them alike."""
+    """Seconds per step with each number of threads. They take turns, so that other processes
+    disturb all of them alike. An average without the slowest turn: the median would miss that
+    threads wait for each other in some turns only."""
     import torch
 
     found: dict[int, list[float]] = {count: [] for count in counts}
@@ -109,7 +122,11 @@ def measure(step: Step, counts: Sequence[int]) -> dict[int, float]:
         hopeless = found[counts[-1]][0] > HOPELESS * found[counts[0]][0]  # on a crowded machine
         if hopeless or (turn and perf_counter() - begin > ENOUGH):
             break
-    return {count: median(seconds[1:] or seconds) for count, seconds in found.items()}
+    return {count: _average(seconds[1:] or seconds) for count, seconds in found.items()}
+
+
+def _average(turns: list[float]) -> float:
+    return fmean(sorted(turns)[:-1] or turns)
 
 
 def threads_of(run: str | Path) -> int | None:

@@ -4,7 +4,7 @@ for them."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import torch
@@ -21,6 +21,7 @@ MEMORY_SHARE = 0.25  # of a GPU's free memory that a data set may take
 MAX_MOLECULES = 512  # per batch of a prediction
 MAX_ATOMS = 2**17  # per batch, if every molecule were padded to the longest
 BATCHES_SENT = 16  # at a time
+BATCH_TENSORS = [field.name for field in fields(MoleculeBatch) if field.type == "Tensor"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,13 +121,15 @@ class Streamed(Storage):
 
     def send(self, molecules: Tensor, capacity: Capacity) -> Batch:
         steps = [_labelled(self.arrays, step, capacity) for step in molecules]
-        batches = [step.molecules._asdict() | {"labels": step.labels} for step in steps]
-        names = [name for name, value in batches[0].items() if isinstance(value, Tensor)]
-        stacked = {name: torch.stack([batch[name] for batch in batches]) for name in names}
+        stacked = {
+            name: torch.stack([getattr(step.molecules, name) for step in steps])
+            for name in BATCH_TENSORS
+        }
+        stacked["labels"] = torch.stack([step.labels for step in steps])
         return {name: send(values, self.device) for name, values in stacked.items()}
 
     def batch(self, sent: Batch, capacity: Capacity) -> LabelledBatch:
-        tensors = {name: sent[name] for name in MoleculeBatch._fields if name in sent}
+        tensors = {name: sent[name] for name in BATCH_TENSORS}
         molecules = MoleculeBatch(**tensors, longest=self.arrays.longest)
         return LabelledBatch(molecules, sent["labels"])
 

@@ -11,6 +11,8 @@ from equipool.experiments.molecules.network.norm import RealRows
 from equipool.training.optimizer import running_statistics
 
 MASK = torch.tensor([True, True, False, True, False, True])
+FIRST = torch.tensor([True, True, True, True, False, False])  # as in batches of molecules
+each_mask = pytest.mark.parametrize("mask", [MASK, FIRST], ids=["anywhere", "first"])
 
 
 def make_pair(channels=4, dtype=torch.float64):
@@ -21,20 +23,23 @@ def make_pair(channels=4, dtype=torch.float64):
     return norm, theirs
 
 
+@each_mask
+@pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("training", [True, False])
-def test_it_is_torchs_own_on_the_real_rows(training):
+def test_it_is_torchs_own_on_the_real_rows(training, relu, mask):
     norm, theirs = make_pair()
     norm.train(training), theirs.train(training)
     x = 3 + 2 * torch.randn(6, 4, dtype=torch.float64)
-    x[~MASK] = 1e6
-    own, other = x.clone().requires_grad_(), x[MASK].clone().requires_grad_()
+    x[~mask] = 1e6
+    own, other = x.clone().requires_grad_(), x[mask].clone().requires_grad_()
     weights = torch.randn(6, 4, dtype=torch.float64)
-    found, expected = norm(own, RealRows.of(MASK)), theirs(other)
-    torch.testing.assert_close(found[MASK], expected)
-    (found * weights)[MASK].sum().backward()
-    (expected * weights[MASK]).sum().backward()
-    torch.testing.assert_close(own.grad[MASK], other.grad)
-    assert not own.grad[~MASK].any()
+    found, expected = norm(own, RealRows.of(mask), relu), theirs(other)
+    expected = torch.relu(expected) if relu else expected
+    torch.testing.assert_close(found[mask], expected)
+    (found * weights)[mask].sum().backward()
+    (expected * weights[mask]).sum().backward()
+    torch.testing.assert_close(own.grad[mask], other.grad)
+    assert not own.grad[~mask].any()
     for mine, its in zip(norm.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, its.grad)
     for name, buffer in theirs.state_dict().items():
@@ -48,25 +53,27 @@ def test_gradients_by_finite_differences():
     assert torch.autograd.gradcheck(lambda x: norm(x, rows)[MASK], (x,))
 
 
-def test_what_padding_rows_ask_for_is_not_followed():
+@each_mask
+def test_what_padding_rows_ask_for_is_not_followed(mask):
     norm, _ = make_pair()
     x = torch.randn(6, 4, dtype=torch.float64, requires_grad=True)
-    norm(x, RealRows.of(MASK))[~MASK].sum().backward()
+    norm(x, RealRows.of(mask))[~mask].sum().backward()
     assert not x.grad.any()
     assert not norm.bias.grad.any()
     assert not norm.weight.grad.any()
 
 
+@each_mask
 @pytest.mark.parametrize("odd", [torch.nan, torch.inf])
-def test_what_padding_rows_hold_is_not_read(odd):
+def test_what_padding_rows_hold_is_not_read(odd, mask):
     norm, _ = make_pair()
     other = copy.deepcopy(norm)
     x = torch.randn(6, 4, dtype=torch.float64)
     found = []
     for layer, value in ((norm, 0.0), (other, odd)):
-        rows = torch.where(MASK[:, None], x, value).requires_grad_()
-        y = layer(rows, RealRows.of(MASK))
-        y.backward(torch.where(MASK[:, None], x, value))
+        rows = torch.where(mask[:, None], x, value).requires_grad_()
+        y = layer(rows, RealRows.of(mask))
+        y.backward(torch.where(mask[:, None], x, value))
         found.append([y, rows.grad, *(p.grad for p in layer.parameters()), layer.running_mean])
     for one, another in zip(*found, strict=True):
         assert torch.equal(one, another)
@@ -92,11 +99,12 @@ def test_the_engine_finds_what_it_may_have_to_undo():
     assert found == {norm.running_mean.data_ptr(), norm.running_var.data_ptr()}
 
 
-def test_statistics_of_a_short_kind_are_taken_in_float32():
+@each_mask
+def test_statistics_of_a_short_kind_are_taken_in_float32(mask):
     norm, theirs = make_pair(dtype=torch.float32)
     x = (100 + torch.randn(6, 4)).bfloat16()
-    found = norm(x, RealRows.of(MASK))
+    found = norm(x, RealRows.of(mask))
     assert found.dtype == torch.bfloat16
-    expected = theirs(x[MASK].float())
-    torch.testing.assert_close(found[MASK].float(), expected, rtol=0.01, atol=0.01)
+    expected = theirs(x[mask].float())
+    torch.testing.assert_close(found[mask].float(), expected, rtol=0.01, atol=0.01)
     torch.testing.assert_close(norm.running_mean, theirs.running_mean)

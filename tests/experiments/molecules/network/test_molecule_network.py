@@ -6,6 +6,7 @@ import itertools
 import pytest
 import reference_networks as plain
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from equipool.baselines import aggregation_from_name
 from equipool.experiments.inner_loop import InnerLoop
@@ -108,10 +109,7 @@ def test_the_convolution_of_gin_is_that_of_pytorch_geometric():
     theirs = nn.GINEConv(Behind(), eps=float(convolution.epsilon.detach()))
     x = torch.randn(len(molecules.atoms), WIDTH, dtype=torch.float64)
     ends = torch.stack([batch.source, batch.target])
-    from equipool.experiments.molecules.network.norm import RealRows
-
-    rows = RealRows.of(batch.atom_mask)
-    found = convolution(x, batch, features, rows)
+    found = convolution(x, batch, features)
     torch.testing.assert_close(found, theirs(x, ends, convolution.bond_encoder(features)))
 
 
@@ -259,6 +257,55 @@ def test_sets_padded_beforehand_give_the_same(readout, monkeypatch):
     torch.testing.assert_close(found[:12], expected[:12])
     for mine, its in zip((p.grad for p in other.parameters()), gradients, strict=True):
         torch.testing.assert_close(mine, its, rtol=1e-6, atol=1e-9)
+
+
+class Operations(TorchDispatchMode):
+    """Names of the operations in the block."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **kwargs or {})
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch):
+    """Padding is carried along, and no value is read."""
+    room = "equipool.experiments.molecules.network"
+    for module in ("equipool.layouts", "equipool.sets", f"{room}.network", f"{room}.batch"):
+        monkeypatch.setattr(f"{module}.values_are_at_hand", lambda x: False)
+
+
+@each_network
+def test_a_batch_is_prepared_once_for_all_layers(convolution, local, virtual_node, as_on_a_gpu):
+    """Bonds are not sorted again, and degrees are counted in the first layer."""
+    network = make_network(convolution, "equilibrium", local, virtual_node)
+    batch = batch_of(generated(9), spare=(2, 5, 7))
+    counts = []
+    for _ in range(2):
+        with Operations() as operations:
+            network(batch).labels[:9].sum().backward()
+        assert "sort" not in operations.names
+        counts.append(operations.names.count("rsqrt"))
+    assert counts[0] - counts[1] == (convolution == "gcn")
+
+
+@pytest.mark.parametrize("convolution", ["gin", "gcn"])
+def test_padding_that_is_carried_along_changes_nothing(convolution, request):
+    molecules = generated(9)
+    found = []
+    for on_gpu in (False, True):
+        if on_gpu:
+            request.getfixturevalue("as_on_a_gpu")
+        network = make_network(convolution, "equilibrium", "equilibrium", virtual_node=True)
+        labels = network(batch_of(molecules, spare=(3, 40, 25))).labels[:9]
+        labels.square().sum().backward()
+        found.append([labels, *(p.grad for p in network.parameters())])
+    for cut, carried in zip(*found, strict=True):
+        torch.testing.assert_close(cut, carried, rtol=1e-7, atol=1e-9)
 
 
 def test_sizes_are_those_of_the_reference():

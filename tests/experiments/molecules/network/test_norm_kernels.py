@@ -33,21 +33,21 @@ def make(rows, columns, share=0.8, offset=3.0):
     return random_norm(columns), x, mask, torch.randn(rows, columns)
 
 
-def run(layer, x, mask, by_y, device):
+def run(layer, x, mask, by_y, device, relu=False):
     """What a step computes: rows, gradients, and the layer's state."""
     layer = copy.deepcopy(layer).to(device)
     x = x.detach().to(device, copy=True).requires_grad_()
-    y = layer(x, RealRows.of(mask.to(device)))
+    y = layer(x, RealRows.of(mask.to(device)), relu)
     y.backward(by_y.to(device, y.dtype))
     found = {"y": y, "by x": x.grad, "by weight": layer.weight.grad, "by bias": layer.bias.grad}
     return {name: value.detach().cpu() for name, value in (found | layer.state_dict()).items()}
 
 
-def expected(layer, x, mask, by_y):
+def expected(layer, x, mask, by_y, relu=False):
     theirs = nn.BatchNorm1d(x.shape[1]).double()
     theirs.load_state_dict(layer.state_dict())
     x = x.detach().double()[mask].requires_grad_()
-    y = theirs(x)
+    y = torch.relu(theirs(x)) if relu else theirs(x)
     y.backward(by_y.double()[mask])
     found = {"y": y, "by x": x.grad, "by weight": theirs.weight.grad, "by bias": theirs.bias.grad}
     return {name: value.detach() for name, value in (found | theirs.state_dict()).items()}
@@ -56,13 +56,16 @@ def expected(layer, x, mask, by_y):
 # A run is 1 row, 1 to 3, exactly 32, and more than one tile; columns are fewer than a tile, one
 # tile, and more.
 @pytest.mark.parametrize(("rows", "columns"), [(3, 5), (4, 64), (9, 130), (128, 3), (140, 3)])
-def test_they_compute_what_torch_does(rows, columns, device):
+@pytest.mark.parametrize("relu", [False, True])
+def test_they_compute_what_torch_does(rows, columns, relu, device):
     layer, x, mask, by_y = make(rows, columns)
-    found, wanted = run(layer, x, mask, by_y, device), expected(layer, x, mask, by_y)
+    found = run(layer, x, mask, by_y, device, relu)
+    wanted = expected(layer, x, mask, by_y, relu)
     for name, value in wanted.items():
         got = found[name][mask] if name in ("y", "by x") else found[name]
         torch.testing.assert_close(got.double(), value.double(), rtol=1e-5, atol=2e-5, msg=name)
-    assert torch.equal(found["y"][~mask], layer.bias.detach().expand_as(x)[~mask])
+    padding = layer.bias.detach().expand_as(x)[~mask]
+    assert torch.equal(found["y"][~mask], padding.relu() if relu else padding)
     assert not found["by x"][~mask].any()
 
 

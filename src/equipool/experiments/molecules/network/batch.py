@@ -7,19 +7,27 @@ is a sum over a segment, which always gives the same digits.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from equipool.checks import values_are_at_hand
+from equipool.experiments.molecules.network.norm import RealRows
+from equipool.sets import Sets, make_sets
 
 
-class MoleculeBatch(NamedTuple):
+@dataclass(eq=False)  # not frozen: Fabric copies the arguments of a network field by field
+class MoleculeBatch:
     """Concatenated molecules, padded to G molecules, V atoms and E bonds. Padding comes last.
 
     Every bond is listed in both directions. Bonds are sorted by target: those to atom v are
     `bond_ptr[v]:bond_ptr[v + 1]`. An atom is the source of as many bonds, so the same offsets hold
-    for the bonds sorted by source.
+    for the bonds sorted by source. What all layers derive from these is computed once.
     """
 
     atoms: Tensor  # [V, 9] uint8, categorical features
@@ -40,6 +48,40 @@ class MoleculeBatch(NamedTuple):
         """G, including padding."""
         return self.molecule_mask.shape[0]
 
+    @cached_property
+    def real_atoms(self) -> RealRows:
+        """For normalising `[V, C]`."""
+        return RealRows.of(self.atom_mask)
+
+    @cached_property
+    def real_molecules(self) -> RealRows:
+        """For normalising `[G + 1, C]`, whose last row is padding."""
+        return RealRows.of(functional.pad(self.molecule_mask, (0, 1)))
+
+    @cached_property
+    def atom_sets(self) -> Sets:
+        """The atoms of each molecule."""
+        return _sets(self.molecule, self.atom_ptr[:-1])
+
+    @cached_property
+    def bond_sets(self) -> Sets:
+        """The bonds to each atom."""
+        num_atoms = self.atom_mask.shape[0]
+        return _sets(torch.where(self.bond_mask, self.target, num_atoms), self.bond_ptr)
+
+    def degree_weights(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        r"""$\frac{1}{\sqrt{d_i d_j}}$ of each bond, `[E, 1]`, and $\frac{1}{d_i}$ of each atom,
+        `[V, 1]`, where $d$ is an atom's number of bonds plus one."""
+        if dtype not in self._degree_weights:
+            degree = (self.bond_ptr.diff() + 1).unsqueeze(-1).to(dtype)
+            product = degree.index_select(0, self.source) * degree.index_select(0, self.target)
+            self._degree_weights[dtype] = product.rsqrt(), degree.reciprocal()
+        return self._degree_weights[dtype]
+
+    @cached_property
+    def _degree_weights(self) -> dict[torch.dtype, tuple[Tensor, Tensor]]:
+        return {}
+
     def at_sources(self, x: Tensor) -> Tensor:
         """The row of each bond's source atom, `[V, C] -> [E, C]`."""
         return spread(x, self.source, self.bond_ptr, self.by_source)
@@ -55,6 +97,20 @@ class MoleculeBatch(NamedTuple):
     def sum_atoms(self, x: Tensor) -> Tensor:
         """The sum over each molecule's atoms, `[V, C] -> [G + 1, C]`; the last row is padding."""
         return segment_sum(x, self.atom_ptr)
+
+
+def _sets(index: Tensor, ptr: Tensor) -> Sets:
+    """Sets with the offsets `ptr [n + 1]` and the padding after them, whose index is n. Where that
+    waits for nothing, the padding is left out."""
+    num_sets, counts = ptr.shape[0] - 1, ptr.diff()
+    if values_are_at_hand(index):
+        return make_sets(index[: int(ptr[-1])], counts, num_sets, padded=False)
+    return make_sets(index, functional.pad(counts, (0, 1)), num_sets, padded=True)
+
+
+def elements_of(sets: Sets, x: Tensor) -> Tensor:
+    """The rows of `x [N, C]` that the sets have, which may be without padding."""
+    return x if x.shape[0] == sets.num_elements else x[: sets.num_elements]
 
 
 def segment_sum(values: Tensor, ptr: Tensor) -> Tensor:

@@ -8,11 +8,10 @@ from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from equipool.aggregation import EquilibriumAggregation
 from equipool.experiments.molecules.data.molecule_set import BOND_CATEGORIES
-from equipool.experiments.molecules.network.batch import MoleculeBatch
+from equipool.experiments.molecules.network.batch import MoleculeBatch, elements_of
 from equipool.experiments.molecules.network.norm import MaskedBatchNorm, RealRows
 
 
@@ -102,8 +101,8 @@ class EquilibriumOfMessages(nn.Module):
         self.layer = layer
 
     def forward(self, messages: Tensor, batch: MoleculeBatch) -> Tensor:
-        num_atoms = batch.atoms.shape[0]
-        return self.layer(messages, batch.target, mask=batch.bond_mask, dim_size=num_atoms)
+        sets = batch.bond_sets
+        return self.layer(elements_of(sets, messages), sets)
 
 
 class Convolution(nn.Module):
@@ -116,9 +115,8 @@ class Convolution(nn.Module):
         self.aggregation = aggregation
 
     @abstractmethod
-    def forward(self, x: Tensor, batch: MoleculeBatch, bonds: Tensor, atoms: RealRows) -> Tensor:
-        """Pass messages between the atoms `x`, given the bonds' `MultiHot` features `[E, F]` and
-        which atoms are real."""
+    def forward(self, x: Tensor, batch: MoleculeBatch, bonds: Tensor) -> Tensor:
+        """Pass messages between the atoms `x`, given the bonds' `MultiHot` features `[E, F]`."""
 
 
 class GINConvolution(Convolution):
@@ -138,11 +136,11 @@ class GINConvolution(Convolution):
         self.norm = MaskedBatchNorm(2 * channels)
         self.second = nn.Linear(2 * channels, channels)
 
-    def forward(self, x: Tensor, batch: MoleculeBatch, bonds: Tensor, atoms: RealRows) -> Tensor:
+    def forward(self, x: Tensor, batch: MoleculeBatch, bonds: Tensor) -> Tensor:
         messages = torch.relu(batch.at_sources(x) + self.bond_encoder(bonds))
         pooled = self.aggregation(messages, batch)
         x = torch.addcmul(x + pooled, x, self.epsilon).to(x.dtype)
-        return self.second(torch.relu(self.norm(self.first(x), atoms)))
+        return self.second(self.norm(self.first(x), batch.real_atoms, relu=True))
 
 
 class GCNConvolution(Convolution):
@@ -160,15 +158,12 @@ class GCNConvolution(Convolution):
         self.linear = nn.Linear(channels, channels)
         self.root = nn.Parameter(torch.randn(1, channels))
 
-    def forward(self, x: Tensor, batch: MoleculeBatch, bonds: Tensor, atoms: RealRows) -> Tensor:
+    def forward(self, x: Tensor, batch: MoleculeBatch, bonds: Tensor) -> Tensor:
         x = self.linear(x)
-        wide = torch.promote_types(x.dtype, torch.float32)
-        degree = (batch.bond_ptr.diff() + 1).unsqueeze(-1).to(wide)
-        root = degree.rsqrt()
-        norm = root.index_select(0, batch.source) * root.index_select(0, batch.target)
-        messages = norm * torch.relu(batch.at_sources(x) + self.bond_encoder(bonds))
+        of_bonds, of_atoms = batch.degree_weights(torch.promote_types(x.dtype, torch.float32))
+        messages = of_bonds * torch.relu(batch.at_sources(x) + self.bond_encoder(bonds))
         pooled = self.aggregation(messages.to(x.dtype), batch)
-        return (pooled + torch.relu(x + self.root) / degree).to(x.dtype)
+        return torch.addcmul(pooled, torch.relu(x + self.root), of_atoms).to(x.dtype)
 
 
 CONVOLUTIONS: dict[str, type[Convolution]] = {"gin": GINConvolution, "gcn": GCNConvolution}
@@ -198,9 +193,8 @@ class VirtualNode(nn.Module):
 
     def update(self, layer: int, virtual: Tensor, x: Tensor, batch: MoleculeBatch) -> Tensor:
         """The nodes after the convolution `layer`, whose input was `x [V, C]`."""
-        mask = functional.pad(batch.molecule_mask, (0, 1))
         received = virtual + batch.sum_atoms(x).to(x.dtype)
-        return self.dropout(self.updates[layer](received, RealRows.of(mask)))
+        return self.dropout(self.updates[layer](received, batch.real_molecules))
 
 
 class _Update(nn.Module):
@@ -214,5 +208,5 @@ class _Update(nn.Module):
         self.second_norm = MaskedBatchNorm(channels)
 
     def forward(self, x: Tensor, rows: RealRows) -> Tensor:
-        x = torch.relu(self.first_norm(self.first(x), rows))
-        return torch.relu(self.second_norm(self.second(x), rows))
+        x = self.first_norm(self.first(x), rows, relu=True)
+        return self.second_norm(self.second(x), rows, relu=True)

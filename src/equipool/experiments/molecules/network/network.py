@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from equipool.baselines.base import DenseRival
 from equipool.checks import values_are_at_hand
 from equipool.experiments.molecules.data.molecule_set import ATOM_CATEGORIES, BOND_CATEGORIES
-from equipool.experiments.molecules.network.batch import MoleculeBatch
+from equipool.experiments.molecules.network.batch import MoleculeBatch, elements_of
 from equipool.experiments.molecules.network.layers import (
     CategoryEncoder,
     Convolution,
     MultiHot,
     VirtualNode,
 )
-from equipool.experiments.molecules.network.norm import MaskedBatchNorm, RealRows
+from equipool.experiments.molecules.network.norm import MaskedBatchNorm
 from equipool.solution import record
 
 
@@ -34,14 +34,18 @@ class Readout(nn.Module):
         super().__init__()
         self.aggregation = aggregation
 
-    def forward(self, x: Tensor, mask: Tensor, batch: MoleculeBatch) -> Tensor:
-        """Pool the atoms `x [V, C]` selected by `mask [V]`: `[G, K]`."""
+    def forward(self, x: Tensor, batch: MoleculeBatch, mask: Tensor | None = None) -> Tensor:
+        """Pool the atoms `x [V, C]`, or those selected by `mask [V]`: `[G, K]`."""
         if not isinstance(self.aggregation, DenseRival) or values_are_at_hand(x):
+            if mask is None:
+                return self.aggregation(elements_of(batch.atom_sets, x), batch.atom_sets)
             return self.aggregation(x, batch.molecule, mask=mask, dim_size=batch.num_molecules)
         place = torch.arange(batch.longest, device=x.device)
         first, end = batch.atom_ptr[:-2].unsqueeze(-1), batch.atom_ptr[1:-1].unsqueeze(-1)
         rows = (first + place).clamp(max=x.shape[0] - 1)
-        real = (first + place < end) & mask[rows]
+        real = first + place < end
+        if mask is not None:
+            real = real & mask[rows]
         padded = x.index_select(0, rows.flatten()).unflatten(0, rows.shape)
         return self.aggregation(padded, mask=real)
 
@@ -94,7 +98,7 @@ class MoleculeNetwork(nn.Module):
         with record(diagnostics=False) as local:
             atoms = self.embed(batch)
         with record(diagnostics=False) as readout:
-            pooled = self.readout(atoms, self._visible(batch), batch)
+            pooled = self.readout(atoms, batch, self._visible(batch))
         labels = self.units(self.head(self.readout_dropout(pooled)))
         zero = labels.new_zeros((), dtype=torch.float32)
         aux_losses = [found.aux_loss if found else zero for found in (readout, local)]
@@ -102,23 +106,23 @@ class MoleculeNetwork(nn.Module):
 
     def embed(self, batch: MoleculeBatch) -> Tensor:
         """The atoms after the last convolution, `[V, channels]`."""
-        bonds, rows = self.bond_features(batch.bonds), RealRows.of(batch.atom_mask)
+        bonds = self.bond_features(batch.bonds)
         x = self.atom_encoder(self.atom_features(batch.atoms))
         virtual = None if self.virtual_node is None else self.virtual_node.first(batch)
         last = len(self.convolutions) - 1
         for layer, convolution in enumerate(self.convolutions):
             if virtual is not None:
                 x = x + batch.at_atoms(virtual)
-            y = self.norms[layer](convolution(x, batch, bonds, rows), rows)
-            y = self.dropout(y if layer == last else torch.relu(y))
+            y = convolution(x, batch, bonds)
+            y = self.dropout(self.norms[layer](y, batch.real_atoms, relu=layer < last))
             if self.virtual_node is not None and virtual is not None and layer < last:
                 virtual = self.virtual_node.update(layer, virtual, x, batch)
             x = y
         return x
 
-    def _visible(self, batch: MoleculeBatch) -> Tensor:
-        """The atoms that the readout sees, `[V]`."""
-        mask = batch.atom_mask
+    def _visible(self, batch: MoleculeBatch) -> Tensor | None:
+        """The atoms that the readout sees, `[V]`; None for all."""
         if not self.training or not self.atom_dropout:
-            return mask
+            return None
+        mask = batch.atom_mask
         return mask & (torch.rand(mask.shape, device=mask.device) >= self.atom_dropout)

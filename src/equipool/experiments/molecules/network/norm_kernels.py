@@ -48,6 +48,15 @@ def _of_runs(sums, which, num_columns, column, inside, KINDS: tl.constexpr, RUNS
 
 
 @triton.jit
+def _relu_passes(gradient, tile, mean, scale, offset, RELU: tl.constexpr):
+    """The gradient by what a relu was given, `(tile - mean) * scale + offset`."""
+    if RELU:
+        value = (tile - mean[None, :]) * scale[None, :] + offset[None, :]
+        gradient = tl.where(value <= 0, 0.0, gradient)
+    return gradient
+
+
+@triton.jit
 def moments(
     x, real, sums, num_rows, num_columns, length, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):  # fmt: skip
@@ -79,10 +88,10 @@ def moments(
 def normalize(
     x, real, sums, weight, bias, y, statistics, running_mean, running_var, num_batches,
     num_rows, num_columns, length, eps, momentum,
-    RUNS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    RELU: tl.constexpr, RUNS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Normalise the rows. The programs of the first run also store mean, 1 / deviation and
-    1 / number in `statistics [3, C]` and update the running statistics."""
+    """Normalise the rows, with a relu if asked for. The programs of the first run also store mean,
+    1 / deviation and 1 / number in `statistics [3, C]` and update the running statistics."""
     start, end, column, inside = _place(num_rows, num_columns, length, COLUMNS)
     counts = _of_runs(sums, 0, num_columns, column, inside, 3, RUNS)
     means = _of_runs(sums, 1, num_columns, column, inside, 3, RUNS)
@@ -101,6 +110,8 @@ def normalize(
         tile = tl.load(x + at, mask=kept, other=0.0).to(tl.float32)
         away = tl.where(kept, tile - mean[None, :], 0.0)
         value = away * scale[None, :] + offset[None, :]
+        if RELU:
+            value = tl.where(value <= 0, 0.0, value)  # keeps NaN, unlike a maximum
         tl.store(y + at, value.to(y.dtype.element_ty), mask=there)
 
     if tl.program_id(0) == 0:
@@ -123,20 +134,23 @@ def _move(running, value, step, inside):
 
 @triton.jit
 def adjoint_sums(
-    gradient, x, real, statistics, sums, num_rows, num_columns, length,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    gradient, x, real, statistics, sums, weight, bias, num_rows, num_columns, length,
+    RELU: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """The sums over each run's real rows of the gradient, and of the gradient times the normalised
     rows: `sums [RUNS, 2, C]`."""
     start, end, column, inside = _place(num_rows, num_columns, length, COLUMNS)
     mean = tl.load(statistics + column, mask=inside, other=0.0)
     inverse = tl.load(statistics + num_columns + column, mask=inside, other=0.0)
+    scale = tl.load(weight + column, mask=inside, other=0.0) * inverse
+    offset = tl.load(bias + column, mask=inside, other=0.0)
     total = tl.zeros([COLUMNS], tl.float32)
     along = tl.zeros([COLUMNS], tl.float32)
     for first in range(start, end, ROWS):
         at, _, kept = _tile(real, first, end, num_columns, column, inside, ROWS)
         by_y = tl.load(gradient + at, mask=kept, other=0.0).to(tl.float32)
         tile = tl.load(x + at, mask=kept, other=0.0).to(tl.float32)
+        by_y = _relu_passes(by_y, tile, mean, scale, offset, RELU)
         total += tl.sum(by_y, axis=0)
         along += tl.sum(by_y * (tile - mean[None, :]), axis=0)
     sums += tl.program_id(0) * 2 * num_columns + column
@@ -146,9 +160,9 @@ def adjoint_sums(
 
 @triton.jit
 def adjoint(
-    gradient, x, real, statistics, sums, weight, by_x, by_weight, by_bias,
+    gradient, x, real, statistics, sums, weight, bias, by_x, by_weight, by_bias,
     num_rows, num_columns, length,
-    RUNS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    RELU: tl.constexpr, RUNS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """The derivatives. Those of padding rows are zero; the programs of the first run write those of
     weight and bias."""
@@ -163,10 +177,12 @@ def adjoint(
         tl.store(by_weight + column, along, mask=inside)
 
     scale = tl.load(weight + column, mask=inside, other=0.0) * inverse
+    offset = tl.load(bias + column, mask=inside, other=0.0)
     for first in range(start, end, ROWS):
         at, there, kept = _tile(real, first, end, num_columns, column, inside, ROWS)
         by_y = tl.load(gradient + at, mask=kept, other=0.0).to(tl.float32)
         tile = tl.load(x + at, mask=kept, other=0.0).to(tl.float32)
+        by_y = _relu_passes(by_y, tile, mean, scale, offset, RELU)
         normal = (tile - mean[None, :]) * inverse[None, :]
         value = scale[None, :] * (
             by_y - (share * total)[None, :] - normal * (share * along)[None, :]
