@@ -87,6 +87,7 @@ def test_nothing_at_all(x, layout, num_sets):
     assert torch.equal(solution.energy, torch.zeros(num_sets, dtype=torch.float64))
     assert solution.converged.all()
     assert solution.finite.all()
+    assert not solution.occupied.any()
     assert solution.aux_loss == 0
     (solution.y.sum() + solution.aux_loss).backward()
     for parameter in layer.parameters():

@@ -32,10 +32,6 @@ def test_the_value_given_is_the_value_in_effect(dtype):
         torch.set_default_dtype(before)
 
 
-def test_the_contract_as_written():
-    assert Nesterov(learning_rate=0.1).learning_rate == 0.1
-
-
 @pytest.mark.parametrize("origin", [1e-3, 0.125, 1.0, 30.0])
 def test_a_positive_scalar_is_the_papers_softplus(origin):
     scalar = PositiveScalar("learning_rate", origin).double()
