@@ -92,92 +92,70 @@ class Sums(TorchDispatchMode):
         return out
 
 
-class TestSteps:
-    @pytest.mark.parametrize("pieces", [False, True])
-    def test_several(self, step, pieces, device, forced, request, monkeypatch):
-        if pieces:
-            request.getfixturevalue("in_pieces")
+OUTCOMES = {
+    "the last step": lambda path: total(path[-1]),
+    "an early step": lambda path: total(path[0][:3]),
+    "the rate, read elsewhere": lambda path: (path[-1][3] * path[-1][0]).sum(),
+    "the momentum, read elsewhere": lambda path: (path[-1][4] * path[-1][0]).sum(),
+    "scalars alone": lambda path: (2 * path[-1][3] + 3 * path[-1][4]).square(),
+}
 
-        def gradients():
-            start = inputs(device)
-            return torch.autograd.grad(total(walk(step, start)[-1]), start)
 
-        assert_close(gradients(), plainly(monkeypatch, gradients))
-
-    def test_the_scalars_are_those_given(self, step, device, forced):
+@pytest.mark.parametrize("outcome", OUTCOMES.values(), ids=OUTCOMES)
+def test_derivatives(outcome, step, device, forced, in_pieces, monkeypatch):
+    def gradients():
         start = inputs(device)
-        for state in walk(step, start):
-            assert torch.equal(torch.stack(state[3:]), torch.stack(start[2:]))
+        return torch.autograd.grad(outcome(walk(step, start)), start, materialize_grads=True)
 
-    def test_handing_them_on_is_optional(self, step, device, forced):
-        """A step that reads the first ones gets the same derivatives, added by autograd."""
+    assert_close(gradients(), plainly(monkeypatch, gradients))
+
+
+@pytest.mark.parametrize("fixed", [(), (2,), (3,)])
+def test_second_derivatives_and_scalars_that_are_not_learned(
+    fixed, step, device, forced, monkeypatch
+):
+    def gradients():
         start = inputs(device)
-        found = [
-            torch.autograd.grad(total(walk(step, start, hand_on=hand_on)[-1][:3]), start)
-            for hand_on in (True, False)
-        ]
-        assert_close(*found)
+        for scalar in fixed:
+            start[scalar].requires_grad_(False)
+        learned = [tensor for tensor in start if tensor.requires_grad]
+        firsts = torch.autograd.grad(total(walk(step, start)[-1]), learned, create_graph=True)
+        return [*firsts, *torch.autograd.grad(total(firsts), learned)]
 
-    def test_nothing_is_left_for_autograd_to_add(self, step, device, forced):
-        numbers = []
-        for hand_on in (True, False):
-            start = inputs(device)
-            y = walk(step, start, hand_on=hand_on)[-1][0]
-            with Sums() as sums:
-                torch.autograd.grad(y, start[2:], torch.ones_like(y))
-            numbers.append(sums.num)
-        assert numbers == [0, 4]
+    assert_close(gradients(), plainly(monkeypatch, gradients), 1e-3)
 
-    def test_scalars_without_the_step(self, step, device, forced):
-        """What depends on the scalars alone passes by every step."""
+
+def test_the_scalars_are_those_given(step, device, forced):
+    start = inputs(device)
+    for state in walk(step, start):
+        assert torch.equal(torch.stack(state[3:]), torch.stack(start[2:]))
+
+
+def test_handing_them_on_leaves_nothing_for_autograd_to_add(step, device, forced):
+    """A step that reads the first ones gets the same derivatives, added by autograd."""
+    found, additions = [], []
+    for hand_on in (True, False):
         start = inputs(device)
-        *_, rate, momentum = walk(step, start)[-1]
-        by_rate, by_momentum = torch.autograd.grad(2 * rate + 3 * momentum, start[2:])
-        assert (by_rate.item(), by_momentum.item()) == (2, 3)
+        y = walk(step, start, hand_on=hand_on)[-1][0]
+        with Sums() as sums:
+            found.append(torch.autograd.grad(y, start[2:], torch.ones_like(y)))
+        additions.append(sums.num)
+    assert_close(*found)
+    assert additions == [0, 4]
 
-    @pytest.mark.parametrize("which", [3, 4])
-    def test_one_of_the_scalars_read_elsewhere(self, which, step, device, forced, monkeypatch):
-        def gradients():
-            start = inputs(device)
-            state = walk(step, start)[-1]
-            return torch.autograd.grad((state[which] * state[0]).sum(), start)
 
-        assert_close(gradients(), plainly(monkeypatch, gradients))
+def test_backward_passes_from_several_steps(step, device, forced, monkeypatch):
+    """Each has sums of its own, whatever passes came before and however far they went."""
 
-    @pytest.mark.parametrize("fixed", [2, 3])
-    def test_a_scalar_that_is_not_learned(self, fixed, step, device, forced, monkeypatch):
-        def gradients(again):
-            start = inputs(device)
-            start[fixed].requires_grad_(False)
-            learned = [tensor for tensor in start if tensor.requires_grad]
-            loss = total(walk(step, start)[-1])
-            firsts = torch.autograd.grad(loss, learned, create_graph=again)
-            return torch.autograd.grad(total(firsts), learned) if again else firsts
+    def gradients():
+        start = inputs(device)
+        losses = [total(state[:3]) for state in walk(step, start)]
+        torch.autograd.grad(losses[2], start[0], retain_graph=True)
+        found = [torch.autograd.grad(losses[k], start, retain_graph=True) for k in (2, 0, 2)]
+        assert all(torch.equal(a, b) for a, b in zip(found[0], found[2], strict=True))
+        return [*found[0], *found[1], *torch.autograd.grad(sum(losses), start)]
 
-        assert_close(gradients(False), plainly(monkeypatch, lambda: gradients(False)))
-        assert_close(gradients(True), plainly(monkeypatch, lambda: gradients(True)), 1e-3)
-
-    def test_backward_passes_from_several_steps(self, step, device, forced, monkeypatch):
-        """Each has sums of its own, whatever passes came before and however far they went."""
-
-        def gradients():
-            start = inputs(device)
-            path = walk(step, start)
-            losses = [total(state[:3]) for state in path]
-            torch.autograd.grad(losses[2], start[0], retain_graph=True)
-            found = [torch.autograd.grad(losses[k], start, retain_graph=True) for k in (2, 0, 2)]
-            assert all(torch.equal(a, b) for a, b in zip(found[0], found[2], strict=True))
-            return [*found[0], *found[1], *torch.autograd.grad(sum(losses), start)]
-
-        assert_close(gradients(), plainly(monkeypatch, gradients))
-
-    def test_second_derivatives(self, step, device, forced, monkeypatch):
-        def gradients():
-            start = inputs(device)
-            firsts = torch.autograd.grad(total(walk(step, start)[-1]), start, create_graph=True)
-            return torch.autograd.grad(total(firsts), start)
-
-        assert_close(gradients(), plainly(monkeypatch, gradients), 1e-3)
+    assert_close(gradients(), plainly(monkeypatch, gradients))
 
 
 class Valley(nn.Module):
