@@ -7,6 +7,7 @@ from cases import make_layer
 from equipool import (
     EquilibriumAggregation,
     HeavyBall,
+    LearnedStart,
     Nesterov,
     ResNetPotential,
     SquaredNorm,
@@ -138,6 +139,11 @@ BAD_SETTINGS = {
     "in_channels": (lambda: EquilibriumAggregation(0, 4), ("in_channels", "0", "1 or more")),
     "out_channels": (lambda: EquilibriumAggregation(3, -1), ("out_channels", "-1", "1 or more")),
     "scaling": (lambda: EquilibriumAggregation(3, 4, scaling="max"), ("scaling", "'max'", "log")),
+    "scaling later": (lambda: setattr(make_layer(), "scaling", "max"), ("scaling", "'max'", "log")),
+    "start's out": (
+        lambda: EquilibriumAggregation(3, 4, start=LearnedStart(3)),
+        ("start's out_channels", "3", "expected 4"),
+    ),
     "num_steps": (lambda: EquilibriumAggregation(3, 4, num_steps=-1), ("num_steps", "-1", "0 or")),
     "float num_steps": (
         lambda: EquilibriumAggregation(3, 4, num_steps=2.5), ("num_steps", "2.5", "int"),
@@ -208,3 +214,9 @@ def test_check_finite(value):
         with pytest.raises(ValueError, match="x has values that are not finite, expected"):
             call(x, INDEX)
     layer(x, INDEX, mask=torch.arange(5) != 2)  # what the mask hides may be anything
+
+
+def test_autocast_does_not_bring_float64_and_float32_together():
+    layer = make_layer(dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(TypeError, match="x has dtype"):
+        layer(X)

@@ -153,35 +153,30 @@ def test_own_regulariser_that_is_not_quadratic():
     assert_near(2 * (y - x.mean(0)) + 0.4 * y.pow(3), torch.zeros(1, 3).double(), 1e-9)
 
 
-@pytest.mark.parametrize("call", ["forward", "solve", "energy"])
-@pytest.mark.parametrize("potential", [Distance(), "module", "closed form"])
+class Module(torch.nn.Module):
+    def forward(self, x, y):
+        return (x - y).square().sum(-1)
+
+
+CALLS = {
+    "forward": lambda layer, x, index: layer(x, index),
+    "solve": lambda layer, x, index: layer.solve(x, index).y,
+    "energy": lambda layer, x, index: layer.energy(x, torch.ones(3, 3).double(), index),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize("potential", [Distance(), Module(), None])
 def test_inference_mode_computes_what_no_grad_does(potential, call):
     """Before torch 2.12 `torch.func.grad` gives zeros there, and y would stay at its start."""
-
-    class Module(torch.nn.Module):
-        def forward(self, x, y):
-            return (x - y).square().sum(-1)
-
-    if potential == "closed form":
-        layer = equipool.closed_form.mean(3).double()
-    else:
-        layer = EquilibriumAggregation(
-            3, 3, potential=Module() if potential == "module" else potential,
-            regularizer=OwnSquaredNorm(), scaling="mean",
-        ).double()  # fmt: skip
-
-    def run():
-        x, index = flatten(make_sets((3, 0, 5)))
-        if call == "energy":
-            return layer.energy(x, torch.ones(3, 3).double(), index)
-        return layer(x, index) if call == "forward" else layer.solve(x, index).y
-
-    with torch.no_grad():
-        expected = run()
-    with torch.inference_mode():
-        found = run()
-    assert_near(found, expected, 1e-12)
-    assert expected.abs().max() > 1e-3
+    own = {"potential": potential, "regularizer": OwnSquaredNorm(), "scaling": "mean"}
+    layer = EquilibriumAggregation(3, 3, **own) if potential else equipool.closed_form.mean(3)
+    found = []
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            found.append(call(layer.double(), *flatten(make_sets((3, 0, 5)))))
+    assert_near(found[1], found[0], 1e-12)
+    assert found[0].abs().max() > 1e-3
 
 
 BAD_PARTS = {
@@ -200,12 +195,9 @@ def test_classes_and_numbers_are_no_parts(name):
             EquilibriumAggregation(3, 3, **{name: bad})
         assert described in str(raised.value)
         assert "such as" in str(raised.value)
-
-
-@pytest.mark.parametrize("bad", [equipool.Cholesky, 1e-3])
-def test_classes_and_numbers_are_no_linear_solvers(bad):
-    with pytest.raises(TypeError, match=r"linear_solver is .* such as"):
-        Implicit(bad)
+    for bad in (equipool.Cholesky, 1e-3):
+        with pytest.raises(TypeError, match=r"linear_solver is .* such as"):
+            Implicit(bad)
 
 
 class HalvingState(NamedTuple):

@@ -84,6 +84,17 @@ def test_autocast(batch, dtype, factored):
         assert_near(found.grad.double(), right.grad, 0.1)
 
 
+def test_backward_inside_autocast(batch):
+    layer = make_layer(dtype=torch.float32)
+    x, index = batch[0].float().requires_grad_(), batch[1]
+    inputs = [x, *layer.potential.parameters()]
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = torch.autograd.grad(layer(x, index).sum(), inputs)
+        y = layer(x, index)
+    for a, b in zip(inside, torch.autograd.grad(y.sum(), inputs), strict=True):
+        assert (a - b).norm() <= 0.05 * b.norm()
+
+
 @both_routes
 def test_sums_over_long_sets_keep_their_digits_in_half_precision(factored):
     """A bfloat16 sum stands still after a few hundred terms; ours is taken in float32."""
@@ -259,6 +270,17 @@ def test_reset_parameters(batch):
     torch.manual_seed(3)
     layer.reset_parameters()
     assert torch.equal(layer(*batch), y)
+
+
+def test_deferred_initialisation():
+    """Built on the meta device, given memory, then reset: scalars have their values again."""
+    with torch.device("meta"):
+        layer = EquilibriumAggregation(3, 4, solver=Nesterov(0.3, 0.8))
+    layer = layer.to_empty(device="cpu")
+    layer.reset_parameters()
+    assert layer.solver.learning_rate == torch.tensor(0.3)
+    assert layer.solver.momentum == torch.tensor(0.8)
+    assert torch.isfinite(layer(torch.randn(5, 3))).all()
 
 
 class Net(nn.Module):

@@ -6,13 +6,7 @@ import pytest
 import torch
 
 from cases import SCALINGS, assert_near, flatten, make_layer, make_sets
-from equipool import (
-    EquilibriumAggregation,
-    LearnedStart,
-    Nesterov,
-    ResNetPotential,
-    SquaredNorm,
-)
+from equipool import EquilibriumAggregation, LearnedStart, Nesterov, ResNetPotential, SquaredNorm
 from equipool.ops import segments
 from equipool.ops.resnet_gradient import torch as torch_gradient
 from equipool.reference import aggregate, energy, energy_gradient, read_layer

