@@ -7,7 +7,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipool import EquilibriumAggregation, OneStep, ResNetPotential, Unrolled
+from equipool import (
+    EquilibriumAggregation,
+    OneStep,
+    ResNetPotential,
+    Truncated,
+    Unrolled,
+)
 from equipool.comparison import Agreement, Seconds, compare_gradients, measure
 from equipool.comparison.measure import agreement, peak_bytes_of, seconds_of
 
@@ -65,12 +71,13 @@ class TestCost:
             3, 4, potential=ResNetPotential(3, 4, (16, 8, 4), factored=False)
         )
         x = torch.randn(200, 3)
-        peaks = {}
-        for layer.num_steps in (2, 12):
-            found = compare_gradients(layer, x, methods=[Unrolled(), OneStep()], repeats=1)
-            peaks[layer.num_steps] = [row.peak_bytes for row in found.rows]
-        assert peaks[12][0] > 3 * peaks[2][0]
-        assert peaks[12][1] < 1.2 * peaks[2][1]
+        methods = [Unrolled(), OneStep(), Truncated(2)]
+        few, many = (
+            [row.peak_bytes for row in compare_gradients(layer, x, methods=methods, repeats=1).rows]
+            for layer.num_steps in (2, 12)
+        )
+        assert many[0] > 3 * few[0]
+        assert all(a < 1.2 * b for a, b in zip(many[1:], few[1:], strict=True))
 
     def test_time_is_the_median_of_the_repeats(self, monkeypatch):
         clock = iter([0.0, 5.0, 10.0, 11.0, 20.0, 22.0])

@@ -257,8 +257,6 @@ def test_memory_does_not_grow_with_the_steps(way, monkeypatch):
     assert saved_bytes(many) > 2 * saved_bytes(few)  # unrolled
     few.differentiation = many.differentiation = way
     assert 0 < saved_bytes(many) <= 1.2 * saved_bytes(few)
-    few.potential.factored = many.potential.factored = False
-    assert 0 < saved_bytes(many) <= 1.2 * saved_bytes(few)
 
 
 @each_way
