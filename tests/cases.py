@@ -22,15 +22,11 @@ def make_layer(
     """A layer in which no parameter has a special value, biases and norms included."""
     torch.manual_seed(seed)
     layer = EquilibriumAggregation(
-        in_channels,
-        out_channels,
+        in_channels, out_channels,
         potential=ResNetPotential(in_channels, out_channels, hidden, reduction, factored),
-        regularizer=SquaredNorm(0.3),
-        solver=Nesterov(learning_rate, momentum, gtol, clip_value),
-        start=start,
-        num_steps=num_steps,
-        scaling=scaling,
-    )
+        regularizer=SquaredNorm(0.3), solver=Nesterov(learning_rate, momentum, gtol, clip_value),
+        start=start, num_steps=num_steps, scaling=scaling,
+    )  # fmt: skip
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))

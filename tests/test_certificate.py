@@ -17,13 +17,9 @@ from equipool import (
 def make_layer(num_steps=5, weight=0.5):
     torch.manual_seed(0)
     return EquilibriumAggregation(
-        3,
-        4,
-        potential=ConvexPotential(3, 4, hidden=(8, 8)),
-        regularizer=SquaredNorm(weight),
-        solver=StronglyConvexNesterov(),
-        num_steps=num_steps,
-    )
+        3, 4, potential=ConvexPotential(3, 4, hidden=(8, 8)), regularizer=SquaredNorm(weight),
+        solver=StronglyConvexNesterov(), num_steps=num_steps,
+    )  # fmt: skip
 
 
 def make_batch():

@@ -150,13 +150,9 @@ def test_reading_a_layer_takes_another_number_of_steps():
 def test_reference_agrees_with_pencil_and_paper():
     """F = (a x + b y + c)^2 with a, b, c summed over linear and skip; two elements, two steps."""
     layer = EquilibriumAggregation(
-        1,
-        1,
-        potential=ResNetPotential(1, 1, hidden=(1,)),
-        regularizer=SquaredNorm(0.5),
-        solver=Nesterov(learning_rate=0.125, momentum=0.5),
-        num_steps=2,
-    ).double()
+        1, 1, potential=ResNetPotential(1, 1, hidden=(1,)), regularizer=SquaredNorm(0.5),
+        solver=Nesterov(learning_rate=0.125, momentum=0.5), num_steps=2,
+    ).double()  # fmt: skip
     linear, skip = layer.potential.linears[0], layer.potential.skips[0]
     with torch.no_grad():
         linear.weight.copy_(torch.tensor([[1.0, 0.5]]))

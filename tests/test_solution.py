@@ -16,14 +16,9 @@ SIZES = (3, 1, 0, 6, 2)
 
 def quadratic(num_steps, learning_rate=0.1):
     return EquilibriumAggregation(
-        3,
-        3,
-        potential=Quadratic(),
-        regularizer=NoRegularizer(),
-        solver=Nesterov(learning_rate, 0.5),
-        num_steps=num_steps,
-        scaling="mean",
-    )
+        3, 3, potential=Quadratic(), regularizer=NoRegularizer(),
+        solver=Nesterov(learning_rate, 0.5), num_steps=num_steps, scaling="mean",
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -243,14 +238,9 @@ def test_repr_of_a_solution():
 def test_a_users_own_potential_against_its_formula():
     """R = w|y|^2, F = |x - y|^2: the minimum is sum x / (N + w)."""
     layer = EquilibriumAggregation(
-        3,
-        3,
-        potential=Quadratic(),
-        regularizer=equipool.SquaredNorm(0.5),
-        solver=Nesterov(0.05, 0.5),
-        scaling="sum",
-        num_steps=300,
-    ).double()
+        3, 3, potential=Quadratic(), regularizer=equipool.SquaredNorm(0.5),
+        solver=Nesterov(0.05, 0.5), scaling="sum", num_steps=300,
+    ).double()  # fmt: skip
     sets = make_sets((3, 5))
     x, index = flatten(sets)
     expected = torch.stack([s.sum(0) / (len(s) + 0.5) for s in sets])

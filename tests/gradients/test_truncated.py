@@ -124,14 +124,9 @@ def convex_layer(steps=400, **options):
     """Strongly convex, and solved to the last digit."""
     torch.manual_seed(0)
     layer = EquilibriumAggregation(
-        3,
-        4,
-        potential=ConvexPotential(3, 4, hidden=(6, 5)),
-        regularizer=SquaredNorm(0.3),
-        solver=Nesterov(0.2, 0.3),
-        steps=steps,
-        **options,
-    )
+        3, 4, potential=ConvexPotential(3, 4, hidden=(6, 5)), regularizer=SquaredNorm(0.3),
+        solver=Nesterov(0.2, 0.3), steps=steps, **options,
+    )  # fmt: skip
     return layer.double()
 
 
