@@ -7,13 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipool import (
-    EquilibriumAggregation,
-    OneStep,
-    ResNetPotential,
-    Truncated,
-    Unrolled,
-)
+import equipool
 from equipool.comparison import Agreement, Seconds, compare_gradients, measure
 from equipool.comparison.measure import agreement, peak_bytes_of, seconds_of
 
@@ -67,11 +61,11 @@ class TestCost:
     def test_memory_of_unrolling_grows_where_every_step_is_kept(self):
         """Left to automatic differentiation, a step keeps its activations."""
         torch.manual_seed(0)
-        layer = EquilibriumAggregation(
-            3, 4, potential=ResNetPotential(3, 4, (16, 8, 4), factored=False)
+        layer = equipool.EquilibriumAggregation(
+            3, 4, potential=equipool.ResNetPotential(3, 4, (16, 8, 4), factored=False)
         )
         x = torch.randn(200, 3)
-        methods = [Unrolled(), OneStep(), Truncated(2)]
+        methods = [equipool.Unrolled(), equipool.OneStep(), equipool.Truncated(2)]
         few, many = (
             [row.peak_bytes for row in compare_gradients(layer, x, methods=methods, repeats=1).rows]
             for layer.num_steps in (2, 12)

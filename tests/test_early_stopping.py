@@ -7,16 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import equipool
 from cases import assert_near, first_seed, flatten, make_layer, make_sets
-from equipool import (
-    EquilibriumAggregation,
-    HeavyBall,
-    Nesterov,
-    NoRegularizer,
-    ToTolerance,
-    descent,
-)
-from equipool.solvers import Solver
+from equipool import ToTolerance, descent
 
 SIZES = (2, 5, 0, 1, 9, 3)
 BATCHES = (SIZES, (2, 5, 9, 3), (2, 5, 3), (2, 5, 9))
@@ -172,9 +165,9 @@ class Valley(nn.Module):
 
 
 def valley_layer(steps):
-    return EquilibriumAggregation(
-        1, 1, potential=Valley(), regularizer=NoRegularizer(), solver=Nesterov(0.1, 0.0),
-        scaling="mean", steps=steps,
+    return equipool.EquilibriumAggregation(
+        1, 1, potential=Valley(), regularizer=equipool.NoRegularizer(), scaling="mean",
+        solver=equipool.Nesterov(0.1, 0.0), steps=steps,
     ).double()  # fmt: skip
 
 
@@ -234,7 +227,7 @@ class ComputedState(NamedTuple):
         return self.y + 0.8 * (self.y - self.previous)
 
 
-class Computed(Solver):
+class Computed(equipool.Solver):
     """Nesterov's momentum whose look-ahead is not kept but computed, from y among others."""
 
     def init(self, y, num_steps, objective):
@@ -247,7 +240,7 @@ class Computed(Solver):
 
 def test_a_set_stays_where_it_stopped_whatever_its_state_says_of_the_point(way):
     layer = solving_layer()
-    layer.solver = Nesterov(0.03, 0.8).double()
+    layer.solver = equipool.Nesterov(0.03, 0.8).double()
     x, index = flatten(make_sets(SIZES))
     expected = layer.solve(x, index)
     layer.solver = Computed()
@@ -256,7 +249,7 @@ def test_a_set_stays_where_it_stopped_whatever_its_state_says_of_the_point(way):
     assert_near(found.y, expected.y, 1e-11)
 
 
-class Shortening(HeavyBall):
+class Shortening(equipool.HeavyBall):
     """A solver whose steps, the same for all rows, grow shorter."""
 
     def step(self, objective, state):

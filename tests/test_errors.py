@@ -3,15 +3,9 @@
 import pytest
 import torch
 
+import equipool
 from cases import make_layer
-from equipool import (
-    EquilibriumAggregation,
-    HeavyBall,
-    LearnedStart,
-    Nesterov,
-    ResNetPotential,
-    SquaredNorm,
-)
+from equipool import EquilibriumAggregation, Nesterov, ResNetPotential
 
 X = torch.zeros(5, 3, dtype=torch.float64)
 INDEX = torch.tensor([0, 0, 1, 1, 1])
@@ -141,7 +135,7 @@ BAD_SETTINGS = {
     "scaling": (lambda: EquilibriumAggregation(3, 4, scaling="max"), ("scaling", "'max'", "log")),
     "scaling later": (lambda: setattr(make_layer(), "scaling", "max"), ("scaling", "'max'", "log")),
     "start's out": (
-        lambda: EquilibriumAggregation(3, 4, start=LearnedStart(3)),
+        lambda: EquilibriumAggregation(3, 4, start=equipool.LearnedStart(3)),
         ("start's out_channels", "3", "expected 4"),
     ),
     "num_steps": (lambda: EquilibriumAggregation(3, 4, num_steps=-1), ("num_steps", "-1", "0 or")),
@@ -164,7 +158,7 @@ BAD_SETTINGS = {
     "hidden of 0": (lambda: ResNetPotential(3, 4, (5, 0)), ("hidden", "(5, 0)", "1 or more")),
     "reduction": (lambda: ResNetPotential(3, 4, reduction="max"), ("reduction", "'max'", "'mean'")),
     "learning_rate": (lambda: Nesterov(-0.1), ("learning_rate", "-0.1", "more than 0")),
-    "learning_rate 0": (lambda: HeavyBall(0.0), ("learning_rate", "0.0", "more than 0")),
+    "learning_rate 0": (lambda: equipool.HeavyBall(0.0), ("learning_rate", "0.0", "more than 0")),
     "learning_rate nan": (lambda: Nesterov(float("nan")), ("learning_rate", "nan", "more than 0")),
     "learning_rate inf": (lambda: Nesterov(float("inf")), ("learning_rate", "inf", "more than 0")),
     "momentum": (lambda: Nesterov(momentum=1.0), ("momentum", "1.0", "less than 1")),
@@ -172,8 +166,10 @@ BAD_SETTINGS = {
     "momentum nan": (lambda: Nesterov(momentum=float("nan")), ("momentum", "nan", "less than 1")),
     "gtol": (lambda: Nesterov(gtol=-1.0), ("gtol", "-1.0", "0 or more")),
     "clip_value": (lambda: Nesterov(clip_value=0.0), ("clip_value", "0.0", "more than 0")),
-    "weight": (lambda: SquaredNorm(-1.0), ("weight", "-1.0", "more than 0")),
-    "fixed weight": (lambda: SquaredNorm(-1.0, learnable=False), ("weight", "-1.0", "0 or more")),
+    "weight": (lambda: equipool.SquaredNorm(-1.0), ("weight", "-1.0", "more than 0")),
+    "fixed weight": (
+        lambda: equipool.SquaredNorm(-1.0, learnable=False), ("weight", "-1.0", "0 or more"),
+    ),
 }  # fmt: skip
 
 

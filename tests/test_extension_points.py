@@ -9,41 +9,23 @@ from torch import Tensor
 
 import equipool
 from cases import assert_near, flatten, make_sets
-from equipool import (
-    EquilibriumAggregation,
-    Fixed,
-    GradientDescent,
-    HeavyBall,
-    Implicit,
-    Nesterov,
-    Newton,
-    NoRegularizer,
-    OneStep,
-    Polished,
-    Potential,
-    Regularizer,
-    RestrainedNesterov,
-    SafeguardedNesterov,
-    SquaredNorm,
-    SummedPotential,
-    ToTolerance,
-    Truncated,
-    Unrolled,
-)
+from equipool import EquilibriumAggregation, Fixed, Implicit, Nesterov, ToTolerance
 
 SOLVERS = {
     "Nesterov": lambda: Nesterov(0.4, 0.1),
-    "HeavyBall": lambda: HeavyBall(0.4, 0.1),
-    "GradientDescent": lambda: GradientDescent(0.4),
-    "RestrainedNesterov": lambda: RestrainedNesterov(0.4, 0.1, max_step=5.0, curvature_safe=True),
-    "SafeguardedNesterov": SafeguardedNesterov,
-    "Newton": Newton,
-    "Polished": lambda: Polished(Nesterov(0.4, 0.1)),
+    "HeavyBall": lambda: equipool.HeavyBall(0.4, 0.1),
+    "GradientDescent": lambda: equipool.GradientDescent(0.4),
+    "RestrainedNesterov": lambda: equipool.RestrainedNesterov(
+        0.4, 0.1, max_step=5.0, curvature_safe=True
+    ),
+    "SafeguardedNesterov": equipool.SafeguardedNesterov,
+    "Newton": equipool.Newton,
+    "Polished": lambda: equipool.Polished(Nesterov(0.4, 0.1)),
 }
-METHODS = [Unrolled(), Truncated(3), OneStep(), Implicit()]
+METHODS = [equipool.Unrolled(), equipool.Truncated(3), equipool.OneStep(), Implicit()]
 
 
-class SummedDistance(SummedPotential):
+class SummedDistance(equipool.SummedPotential):
     """The own summed potential of the export page: a value and a gradient, nothing else."""
 
     def __init__(self, x, sets):
@@ -57,7 +39,7 @@ class SummedDistance(SummedPotential):
         return self.sets.sum(2 * (self.sets.spread(y) - self.x))
 
 
-class Distance(Potential):
+class Distance(equipool.Potential):
     def forward(self, x, y):
         return (x - y).square().sum(-1)
 
@@ -67,7 +49,7 @@ class Distance(Potential):
 
 def distance_layer(**options):
     return EquilibriumAggregation(
-        3, 3, potential=Distance(), regularizer=NoRegularizer(), scaling="mean", **options
+        3, 3, potential=Distance(), regularizer=equipool.NoRegularizer(), scaling="mean", **options
     ).double()
 
 
@@ -96,7 +78,7 @@ def test_sets_of_an_own_summed_potential_stop_one_by_one():
     sets = make_sets((4, 2, 3))
     sets[0] *= 1e-3
     x, index = flatten(sets)
-    layer = distance_layer(solver=GradientDescent(0.1), steps=ToTolerance(1e-6, 500))
+    layer = distance_layer(solver=equipool.GradientDescent(0.1), steps=ToTolerance(1e-6, 500))
     with torch.no_grad():
         solution = layer.solve(x, index)
         alone = [layer.solve(elements) for elements in sets]
@@ -115,12 +97,12 @@ def test_over_must_return_a_summed_potential():
         layer(torch.randn(4, 3))
 
 
-class Quartic(Regularizer):
+class Quartic(equipool.Regularizer):
     def forward(self, y):
         return 0.1 * y.pow(4).sum(-1)
 
 
-class OwnSquaredNorm(Regularizer):
+class OwnSquaredNorm(equipool.Regularizer):
     """As `SquaredNorm(0.3)`, with nothing but its value."""
 
     def forward(self, y):
@@ -132,7 +114,7 @@ class OwnSquaredNorm(Regularizer):
 def test_own_regulariser(method, solver):
     x, index = flatten(make_sets((3, 1, 5)))
     found = []
-    for regularizer in (OwnSquaredNorm(), SquaredNorm(0.3, learnable=False)):
+    for regularizer in (OwnSquaredNorm(), equipool.SquaredNorm(0.3, learnable=False)):
         layer = EquilibriumAggregation(
             3, 3, potential=Distance(), regularizer=regularizer, solver=SOLVERS[solver](),
             differentiation=method, scaling="mean", steps=Fixed(40, 1e-6),
@@ -146,7 +128,13 @@ def test_own_regulariser(method, solver):
 
 def test_own_regulariser_that_is_not_quadratic():
     layer = EquilibriumAggregation(
-        3, 3, potential=Distance(), regularizer=Quartic(), solver=Newton(), scaling="mean", steps=20
+        3,
+        3,
+        potential=Distance(),
+        regularizer=Quartic(),
+        solver=equipool.Newton(),
+        scaling="mean",
+        steps=20,
     ).double()
     x = make_sets((5,))[0]
     y = layer(x)
@@ -181,7 +169,11 @@ def test_inference_mode_computes_what_no_grad_does(potential, call):
 
 BAD_PARTS = {
     "solver": [(Nesterov, "the class Nesterov"), (0.1, "0.1")],
-    "regularizer": [(0.1, "0.1"), (SquaredNorm, "the class SquaredNorm"), (Nesterov(), "Nesterov")],
+    "regularizer": [
+        (0.1, "0.1"),
+        (equipool.SquaredNorm, "the class SquaredNorm"),
+        (Nesterov(), "Nesterov"),
+    ],
     "differentiation": [(Implicit, "the class Implicit"), ("implicit", "'implicit'")],
     "start": [(0, "0"), (equipool.ZeroStart, "the class ZeroStart"), (torch.zeros(3), "tensor")],
     "potential": [(3, "3"), (Distance, "the class Distance"), (lambda x, y: x, "function")],

@@ -5,27 +5,9 @@ from itertools import pairwise
 import pytest
 import torch
 
+import equipool
 from cases import assert_near, flatten, make_layer, make_sets
-from equipool import (
-    EquilibriumAggregation,
-    HeavyBall,
-    LearnedStart,
-    Nesterov,
-    SquaredNorm,
-    ToTolerance,
-    Unrolled,
-)
-from equipool.differentiation import Implicit, OneStep, Truncated
-from equipool.linear_solvers import Cholesky
-from equipool.potentials.convex import ConvexPotential
-from equipool.solvers import (
-    GradientDescent,
-    Newton,
-    Polished,
-    RestrainedNesterov,
-    SafeguardedNesterov,
-    StronglyConvexNesterov,
-)
+from equipool import Implicit, LearnedStart, Nesterov, OneStep, ToTolerance, Truncated, Unrolled
 
 SIZES = (2, 0, 3)
 WAYS = {
@@ -36,10 +18,10 @@ WAYS = {
 }
 SOLVERS = {
     "nesterov": Nesterov(0.05, 0.7),
-    "heavy ball": HeavyBall(0.05, 0.7),
-    "gradient descent": GradientDescent(0.05),
-    "safeguarded": SafeguardedNesterov(),
-    "polished": Polished(Nesterov(0.05, 0.7), newton_steps=2),
+    "heavy ball": equipool.HeavyBall(0.05, 0.7),
+    "gradient descent": equipool.GradientDescent(0.05),
+    "safeguarded": equipool.SafeguardedNesterov(),
+    "polished": equipool.Polished(Nesterov(0.05, 0.7), newton_steps=2),
 }
 each_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
@@ -123,16 +105,16 @@ def test_against_a_loop_that_is_cut(num_steps):
 def convex_layer(steps=400, **options):
     """Strongly convex, and solved to the last digit."""
     torch.manual_seed(0)
-    layer = EquilibriumAggregation(
-        3, 4, potential=ConvexPotential(3, 4, hidden=(6, 5)), regularizer=SquaredNorm(0.3),
-        solver=Nesterov(0.2, 0.3), steps=steps, **options,
+    layer = equipool.EquilibriumAggregation(
+        3, 4, potential=equipool.ConvexPotential(3, 4, hidden=(6, 5)), steps=steps,
+        regularizer=equipool.SquaredNorm(0.3), solver=Nesterov(0.2, 0.3), **options,
     )  # fmt: skip
     return layer.double()
 
 
 def test_more_steps_come_closer_to_the_exact_gradient():
     layer = convex_layer()
-    solution, exact = run(layer, Implicit(Cholesky()), (3, 5, 2))
+    solution, exact = run(layer, Implicit(equipool.Cholesky()), (3, 5, 2))
     assert solution.residual.max() < 1e-14
     exact = together(exact)
     errors = []
@@ -160,7 +142,7 @@ def test_solved_to_a_tolerance_the_output_is_that_of_unrolling(way):
 
 def test_solved_to_a_tolerance_the_gradient_is_that_of_further_steps():
     layer = convex_layer(ToTolerance(1e-10, 500))
-    _, exact = run(layer, Implicit(Cholesky()), (3, 5, 2))
+    _, exact = run(layer, Implicit(equipool.Cholesky()), (3, 5, 2))
     _, found = run(layer, Truncated(200), (3, 5, 2))
     assert_near(together(found), together(exact), 1e-6)
     _, one = run(layer, OneStep(), (3, 5, 2))
@@ -169,10 +151,10 @@ def test_solved_to_a_tolerance_the_gradient_is_that_of_further_steps():
 
 EVERY_SOLVER = {
     **SOLVERS,
-    "restrained": RestrainedNesterov(0.05, 0.7, max_step=0.5, curvature_safe=True),
-    "strongly convex": StronglyConvexNesterov(),
-    "newton": Newton(),
-    "polished safeguarded": Polished(SafeguardedNesterov(), newton_steps=1),
+    "restrained": equipool.RestrainedNesterov(0.05, 0.7, max_step=0.5, curvature_safe=True),
+    "strongly convex": equipool.StronglyConvexNesterov(),
+    "newton": equipool.Newton(),
+    "polished safeguarded": equipool.Polished(equipool.SafeguardedNesterov(), newton_steps=1),
 }
 
 
@@ -190,7 +172,7 @@ def test_the_output_of_an_empty_set_is_its_start_whatever_the_solver(solver, ste
             torch.testing.assert_close(gradient, torch.full_like(gradient, expected))
 
 
-class Kicked(HeavyBall):
+class Kicked(equipool.HeavyBall):
     """Learns the velocity that a search begins with, which its last steps know nothing of."""
 
     def __init__(self, learning_rate, momentum):
@@ -275,7 +257,9 @@ def test_without_gradients_no_more_than_the_steps_are_computed(way):
             evaluations += 1
             return (x - y).square().sum(-1)
 
-    layer = EquilibriumAggregation(3, 3, potential=Counted(), num_steps=7, differentiation=way)
+    layer = equipool.EquilibriumAggregation(
+        3, 3, potential=Counted(), num_steps=7, differentiation=way
+    )
     with torch.no_grad():
         layer(make_sets((4,), dtype=torch.float32)[0])
     assert evaluations == 7

@@ -9,18 +9,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from equipool import (
-    EquilibriumAggregation,
-    HeavyBall,
-    Implicit,
-    Nesterov,
-    NoRegularizer,
-    ResNetPotential,
-    RestrainedNesterov,
-    ToTolerance,
-    Truncated,
-    Unrolled,
-)
+import equipool
 from equipool.ops import kernels
 from equipool.ops.momentum import History, Limits, momentum_step
 
@@ -170,10 +159,12 @@ class Valley(nn.Module):
 
 
 SOLVERS = {
-    "nesterov": lambda: Nesterov(momentum=0.5),
-    "clipped": lambda: Nesterov(momentum=0.5, gtol=0.05, clip_value=0.4),
-    "heavy ball": lambda: HeavyBall(momentum=0.5),
-    "restrained": lambda: RestrainedNesterov(momentum=0.5, max_step=0.3, curvature_safe=True),
+    "nesterov": lambda: equipool.Nesterov(momentum=0.5),
+    "clipped": lambda: equipool.Nesterov(momentum=0.5, gtol=0.05, clip_value=0.4),
+    "heavy ball": lambda: equipool.HeavyBall(momentum=0.5),
+    "restrained": lambda: equipool.RestrainedNesterov(
+        momentum=0.5, max_step=0.3, curvature_safe=True
+    ),
 }
 
 
@@ -183,7 +174,7 @@ def layer(request, device):
 
 
 def make_layer(solver, device, **options):
-    return EquilibriumAggregation(
+    return equipool.EquilibriumAggregation(
         3, 3, potential=Valley(), solver=solver, num_steps=4, **options
     ).to(device)
 
@@ -233,7 +224,7 @@ LOSSES = [used_twice, checkpointed, partial(checkpointed, reentrant=True), from_
 
 @pytest.mark.parametrize("name", SOLVERS)
 def test_solvers_hand_them_on(name, device, forced):
-    layer = make_layer(SOLVERS[name](), device, regularizer=NoRegularizer())
+    layer = make_layer(SOLVERS[name](), device, regularizer=equipool.NoRegularizer())
     assert_as_in_float64(layer, device, plain_loss)
     y = layer(*batch(layer, device))
     with Sums() as sums:
@@ -244,19 +235,21 @@ def test_solvers_hand_them_on(name, device, forced):
 @pytest.mark.parametrize("loss", LOSSES)
 def test_layers(loss, layer, device, forced):
     if "checkpointed" in str(loss):
-        layer.potential = ResNetPotential(3, 3, hidden=(4, 2)).to(device)
+        layer.potential = equipool.ResNetPotential(3, 3, hidden=(4, 2)).to(device)
     assert_as_in_float64(layer, device, loss)
 
 
-@pytest.mark.parametrize("method", [Truncated(2), Implicit(tolerance=0.0)], ids=repr)
+@pytest.mark.parametrize(
+    "method", [equipool.Truncated(2), equipool.Implicit(tolerance=0.0)], ids=repr
+)
 def test_methods(method, layer, device, forced):
     """`Implicit` follows the last steps where no set has converged."""
     layer.differentiation = method
     assert_as_in_float64(layer, device, plain_loss)
 
 
-@pytest.mark.parametrize("method", [Unrolled(), Truncated(2)], ids=repr)
+@pytest.mark.parametrize("method", [equipool.Unrolled(), equipool.Truncated(2)], ids=repr)
 def test_sets_that_stop_early(method, layer, device, forced):
-    layer.differentiation, layer.steps = method, ToTolerance(0.1, 12)
+    layer.differentiation, layer.steps = method, equipool.ToTolerance(0.1, 12)
     assert layer.solve(*batch(layer, device)).steps.unique().numel() > 1
     assert_as_in_float64(layer, device, plain_loss)

@@ -10,46 +10,29 @@ from torch import nn
 
 import equipool
 from cases import SCALINGS
-from equipool import (
-    EquilibriumAggregation,
-    GradientDescent,
-    HeavyBall,
-    Implicit,
-    LearnedStart,
-    Nesterov,
-    Newton,
-    OneStep,
-    Polished,
-    ResNetPotential,
-    RestrainedNesterov,
-    SafeguardedNesterov,
-    Truncated,
-    Unrolled,
-)
+from equipool import Nesterov
 from equipool.ops import combination, derivatives, momentum
 from equipool.ops.resnet_gradient import implementations
-from equipool.potentials import ConvexPotential
-from equipool.solvers import StronglyConvexNesterov
 from forced_kernels import force_kernels
 
 SOLVERS = {
     "nesterov": lambda: Nesterov(0.05, 0.5),
     "nesterov with gtol": lambda: Nesterov(0.05, 0.5, gtol=1e-6, clip_value=1e3),
-    "heavy ball": lambda: HeavyBall(0.05, 0.5),
-    "gradient descent": lambda: GradientDescent(0.05),
-    "restrained": lambda: RestrainedNesterov(
+    "heavy ball": lambda: equipool.HeavyBall(0.05, 0.5),
+    "gradient descent": lambda: equipool.GradientDescent(0.05),
+    "restrained": lambda: equipool.RestrainedNesterov(
         0.05, 0.5, max_step=0.5, max_gradient=10.0, curvature_safe=True
     ),
-    "safeguarded": lambda: SafeguardedNesterov(0.05),
-    "newton": lambda: Newton(),
-    "polished": lambda: Polished(Nesterov(0.05, 0.5), newton_steps=2),
-    "strongly convex": StronglyConvexNesterov,
+    "safeguarded": lambda: equipool.SafeguardedNesterov(0.05),
+    "newton": lambda: equipool.Newton(),
+    "polished": lambda: equipool.Polished(Nesterov(0.05, 0.5), newton_steps=2),
+    "strongly convex": equipool.StronglyConvexNesterov,
 }
 WAYS = {
-    "unrolled": Unrolled,
-    "truncated": lambda: Truncated(2),
-    "one step": OneStep,
-    "implicit": lambda: Implicit(tolerance=1e-1),
+    "unrolled": equipool.Unrolled,
+    "truncated": lambda: equipool.Truncated(2),
+    "one step": equipool.OneStep,
+    "implicit": lambda: equipool.Implicit(tolerance=1e-1),
 }
 
 
@@ -65,17 +48,17 @@ class Own(nn.Module):
 
 
 POTENTIALS = {
-    "factored": lambda: ResNetPotential(3, 2, (8, 6, 4)),
-    "automatic": lambda: ResNetPotential(3, 2, (8, 6, 4), factored=False),
-    "convex": lambda: ConvexPotential(3, 2, (6, 4)),
+    "factored": lambda: equipool.ResNetPotential(3, 2, (8, 6, 4)),
+    "automatic": lambda: equipool.ResNetPotential(3, 2, (8, 6, 4), factored=False),
+    "convex": lambda: equipool.ConvexPotential(3, 2, (6, 4)),
     "own": Own,
 }
 
 
 def make_layer(potential="factored", solver="nesterov", way="unrolled", **options):
-    return EquilibriumAggregation(
+    return equipool.EquilibriumAggregation(
         3, 2, potential=POTENTIALS[potential](), solver=SOLVERS[solver](),
-        differentiation=WAYS[way](), start=LearnedStart(2, 0.1),
+        differentiation=WAYS[way](), start=equipool.LearnedStart(2, 0.1),
         **{"num_steps": 4, **options},
     ).double()  # fmt: skip
 
