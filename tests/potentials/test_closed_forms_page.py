@@ -21,7 +21,7 @@ class TestPage:
         examples = doctest.DocTestParser().get_doctest("\n".join(blocks), {}, "page", None, 0)
         assert len(examples.examples) > 30
         complaints = []
-        runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+        runner = doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS)
         runner.run(examples, out=complaints.append)
         assert not complaints, "".join(complaints)
 
