@@ -94,10 +94,12 @@ def _look_at(index: Tensor) -> tuple[int, bool]:
     if index.numel() == 0:
         return 0, True
     low, high = torch.aminmax(index)
-    ascends = (index[1:] >= index[:-1]).all()
-    found = torch.stack([low, high, ascends.long()]).tolist()
-    check_lowest(found[0])
-    return found[1] + 1, bool(found[2])
+    in_order = (index[1:] >= index[:-1]).all()
+    found = torch.stack([low, high, in_order.long()]).cpu()
+    # On torch 2.8 `tolist` fails within transforms of torch.func.
+    lowest, highest, ascends = (int(number) for number in found)
+    check_lowest(lowest)
+    return highest + 1, bool(ascends)
 
 
 def _from_ptr(x: Tensor, ptr: Tensor, dim_size: int | None) -> tuple[Tensor, Sets]:
