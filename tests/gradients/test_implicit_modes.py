@@ -17,8 +17,8 @@ from forced_kernels import force_kernels
 @pytest.mark.parametrize("factored", [True, False], ids=["factored", "autograd"])
 @pytest.mark.parametrize("kind", ["bfloat16", "autocast"])
 def test_half_precision(kind, factored):
-    """Products of eight bits: where the search comes to rest in spite of them, the gradient is the
-    exact one as far as they allow."""
+    """Products of eight bits: where the search ends at the same minimum, the gradient is the exact
+    one as far as they allow."""
     dtype = torch.bfloat16 if kind == "bfloat16" else torch.float32
     x, index = flatten(make_sets(SIZES))
 
@@ -34,8 +34,12 @@ def test_half_precision(kind, factored):
     short_method = Implicit(ConjugateGradients(max_steps=20, tolerance=1e-2), 0.1)
 
     def rests(seed):
-        solutions = solve(seed, torch.float64, Implicit()), solve(seed, dtype, short_method)
-        return not any(solution.fallback.any() for solution, _ in solutions)
+        (exact, _), (short, _) = (
+            solve(seed, torch.float64, Implicit()),
+            solve(seed, dtype, short_method),
+        )
+        near = (short.y - exact.y).abs().max() < 0.01 * exact.y.abs().max()
+        return near and not exact.fallback.any() and not short.fallback.any()
 
     seed = first_seed(rests)
     found, expected = (
