@@ -14,34 +14,19 @@ SCALINGS = ("log", "sum", "mean")
 
 
 def make_layer(
-    in_channels: int = 3,
-    out_channels: int = 4,
-    hidden: Sequence[int] | None = (7, 5, 3),
-    *,
-    dtype: torch.dtype = torch.float64,
-    scaling: Any = "log",
-    reduction: Any = "mean",
-    factored: bool = True,
-    num_steps: int = 6,
-    learning_rate: float = 0.05,
-    momentum: float = 0.7,
-    gtol: float = 0.0,
-    clip_value: float | None = None,
-    start: Start | None = None,
-    seed: int = 0,
-) -> EquilibriumAggregation:
+    in_channels: int = 3, out_channels: int = 4, hidden: Sequence[int] | None = (7, 5, 3), *,
+    dtype: torch.dtype = torch.float64, scaling: Any = "log", reduction: Any = "mean",
+    factored: bool = True, num_steps: int = 6, learning_rate: float = 0.05, momentum: float = 0.7,
+    gtol: float = 0.0, clip_value: float | None = None, start: Start | None = None, seed: int = 0,
+) -> EquilibriumAggregation:  # fmt: skip
     """A layer in which no parameter has a special value, biases and norms included."""
     torch.manual_seed(seed)
     layer = EquilibriumAggregation(
-        in_channels,
-        out_channels,
+        in_channels, out_channels,
         potential=ResNetPotential(in_channels, out_channels, hidden, reduction, factored),
-        regularizer=SquaredNorm(0.3),
-        solver=Nesterov(learning_rate, momentum, gtol, clip_value),
-        start=start,
-        num_steps=num_steps,
-        scaling=scaling,
-    )
+        regularizer=SquaredNorm(0.3), solver=Nesterov(learning_rate, momentum, gtol, clip_value),
+        start=start, num_steps=num_steps, scaling=scaling,
+    )  # fmt: skip
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))

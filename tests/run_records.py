@@ -24,26 +24,14 @@ def record(values, aggregation="sum", embedding=8, seed=0, seconds_per_step=1.0,
         }
         for i, value in enumerate(values, start=1)
     ]
+    last = {name: curve[-1][name] for name in ("seconds", "training_seconds", "metrics")}
+    steps = 10 * len(values)
     made = Record(
-        task="median",
-        seed=seed,
-        config=chosen_config(task, TrainingConfig(steps=10 * len(values))),
-        versions={"torch": "2.13.0"},
-        hardware=HARDWARE,
-        date="2026-01-01T00:00:00+00:00",
-        steps=10 * len(values),
-        complete=True,
-        pieces=1,
-        together=1,
-        seconds=curve[-1]["seconds"],
-        training_seconds=curve[-1]["training_seconds"],
-        num_parameters=1234,
-        metrics=curve[-1]["metrics"],
-        best=None,
-        curve=curve,
-        spikes=0,
-        skipped=0,
-    )
+        task="median", seed=seed, config=chosen_config(task, TrainingConfig(steps=steps)),
+        versions={"torch": "2.13.0"}, hardware=HARDWARE, date="2026-01-01T00:00:00+00:00",
+        steps=steps, complete=True, pieces=1, together=1, num_parameters=1234, best=None,
+        curve=curve, spikes=0, skipped=0, **last,
+    )  # fmt: skip
     return replace(made, **changed)
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import equipool
-from cases import SCALINGS, Quadratic, assert_near, flatten, make_layer, make_sets, offsets
+from cases import Quadratic, assert_near, flatten, make_layer, make_sets, offsets
 from equipool import LearnedStart
 from equipool.solution import active_recorders
 
@@ -48,7 +48,7 @@ def batch(layout, sizes):
 
 
 def tiny_layer(**options):
-    return make_layer(hidden=(8, 4, 3), num_steps=2, **options)
+    return make_layer(hidden=(4, 3), num_steps=2, **options)
 
 
 def gradients(call, layer, x, arguments):
@@ -84,25 +84,25 @@ def assert_one_graph_serves(layer, batches, backend, evaluate=gradients):
     ("evaluate", "layout"), [(gradients, "ptr"), (values, "padded")], ids=["training", "inference"]
 )
 def test_inductor(evaluate, layout):
+    """Every kind of operation once: a hidden layer with its norm, one step from a learned start."""
+    layer = make_layer(hidden=(4, 3), num_steps=1, start=LearnedStart(4, value=0.1))
     batches = [batch(layout, sizes) for sizes in BATCHES]
-    assert_one_graph_serves(tiny_layer(), batches, "inductor", evaluate)
+    assert_one_graph_serves(layer, batches, "inductor", evaluate)
 
 
-@pytest.mark.parametrize("evaluate", [gradients, values])
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("layout", "evaluate"), [*((layout, gradients) for layout in LAYOUTS), ("index", values)]
+)
 def test_one_graph_for_each_layout(layout, evaluate):
     batches = [batch(layout, sizes) for sizes in BATCHES]
     assert_one_graph_serves(tiny_layer(), batches, "eager", evaluate)
 
 
-@pytest.mark.parametrize("scaling", SCALINGS[1:])
-def test_scalings(scaling):
-    batches = [batch("ptr", sizes) for sizes in BATCHES]
-    assert_one_graph_serves(tiny_layer(scaling=scaling), batches, "eager")
-
-
-def test_restraints_and_a_learned_start():
-    layer = tiny_layer(gtol=0.2, clip_value=0.1, start=LearnedStart(4, value=0.05))
+@pytest.mark.parametrize(
+    ("scaling", "restraint"), [("sum", {"gtol": 0.2}), ("mean", {"clip_value": 0.1})]
+)
+def test_scalings_restraints_and_a_learned_start(scaling, restraint):
+    layer = tiny_layer(scaling=scaling, **restraint, start=LearnedStart(4, value=0.05))
     assert_one_graph_serves(layer, [batch("ptr", sizes) for sizes in BATCHES], "eager")
 
 
@@ -126,10 +126,10 @@ def test_long_sums_of_any_potential():
 
 
 def test_long_sums_keep_their_digits():
-    layer, exact = (make_layer(hidden=(8, 4, 3), num_steps=5, dtype=dtype, seed=3)
+    layer, exact = (make_layer(hidden=(8, 4, 3), num_steps=2, dtype=dtype, seed=3)
                     for dtype in (torch.float32, torch.float64))  # fmt: skip
     compiled = torch.compile(layer, fullgraph=True, backend="eager")
-    sets = make_sets((3, 40_000, 1))
+    sets = make_sets((3, 20_000, 1))
     x, arguments = torch.cat(sets), {"ptr": offsets(sets)}
     expected = gradients(exact, exact, x, arguments)
     found = gradients(compiled, layer, x.float(), arguments)
@@ -160,11 +160,10 @@ class Own(nn.Module):
         return self.net(torch.cat([x, y], dim=-1)).square().sum(-1)
 
 
-@pytest.mark.parametrize("layout", ["ptr", "padded"])
-def test_own_potential(layout):
+def test_own_potential():
     layer = tiny_layer()
     layer.potential = Own()
-    assert_one_graph_serves(layer, [batch(layout, sizes) for sizes in BATCHES], "aot_eager")
+    assert_one_graph_serves(layer, [batch("ptr", sizes) for sizes in BATCHES], "aot_eager")
 
 
 def test_solve():
@@ -187,7 +186,7 @@ def test_record_inside():
             y = layer(x, ptr=ptr)
         return y.square().mean() + 0.1 * solutions.aux_loss
 
-    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(loss, fullgraph=True, backend="eager")
     found, expected = (
         gradients(call, layer, *batch("ptr", BATCHES[0])) for call in (compiled, loss)
     )

@@ -20,9 +20,8 @@ pytestmark = pytest.mark.processes
 SECONDS = 120
 SHARDS = ((3, 1, 4), (2, 6, 1))  # as many sets in each, so that the mean of means is the mean
 
-
 # How to differentiate, weight of the auxiliary loss, and the parts that learn nothing that way.
-WAYS = {
+METHODS = {
     "unrolled": (Unrolled(), 0.1, ()),
     "one step": (OneStep(), 0.0, ("pool.start",)),
     "implicit": (Implicit(), 0.0, ("pool.start", "pool.solver")),
@@ -60,28 +59,28 @@ def shard(rank):
     return make_sets(SHARDS[rank], seed=10 + rank)
 
 
-def work(rank, rendezvous, result, way):
+def work(rank, rendezvous, result):
     torch.set_num_threads(1)
     dist.init_process_group(
-        "gloo",
-        init_method=f"file://{rendezvous}",
-        rank=rank,
-        world_size=len(SHARDS),
+        "gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=len(SHARDS),
         timeout=timedelta(seconds=SECONDS),
-    )
-    differentiation, aux_weight, _ = WAYS[way]
-    model = Model(differentiation)
-    train(DistributedDataParallel(model), shard(rank), aux_weight)
-    assert all(parameter.grad is not None for parameter in model.parameters())
-    torch.save(model.state_dict(), f"{result}.{rank}")
+    )  # fmt: skip
+    states = {}
+    for name, (differentiation, aux_weight, _) in METHODS.items():
+        model = Model(differentiation)
+        train(DistributedDataParallel(model), shard(rank), aux_weight)
+        assert all(parameter.grad is not None for parameter in model.parameters())
+        states[name] = model.state_dict()
+    torch.save(states, f"{result}.{rank}")
     dist.destroy_process_group()
 
 
-@pytest.mark.skipif(not dist.is_gloo_available(), reason="torch is built without gloo")
-@pytest.mark.parametrize("way", WAYS)
-def test_two_processes_train_as_one(way, tmp_path):
-    rendezvous, result = tmp_path / "rendezvous", tmp_path / "state"
-    processes = mp.spawn(work, (rendezvous, result, way), nprocs=len(SHARDS), join=False)
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """States of both processes, for each method."""
+    folder = tmp_path_factory.mktemp("ddp")
+    arguments = folder / "rendezvous", folder / "state"
+    processes = mp.spawn(work, arguments, nprocs=len(SHARDS), join=False)
     deadline = time.monotonic() + SECONDS
     try:
         while not processes.join(timeout=1):
@@ -89,9 +88,14 @@ def test_two_processes_train_as_one(way, tmp_path):
     finally:
         for process in processes.processes:
             process.kill()
-    first, second = (torch.load(f"{result}.{rank}", weights_only=True) for rank in range(2))
+    return [torch.load(f"{folder}/state.{rank}", weights_only=True) for rank in range(2)]
 
-    differentiation, aux_weight, unlearned = WAYS[way]
+
+@pytest.mark.skipif(not dist.is_gloo_available(), reason="torch is built without gloo")
+@pytest.mark.parametrize("method", METHODS)
+def test_two_processes_train_as_one(method, trained):
+    first, second = (states[method] for states in trained)
+    differentiation, aux_weight, unlearned = METHODS[method]
     model = Model(differentiation)
     start = {name: value.clone() for name, value in model.state_dict().items()}
     train(model, [*shard(0), *shard(1)], aux_weight)

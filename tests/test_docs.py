@@ -1,19 +1,15 @@
 """The documentation's examples run, and its guides are short."""
 
 import importlib
-import json
 import re
 import sys
 
 import pytest
 
 from python_blocks import ROOT, run_page
+from shown_numbers import bench_rows, table_rows
 
 DOCS = ROOT / "docs"
-
-
-# As rows of older records are called, on the machine where the pages show them.
-OLD_NAMES = {"captured": "equipool-captured", "torch": "equipool"}
 GUIDES = sorted([*DOCS.glob("*.md"), *DOCS.glob("reproduction/*.md")])
 
 
@@ -58,13 +54,6 @@ class TestChoosing:
     guide = (DOCS / "choosing.md").read_text(encoding="utf-8")
     measured = (DOCS / "measurements" / "gradients.md").read_text(encoding="utf-8")
 
-    @staticmethod
-    def rows(text, *first):
-        """Cells of the rows that begin with these, as far as they are given."""
-        tables = [[cell.strip() for cell in line.strip("|").split("|")]
-                  for line in text.splitlines() if line.startswith("|")]  # fmt: skip
-        return [row for row in tables if tuple(row[: len(first)]) == first]
-
     @pytest.mark.parametrize(
         ("potential", "layer", "solver"),
         [
@@ -74,18 +63,18 @@ class TestChoosing:
         ],
     )
     def test_solvers(self, potential, layer, solver):
-        ((_, _, converged, steps, milliseconds),) = self.rows(self.guide, potential, f"`{solver}`")
-        found = self.rows(self.measured, layer, "64", solver)[0]  # the CPU comes first
+        ((_, _, converged, steps, milliseconds),) = table_rows(self.guide, potential, f"`{solver}`")
+        found = table_rows(self.measured, layer, "64", solver)[0]  # the CPU comes first
         assert (converged, steps) == (found[3], found[4].split(",")[0])
         assert found[-1].startswith(f"{milliseconds} (")
 
     @pytest.mark.parametrize("steps", ["15", "400"])
     def test_gradients(self, steps):
         ((_, converged, truncated, implicit),) = [
-            row for row in self.rows(self.guide, steps) if len(row) == 4
+            row for row in table_rows(self.guide, steps) if len(row) == 4
         ]
         trained = self.measured.split("**Trained, the paper's defaults**")[1]
-        found = self.rows(trained, "8", steps)[0]
+        found = table_rows(trained, "8", steps)[0]
         assert converged == found[2]
         assert found[4].endswith(f", {truncated}")
         assert implicit.split(",")[0] in found[6]
@@ -101,12 +90,6 @@ class TestReproduction:
         short, generated = text.split("## Results")[1].split("<!-- generated: results -->")
         return short, generated.split("<!-- end -->")[0]
 
-    @staticmethod
-    def cells(text, first):
-        """Of the rows that begin with this."""
-        lines = [line for line in text.splitlines() if line.startswith(f"| {first}")]
-        return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-
     @pytest.mark.parametrize(
         ("page", "methods"),
         [
@@ -117,21 +100,20 @@ class TestReproduction:
     def test_rows(self, page, methods):
         short, generated = self.results(page)
         for method in methods:
-            ((_, *shown),) = self.cells(short, f"{method} |")
-            (found,) = [row for row in self.cells(generated, "") if method in row]
+            ((_, *shown),) = table_rows(short, method)
+            (found,) = [row for row in table_rows(generated) if method in row]
             assert set(shown) <= set(found)
 
     def test_molecules(self):
         short, generated = self.results("molecules")
         for method in ("equilibrium", "mean", "attention", "pna", "sum"):
-            ((_, gcn, gin, paper),) = self.cells(short, f"{method} |")
-            for network, score in (("GCN", gcn), ("GIN", gin)):
-                (found,) = self.cells(generated, f"{network} | {method} | sum |")
-                assert found[6] == score
-            assert self.cells(generated, f"GCN | {method} | sum |")[0][-1] == paper
-        ((_, gcn, gin, _),) = self.cells(short, "equilibrium, for messages too |")
-        for network, score in (("GCN", gcn), ("GIN", gin)):
-            assert self.cells(generated, f"{network} | equilibrium | equilibrium |")[0][6] == score
+            ((_, gcn, gin, paper),) = table_rows(short, method)
+            found = [table_rows(generated, net, method, "sum")[0] for net in ("GCN", "GIN")]
+            assert [row[6] for row in found] == [gcn, gin]
+            assert found[0][-1] == paper
+        ((_, *shown, _),) = table_rows(short, "equilibrium, for messages too")
+        everywhere = "equilibrium", "equilibrium"
+        assert shown == [table_rows(generated, net, *everywhere)[0][6] for net in ("GCN", "GIN")]
 
 
 class TestPerformance:
@@ -140,21 +122,12 @@ class TestPerformance:
     page = (DOCS / "performance.md").read_text(encoding="utf-8").split("## How to read")[0]
 
     @staticmethod
-    def rows(name, mode):
-        rows = json.loads((ROOT / "benchmarks" / "records" / f"{name}.json").read_text())["rows"]
-        timed = [row for row in rows if row["mode"] == mode and row["timing"]]
-        return {
-            (row["case"]["sets"], OLD_NAMES.get(row["path"], row["path"]), row["precision"]): row
-            for row in timed
-        }
-
-    @staticmethod
     def milliseconds(row):
         return f"{row['timing']['median']:.3g} ms"
 
     def test_one_gpu(self):
-        found = self.rows("h200-plain", "training")
-        inference = self.rows("h200-plain", "inference")
+        found = bench_rows("h200-plain")
+        inference = bench_rows("h200-plain", "inference")
         for sets in (8, 256, 2048):
             theirs = [row for (n, path, _), row in found.items() if (n, path) == (sets, "pyg")]
             typed, captured = (
@@ -167,7 +140,7 @@ class TestPerformance:
                 assert f"| {sets:,} | {cells} |" in self.page
 
     def test_two_cores(self):
-        found = self.rows("cpu-quick", "training")
+        found = bench_rows("cpu-quick")
         for sets in (8, 64):
             paths = ("pyg", "equipool", "attention", "sum")
             cells = [self.milliseconds(found[sets, path, "float32"]) for path in paths]

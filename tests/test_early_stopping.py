@@ -7,16 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import equipool
 from cases import assert_near, first_seed, flatten, make_layer, make_sets
-from equipool import (
-    EquilibriumAggregation,
-    HeavyBall,
-    Nesterov,
-    NoRegularizer,
-    ToTolerance,
-    descent,
-)
-from equipool.solvers import Solver
+from equipool import ToTolerance, descent
 
 SIZES = (2, 5, 0, 1, 9, 3)
 BATCHES = (SIZES, (2, 5, 9, 3), (2, 5, 3), (2, 5, 9))
@@ -111,24 +104,6 @@ def test_a_set_does_not_depend_on_the_batch(factored, way):
         assert whole.steps[row] == alone.steps
 
 
-def test_padding_and_other_layouts(way):
-    layer = solving_layer()
-    sets = make_sets(SIZES)
-    x, index = flatten(sets)
-    expected = layer.solve(x, index, dim_size=len(sets))
-    length = max(SIZES) + 1
-    padded = torch.stack([torch.cat([s, s.new_full((length - len(s), 3), 7.0)]) for s in sets])
-    mask = torch.arange(length) < torch.tensor(SIZES).unsqueeze(-1)
-    flat, flat_index = torch.cat([x, x[:2]]), torch.cat([index, index[:2]])
-    kept = torch.arange(len(flat)) < len(x)
-    for solution in (
-        layer.solve(padded, mask=mask),
-        layer.solve(flat, flat_index, mask=kept, dim_size=len(sets)),
-    ):
-        assert_near(solution.y, expected.y, 1e-11)
-        assert torch.equal(solution.steps, expected.steps)
-
-
 def test_a_set_that_is_not_finite_stops_at_once_and_holds_up_no_other(way):
     layer = solving_layer(max_steps=300)
     x, index = flatten(make_sets((2, 5, 3)))
@@ -190,9 +165,9 @@ class Valley(nn.Module):
 
 
 def valley_layer(steps):
-    return EquilibriumAggregation(
-        1, 1, potential=Valley(), regularizer=NoRegularizer(), solver=Nesterov(0.1, 0.0),
-        scaling="mean", steps=steps,
+    return equipool.EquilibriumAggregation(
+        1, 1, potential=Valley(), regularizer=equipool.NoRegularizer(), scaling="mean",
+        solver=equipool.Nesterov(0.1, 0.0), steps=steps,
     ).double()  # fmt: skip
 
 
@@ -252,7 +227,7 @@ class ComputedState(NamedTuple):
         return self.y + 0.8 * (self.y - self.previous)
 
 
-class Computed(Solver):
+class Computed(equipool.Solver):
     """Nesterov's momentum whose look-ahead is not kept but computed, from y among others."""
 
     def init(self, y, num_steps, objective):
@@ -265,7 +240,7 @@ class Computed(Solver):
 
 def test_a_set_stays_where_it_stopped_whatever_its_state_says_of_the_point(way):
     layer = solving_layer()
-    layer.solver = Nesterov(0.03, 0.8).double()
+    layer.solver = equipool.Nesterov(0.03, 0.8).double()
     x, index = flatten(make_sets(SIZES))
     expected = layer.solve(x, index)
     layer.solver = Computed()
@@ -274,23 +249,7 @@ def test_a_set_stays_where_it_stopped_whatever_its_state_says_of_the_point(way):
     assert_near(found.y, expected.y, 1e-11)
 
 
-def test_when_all_have_stopped_nothing_goes_on():
-    x, index = fast_and_slow()
-    layer = valley_layer(ToTolerance(1e-6, 10_000))
-    assert layer(x, index).requires_grad
-    assert layer.potential.calls < 100
-
-
-def test_with_a_fixed_number_of_steps_no_set_stops():
-    x, index = fast_and_slow()
-    layer = valley_layer(30)
-    with torch.no_grad():
-        layer(x, index)
-        assert layer.potential.elements == 60 * 30
-        assert layer.solve(x, index).steps.tolist() == [30] * 20
-
-
-class Shortening(HeavyBall):
+class Shortening(equipool.HeavyBall):
     """A solver whose steps, the same for all rows, grow shorter."""
 
     def step(self, objective, state):

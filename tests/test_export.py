@@ -76,7 +76,7 @@ FORMS = [ByPtr, ByIndex, Padded]
 
 
 def make_model(form, **options):
-    layer = make_layer(hidden=(8, 4, 3), num_steps=2, dtype=torch.float32, **options)
+    layer = make_layer(hidden=(4, 3), num_steps=2, dtype=torch.float32, **options)
     return form(layer).eval()
 
 
@@ -127,8 +127,9 @@ def test_a_program_is_made_of_torch_alone():
                 assert node.target.__module__.split(".")[0] in {"torch", "_operator", "math"}
 
 
-@pytest.mark.parametrize(("form", "scaling"), [(Padded, "log"), (ByPtr, "mean"), (ByIndex, "sum")])
+@pytest.mark.parametrize(("form", "scaling"), [(ByPtr, "mean"), (ByIndex, "sum")])
 def test_onnx(form, scaling, tmp_path):
+    """A padded batch is exported by the page."""
     model = make_model(form, scaling=scaling)
     session = session_of(model, tmp_path / "pool.onnx")
     for sizes in (*BATCHES, (3,)):

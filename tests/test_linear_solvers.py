@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from equipool.linear_solvers import Cholesky, ConjugateGradients, LinearSolver, Neumann
+from equipool.linear_solvers import Cholesky, ConjugateGradients, Neumann
 
 SOLVERS = {
     "conjugate gradients": ConjugateGradients(tolerance=1e-12),
@@ -38,10 +38,11 @@ DEFINITE = make_matrices([1.0, 2.0, 3.0, 20.0], [0.5, 0.5, 0.5, 0.5], [0.1, 1.0,
 
 @each_solver
 def test_solves_each_row(solver):
-    b = make_b(3, 4)
+    b = make_b(3, 4).requires_grad_()
     solution = solver(product_with(DEFINITE), b)
-    expected = torch.linalg.solve(DEFINITE, b)
+    expected = torch.linalg.solve(DEFINITE, b.detach())
     assert solution.solved.all()
+    assert not solution.x.requires_grad
     torch.testing.assert_close(solution.x, expected, rtol=1e-9, atol=1e-10)
 
 
@@ -87,8 +88,8 @@ def test_a_singular_matrix_is_not_solved(smallest, size, solver):
     """There is no solution for almost any b, and what rounding makes of it is huge."""
     eps = torch.finfo(torch.float64).eps
     spectrum = [smallest * eps, *torch.linspace(1, 5, size - 1).tolist()]
-    matrices = torch.cat([make_matrices(spectrum, seed=seed) for seed in range(40)])
-    assert not solver(product_with(matrices), make_b(40, size)).solved.any()
+    matrices = torch.cat([make_matrices(spectrum, seed=seed) for seed in range(10)])
+    assert not solver(product_with(matrices), make_b(10, size)).solved.any()
 
 
 @pytest.mark.parametrize("solver", [ConjugateGradients(), Cholesky()], ids=repr)
@@ -99,43 +100,29 @@ def test_a_matrix_that_is_far_from_singular_for_its_precision_is_solved(solver):
         assert solver(product_with(matrices.to(dtype)), make_b(40, 30, dtype=dtype)).solved.all()
 
 
-@each_solver
-def test_zero_b_is_solved_by_zero(solver):
-    matrices = torch.cat([DEFINITE[:2], make_matrices([-1.0] * 4), DEFINITE[:1] * torch.nan])
-    b = torch.cat([make_b(1, 4), torch.zeros(3, 4, dtype=torch.float64)])
-    solution = solver(product_with(matrices), b)
+@pytest.mark.parametrize("ridge", [0.0, 0.5])
+@pytest.mark.parametrize("kind", [ConjugateGradients, Neumann, Cholesky])
+def test_nothing_to_be_solved_is_solved_by_zero(kind, ridge):
+    """A zero b, whatever the matrix is; or a zero matrix: an empty set has no energy, and nothing
+    moves its output."""
+    zero = torch.zeros(1, 4, 4, dtype=torch.float64)
+    matrices = [DEFINITE[:2], make_matrices([-1.0] * 4), DEFINITE[:1] * torch.nan, zero]
+    b = make_b(5, 4)
+    b[1:4] = 0
+    solution = kind(ridge=ridge)(product_with(torch.cat(matrices)), b)
     assert solution.solved.all()
     assert (solution.x[1:] == 0).all()
     assert (solution.x[0] != 0).all()
 
 
-@pytest.mark.parametrize("ridge", [0.0, 0.5])
-@pytest.mark.parametrize("kind", [ConjugateGradients, Neumann, Cholesky])
-def test_nothing_to_be_solved_is_solved_by_zero(kind, ridge):
-    """An empty set has no energy: its matrix is zero, and nothing moves its output."""
-    matrices = torch.cat([DEFINITE[:1], torch.zeros(1, 4, 4, dtype=torch.float64)])
-    solution = kind(ridge=ridge)(product_with(matrices), make_b(2, 4))
-    assert solution.solved.all()
-    assert (solution.x[1] == 0).all()
-    assert (solution.x[0] != 0).all()
-
-
 @each_solver
-def test_what_is_not_finite_is_not_solved(solver):
-    b = make_b(3, 4)
-    b[0, 1], b[2, 2] = torch.inf, torch.nan
-    solution = solver(product_with(DEFINITE), b)
-    assert solution.solved.tolist() == [False, True, False]
-    torch.testing.assert_close(solution.x[1], torch.linalg.solve(DEFINITE[1], b[1]))
-
-
-@each_solver
-def test_a_solution_that_is_too_large_for_its_type_is_none(solver):
-    matrices = 1e-3 * torch.eye(4).expand(2, 4, 4)
-    b = torch.tensor([[1e38], [1.0]]) * make_b(2, 4, dtype=torch.float32).sign()
-    solution = solver(product_with(matrices), b)
-    assert solution.solved.tolist() == [False, True]
-    assert (solution.x[0] == 0).all()
+def test_what_is_not_finite_or_too_large_is_not_solved(solver):
+    b = make_b(4, 4, dtype=torch.float32)
+    b[0, 1], b[1, 2], b[2] = torch.inf, torch.nan, 1e38 * b[2].sign()
+    solution = solver(lambda v: 1e-3 * v, b)
+    assert solution.solved.tolist() == [False, False, False, True]
+    assert (solution.x[:3] == 0).all()
+    torch.testing.assert_close(solution.x[3], 1e3 * b[3])
 
 
 @each_solver
@@ -143,12 +130,6 @@ def test_no_rows(solver):
     solution = solver(lambda v: v, torch.zeros(0, 4))
     assert solution.x.shape == (0, 4)
     assert solution.solved.shape == solution.steps.shape == (0,)
-
-
-@each_solver
-def test_a_solution_has_no_graph(solver):
-    b = make_b(3, 4).requires_grad_()
-    assert not solver(product_with(DEFINITE), b).x.requires_grad
 
 
 class Counting:
@@ -230,15 +211,14 @@ def test_neumann_gives_up_where_the_step_is_too_long():
     assert solution.steps[0] < 20
 
 
-class Liar(LinearSolver):
+class Liar(Cholesky):
     """Says that it has solved what it has not."""
 
     def attempt(self, product, b):
-        solved = torch.ones(len(b), dtype=torch.bool)
-        x = torch.linalg.solve(DEFINITE, b)
-        x[0] *= 1.2
-        x[1] = torch.inf
-        return type(SOLVERS["cholesky"](product, b))(x, solved, torch.zeros(len(b)).long())
+        solution = super().attempt(product, b)
+        solution.x[0] *= 1.2
+        solution.x[1] = torch.inf
+        return solution
 
 
 def test_a_solution_is_checked():

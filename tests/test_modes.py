@@ -10,9 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-import equipool
 from cases import SCALINGS, Quadratic, assert_near, flatten, make_layer, make_sets
-from equipool import EquilibriumAggregation, LearnedStart, Nesterov, Potential, SquaredNorm
+from equipool import EquilibriumAggregation, LearnedStart, Nesterov, SquaredNorm
 
 SIZES = (3, 1, 0, 6, 2)
 ROUTES = {"factored": True, "autograd": False}
@@ -36,13 +35,6 @@ def test_float32_is_near_float64(batch, scaling, factored):
     y = make_layer(**settings, factored=factored, dtype=torch.float32)(x.float(), index)
     assert y.dtype == torch.float32
     assert_near(y.double(), wide(x, index), 1e-5)
-
-
-@both_routes
-def test_float64_stays_float64(batch, factored):
-    solution = make_layer(factored=factored).solve(*batch)
-    for name in ("y", "energy", "residual", "aux_loss"):
-        assert getattr(solution, name).dtype == torch.float64, name
 
 
 @both_routes
@@ -92,12 +84,15 @@ def test_autocast(batch, dtype, factored):
         assert_near(found.grad.double(), right.grad, 0.1)
 
 
-def test_autocast_with_elements_already_rounded(batch):
-    x, index = batch
-    layer = make_layer(hidden=(32, 16), dtype=torch.float32)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        y = layer(x.bfloat16(), index)
-    assert_near(y.double(), make_layer(hidden=(32, 16))(x, index), 0.05)
+def test_backward_inside_autocast(batch):
+    layer = make_layer(dtype=torch.float32)
+    x, index = batch[0].float().requires_grad_(), batch[1]
+    inputs = [x, *layer.potential.parameters()]
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = torch.autograd.grad(layer(x, index).sum(), inputs)
+        y = layer(x, index)
+    for a, b in zip(inside, torch.autograd.grad(y.sum(), inputs), strict=True):
+        assert (a - b).norm() <= 0.05 * b.norm()
 
 
 @both_routes
@@ -121,53 +116,44 @@ def test_without_gradients(batch, mode, factored):
     expected = layer(x, index)
     with mode():
         solution = layer.solve(x, index, trajectory=True)
-        y = layer(x, index)
+        y = layer(*flatten(make_sets(SIZES)))  # tensors that were made in the mode
     for found in (y, solution.y, solution.energy, solution.aux_loss, solution.trajectory):
         assert found.grad_fn is None
         assert not found.requires_grad
+        assert found.dtype == torch.float64
     assert torch.equal(y, expected)
     assert expected.grad_fn is not None
 
 
-@both_routes
-def test_inference_tensors_as_input(factored):
-    layer = make_layer(factored=factored)
-    with torch.inference_mode():
-        x, index = flatten(make_sets(SIZES))
-        y = layer(x, index)
-    assert not y.requires_grad
-    assert torch.equal(y, layer(*flatten(make_sets(SIZES))))
-
-
 MEASURE = """
-import resource, sys, torch, equipool
+import resource, torch, equipool
 torch.set_num_threads(1)
-layer = equipool.EquilibriumAggregation(
-    2, 64, potential=equipool.ResNetPotential(2, 64, (16, 8), factored={factored})
-)
-x, index = torch.randn(20_000, 2), torch.arange(20_000)
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-with torch.{mode}():
-    layer.num_steps = 3
-    layer(x, index)
-    before = peak()
-    layer.num_steps = 60
-    layer(x, index)
-print(peak() - before)
+x, index = torch.randn(8_000, 2), torch.arange(8_000)
+layers = [
+    equipool.EquilibriumAggregation(
+        2, 64, potential=equipool.ResNetPotential(2, 64, (16, 8), factored=factored)
+    )
+    for factored in (True, False)
+]
+for num_steps in (3, 60):
+    for layer in layers:
+        layer.num_steps = num_steps
+        for mode in (torch.no_grad, torch.inference_mode):
+            with mode():
+                layer(x, index)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 """
 
 
 @pytest.mark.processes
-@both_routes
-@pytest.mark.parametrize("mode", ["no_grad", "inference_mode"])
-def test_memory_without_gradients_does_not_grow_with_the_steps(mode, factored):
-    """A graph, or the y's of the way, would add 5 MiB a step and more: 285 MiB here."""
-    script = MEASURE.format(mode=mode, factored=factored)
+def test_memory_without_gradients_does_not_grow_with_the_steps():
+    """A graph, or the y's of the way, would add 2 MiB a step and more: 110 MiB here."""
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", MEASURE], capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < 40
+    few, many = map(float, done.stdout.split())
+    assert many - few < 30
 
 
 @both_routes
@@ -286,6 +272,17 @@ def test_reset_parameters(batch):
     assert torch.equal(layer(*batch), y)
 
 
+def test_deferred_initialisation():
+    """Built on the meta device, given memory, then reset: scalars have their values again."""
+    with torch.device("meta"):
+        layer = EquilibriumAggregation(3, 4, solver=Nesterov(0.3, 0.8))
+    layer = layer.to_empty(device="cpu")
+    layer.reset_parameters()
+    assert layer.solver.learning_rate == torch.tensor(0.3)
+    assert layer.solver.momentum == torch.tensor(0.8)
+    assert torch.isfinite(layer(torch.randn(5, 3))).all()
+
+
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -295,21 +292,13 @@ class Net(nn.Module):
         return self.net(torch.cat([x, y], -1)).squeeze(-1).square()
 
 
-class NetPotential(Net, Potential):
-    pass
-
-
-@pytest.mark.parametrize("kind", [Net, NetPotential])
-def test_reset_reaches_into_a_users_potential(kind):
-    layer = EquilibriumAggregation(3, 4, potential=kind())
+def test_reset_reaches_into_a_users_potential():
+    EquilibriumAggregation(3, 3, potential=Quadratic()).reset_parameters()  # which has nothing
+    layer = EquilibriumAggregation(3, 4, potential=Net())
     values = [p.detach().clone() for p in layer.potential.parameters()]
     layer.reset_parameters()
     for parameter, value in zip(layer.potential.parameters(), values, strict=True):
         assert not torch.equal(parameter, value)
-
-
-def test_reset_of_a_potential_without_parameters():
-    EquilibriumAggregation(3, 3, potential=Quadratic()).reset_parameters()
 
 
 def test_repr_informs():
@@ -334,21 +323,3 @@ def test_defaults_are_the_papers():
     assert isinstance(layer.solver, Nesterov)
     assert (layer.num_steps, layer.scaling) == (10, "log")
     assert torch.equal(layer(torch.zeros(0, 3)), torch.zeros(1, 20))
-
-
-def test_training_a_model_lowers_its_loss():
-    """The layer in a plain loop, with the loss that the documentation shows."""
-    torch.manual_seed(0)
-    model = nn.Sequential(EquilibriumAggregation(1, 8, num_steps=4), nn.Linear(8, 1))
-    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    x = torch.randn(64, 9, 1)
-    target = x.median(dim=1).values
-    losses = []
-    for _ in range(60):
-        with equipool.record(diagnostics=False) as solutions:
-            loss = (model(x) - target).square().mean()
-        (loss + 1e-4 * solutions.aux_loss).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    assert losses[-1] < 0.5 * losses[0]

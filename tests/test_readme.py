@@ -10,10 +10,9 @@ import torch
 from torch_geometric.nn import aggr
 
 from python_blocks import ROOT, run_page
+from shown_numbers import bench_rows
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-# As rows of older records are called, on the machine that the README speaks of.
-OLD_NAMES = {"captured": "equipool-captured", "torch": "equipool"}
 PROSE = re.sub(r"\s+", " ", README)
 
 
@@ -92,55 +91,43 @@ class TestExperiments:
         best = max(run["curve"], key=lambda entry: entry["metrics"][chosen_by])
         return best["metrics"][shown]
 
-    def test_counting(self):
-        found = {
-            method: mean(
-                self.at_best(run, "validation_accuracy", "test_accuracy")
-                for run in self.records("omniglot", aggregation=method)
-            )
-            for method in ("sum", "attention", "set-transformer", "pna", "equilibrium")
-        }
-        told = self.row("counting")
-        for method in ("sum", "attention", "equilibrium"):
-            assert told[method] == f"{100 * found[method]:.1f} %"
-        assert told["rival"] == f"Set Transformer, {100 * found['set-transformer']:.1f} %"
-        assert found["set-transformer"] > found["pna"]
-
-    def test_molecules(self):
-        found = {
-            method: mean(
-                self.at_best(run, "valid_roc_auc", "test_roc_auc")
-                for run in self.records("molecules", aggregation=method, convolution="gcn")
+    @pytest.mark.parametrize(
+        ("row", "fields", "valid", "test", "text", "rival"),
+        [
+            ("counting", {}, "validation_accuracy", "test_accuracy", "{:.1%}", "Set Transformer"),
+            ("molhiv", {"convolution": "gcn"}, "valid_roc_auc", "test_roc_auc", "{:.4f}", "mean"),
+        ],
+    )
+    def test_scores_at_the_best_validation(self, row, fields, valid, test, text, rival):
+        def score(method):
+            folder = "omniglot" if row == "counting" else "molecules"
+            runs = [
+                run
+                for run in self.records(folder, aggregation=method, **fields)
                 if run["config"]["fields"].get("local_aggregation", "sum") == "sum"
-            )
-            for method in ("sum", "attention", "mean", "pna", "equilibrium")
-        }
-        told = self.row("molhiv")
+            ]
+            return mean(self.at_best(run, valid, test) for run in runs)
+
+        def shown(method):
+            return text.format(score(method)).replace("%", " %")
+
+        told = self.row(row)
         for method in ("sum", "attention", "equilibrium"):
-            assert told[method] == f"{found[method]:.4f}"
-        assert told["rival"] == f"mean, {found['mean']:.4f}"
-        assert found["mean"] > found["pna"]
+            assert told[method] == shown(method)
+        name = rival.lower().replace(" ", "-")
+        assert told["rival"] == f"{rival}, {shown(name)}"
+        assert score(name) > score("pna")
 
 
 class TestSpeed:
     """The sentences about time, from the records of the benchmarks."""
 
-    @staticmethod
-    def rows(name, sets, path):
-        rows = read_json(f"benchmarks/records/{name}.json")["rows"]
-        training = [row for row in rows if row["mode"] == "training" and row["timing"]]
-        return {
-            row["precision"]: row
-            for row in training
-            if row["case"]["sets"] == sets and OLD_NAMES.get(row["path"], row["path"]) == path
-        }
-
     def test_one_gpu(self):
-        typed, captured = (
-            self.rows("h200-plain", 256, path)["tf32"] for path in ("equipool", "equipool-captured")
-        )
+        rows = bench_rows("h200-plain")
+        typed, captured = (rows[256, path, "tf32"] for path in ("equipool", "equipool-captured"))
         theirs = min(
-            self.rows("h200-plain", 256, "pyg").values(), key=lambda row: row["timing"]["median"]
+            (row for (sets, path, _), row in rows.items() if (sets, path) == (256, "pyg")),
+            key=lambda row: row["timing"]["median"],
         )
         assert f"take {typed['timing']['median']:.1f} ms for 256 sets" in PROSE
         assert f"takes {theirs['timing']['median']:.0f} ms in the same run" in PROSE
@@ -148,21 +135,19 @@ class TestSpeed:
         assert "a ninth of that layer's memory" in PROSE
         assert 8.5 <= theirs["peak_bytes"] / captured["peak_bytes"] < 9.5
 
+    @staticmethod
+    def ratio(name, sets, precision, *paths):
+        first, second = (bench_rows(name)[sets, path, precision]["timing"] for path in paths)
+        return first["median"] / second["median"]
+
     def test_two_cores(self):
-        shares = sorted(
-            self.rows("cpu-quick", sets, "equipool")["float32"]["timing"]["median"]
-            / self.rows("cpu-quick", sets, "pyg")["float32"]["timing"]["median"]
-            for sets in (8, 64)
-        )
-        low, high = (f"{share:.2f}" for share in shares)
+        shares = [self.ratio("cpu-quick", n, "float32", "equipool", "pyg") for n in (8, 64)]
+        low, high = (f"{share:.2f}" for share in sorted(shares))
         assert f"{low} to {high} of PyTorch Geometric's time" in PROSE
 
     def test_beside_a_sum(self):
-        ours, plain = (
-            self.rows("h200-gin", 256, path)["tf32"]["timing"]["median"]
-            for path in ("equipool-captured", "sum-captured")
-        )
-        assert f"takes {ours / plain:.1f} times as long as with a sum" in PROSE
+        times = self.ratio("h200-gin", 256, "tf32", "equipool-captured", "sum-captured")
+        assert f"takes {times:.1f} times as long as with a sum" in PROSE
 
 
 class TestPackagedLayer:

@@ -66,11 +66,7 @@ MAY_IMPORT_AROUND["__main__"] = {"cli"}
 AROUND = set(MAY_IMPORT_AROUND)
 
 # Packages that one room alone may import, beside torch.
-THIRD_PARTIES = {
-    "comparison": {"matplotlib"},
-    "ops": {"triton"},
-    "pyg": {"torch_geometric"},
-}
+THIRD_PARTIES = {"comparison": {"matplotlib"}, "ops": {"triton"}, "pyg": {"torch_geometric"}}
 
 
 def room_of(path):

@@ -32,20 +32,6 @@ def make_state(offset=0.0, num_rows=4):
     )
 
 
-def assert_same(found, expected):
-    """Equal to the bit, and of the same structure."""
-    assert type(found) is type(expected)
-    if isinstance(expected, tuple):
-        assert len(found) == len(expected)
-        for a, b in zip(found, expected, strict=True):
-            assert_same(a, b)
-    elif isinstance(expected, Tensor):
-        assert torch.equal(found, expected)
-        assert found.dtype == expected.dtype
-    else:
-        assert found == expected
-
-
 def rows_of(state):
     """The numbers of the rows, read off each tensor that has them."""
     return [state.y[:, 0].tolist(), state.inner.matrix[:, 1, 0].tolist(), state.path[0].tolist()]
@@ -66,11 +52,6 @@ def test_put_rows_replaces_those_alone():
     assert put.flag.tolist() == [False, False, False, True]
     assert (float(put.inner.shared), put.count) == (10.0, 10)
     assert rows_of(old) == [[10.0, 11.0, 12.0, 13.0]] * 3  # as it was
-
-
-def test_what_is_taken_and_put_back_changes_nothing():
-    state, rows = make_state(10.0), torch.tensor([1, 2])
-    assert_same(put_rows(state, rows, take_rows(state, rows)), state)
 
 
 def test_choose_rows():

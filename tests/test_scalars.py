@@ -32,10 +32,6 @@ def test_the_value_given_is_the_value_in_effect(dtype):
         torch.set_default_dtype(before)
 
 
-def test_the_contract_as_written():
-    assert Nesterov(learning_rate=0.1).learning_rate == 0.1
-
-
 @pytest.mark.parametrize("origin", [1e-3, 0.125, 1.0, 30.0])
 def test_a_positive_scalar_is_the_papers_softplus(origin):
     scalar = PositiveScalar("learning_rate", origin).double()
@@ -77,11 +73,11 @@ def test_a_fixed_scalar_stays():
 
 @pytest.mark.parametrize("momentum", [0.9, 0.99, 0.999])
 def test_a_half_precision_solver_still_has_friction(momentum):
-    """The nearest bfloat16 to 0.999 is 1: a scalar must not be rounded into that."""
+    """The nearest bfloat16 to 0.999 is 1: a scalar is not rounded at all."""
     solver = Nesterov(learning_rate=0.1, momentum=momentum).bfloat16()
-    assert solver.momentum < 1
-    assert solver.momentum.item() == pytest.approx(momentum, rel=5e-3)
-    assert solver.learning_rate.item() == pytest.approx(0.1, rel=5e-3)
+    assert solver.momentum == torch.tensor(momentum)
+    assert solver.learning_rate == torch.tensor(0.1)
+    assert Nesterov(0.1).double().learning_rate == 0.1
 
 
 def test_reset_returns_to_the_values_given():

@@ -33,32 +33,33 @@ def peak():
 
 # Sets of 1, 0, a million and 3 elements. The exact answer is the float64 layer's, which agrees
 # with the reference on the small sets and on a sample of a thousand for the large one.
-LONG = """
-layer = make_layer(3, {scaling!r}, {rate}, {factored})
+BATCH = """
 sizes = torch.tensor([1, 0, 1_000_000, 3])
 x, index = torch.randn(int(sizes.sum()), 2), torch.arange(4).repeat_interleave(sizes)
-with torch.no_grad():
-    solution = layer.solve(x, index)
-    used = peak()  # of the float32 solve alone
-    shuffled = torch.randperm(len(index))
-    again = layer(x[shuffled], index[shuffled])
-    exact = layer.double()
-    y = exact(x.double(), index)
-    small = [x[:1].double(), x[:0].double(), x[1:1001].double(), x[-3:].double()]
-    reference, _ = aggregate(small, read_layer(exact))
-    near(exact(small[2]), reference[2:3].detach(), 1e-9)
-near(y[[0, 1, 3]], reference[[0, 1, 3]].detach(), 1e-9)
-near(solution.y.double(), y, 1e-5)
-near(again.double(), y, 1e-5)
-assert bool(solution.finite.all()) and bool((solution.y[1] == 0).all())
-print(max(used, peak()))
+"""
+
+LONG = """
+small = [x[:1].double(), x[:0].double(), x[1:1001].double(), x[-3:].double()]
+shuffled = torch.randperm(len(index))
+for scaling, rate, factored in [
+    ("log", 0.125, True), ("mean", 0.125, True), ("sum", 1e-7, True), ("log", 0.125, False)
+]:
+    layer = make_layer(2, scaling, rate, factored)
+    with torch.no_grad():
+        solution = layer.solve(x[shuffled], index[shuffled])
+        exact = layer.double()
+        y = exact(x.double(), index)
+        reference, _ = aggregate(small, read_layer(exact))
+        near(exact(small[2]), reference[2:3].detach(), 1e-9)
+    near(y[[0, 1, 3]], reference[[0, 1, 3]].detach(), 1e-9)
+    near(solution.y.double(), y, 1e-5)
+    assert bool(solution.finite.all()) and bool((solution.y[1] == 0).all())
+print(peak())
 """
 
 # A training step on the same batch, against float64.
 TRAIN_LONG = """
 layer = make_layer(3)
-sizes = torch.tensor([1, 0, 1_000_000, 3])
-x, index = torch.randn(int(sizes.sum()), 2), torch.arange(4).repeat_interleave(sizes)
 layer(x, index).square().sum().backward()
 used = peak()
 found = [p.grad.double() for p in layer.parameters()]
@@ -89,26 +90,13 @@ print(used)
 """
 
 
-def run(script):
-    """Run in a process of its own, so that its peak memory is its own."""
+@pytest.mark.parametrize(
+    "script", [BATCH + LONG, BATCH + TRAIN_LONG, MANY], ids=["long sets", "training", "many sets"]
+)
+def test_scale(script):
+    """In a process of its own, so that its peak memory is its own."""
     done = subprocess.run(
         [sys.executable, "-c", PRELUDE + script], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < LIMIT
-
-
-@pytest.mark.parametrize(
-    ("scaling", "rate", "factored"),
-    [("log", 0.125, True), ("mean", 0.125, True), ("sum", 1e-7, True), ("log", 0.125, False)],
-)
-def test_sets_of_one_none_and_a_million_elements(scaling, rate, factored):
-    run(LONG.format(scaling=scaling, rate=rate, factored=factored))
-
-
-def test_a_training_step_on_a_million_elements():
-    run(TRAIN_LONG)
-
-
-def test_a_hundred_thousand_sets():
-    run(MANY)

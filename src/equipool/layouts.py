@@ -102,9 +102,11 @@ def _look_at(index: Tensor, dim_size: int | None) -> tuple[int, bool]:
     if index.numel() == 0:
         return dim_size or 0, True
     low, high = torch.aminmax(index)
-    found = torch.stack([low, high, (index[1:] >= index[:-1]).all().long()]).tolist()
-    check_range(found[0], found[1], dim_size)
-    return found[1] + 1 if dim_size is None else dim_size, bool(found[2])
+    found = torch.stack([low, high, (index[1:] >= index[:-1]).all().long()]).cpu()
+    # On torch 2.8 `tolist` fails within transforms of torch.func.
+    lowest, highest, ascends = (int(number) for number in found)
+    check_range(lowest, highest, dim_size)
+    return highest + 1 if dim_size is None else dim_size, bool(ascends)
 
 
 def _from_ptr(x: Tensor, ptr: Tensor, dim_size: int | None) -> tuple[Tensor, Sets]:

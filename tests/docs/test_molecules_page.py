@@ -192,46 +192,6 @@ def test_the_cost_of_steps_stands_beside_the_paper(tmp_path, cost):
     ]  # fmt: skip
 
 
-def test_curves_are_drawn_by_epochs(runs, cost, monkeypatch):
-    from matplotlib.figure import Figure
-
-    drawn = []
-    monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: drawn.append(self))
-    script.draw_epochs(runs, cost)
-    (figure,) = drawn
-    score, loss, other, _ = [
-        {line.get_linestyle(): line for line in ax.lines} for ax in figure.axes
-    ]
-    assert list(score["--"].get_xdata()) == [1, 2, 3]
-    assert list(score["--"].get_ydata()) == pytest.approx([0.6, 0.8, 0.85])  # test
-    assert list(loss["-"].get_ydata()) == pytest.approx([1.7, 1.7, 1.75])  # validation
-    assert list(other["--"].get_ydata()) == [0.6, 0.7]  # not that with equilibria everywhere
-    assert len(figure.legends) == 1
-
-
-def test_the_figure_of_an_ablation_needs_all_its_times(runs, cost, tmp_path, monkeypatch):
-    given = []
-    monkeypatch.setattr(script, "draw_epochs", lambda *_: b"epochs")
-    monkeypatch.setattr(script, "draw_setting", lambda *some: given.append(some) or b"picture")
-
-    def pair(folder, seed, factor):
-        some = [
-            on_molecules([0.5], [0.5], "equilibrium", seed, inner_steps=n, seconds=n * factor)
-            for n in (1, 2)
-        ]
-        return written(tmp_path / folder, *some)
-
-    shared, solo = pair("shared", 0, 1), pair("solo", 5, 0.25)
-    for known, expected in ((solo[:1], ["epochs"]), (solo, ["epochs", "steps"])):
-        cost = script.Cost(cost.training, known)
-        assert list(script.pictures(runs, {"steps": shared}, cost)) == expected
-    ((groups, setting),) = given
-    assert setting == "inner_steps"
-    assert sorted(group.runs[0].training_seconds for group in groups) == [2.5, 5.0]
-    attention = written(tmp_path / "more", on_molecules([0.5], [0.5], "attention"))
-    assert script.pictures(attention, {}, cost) == {}  # nothing to draw
-
-
 def test_the_script_reads_records_and_writes_page_and_figures(tmp_path, monkeypatch):
     names = ("results", "toxcast", "qm9", "dropout", "capacity")
     records = use_folder(script, tmp_path, monkeypatch, *names)

@@ -153,25 +153,6 @@ class TestFigures:
         monkeypatch.setattr(figures.plt, "savefig", keep)
         return found
 
-    def test_test_accuracy_is_solid_and_the_legend_covers_nothing(
-        self, runs, solo, laid_out, tmp_path
-    ):
-        figures.draw_curves(script.grouped(script.with_solo_times(runs, solo)), tmp_path / "a.svg")
-        by_step, by_second = laid_out[0].axes
-        drawn = {(line.get_linestyle(), tuple(line.get_ydata())) for line in by_step.lines}
-        assert {("-", (0.5, 0.5, 0.75)), ("--", (0.25, 0.25, 0.375))} <= drawn
-        assert list(by_step.lines[0].get_xdata()) == [10, 20, 30]
-        assert list(by_second.lines[0].get_xdata()) == [20, 40, 60]  # seconds of a solo run
-        legend = by_second.get_legend().get_window_extent()
-        assert by_second.get_window_extent().x1 <= legend.x0
-        assert legend.x1 <= laid_out[0].bbox.x1
-
-    def test_the_same_data_give_the_same_file(self, groups, tmp_path):
-        files = [tmp_path / "a.svg", tmp_path / "b.svg"]
-        for file in files:
-            figures.draw_curves(groups, file)
-        assert files[0].read_text() == files[1].read_text()
-
     @pytest.fixture
     def data(self, tmp_path, monkeypatch):
         tiny.write_archive(tmp_path)

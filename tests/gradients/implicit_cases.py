@@ -24,13 +24,9 @@ SIZES = (3, 5, 1)
 def convex_layer(**options):
     torch.manual_seed(0)
     layer = EquilibriumAggregation(
-        3,
-        4,
-        potential=ConvexPotential(3, 4, hidden=(6, 5)),
-        regularizer=SquaredNorm(0.3),
-        solver=Nesterov(0.2, 0.5),
-        **options,
-    )
+        3, 4, potential=ConvexPotential(3, 4, hidden=(6, 5)), regularizer=SquaredNorm(0.3),
+        solver=Nesterov(0.2, 0.5), **options,
+    )  # fmt: skip
     return layer.double()
 
 

@@ -5,7 +5,7 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 from cases import SCALINGS, flatten, make_layer, make_sets
-from equipool import LearnedStart, SquaredNorm
+from equipool import LearnedStart
 
 
 def as_function(layer, index, num_sets, outcome):
@@ -93,12 +93,6 @@ def test_every_parameter_receives_a_gradient_after_one_step_or_from_empty_sets()
         layer.zero_grad()
         layer(*batch, dim_size=2).sum().backward()
         assert all(p.grad is not None for p in layer.parameters())
-
-
-def test_what_is_not_learned_has_no_parameters():
-    fixed = SquaredNorm(0.0, learnable=False)
-    assert list(fixed.parameters()) == []
-    assert fixed.weight == 0
 
 
 def test_x_without_gradient_and_frozen_parameters():

@@ -6,24 +6,7 @@ from implicit_cases import LINEAR_SOLVERS, SIZES, convex_layer, gradients, resne
 
 import equipool
 from cases import Quadratic, assert_near, flatten, make_sets, offsets
-from equipool import (
-    EquilibriumAggregation,
-    Fixed,
-    HeavyBall,
-    Nesterov,
-    SquaredNorm,
-    ToTolerance,
-    Unrolled,
-)
-from equipool.differentiation import Implicit
-from equipool.linear_solvers import Cholesky
-from equipool.solvers import (
-    GradientDescent,
-    Newton,
-    Polished,
-    SafeguardedNesterov,
-    StronglyConvexNesterov,
-)
+from equipool import Cholesky, Implicit, ToTolerance
 
 
 def settled(layer):
@@ -83,12 +66,12 @@ def test_agrees_with_finite_differences(part, make):
 
 
 @each_layer
-@pytest.mark.parametrize("steps", [Fixed(400, 1e-13), ToTolerance(1e-13, 5000)])
+@pytest.mark.parametrize("steps", [equipool.Fixed(400, 1e-13), ToTolerance(1e-13, 5000)])
 def test_agrees_with_unrolling(steps, make):
     layer = make()
     layer.steps = steps
     x, index = flatten(make_sets(SIZES))
-    expected = gradients(_with(layer, Unrolled()), x, index)
+    expected = gradients(_with(layer, equipool.Unrolled()), x, index)
     for linear_solver in LINEAR_SOLVERS.values():
         found = gradients(_with(layer, Implicit(linear_solver)), x, index)
         for name, gradient in expected.items():
@@ -99,12 +82,12 @@ def test_agrees_with_unrolling(steps, make):
 @pytest.mark.parametrize(
     "solver",
     [
-        HeavyBall(0.2, 0.5),
-        GradientDescent(0.2),
-        SafeguardedNesterov(),
-        StronglyConvexNesterov(),
-        Newton(),
-        Polished(Nesterov(0.2, 0.5)),
+        equipool.HeavyBall(0.2, 0.5),
+        equipool.GradientDescent(0.2),
+        equipool.SafeguardedNesterov(),
+        equipool.StronglyConvexNesterov(),
+        equipool.Newton(),
+        equipool.Polished(equipool.Nesterov(0.2, 0.5)),
     ],
     ids=lambda solver: type(solver).__name__,
 )
@@ -114,8 +97,8 @@ def test_the_gradient_of_a_minimum_does_not_depend_on_the_way_to_it(to_tolerance
     x, index = flatten(make_sets((3, 0, 5)))
     expected = gradients(layer, x, index)
     layer.solver = solver.double()
-    num_steps = 10 if isinstance(solver, Newton) else 400
-    layer.steps = ToTolerance(1e-9, 400) if to_tolerance else Fixed(num_steps, 1e-9)
+    num_steps = 10 if isinstance(solver, equipool.Newton) else 400
+    layer.steps = ToTolerance(1e-9, 400) if to_tolerance else equipool.Fixed(num_steps, 1e-9)
     solution = layer.solve(x, index)
     found = gradients(layer, x, index)
     assert not solution.fallback.any()
@@ -126,9 +109,9 @@ def test_the_gradient_of_a_minimum_does_not_depend_on_the_way_to_it(to_tolerance
 
 def test_the_gradient_of_a_known_minimum():
     """With F = |x - y|^2 and R = a |y|^2 the output is sum x / (N + a)."""
-    layer = EquilibriumAggregation(
-        2, 2, potential=Quadratic(), regularizer=SquaredNorm(0.5), scaling="sum",
-        solver=HeavyBall(0.05, 0.5), num_steps=200, differentiation=Implicit(),
+    layer = equipool.EquilibriumAggregation(
+        2, 2, potential=Quadratic(), regularizer=equipool.SquaredNorm(0.5), scaling="sum",
+        solver=equipool.HeavyBall(0.05, 0.5), num_steps=200, differentiation=Implicit(),
     ).double()  # fmt: skip
     x = make_sets((4,), 2)[0]
     found = gradients(layer, x, loss=lambda y: (y * torch.tensor([1.0, 3.0])).sum())

@@ -5,17 +5,9 @@ import torch
 from implicit_cases import SIZES, convex_layer, each_linear_solver, gradients, resnet_layer
 from torch import nn
 
+import equipool
 from cases import assert_near, first_seed, flatten, make_layer, make_sets
-from equipool import (
-    EquilibriumAggregation,
-    Fixed,
-    LearnedStart,
-    Nesterov,
-    NoRegularizer,
-    ResNetPotential,
-)
-from equipool.differentiation import Implicit, Truncated, Unrolled
-from equipool.linear_solvers import Cholesky
+from equipool import EquilibriumAggregation, Implicit, Truncated
 
 
 @each_linear_solver
@@ -37,7 +29,7 @@ def test_sets_that_have_not_converged_get_the_truncated_gradient(linear_solver):
         assert_near(x.grad[index == row], alone["x"], 1e-12)
 
 
-class Spy(Cholesky):
+class Spy(equipool.Cholesky):
     """Keeps what it was asked to solve."""
 
     def __call__(self, product, b):
@@ -57,7 +49,9 @@ def test_nothing_is_solved_for_sets_that_have_not_converged():
 
 
 def test_the_padding_row_and_empty_sets_do_not_fall_back():
-    layer = convex_layer(num_steps=100, differentiation=Implicit(), start=LearnedStart(4, 0.2))
+    layer = convex_layer(
+        num_steps=100, differentiation=Implicit(), start=equipool.LearnedStart(4, 0.2)
+    )
     x, index = flatten(make_sets((2, 0, 3)))
     mask = torch.ones(len(x), dtype=torch.bool)
     solution = layer.solve(x, index, mask=mask, dim_size=4)
@@ -81,8 +75,8 @@ class Potential(nn.Module):
 
 def one_channel(function, learning_rate=0.1, **options):
     return EquilibriumAggregation(
-        1, 1, potential=Potential(function), regularizer=NoRegularizer(), scaling="sum",
-        solver=Nesterov(learning_rate, 0.0), **options,
+        1, 1, potential=Potential(function), regularizer=equipool.NoRegularizer(), scaling="sum",
+        solver=equipool.Nesterov(learning_rate, 0.0), **options,
     ).double()  # fmt: skip
 
 
@@ -105,7 +99,7 @@ def test_a_set_at_a_saddle_falls_back(linear_solver):
 @each_linear_solver
 def test_a_set_far_from_its_minimum_falls_back_however_small_its_gradient(linear_solver):
     """exp(r) falls for ever: its gradient is soon small, and its curvature as small."""
-    layer = one_channel(torch.exp, 6.0, steps=Fixed(1, tolerance=1e-2))
+    layer = one_channel(torch.exp, 6.0, steps=equipool.Fixed(1, tolerance=1e-2))
     layer.differentiation = Implicit(linear_solver, tolerance=1e-2)
     x = torch.zeros(1, 1).double().requires_grad_()
     solution = layer.solve(x)
@@ -135,7 +129,7 @@ def test_the_known_bad_case_is_reported_and_its_gradient_is_that_of_the_last_ste
 
     def case(seed):
         torch.manual_seed(seed)
-        potential = ResNetPotential(3, 64, bias_std=0.0)
+        potential = equipool.ResNetPotential(3, 64, bias_std=0.0)
         layer = EquilibriumAggregation(3, 64, potential=potential, num_steps=300).double()
         return layer, torch.randn(8, 3).double(), torch.arange(8)
 
@@ -147,7 +141,7 @@ def test_the_known_bad_case_is_reported_and_its_gradient_is_that_of_the_last_ste
         layer, x, index = case(seed)
         with torch.no_grad():
             some = 0 < int(layer.solve(x, index).converged.sum()) < 8
-        return some and norm(layer, x, index, Unrolled()) > 1e6 * norm(
+        return some and norm(layer, x, index, equipool.Unrolled()) > 1e6 * norm(
             layer, x, index, Truncated(5)
         )
 
@@ -171,7 +165,7 @@ def test_what_the_backward_pass_finds_is_added():
             return y[:, 0].square() - y[:, 1].square() + 0 * x.sum(-1)
 
     layer = EquilibriumAggregation(
-        1, 2, potential=Saddle(), regularizer=NoRegularizer(), differentiation=Implicit()
+        1, 2, potential=Saddle(), regularizer=equipool.NoRegularizer(), differentiation=Implicit()
     )
     solution = layer.solve(torch.zeros(3, 1, requires_grad=True), torch.tensor([0, 1, 2]))
     first = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
@@ -182,7 +176,7 @@ def test_what_the_backward_pass_finds_is_added():
     assert solution.fallback.tolist() == [False, True, True]
 
 
-class Watched(Nesterov):
+class Watched(equipool.Nesterov):
     """Counts the steps that a gradient passes back through."""
 
     passed = 0
@@ -234,7 +228,7 @@ def test_a_set_that_is_not_finite_falls_back_and_harms_no_other():
 @pytest.mark.parametrize("tolerance", [1e-1, 0.0])
 def test_what_has_converged_is_what_has_for_the_layer(tolerance):
     layer = make_layer()
-    layer.steps, layer.differentiation = Fixed(200, tolerance), Implicit()
+    layer.steps, layer.differentiation = equipool.Fixed(200, tolerance), Implicit()
     solution = layer.solve(*flatten(make_sets((2, 5, 3))))
     assert torch.equal(solution.fallback, ~solution.converged)
     assert solution.converged.any() == (tolerance == 1e-1)

@@ -5,27 +5,9 @@ from itertools import pairwise
 import pytest
 import torch
 
+import equipool
 from cases import assert_near, flatten, make_layer, make_sets
-from equipool import (
-    EquilibriumAggregation,
-    HeavyBall,
-    LearnedStart,
-    Nesterov,
-    SquaredNorm,
-    ToTolerance,
-    Unrolled,
-)
-from equipool.differentiation import Implicit, OneStep, Truncated
-from equipool.linear_solvers import Cholesky
-from equipool.potentials.convex import ConvexPotential
-from equipool.solvers import (
-    GradientDescent,
-    Newton,
-    Polished,
-    RestrainedNesterov,
-    SafeguardedNesterov,
-    StronglyConvexNesterov,
-)
+from equipool import Implicit, LearnedStart, Nesterov, OneStep, ToTolerance, Truncated, Unrolled
 
 SIZES = (2, 0, 3)
 WAYS = {
@@ -36,10 +18,10 @@ WAYS = {
 }
 SOLVERS = {
     "nesterov": Nesterov(0.05, 0.7),
-    "heavy ball": HeavyBall(0.05, 0.7),
-    "gradient descent": GradientDescent(0.05),
-    "safeguarded": SafeguardedNesterov(),
-    "polished": Polished(Nesterov(0.05, 0.7), newton_steps=2),
+    "heavy ball": equipool.HeavyBall(0.05, 0.7),
+    "gradient descent": equipool.GradientDescent(0.05),
+    "safeguarded": equipool.SafeguardedNesterov(),
+    "polished": equipool.Polished(Nesterov(0.05, 0.7), newton_steps=2),
 }
 each_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
@@ -50,7 +32,7 @@ def run(layer, way, sizes=SIZES, loss=lambda solution: solution.y.sin().sum()):
     layer.zero_grad()
     x, index = flatten(make_sets(sizes))
     x.requires_grad_()
-    solution = layer.solve(x, index, dim_size=len(sizes))
+    solution = layer.solve(x, index, dim_size=len(sizes), trajectory=True)
     loss(solution).backward()
     return solution, {"x": x.grad, **{name: p.grad for name, p in layer.named_parameters()}}
 
@@ -69,21 +51,12 @@ def test_the_output_is_that_of_unrolling_to_the_bit(num_steps, solver, way):
     expected, _ = run(layer, Unrolled())
     found, _ = run(layer, way)
     assert torch.equal(found.y, expected.y)
+    assert torch.equal(found.trajectory, expected.trajectory)
     assert torch.equal(found.steps, expected.steps)
     torch.testing.assert_close(found.aux_loss, expected.aux_loss)
     with torch.no_grad():
         x, index = flatten(make_sets(SIZES))
         assert torch.equal(layer(x, index, dim_size=len(SIZES)), expected.y)
-
-
-@each_way
-def test_the_trajectory_is_that_of_unrolling(way):
-    layer = make_layer(num_steps=8)
-    x, index = flatten(make_sets(SIZES))
-    layer.differentiation = Unrolled()
-    expected = layer.solve(x, index, trajectory=True).trajectory
-    layer.differentiation = way
-    assert torch.equal(layer.solve(x, index, trajectory=True).trajectory, expected)
 
 
 @pytest.mark.parametrize("num_steps", [8, 9])
@@ -132,21 +105,16 @@ def test_against_a_loop_that_is_cut(num_steps):
 def convex_layer(steps=400, **options):
     """Strongly convex, and solved to the last digit."""
     torch.manual_seed(0)
-    layer = EquilibriumAggregation(
-        3,
-        4,
-        potential=ConvexPotential(3, 4, hidden=(6, 5)),
-        regularizer=SquaredNorm(0.3),
-        solver=Nesterov(0.2, 0.3),
-        steps=steps,
-        **options,
-    )
+    layer = equipool.EquilibriumAggregation(
+        3, 4, potential=equipool.ConvexPotential(3, 4, hidden=(6, 5)), steps=steps,
+        regularizer=equipool.SquaredNorm(0.3), solver=Nesterov(0.2, 0.3), **options,
+    )  # fmt: skip
     return layer.double()
 
 
 def test_more_steps_come_closer_to_the_exact_gradient():
     layer = convex_layer()
-    solution, exact = run(layer, Implicit(Cholesky()), (3, 5, 2))
+    solution, exact = run(layer, Implicit(equipool.Cholesky()), (3, 5, 2))
     assert solution.residual.max() < 1e-14
     exact = together(exact)
     errors = []
@@ -174,49 +142,37 @@ def test_solved_to_a_tolerance_the_output_is_that_of_unrolling(way):
 
 def test_solved_to_a_tolerance_the_gradient_is_that_of_further_steps():
     layer = convex_layer(ToTolerance(1e-10, 500))
-    _, exact = run(layer, Implicit(Cholesky()), (3, 5, 2))
+    _, exact = run(layer, Implicit(equipool.Cholesky()), (3, 5, 2))
     _, found = run(layer, Truncated(200), (3, 5, 2))
     assert_near(together(found), together(exact), 1e-6)
     _, one = run(layer, OneStep(), (3, 5, 2))
     assert (together(one) - together(exact)).norm() > 0.1 * together(exact).norm()
 
 
-@pytest.mark.parametrize("way", [OneStep(), Truncated(3), Implicit()], ids=repr)
-@pytest.mark.parametrize("steps", [50, ToTolerance(max_steps=50)])
-def test_only_sets_that_never_left_the_start_give_it_a_gradient(steps, way):
-    """The start of the others is forgotten, and the output of an empty set is its start."""
-    layer = convex_layer(steps, start=LearnedStart(4, 0.3))
-    x, index = flatten(make_sets((3, 0, 2)))
-    weights = torch.tensor([[1.0], [10.0], [100.0]], dtype=torch.float64)
-    layer.differentiation = way
-    (layer(x, index, dim_size=3) * weights).sum().backward()
-    assert torch.equal(layer.start.y.grad, torch.full_like(layer.start.y, 10.0))
-
-
 EVERY_SOLVER = {
     **SOLVERS,
-    "restrained": RestrainedNesterov(0.05, 0.7, max_step=0.5, curvature_safe=True),
-    "strongly convex": StronglyConvexNesterov(),
-    "newton": Newton(),
-    "polished safeguarded": Polished(SafeguardedNesterov(), newton_steps=1),
+    "restrained": equipool.RestrainedNesterov(0.05, 0.7, max_step=0.5, curvature_safe=True),
+    "strongly convex": equipool.StronglyConvexNesterov(),
+    "newton": equipool.Newton(),
+    "polished safeguarded": equipool.Polished(equipool.SafeguardedNesterov(), newton_steps=1),
 }
 
 
-@pytest.mark.parametrize("way", [OneStep(), Truncated(2), Truncated(4)], ids=repr)
+@pytest.mark.parametrize("way", [OneStep(), Truncated(4), Implicit()], ids=repr)
 @pytest.mark.parametrize("steps", [6, ToTolerance(max_steps=6)])
-@pytest.mark.parametrize("value", [0.0, 0.3])
 @pytest.mark.parametrize("solver", EVERY_SOLVER.values(), ids=EVERY_SOLVER)
-def test_the_output_of_an_empty_set_is_its_start_whatever_the_solver(solver, value, steps, way):
-    layer = convex_layer(steps, start=LearnedStart(4, value))
-    layer.solver, layer.differentiation = solver.double(), way
-    x, index = flatten(make_sets((3, 0, 2, 0)))
-    y = layer(x, index, dim_size=4)
-    for rows, expected in (([1, 3], 2.0), ([0, 2], 0.0)):  # the others have forgotten theirs
-        (gradient,) = torch.autograd.grad(y[rows].sum(), layer.start.y, retain_graph=True)
-        torch.testing.assert_close(gradient, torch.full_like(gradient, expected))
+def test_the_output_of_an_empty_set_is_its_start_whatever_the_solver(solver, steps, way):
+    for value in (0.0, 0.3):
+        layer = convex_layer(steps, start=LearnedStart(4, value))
+        layer.solver, layer.differentiation = solver.double(), way
+        x, index = flatten(make_sets((3, 0, 2, 0)))
+        y = layer(x, index, dim_size=4)
+        for rows, expected in (([1, 3], 2.0), ([0, 2], 0.0)):  # the others have forgotten theirs
+            (gradient,) = torch.autograd.grad(y[rows].sum(), layer.start.y, retain_graph=True)
+            torch.testing.assert_close(gradient, torch.full_like(gradient, expected))
 
 
-class Kicked(HeavyBall):
+class Kicked(equipool.HeavyBall):
     """Learns the velocity that a search begins with, which its last steps know nothing of."""
 
     def __init__(self, learning_rate, momentum):
@@ -269,18 +225,6 @@ def saved_bytes(layer):
     return sum(held.values())
 
 
-def count_nodes(layer):
-    """Nodes of the graph of a forward pass."""
-    x, index = flatten(make_sets((2, 3, 1)))
-    nodes, found = [layer(x, index).grad_fn], set()
-    while nodes:
-        node = nodes.pop()
-        if node is not None and node not in found:
-            found.add(node)
-            nodes.extend(next_node for next_node, _ in node.next_functions)
-    return len(found)
-
-
 @each_way
 def test_memory_does_not_grow_with_the_steps(way, monkeypatch):
     # What the first steps of a solve keep while there is room would hide the rest.
@@ -290,8 +234,6 @@ def test_memory_does_not_grow_with_the_steps(way, monkeypatch):
     assert saved_bytes(many) > 2 * saved_bytes(few)  # unrolled
     few.differentiation = many.differentiation = way
     assert 0 < saved_bytes(many) <= 1.2 * saved_bytes(few)
-    few.potential.factored = many.potential.factored = False
-    assert count_nodes(many) == pytest.approx(count_nodes(few), abs=5)
 
 
 @each_way
@@ -315,7 +257,9 @@ def test_without_gradients_no_more_than_the_steps_are_computed(way):
             evaluations += 1
             return (x - y).square().sum(-1)
 
-    layer = EquilibriumAggregation(3, 3, potential=Counted(), num_steps=7, differentiation=way)
+    layer = equipool.EquilibriumAggregation(
+        3, 3, potential=Counted(), num_steps=7, differentiation=way
+    )
     with torch.no_grad():
         layer(make_sets((4,), dtype=torch.float32)[0])
     assert evaluations == 7
@@ -326,8 +270,4 @@ def test_errors():
         message = f"num_steps is {num_steps}, expected an int of 1"
         with pytest.raises((TypeError, ValueError), match=message):
             Truncated(num_steps)
-
-
-def test_repr():
-    assert repr(Truncated(3)) == "Truncated(3)"
-    assert repr(OneStep()) == "OneStep()"
+    assert (repr(Truncated(3)), repr(OneStep())) == ("Truncated(3)", "OneStep()")

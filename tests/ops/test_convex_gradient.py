@@ -117,8 +117,7 @@ def hessians(network, b, matrix):
         return element_values(one, (b + matrix @ y).unsqueeze(0)).squeeze(0)
 
     zero = torch.zeros(matrix.shape[1], dtype=matrix.dtype)
-    of_one = torch.func.hessian(value)
-    return torch.stack([of_one(zero, *pair) for pair in zip(network.gates, b, strict=True)])
+    return torch.func.vmap(torch.func.hessian(value), (None, 0, 0))(zero, network.gates, b)
 
 
 @each_depth

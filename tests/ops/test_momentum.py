@@ -9,8 +9,9 @@ from equipool import EquilibriumAggregation, Nesterov, ResNetPotential
 from equipool.ops import kernels, momentum_kernels
 from equipool.ops.momentum import History, Limits, momentum_step
 
-SHAPES = [(5, 7), (1, 1), (9, 16)]
 OPTIONS = list(itertools.product([None, 0.5], [None, 1.5], [False, True]))
+CASES = [*(((5, 7), options) for options in OPTIONS), ((1, 1), OPTIONS[0]), ((1, 1), OPTIONS[-1]),
+         ((9, 16), OPTIONS[0]), ((9, 16), OPTIONS[-1])]  # fmt: skip
 USED = [(0,), (1,), (2,), (0, 2), (0, 1, 2)]
 
 
@@ -49,8 +50,7 @@ def assert_same(fused, plain, tolerance=2e-5):
             torch.testing.assert_close(a, expected, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("shape", "options"), CASES)
 def test_fused_step(shape, options, device, forced, monkeypatch):
     moving, history = inputs(shape, device)
     case = moving, Limits(*options[:2]), history if options[2] else None
@@ -59,15 +59,14 @@ def test_fused_step(shape, options, device, forced, monkeypatch):
     assert_same(fused, run(*case))
 
 
-@pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize("restrained", [False, True])
 @pytest.mark.parametrize("used", USED)
-def test_parts_that_nothing_depends_on(used, restrained, several, device, forced, monkeypatch):
-    if several:  # programs, each with sums of its own
-        monkeypatch.setattr(kernels, "ALONE", 0)
-        for module in (kernels, momentum_kernels):
-            monkeypatch.setattr(module, "BLOCK", 16)
-        assert momentum_kernels.Shape(torch.zeros(5, 7), by_rows=restrained).grid == (3,)
+def test_parts_that_nothing_depends_on(used, restrained, device, forced, monkeypatch):
+    """By several programs, each with sums of its own."""
+    monkeypatch.setattr(kernels, "ALONE", 0)
+    for module in (kernels, momentum_kernels):
+        monkeypatch.setattr(module, "BLOCK", 16)
+    assert momentum_kernels.Shape(torch.zeros(5, 7), by_rows=restrained).grid == (3,)
     moving, history = inputs((5, 7), device)
     case = (moving, Limits(0.5, 1.5), history) if restrained else (moving, Limits(), None)
     fused = run(*case, used)
@@ -125,29 +124,6 @@ def test_second_derivatives(device, forced, monkeypatch):
     plainly(monkeypatch)
     for a, b in zip(fused, by_gradient(), strict=True):
         assert (a - b).norm() <= 1e-4 * b.norm()
-
-
-@pytest.mark.parametrize("restrained", [False, True])
-def test_second_derivatives_of_several_steps(restrained, device, forced, monkeypatch):
-    """The second step's velocity depends on the scalars that the step itself reads."""
-    moving, history = inputs((5, 7), device)
-    case = (Limits(0.5, 1.5), history) if restrained else (Limits(), None)
-
-    def by_scalars():
-        y, velocity, _, rate, momentum = moving
-        point = y
-        for _ in range(3):
-            y, velocity, point, *_ = momentum_step(
-                y, velocity, torch.sin(point), rate, momentum, *case
-            )
-        firsts = torch.autograd.grad(y.square().sum(), [*moving[:2], rate], create_graph=True)
-        total = sum(first.square().sum() for first in firsts)
-        return torch.autograd.grad(total, [rate, momentum])
-
-    fused = by_scalars()
-    plainly(monkeypatch)
-    for a, b in zip(fused, by_scalars(), strict=True):
-        assert (a - b).norm() <= 1e-3 * b.norm()
 
 
 def test_curvature_is_the_largest_met():

@@ -27,20 +27,6 @@ def saved_bytes(num_steps, num_elements=200):
     return sum(saved.values())
 
 
-def test_nothing_per_element_is_kept_for_a_step():
-    """Forty steps more may keep some tensors of the sets' size each, 2 x 3 floats or a scalar."""
-    grown = saved_bytes(50) - saved_bytes(10)
-    assert grown <= 40 * 16 * 2 * 3 * 4
-
-
-def test_third_derivative_is_refused():
-    layer = EquilibriumAggregation(3, 4)
-    x = torch.randn(5, 3, requires_grad=True)
-    (gradient,) = torch.autograd.grad(layer(x).sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="factored=False"):
-        gradient.sum().backward()
-
-
 def test_missing_triton_is_said_once(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     availability.triton_is_installed.cache_clear()

@@ -22,19 +22,19 @@ def run(constrain, origin, raw, dtype, device):
     return out.detach(), raw.grad
 
 
-@pytest.mark.parametrize("raw", RAWS)
 @pytest.mark.parametrize(("constrain", "origin"), CASES)
-def test_the_kernels_compute_what_the_formula_says(constrain, origin, raw, device, forced):
-    fused = run(constrain, origin, raw, torch.float32, device)
-    wide = run(constrain, origin, raw, torch.float64, "cpu")
-    for a, b in zip(fused, wide, strict=True):
-        assert a.dtype == torch.float32
-        torch.testing.assert_close(a.cpu().double(), b, rtol=3e-7, atol=1e-37)
+def test_the_kernels_compute_what_the_formula_says(constrain, origin, device, forced):
+    for raw in RAWS:
+        fused = run(constrain, origin, raw, torch.float32, device)
+        wide = run(constrain, origin, raw, torch.float64, "cpu")
+        for a, b in zip(fused, wide, strict=True):
+            assert a.dtype == torch.float32
+            torch.testing.assert_close(a.cpu().double(), b, rtol=3e-7, atol=1e-37)
 
 
 @pytest.mark.parametrize("constrain", [positive, fraction])
 def test_the_number_at_zero_is_the_one_given(constrain, device, forced):
-    for origin in torch.rand(300, generator=torch.Generator().manual_seed(0)).tolist():
+    for origin in torch.rand(60, generator=torch.Generator().manual_seed(0)).tolist():
         out, _ = run(constrain, origin, 0.0, torch.float32, device)
         assert out.item() == origin
 

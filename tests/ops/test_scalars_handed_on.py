@@ -1,6 +1,7 @@
 """Derivatives by a solver's scalars, which each step adds to those of the steps after it."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -8,18 +9,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from equipool import (
-    EquilibriumAggregation,
-    HeavyBall,
-    Implicit,
-    Nesterov,
-    NoRegularizer,
-    ResNetPotential,
-    RestrainedNesterov,
-    ToTolerance,
-    Truncated,
-    Unrolled,
-)
+import equipool
 from equipool.ops import kernels
 from equipool.ops.momentum import History, Limits, momentum_step
 
@@ -91,92 +81,70 @@ class Sums(TorchDispatchMode):
         return out
 
 
-class TestSteps:
-    @pytest.mark.parametrize("pieces", [False, True])
-    def test_several(self, step, pieces, device, forced, request, monkeypatch):
-        if pieces:
-            request.getfixturevalue("in_pieces")
+OUTCOMES = {
+    "the last step": lambda path: total(path[-1]),
+    "an early step": lambda path: total(path[0][:3]),
+    "the rate, read elsewhere": lambda path: (path[-1][3] * path[-1][0]).sum(),
+    "the momentum, read elsewhere": lambda path: (path[-1][4] * path[-1][0]).sum(),
+    "scalars alone": lambda path: (2 * path[-1][3] + 3 * path[-1][4]).square(),
+}
 
-        def gradients():
-            start = inputs(device)
-            return torch.autograd.grad(total(walk(step, start)[-1]), start)
 
-        assert_close(gradients(), plainly(monkeypatch, gradients))
-
-    def test_the_scalars_are_those_given(self, step, device, forced):
+@pytest.mark.parametrize("outcome", OUTCOMES.values(), ids=OUTCOMES)
+def test_derivatives(outcome, step, device, forced, in_pieces, monkeypatch):
+    def gradients():
         start = inputs(device)
-        for state in walk(step, start):
-            assert torch.equal(torch.stack(state[3:]), torch.stack(start[2:]))
+        return torch.autograd.grad(outcome(walk(step, start)), start, materialize_grads=True)
 
-    def test_handing_them_on_is_optional(self, step, device, forced):
-        """A step that reads the first ones gets the same derivatives, added by autograd."""
+    assert_close(gradients(), plainly(monkeypatch, gradients))
+
+
+@pytest.mark.parametrize("fixed", [(), (2,), (3,)])
+def test_second_derivatives_and_scalars_that_are_not_learned(
+    fixed, step, device, forced, monkeypatch
+):
+    def gradients():
         start = inputs(device)
-        found = [
-            torch.autograd.grad(total(walk(step, start, hand_on=hand_on)[-1][:3]), start)
-            for hand_on in (True, False)
-        ]
-        assert_close(*found)
+        for scalar in fixed:
+            start[scalar].requires_grad_(False)
+        learned = [tensor for tensor in start if tensor.requires_grad]
+        firsts = torch.autograd.grad(total(walk(step, start)[-1]), learned, create_graph=True)
+        return [*firsts, *torch.autograd.grad(total(firsts), learned)]
 
-    def test_nothing_is_left_for_autograd_to_add(self, step, device, forced):
-        numbers = []
-        for hand_on in (True, False):
-            start = inputs(device)
-            y = walk(step, start, hand_on=hand_on)[-1][0]
-            with Sums() as sums:
-                torch.autograd.grad(y, start[2:], torch.ones_like(y))
-            numbers.append(sums.num)
-        assert numbers == [0, 4]
+    assert_close(gradients(), plainly(monkeypatch, gradients), 1e-3)
 
-    def test_scalars_without_the_step(self, step, device, forced):
-        """What depends on the scalars alone passes by every step."""
+
+def test_the_scalars_are_those_given(step, device, forced):
+    start = inputs(device)
+    for state in walk(step, start):
+        assert torch.equal(torch.stack(state[3:]), torch.stack(start[2:]))
+
+
+def test_handing_them_on_leaves_nothing_for_autograd_to_add(step, device, forced):
+    """A step that reads the first ones gets the same derivatives, added by autograd."""
+    found, additions = [], []
+    for hand_on in (True, False):
         start = inputs(device)
-        *_, rate, momentum = walk(step, start)[-1]
-        by_rate, by_momentum = torch.autograd.grad(2 * rate + 3 * momentum, start[2:])
-        assert (by_rate.item(), by_momentum.item()) == (2, 3)
+        y = walk(step, start, hand_on=hand_on)[-1][0]
+        with Sums() as sums:
+            found.append(torch.autograd.grad(y, start[2:], torch.ones_like(y)))
+        additions.append(sums.num)
+    assert_close(*found)
+    assert additions == [0, 4]
 
-    @pytest.mark.parametrize("which", [3, 4])
-    def test_one_of_the_scalars_read_elsewhere(self, which, step, device, forced, monkeypatch):
-        def gradients():
-            start = inputs(device)
-            state = walk(step, start)[-1]
-            return torch.autograd.grad((state[which] * state[0]).sum(), start)
 
-        assert_close(gradients(), plainly(monkeypatch, gradients))
+def test_backward_passes_from_several_steps(step, device, forced, monkeypatch):
+    """Each has sums of its own, whatever passes came before and however far they went."""
 
-    @pytest.mark.parametrize("fixed", [2, 3])
-    def test_a_scalar_that_is_not_learned(self, fixed, step, device, forced, monkeypatch):
-        def gradients(again):
-            start = inputs(device)
-            start[fixed].requires_grad_(False)
-            learned = [tensor for tensor in start if tensor.requires_grad]
-            loss = total(walk(step, start)[-1])
-            firsts = torch.autograd.grad(loss, learned, create_graph=again)
-            return torch.autograd.grad(total(firsts), learned) if again else firsts
+    def gradients():
+        start = inputs(device)
+        losses = [total(state[:3]) for state in walk(step, start)]
+        torch.autograd.grad(losses[2], start[0], retain_graph=True)
+        found = [torch.autograd.grad(losses[k], start, retain_graph=True) for k in (2, 0, 2)]
+        assert all(torch.equal(a, b) for a, b in zip(found[0], found[2], strict=True))
+        return [*found[0], *found[1], *torch.autograd.grad(sum(losses), start)]
 
-        assert_close(gradients(False), plainly(monkeypatch, lambda: gradients(False)))
-        assert_close(gradients(True), plainly(monkeypatch, lambda: gradients(True)), 1e-3)
-
-    def test_backward_passes_from_several_steps(self, step, device, forced, monkeypatch):
-        """Each has sums of its own, whatever passes came before and however far they went."""
-
-        def gradients():
-            start = inputs(device)
-            path = walk(step, start)
-            losses = [total(state[:3]) for state in path]
-            torch.autograd.grad(losses[2], start[0], retain_graph=True)
-            found = [torch.autograd.grad(losses[k], start, retain_graph=True) for k in (2, 0, 2)]
-            assert all(torch.equal(a, b) for a, b in zip(found[0], found[2], strict=True))
-            return [*found[0], *found[1], *torch.autograd.grad(sum(losses), start)]
-
-        assert_close(gradients(), plainly(monkeypatch, gradients))
-
-    def test_second_derivatives(self, step, device, forced, monkeypatch):
-        def gradients():
-            start = inputs(device)
-            firsts = torch.autograd.grad(total(walk(step, start)[-1]), start, create_graph=True)
-            return torch.autograd.grad(total(firsts), start)
-
-        assert_close(gradients(), plainly(monkeypatch, gradients), 1e-3)
+    assert_close(gradients(), plainly(monkeypatch, gradients))
 
 
 class Valley(nn.Module):
@@ -191,23 +159,31 @@ class Valley(nn.Module):
 
 
 SOLVERS = {
-    "nesterov": lambda: Nesterov(momentum=0.5),
-    "clipped": lambda: Nesterov(momentum=0.5, gtol=0.05, clip_value=0.4),
-    "heavy ball": lambda: HeavyBall(momentum=0.5),
-    "restrained": lambda: RestrainedNesterov(momentum=0.5, max_step=0.3, curvature_safe=True),
+    "nesterov": lambda: equipool.Nesterov(momentum=0.5),
+    "clipped": lambda: equipool.Nesterov(momentum=0.5, gtol=0.05, clip_value=0.4),
+    "heavy ball": lambda: equipool.HeavyBall(momentum=0.5),
+    "restrained": lambda: equipool.RestrainedNesterov(
+        momentum=0.5, max_step=0.3, curvature_safe=True
+    ),
 }
 
 
-@pytest.fixture(params=SOLVERS)
+@pytest.fixture(params=["nesterov", "restrained"])
 def layer(request, device):
-    solver = SOLVERS[request.param]()
-    return EquilibriumAggregation(3, 3, potential=Valley(), solver=solver, num_steps=4).to(device)
+    return make_layer(SOLVERS[request.param](), device)
+
+
+def make_layer(solver, device, **options):
+    return equipool.EquilibriumAggregation(
+        3, 3, potential=Valley(), solver=solver, num_steps=4, **options
+    ).to(device)
 
 
 def batch(layer, device):
     torch.manual_seed(0)
-    x = torch.randn(6, 3).to(device, next(layer.parameters()).dtype).requires_grad_()
-    return x, torch.tensor([0, 0, 1, 2, 2, 2], device=device)
+    x = torch.randn(6, 3).to(device, next(layer.parameters()).dtype)
+    x[2] = 0  # a set of its own, which begins at its minimum
+    return x.requires_grad_(), torch.tensor([0, 0, 1, 2, 2, 2], device=device)
 
 
 def assert_as_in_float64(layer, device, loss, tolerance=1e-4):
@@ -228,53 +204,52 @@ def plain_loss(layer, x, index):
     return solution.y.square().sum() + 0.1 * solution.aux_loss
 
 
-@pytest.mark.parametrize("name", ["nesterov", "heavy ball", "restrained"])
+def used_twice(layer, x, index):
+    return plain_loss(layer, layer(x, index)[index] + x, index)
+
+
+def checkpointed(layer, x, index, reentrant=False):
+    return checkpoint(layer, x, index, use_reentrant=reentrant).square().sum()
+
+
+def from_two_steps(layer, x, index):
+    """Backward from a part of the path, and then from all of it."""
+    path = layer.solve(x, index, trajectory=True).trajectory
+    path[2].square().sum().backward(retain_graph=True)
+    return path[4].square().sum()
+
+
+LOSSES = [used_twice, checkpointed, partial(checkpointed, reentrant=True), from_two_steps]
+
+
+@pytest.mark.parametrize("name", SOLVERS)
 def test_solvers_hand_them_on(name, device, forced):
-    layer = EquilibriumAggregation(
-        3, 3, potential=Valley(), regularizer=NoRegularizer(), solver=SOLVERS[name](), num_steps=4
-    ).to(device)
+    layer = make_layer(SOLVERS[name](), device, regularizer=equipool.NoRegularizer())
+    assert_as_in_float64(layer, device, plain_loss)
     y = layer(*batch(layer, device))
     with Sums() as sums:
         torch.autograd.grad(y, list(layer.solver.parameters()), torch.ones_like(y))
-    assert sums.num == 0
+    assert sums.num == 0 or name == "clipped"  # which replaces rows by plain operations
 
 
-class TestLayers:
-    @pytest.mark.parametrize("way", [Unrolled(), Truncated(2), Implicit(tolerance=0.0)])
-    def test_ways_to_differentiate(self, way, layer, device, forced):
-        """`Implicit` follows the last steps where no set has converged."""
-        layer.differentiation = way
-        assert_as_in_float64(layer, device, plain_loss)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_layers(loss, layer, device, forced):
+    if "checkpointed" in str(loss):
+        layer.potential = equipool.ResNetPotential(3, 3, hidden=(4, 2)).to(device)
+    assert_as_in_float64(layer, device, loss)
 
-    @pytest.mark.parametrize("way", [Unrolled(), Truncated(2)])
-    def test_sets_that_stop_early(self, way, layer, device, forced):
-        layer.differentiation, layer.steps = way, ToTolerance(0.1, 12)
-        x, index = batch(layer, device)
-        assert layer.solve(x, index).steps.unique().numel() > 1
-        assert_as_in_float64(layer, device, plain_loss)
 
-    def test_a_layer_used_twice(self, layer, device, forced):
-        def loss(layer, x, index):
-            return plain_loss(layer, layer(x, index)[index] + x, index)
+@pytest.mark.parametrize(
+    "method", [equipool.Truncated(2), equipool.Implicit(tolerance=0.0)], ids=repr
+)
+def test_methods(method, layer, device, forced):
+    """`Implicit` follows the last steps where no set has converged."""
+    layer.differentiation = method
+    assert_as_in_float64(layer, device, plain_loss)
 
-        assert_as_in_float64(layer, device, loss)
 
-    @pytest.mark.parametrize("reentrant", [False, True])
-    def test_checkpoints(self, reentrant, layer, device, forced):
-        layer.potential = ResNetPotential(3, 3, hidden=(4, 2)).to(device)
-
-        def loss(layer, x, index):
-            y = checkpoint(layer, x, index, use_reentrant=reentrant)
-            return y.square().sum()
-
-        assert_as_in_float64(layer, device, loss)
-
-    def test_two_backward_passes(self, layer, device, forced):
-        """From a part of the path, and then from all of it."""
-
-        def loss(layer, x, index):
-            path = layer.solve(x, index, trajectory=True).trajectory
-            path[2].square().sum().backward(retain_graph=True)
-            return path[4].square().sum()
-
-        assert_as_in_float64(layer, device, loss)
+@pytest.mark.parametrize("method", [equipool.Unrolled(), equipool.Truncated(2)], ids=repr)
+def test_sets_that_stop_early(method, layer, device, forced):
+    layer.differentiation, layer.steps = method, equipool.ToTolerance(0.1, 12)
+    assert layer.solve(*batch(layer, device)).steps.unique().numel() > 1
+    assert_as_in_float64(layer, device, plain_loss)

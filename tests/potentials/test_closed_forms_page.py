@@ -5,6 +5,8 @@ import re
 import runpy
 from pathlib import Path
 
+import pytest
+
 DOCS = Path(__file__).parents[2] / "docs"
 
 
@@ -19,11 +21,12 @@ class TestPage:
         examples = doctest.DocTestParser().get_doctest("\n".join(blocks), {}, "page", None, 0)
         assert len(examples.examples) > 30
         complaints = []
-        runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+        runner = doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS)
         runner.run(examples, out=complaints.append)
         assert not complaints, "".join(complaints)
 
     def test_pictures(self, tmp_path):
+        pytest.importorskip("matplotlib")
         figures = runpy.run_path(str(DOCS / "figures" / "closed_forms.py"))
         figures["draw_all"](tmp_path)
         drawn = {path.name for path in tmp_path.iterdir()}

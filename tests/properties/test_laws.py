@@ -1,5 +1,6 @@
 """Laws: what must not change the output of a set, and what must."""
 
+from dataclasses import dataclass, replace
 from functools import cache
 from types import SimpleNamespace
 
@@ -16,13 +17,6 @@ from equipool.ops.resnet_gradient import torch as torch_gradient
 DTYPES = {"float64": (torch.float64, 1e-12), "float32": (torch.float32, 1e-5)}
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 ROUTE = SimpleNamespace(factored=True)
-JUNK = (0.0, 1e30, float("nan"), float("inf"), float("-inf"))
-
-sizes = st.lists(st.integers(0, 6), min_size=1, max_size=6)
-some = sizes.filter(lambda sizes: sum(sizes) > 0)
-seeds = st.integers(0, 2**31)
-
-
 ROUTES = ("factored", "factored in chunks", "autograd", "autograd in blocks")
 
 
@@ -39,192 +33,166 @@ def _route(request):
         yield
 
 
-def every_kind(law):
-    """For every scaling, in both precisions."""
-    law = pytest.mark.parametrize("precision", DTYPES)(law)
-    return pytest.mark.parametrize("scaling", SCALINGS)(law)
-
-
 @cache
 def layer_of(scaling, precision, factored):
     """Wide enough that no norm divides by next to nothing, and slow enough to settle: elsewhere
     the function itself magnifies float32's rounding, however it is computed."""
     return make_layer(
-        hidden=(32, 16),
-        scaling=scaling,
-        factored=factored,
-        learning_rate=0.02 if scaling == "sum" else 0.05,
-        start=LearnedStart(4, 0.1),
-        dtype=DTYPES[precision][0],
-    )
+        hidden=(32, 16), scaling=scaling, factored=factored, dtype=DTYPES[precision][0],
+        learning_rate=0.02 if scaling == "sum" else 0.05, start=LearnedStart(4, 0.1),
+    )  # fmt: skip
 
 
-def assert_same(found, expected, precision):
-    """Equal set by set, relative to the set's output."""
-    scale = expected.abs().amax(-1, keepdim=True)
-    assert found.shape == expected.shape
-    assert bool(((found - expected).abs() <= DTYPES[precision][1] * scale).all())
+@dataclass(frozen=True)
+class Case:
+    """A layer and a batch of sets."""
+
+    scaling: str
+    precision: str
+    sizes: list[int]
+    seed: int
+
+    @property
+    def layer(self):
+        return layer_of(self.scaling, self.precision, ROUTE.factored)
+
+    @property
+    def sets(self):
+        return make_sets(self.sizes, dtype=DTYPES[self.precision][0], seed=self.seed)
+
+    @property
+    def y(self):
+        return self.of(self.sets)
+
+    def of(self, sets):
+        return self.layer(torch.cat(sets), ptr=offsets(sets))
+
+    @property
+    def generator(self):
+        return torch.Generator().manual_seed(self.seed)
+
+    def assert_same(self, found, expected):
+        """Equal set by set, relative to the set's output."""
+        scale = expected.abs().amax(-1, keepdim=True)
+        assert found.shape == expected.shape
+        assert bool(((found - expected).abs() <= DTYPES[self.precision][1] * scale).all())
 
 
-def both(scaling, precision):
-    return layer_of(scaling, precision, ROUTE.factored), DTYPES[precision][0]
+def cases(smallest=0, most=6):
+    sizes = st.lists(st.integers(smallest, 6), min_size=1, max_size=most)
+    seeds = st.integers(0, 2**31)
+    return st.builds(Case, st.sampled_from(SCALINGS), st.sampled_from(list(DTYPES)), sizes, seeds)
 
 
-@every_kind
-@given(sizes, seeds)
-def test_order_of_elements(scaling, precision, sizes, seed):
-    layer, dtype = both(scaling, precision)
-    x, index = flatten(make_sets(sizes, dtype=dtype, seed=seed))
-    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
-    y = layer(x, index, dim_size=len(sizes))
-    assert_same(layer(x[order], index[order], dim_size=len(sizes)), y, precision)
+occupied = cases().filter(lambda case: sum(case.sizes) > 0)
+junk = st.sampled_from((0.0, 1e30, float("nan"), float("inf"), float("-inf")))
 
 
-@every_kind
-@given(sizes, seeds, st.data())
-def test_order_of_sets(scaling, precision, sizes, seed, data):
-    layer, dtype = both(scaling, precision)
-    batch = make_sets(sizes, dtype=dtype, seed=seed)
-    order = data.draw(st.permutations(range(len(batch))))
-    y = layer(torch.cat(batch), ptr=offsets(batch))
-    shuffled = [batch[i] for i in order]
-    assert_same(layer(torch.cat(shuffled), ptr=offsets(shuffled)), y[list(order)], precision)
+@given(cases())
+def test_order_of_elements(case):
+    x, index = flatten(case.sets)
+    order = torch.randperm(len(x), generator=case.generator)
+    case.assert_same(case.layer(x[order], index[order], dim_size=len(case.sizes)), case.y)
 
 
-@every_kind
-@given(sizes, seeds, st.data())
-def test_other_sets(scaling, precision, sizes, seed, data):
+@given(cases(), st.data())
+def test_other_sets_and_their_order(case, data):
     """Any sets, empty ones too, may come or go around a set."""
-    layer, dtype = both(scaling, precision)
-    batch = make_sets(sizes, dtype=dtype, seed=seed)
-    y = layer(torch.cat(batch), ptr=offsets(batch))
-    keep = data.draw(st.lists(st.sampled_from(range(len(batch))), unique=True, min_size=1))
-    fewer = [batch[i] for i in keep]
-    assert_same(layer(torch.cat(fewer), ptr=offsets(fewer)), y[keep], precision)
+    rows = st.lists(st.sampled_from(range(len(case.sizes))), unique=True, min_size=1)
+    keep = data.draw(rows | st.permutations(range(len(case.sizes))))
+    case.assert_same(case.of([case.sets[row] for row in keep]), case.y[list(keep)])
 
 
-@every_kind
-@given(sizes, seeds)
-def test_alone(scaling, precision, sizes, seed):
-    layer, dtype = both(scaling, precision)
-    batch = make_sets(sizes, dtype=dtype, seed=seed)
-    y = layer(torch.cat(batch), ptr=offsets(batch))
-    assert_same(torch.cat([layer(x) for x in batch]), y, precision)
+@given(cases())
+def test_alone(case):
+    case.assert_same(torch.cat([case.layer(x) for x in case.sets]), case.y)
 
 
-@every_kind
-@given(sizes, seeds, st.integers(0, 3))
-def test_empty_sets_at_the_end(scaling, precision, sizes, seed, more):
-    layer, dtype = both(scaling, precision)
-    x, index = flatten(make_sets(sizes, dtype=dtype, seed=seed))
-    y = layer(x, index, dim_size=len(sizes) + more)
-    assert_same(y[: len(sizes)], layer(x, index, dim_size=len(sizes)), precision)
-    assert torch.equal(y[len(sizes) :], layer.start.y.expand(more, -1))
+@given(cases(), st.integers(0, 3))
+def test_empty_sets_at_the_end(case, more):
+    x, index = flatten(case.sets)
+    y = case.layer(x, index, dim_size=len(case.sizes) + more)
+    case.assert_same(y[: len(case.sizes)], case.y)
+    assert torch.equal(y[len(case.sizes) :], case.layer.start.y.expand(more, -1))
 
 
-def padded(batch, length, junk, generator):
-    """Each set's elements scattered over `length` places, the others filled with anything."""
-    x = torch.full((len(batch), length, batch[0].shape[1]), junk, dtype=batch[0].dtype)
-    mask = torch.zeros(len(batch), length, dtype=torch.bool)
-    for row, elements in enumerate(batch):
-        places = torch.randperm(length, generator=generator)[: len(elements)]
+@given(cases(), st.integers(0, 4), junk)
+def test_padding(case, more, junk):
+    """Each set's elements scattered over places, the others filled with anything."""
+    length = max(case.sizes) + more
+    x = torch.full((len(case.sizes), length, 3), junk, dtype=case.sets[0].dtype)
+    mask = torch.zeros(x.shape[:2], dtype=torch.bool)
+    for row, elements in enumerate(case.sets):
+        places = torch.randperm(length, generator=case.generator)[: len(elements)]
         x[row, places], mask[row, places] = elements, True
-    return x, mask
+    case.assert_same(case.layer(x, mask=mask), case.y)
 
 
-@every_kind
-@given(sizes, seeds, st.integers(0, 4), st.sampled_from(JUNK))
-def test_padding(scaling, precision, sizes, seed, more, junk):
-    layer, dtype = both(scaling, precision)
-    batch = make_sets(sizes, dtype=dtype, seed=seed)
-    x, mask = padded(batch, max(sizes) + more, junk, torch.Generator().manual_seed(seed))
-    assert_same(layer(x, mask=mask), layer(torch.cat(batch), ptr=offsets(batch)), precision)
+@given(cases(most=1), st.integers(1, 4))
+def test_padded_without_mask(case, num_sets):
+    case = replace(case, sizes=case.sizes * num_sets)
+    case.assert_same(case.layer(torch.stack(case.sets)), case.y)
 
 
-@every_kind
-@given(st.integers(1, 4), st.integers(0, 4), seeds)
-def test_padded_without_mask(scaling, precision, num_sets, length, seed):
-    layer, dtype = both(scaling, precision)
-    batch = make_sets([length] * num_sets, dtype=dtype, seed=seed)
-    y = layer(torch.cat(batch), ptr=offsets(batch))
-    assert_same(layer(torch.stack(batch)), y, precision)
-
-
-@every_kind
-@given(sizes, seeds, st.integers(0, 5), st.sampled_from(JUNK), st.integers(-3, 9))
-def test_flat_with_mask(scaling, precision, sizes, seed, more, junk, junk_index):
+@given(cases(), st.integers(0, 5), junk, st.integers(-3, 9))
+def test_flat_with_mask(case, more, junk, junk_index):
     """A batch padded to a capacity: what the mask hides may hold anything, its index too."""
-    layer, dtype = both(scaling, precision)
-    x, index = flatten(make_sets(sizes, dtype=dtype, seed=seed))
-    order = torch.randperm(len(x) + more, generator=torch.Generator().manual_seed(seed))
+    x, index = flatten(case.sets)
+    order = torch.randperm(len(x) + more, generator=case.generator)
     full = torch.cat([x, x.new_full((more, 3), junk)])[order]
     full_index = torch.cat([index, index.new_full((more,), junk_index)])[order]
-    mask = order < len(x)
-    y = layer(x, index, dim_size=len(sizes))
-    assert_same(layer(full, full_index, mask=mask, dim_size=len(sizes)), y, precision)
+    y = case.layer(full, full_index, mask=order < len(x), dim_size=len(case.sizes))
+    case.assert_same(y, case.y)
 
 
-@every_kind
-@given(st.integers(0, 6), st.integers(0, 4), seeds, st.sampled_from(JUNK))
-def test_one_set_with_mask(scaling, precision, size, more, seed, junk):
-    layer, dtype = both(scaling, precision)
-    (x,) = make_sets([size], dtype=dtype, seed=seed)
+@given(cases(most=1), st.integers(0, 4), junk)
+def test_one_set_with_mask(case, more, junk):
+    (x,) = case.sets
     full = torch.cat([x.new_full((more, 3), junk), x])
-    assert_same(layer(full, mask=torch.arange(size + more) >= more), layer(x), precision)
+    case.assert_same(case.layer(full, mask=torch.arange(len(full)) >= more), case.y)
 
 
-@every_kind
-@given(some, seeds)
-def test_nested(scaling, precision, sizes, seed):
-    layer, dtype = both(scaling, precision)
-    batch = make_sets(sizes, dtype=dtype, seed=seed)
-    nested = torch.nested.nested_tensor(batch, layout=torch.jagged)
-    assert_same(layer(nested), layer(torch.cat(batch), ptr=offsets(batch)), precision)
+@given(occupied)
+def test_nested(case):
+    nested = torch.nested.nested_tensor(case.sets, layout=torch.jagged)
+    case.assert_same(case.layer(nested), case.y)
 
 
-@every_kind
-@given(some, seeds, st.sampled_from(INTEGERS))
-def test_dtype_of_index_and_ptr(scaling, precision, sizes, seed, integer):
-    layer, dtype = both(scaling, precision)
-    batch = make_sets(sizes, dtype=dtype, seed=seed)
-    x, index = flatten(batch)
-    assert torch.equal(layer(x, index.to(integer)), layer(x, index))
-    ptr = offsets(batch)
-    assert torch.equal(layer(x, ptr=ptr.to(integer)), layer(x, ptr=ptr))
+@given(occupied, st.sampled_from(INTEGERS))
+def test_dtype_of_index_and_ptr(case, integer):
+    x, index = flatten(case.sets)
+    assert torch.equal(case.layer(x, index.to(integer)), case.layer(x, index))
+    assert torch.equal(case.layer(x, ptr=offsets(case.sets).to(integer)), case.y)
 
 
-@every_kind
-@given(st.lists(st.integers(1, 5), min_size=1, max_size=4), seeds, st.integers(2, 4))
-def test_repeating_every_element(scaling, precision, sizes, seed, times):
+@given(cases(smallest=1, most=4), st.integers(2, 4))
+def test_repeating_every_element(case, times):
     """`mean` is blind to it; `log` and `sum` see how many there are."""
-    layer, dtype = both(scaling, precision)
-    batch = make_sets(sizes, dtype=dtype, seed=seed)
-    repeated = [x.repeat(times, 1) for x in batch]
-    y = layer(torch.cat(batch), ptr=offsets(batch))
-    again = layer(torch.cat(repeated), ptr=offsets(repeated))
-    if scaling == "mean":
-        assert_same(again, y, precision)
+    y, again = case.y, case.of([x.repeat(times, 1) for x in case.sets])
+    if case.scaling == "mean":
+        case.assert_same(again, y)
     else:
         assert bool(((again - y).norm(dim=-1) > 1e-3 * y.norm(dim=-1)).all())
 
 
-@given(some, seeds)
-def test_gradients_are_the_same_in_every_layout(sizes, seed):
-    layer = layer_of("log", "float64", ROUTE.factored)
-    batch = [x.requires_grad_() for x in make_sets(sizes, seed=seed)]
+@given(occupied)
+def test_gradients_are_the_same_in_every_layout(case):
+    case = replace(case, precision="float64")
+    layer, num_sets = case.layer, len(case.sizes)
+    batch = [x.requires_grad_() for x in case.sets]
     x, index = flatten(batch)
-    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
-    width = max(sizes) + 1
+    order = torch.randperm(len(x), generator=case.generator)
+    width = max(case.sizes) + 1
     rows = [torch.nn.functional.pad(s, (0, 0, 0, width - len(s))) for s in batch]
-    mask = torch.arange(width) < torch.tensor(sizes).unsqueeze(-1)
+    mask = torch.arange(width) < torch.tensor(case.sizes).unsqueeze(-1)
     wider = torch.cat([x, x.new_full((2, 3), float("nan"))])
     wider_index = torch.cat([index, index.new_zeros(2)])
     outputs = [
-        layer(x, index, dim_size=len(sizes)),
-        layer(x[order], index[order], dim_size=len(sizes)),
+        layer(x, index, dim_size=num_sets),
+        layer(x[order], index[order], dim_size=num_sets),
         layer(x, ptr=offsets(batch)),
         layer(torch.stack(rows), mask=mask),
-        layer(wider, wider_index, mask=torch.arange(len(wider)) < len(x), dim_size=len(sizes)),
+        layer(wider, wider_index, mask=torch.arange(len(wider)) < len(x), dim_size=num_sets),
         layer(torch.nested.as_nested_tensor(batch, layout=torch.jagged)),
     ]
     inputs = [*batch, *layer.parameters()]

@@ -11,47 +11,31 @@ import torch
 from torch import nn
 
 import equipool
-from equipool import (
-    EquilibriumAggregation,
-    GradientDescent,
-    HeavyBall,
-    Nesterov,
-    Newton,
-    Polished,
-    ResNetPotential,
-    RestrainedNesterov,
-    SafeguardedNesterov,
-    ToTolerance,
-    Truncated,
-    closed_form,
-)
-from equipool.replay import Replays
-from equipool.replay.capacity import Capacity, capacity_for
+from equipool import EquilibriumAggregation, Nesterov, ResNetPotential, ToTolerance
 from equipool.replay.replays import MOST_GRAPHS
-from equipool.replay.stopping import stride
 
-gpu = pytest.mark.gpu
+pytestmark = pytest.mark.gpu
 
 
 def make_layer(**settings):
     torch.manual_seed(0)
     potential = ResNetPotential(16, 24, (32, 24, 8))
-    return EquilibriumAggregation(16, 24, potential=potential, **settings)
+    return EquilibriumAggregation(16, 24, potential=potential, **settings).cuda()
 
 
-def make_batch(num_sets, num_elements, seed=0):
+def make_batch(num_sets=8, num_elements=200, seed=0):
     generator = torch.Generator().manual_seed(seed)
     index = torch.randint(num_sets, (num_elements,), generator=generator).sort().values
     index[-1] = num_sets - 1
     return torch.randn(num_elements, 16, generator=generator).cuda(), index.cuda()
 
 
-def outcome(layer, x, *args, loss=lambda y: y.square().mean(), **kwargs):
+def outcome(layer, x, *args, **kwargs):
     """Output and gradients of a call."""
     x = x.clone().requires_grad_()
     y = layer(x, *args, **kwargs)
     parameters = [p for p in layer.parameters() if p.requires_grad]
-    return [y.detach(), *torch.autograd.grad(loss(y), [x, *parameters])]
+    return [y.detach(), *torch.autograd.grad(y.square().mean(), [x, *parameters])]
 
 
 def assert_same(found, expected, tolerance=1e-4):
@@ -61,65 +45,59 @@ def assert_same(found, expected, tolerance=1e-4):
         assert float((one - other).abs().max() / scale) < tolerance
 
 
+def check(pair, *args, tolerance=1e-4, gradients=True, **kwargs):
+    """Both layers give the same, with gradients and without."""
+    if gradients:
+        assert_same(*(outcome(layer, *args, **kwargs) for layer in pair), tolerance)
+    with torch.no_grad():
+        assert_same(*([layer(*args, **kwargs)] for layer in pair), tolerance)
+
+
 @pytest.fixture
 def pair():
     """A layer that replays, recorded already, and one that launches."""
-    fast, slow = make_layer().cuda(), make_layer(cuda_graphs=False).cuda()
+    fast, slow = make_layer(), make_layer(cuda_graphs=False)
     for seed in range(3):
-        outcome(fast, *make_batch(8, 200, seed))
-        with torch.no_grad():
-            fast(*make_batch(8, 200, seed))
+        check((fast, slow), *make_batch(seed=seed))
     assert len(fast._replays) >= 2
     return fast, slow
 
 
-@gpu
 @pytest.mark.parametrize("num_sets", [1, 7, 8, 100, 1000])
 def test_changing_sizes_give_what_launching_gives(pair, num_sets):
-    fast, slow = pair
     for seed in range(4):
-        batch = make_batch(num_sets, 20 * num_sets + 11 * seed, seed)
-        assert_same(outcome(fast, *batch), outcome(slow, *batch))
-        with torch.no_grad():
-            assert_same([fast(*batch)], [slow(*batch)])
+        check(pair, *make_batch(num_sets, 20 * num_sets + 11 * seed, seed))
 
 
-@gpu
 def test_layouts(pair):
-    fast, slow = pair
-    x, index = make_batch(8, 200)
+    x, index = make_batch()
     shuffled = torch.randperm(200, device="cuda")
     ptr = torch.searchsorted(index, torch.arange(9, device="cuda"))
     padded, mask = torch.randn(8, 25, 16, device="cuda"), torch.rand(8, 25, device="cuda") < 0.7
     for _ in range(2):
-        for args, kwargs in [
-            ((x, index), {}),
-            ((x[shuffled], index[shuffled]), {}),
-            ((x, index), {"dim_size": 11}),
-            ((x,), {"ptr": ptr}),
-            ((padded,), {"mask": mask}),
-            ((padded,), {}),
-            ((x, index), {"mask": index != 3, "dim_size": 8}),
-        ]:
-            assert_same(outcome(fast, *args, **kwargs), outcome(slow, *args, **kwargs))
+        check(pair, x, index)
+        check(pair, x[shuffled], index[shuffled])
+        check(pair, x, index, dim_size=11)
+        check(pair, x, ptr=ptr)
+        check(pair, padded, mask=mask)
+        check(pair, padded)
+        check(pair, x, index, mask=index != 3, dim_size=8)
 
 
-@gpu
 def test_a_second_forward_before_the_first_backward(pair):
     fast, slow = pair
     batches = [make_batch(8, 200 + 5 * seed, seed) for seed in range(3)]
     expected = [outcome(slow, *batch) for batch in batches]
-    inputs = [batch[0].clone().requires_grad_() for batch in batches]
-    outputs = [fast(x, batch[1]) for x, batch in zip(inputs, batches, strict=True)]
+    inputs = [x.clone().requires_grad_() for x, _ in batches]
+    outputs = [fast(x, index) for x, (_, index) in zip(inputs, batches, strict=True)]
     for x, y, wanted in zip(inputs, outputs, expected, strict=True):
         found = torch.autograd.grad(y.square().mean(), [x, *fast.parameters()])
-        assert_same([y.detach(), *found], wanted)
+        assert_same([y, *found], wanted)
 
 
-@gpu
 def test_backward_twice_and_outputs_that_are_kept(pair):
     fast, slow = pair
-    batch = make_batch(8, 200)
+    batch = make_batch()
     x = batch[0].clone().requires_grad_()
     y = fast(x, batch[1])
     kept = y.detach().clone()
@@ -131,22 +109,19 @@ def test_backward_twice_and_outputs_that_are_kept(pair):
     assert_same(first, outcome(slow, *batch)[1:2])
 
 
-@gpu
 def test_gradients_accumulate(pair):
-    fast, slow = pair
     for layer in pair:
         layer.zero_grad()
         for seed in range(3):
-            layer(*make_batch(8, 200, seed)).square().mean().backward()
-    assert_same([p.grad for p in fast.parameters()], [p.grad for p in slow.parameters()])
+            layer(*make_batch(seed=seed)).square().mean().backward()
+    assert_same(*([p.grad for p in layer.parameters()] for layer in pair))
 
 
-@gpu
 def test_training_with_an_ordinary_optimiser(pair):
     """Parameters change in place between calls, and a replay reads the new values."""
     losses = []
     for layer in pair:
-        loss = layer(*make_batch(8, 200)).sum()  # its graph is alive when the next is recorded
+        loss = layer(*make_batch()).sum()  # its graph is alive when the next is recorded
         optimizer = torch.optim.Adam(layer.parameters(), lr=1e-3)
         for seed in range(10):
             optimizer.zero_grad()
@@ -157,10 +132,9 @@ def test_training_with_an_ordinary_optimiser(pair):
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
 
 
-@gpu
 def test_a_parameter_that_changes_before_the_backward_is_noticed(pair):
     fast, _ = pair
-    x, index = make_batch(8, 200)
+    x, index = make_batch()
     loss = fast(x.requires_grad_(), index).square().mean()
     with torch.no_grad():
         fast.potential.linears[0].weight.add_(1)
@@ -168,89 +142,73 @@ def test_a_parameter_that_changes_before_the_backward_is_noticed(pair):
         loss.backward()
 
 
-@gpu
 @pytest.mark.parametrize(
     "change",
     [
         lambda layer: setattr(layer, "num_steps", 4),
         lambda layer: setattr(layer, "scaling", "mean"),
-        lambda layer: setattr(layer, "differentiation", Truncated(2)),
+        lambda layer: setattr(layer, "differentiation", equipool.Truncated(2)),
         lambda layer: setattr(layer, "solver", Nesterov(0.02, 0.5).cuda()),
         lambda layer: setattr(layer.potential.norms[0], "eps", 0.1),
         lambda layer: setattr(layer.potential, "reduction", "sum"),
         lambda layer: layer.potential.linears[1].requires_grad_(False),
         lambda layer: nn.init.ones_(layer.potential.linears[1].bias),
+        lambda layer: layer.cpu().cuda(),
+        lambda layer: layer.load_state_dict(
+            {name: value + 0.01 for name, value in layer.state_dict().items()}
+        ),
     ],
 )
 def test_changes_take_effect(pair, change):
     for layer in pair:
         change(layer)
-    fast, slow = pair
     for seed in range(3):
-        batch = make_batch(8, 200, seed)
-        assert_same(outcome(fast, *batch), outcome(slow, *batch))
+        check(pair, *make_batch(seed=seed))
 
 
-@gpu
-def test_moved_and_converted_layers(pair):
-    fast, slow = pair
-    batch = make_batch(8, 200)
-    fast.cpu().cuda()
-    for _ in range(3):
-        assert_same(outcome(fast, *batch), outcome(slow, *batch))
-    fast.bfloat16(), slow.bfloat16()
-    x = batch[0].bfloat16()
-    for _ in range(3):
-        assert_same(outcome(fast, x, batch[1]), outcome(slow, x, batch[1]), 0.05)
-
-
-@gpu
-def test_copies_and_state(pair):
-    fast, slow = pair
-    batch = make_batch(8, 200)
-    for other in (copy.deepcopy(fast), pickle.loads(pickle.dumps(fast))):
-        assert len(other._replays) == 0
-        for _ in range(3):
-            assert_same(outcome(other, *batch), outcome(slow, *batch))
-    state = {name: value + 0.01 for name, value in fast.state_dict().items()}
+def test_a_converted_layer(pair):
+    x, index = make_batch()
     for layer in pair:
-        layer.load_state_dict(state)
-    assert_same(outcome(fast, *batch), outcome(slow, *batch))
+        layer.bfloat16()
+    for _ in range(3):
+        check(pair, x.bfloat16(), index, tolerance=0.05)
 
 
-@gpu
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda layer: pickle.loads(pickle.dumps(layer))])
+def test_copies(pair, again):
+    fast, slow = pair
+    other = again(fast)
+    assert len(other._replays) == 0
+    for _ in range(3):
+        check((other, slow), *make_batch())
+
+
 def test_two_layers_share_a_potential():
     def total(cuda_graphs):
-        first = make_layer(cuda_graphs=cuda_graphs).cuda()
+        first = make_layer(cuda_graphs=cuda_graphs)
         second = EquilibriumAggregation(
             16, 24, potential=first.potential, num_steps=3, cuda_graphs=cuda_graphs
         ).cuda()
         for seed in range(3):
             first.zero_grad()
             second.zero_grad()
-            x, index = make_batch(8, 200, seed)
+            x, index = make_batch(seed=seed)
             (first(x, index) + second(x, index)).square().mean().backward()
         return [p.grad for p in first.parameters()]
 
     assert_same(total(True), total(False))
 
 
-@gpu
-def test_modes(pair):
-    fast, slow = pair
-    batch = make_batch(8, 200)
+@pytest.mark.parametrize(("short", "tolerance"), [(False, 1e-4), (True, 0.05)])
+def test_modes(pair, short, tolerance):
+    batch = make_batch()
     for _ in range(2):
-        for dtype in (None, torch.bfloat16):
-            with torch.autocast("cuda", dtype or torch.bfloat16, enabled=dtype is not None):
-                tolerance = 1e-4 if dtype is None else 0.05
-                assert_same(outcome(fast, *batch), outcome(slow, *batch), tolerance)
-                with torch.inference_mode():
-                    assert_same([fast(*batch)], [slow(*batch)], tolerance)
-                with torch.no_grad():
-                    assert_same([fast(*batch)], [slow(*batch)], tolerance)
+        with torch.autocast("cuda", torch.bfloat16, enabled=short):
+            check(pair, *batch, tolerance=tolerance)
+            with torch.inference_mode():
+                assert_same(*([layer(*batch)] for layer in pair), tolerance)
 
 
-@gpu
 def test_several_streams(pair):
     fast, slow = pair
     batches = [make_batch(8, 200 + seed, seed) for seed in range(8)]
@@ -266,7 +224,6 @@ def test_several_streams(pair):
         assert_same(one, other)
 
 
-@gpu
 @pytest.mark.filterwarnings("ignore:The AccumulateGrad node")  # torch notices the threads
 def test_several_threads(pair):
     fast, slow = pair
@@ -286,112 +243,98 @@ def test_several_threads(pair):
             assert_same(found, wanted)
 
 
-@gpu
 def test_graphs_are_bounded():
     """Sizes of two octaves: graphs that serve more of them each."""
-    fast, slow = make_layer().cuda(), make_layer(cuda_graphs=False).cuda()
+    fast, slow = make_layer(), make_layer(cuda_graphs=False)
     for seed, num_elements in enumerate(range(2000, 9000, 130)):
-        batch = make_batch(50, num_elements, seed)
-        with torch.no_grad():
-            assert_same([fast(*batch)], [slow(*batch)])
+        check((fast, slow), *make_batch(50, num_elements, seed), gradients=False)
         assert len(fast._replays) <= MOST_GRAPHS
     assert len(fast._replays) > 0
 
 
-@gpu
 def test_sizes_that_vary_too_much_are_launched_with_one_message(recwarn):
-    fast = make_layer().cuda()
+    fast = make_layer()
     with torch.no_grad():
         for _ in range(2):
-            for power in range(6, 20):
-                for part in range(8):
-                    fast(*make_batch(3, int(2 ** (power + part / 8))))
+            for eighth in range(8 * 6, 8 * 20):
+                fast(*make_batch(3, int(2 ** (eighth / 8))))
     messages = [str(w.message) for w in recwarn if "vary too much" in str(w.message)]
     assert len(messages) == 1
     assert len(fast._replays) == 0
 
 
-@gpu
 def test_a_set_that_is_not_finite_spoils_no_later_batch(pair):
-    fast, slow = pair
-    x, index = make_batch(8, 200)
+    x, index = make_batch()
     x[-3:] = torch.nan
-    outcome(fast, x, index)
-    batch = make_batch(8, 190, 1)
-    assert_same(outcome(fast, *batch), outcome(slow, *batch))
+    outcome(pair[0], x, index)
+    check(pair, *make_batch(8, 190, 1))
 
 
 SOLVERS = {
     "nesterov": Nesterov,
-    "heavy ball": HeavyBall,
-    "gradient descent": GradientDescent,
-    "restrained": lambda: RestrainedNesterov(0.1, 0.5, max_step=0.5, curvature_safe=True),
-    "safeguarded": SafeguardedNesterov,
-    "newton": Newton,
-    "polished": lambda: Polished(Nesterov()),
+    "heavy ball": equipool.HeavyBall,
+    "gradient descent": equipool.GradientDescent,
+    "restrained": lambda: equipool.RestrainedNesterov(0.1, 0.5, max_step=0.5, curvature_safe=True),
+    "safeguarded": equipool.SafeguardedNesterov,
+    "newton": equipool.Newton,
+    "polished": lambda: equipool.Polished(Nesterov()),
 }
 
 
-@gpu
 @pytest.mark.parametrize("make_solver", SOLVERS.values(), ids=SOLVERS)
 @pytest.mark.parametrize("steps", [4, ToTolerance(1e-2, max_steps=60)], ids=["fixed", "tolerance"])
 def test_every_solver(make_solver, steps):
-    fast = make_layer(solver=make_solver(), steps=steps).cuda().double()
-    slow = make_layer(solver=make_solver(), steps=steps, cuda_graphs=False).cuda().double()
+    fast, slow = (
+        make_layer(solver=make_solver(), steps=steps, cuda_graphs=graphs).double()
+        for graphs in (True, False)
+    )
     for seed in range(3):
         x, index = make_batch(8, 200 + seed, seed)
-        with torch.no_grad():
-            assert_same([fast(x.double(), index)], [slow(x.double(), index)], 1e-9)
-        if steps == 4:
-            assert_same(outcome(fast, x.double(), index), outcome(slow, x.double(), index), 1e-9)
+        check((fast, slow), x.double(), index, tolerance=1e-9, gradients=steps == 4)
     assert bool(len(fast._replays)) == fast.solver.recordable
 
 
-@gpu
 def test_sets_stop_at_the_tolerance():
-    fast = make_layer(steps=ToTolerance(1e-2, max_steps=100)).cuda()
-    slow = make_layer(steps=ToTolerance(1e-2, max_steps=100), cuda_graphs=False).cuda()
+    steps = ToTolerance(1e-2, max_steps=100)
+    fast, slow = make_layer(steps=steps), make_layer(steps=steps, cuda_graphs=False)
     with torch.no_grad():
         for seed in range(3):
-            batch = make_batch(8, 200, seed)
-            found, expected = fast.solve(*batch), slow.solve(*batch)
+            found, expected = (layer.solve(*make_batch(seed=seed)) for layer in (fast, slow))
             assert_same([found.y, found.residual], [expected.y, expected.residual], 1e-3)
             assert (found.steps - expected.steps).abs().max() <= 1  # rounding may decide
             assert torch.equal(found.converged, expected.converged)
     assert len(fast._replays) > 0
 
 
-@gpu
-def test_solve_and_record(pair):
-    fast, slow = pair
+@pytest.mark.parametrize("diagnostics", [True, False])
+def test_record(pair, diagnostics):
     for seed in range(3):
-        batch = make_batch(8, 200, seed)
-        for diagnostics in (True, False):
-            losses = []
-            for layer in (fast, slow):
-                layer.zero_grad()
-                with equipool.record(diagnostics) as solutions:
-                    y = layer(*batch)
-                (y.square().mean() + 0.1 * solutions.aux_loss).backward()
-                losses.append([solutions.aux_loss.detach(), *(p.grad for p in layer.parameters())])
-            assert_same(*losses)
-        found, expected = fast.solve(*batch), slow.solve(*batch)
+        losses = []
+        for layer in pair:
+            layer.zero_grad()
+            with equipool.record(diagnostics) as solutions:
+                y = layer(*make_batch(seed=seed))
+            (y.square().mean() + 0.1 * solutions.aux_loss).backward()
+            losses.append([solutions.aux_loss, *(p.grad for p in layer.parameters())])
+        assert_same(*losses)
+
+
+def test_solve(pair):
+    for seed in range(3):
+        found, expected = (layer.solve(*make_batch(seed=seed)) for layer in pair)
         assert_same([found.energy, found.residual], [expected.energy, expected.residual], 1e-3)
 
 
-@gpu
 @pytest.mark.parametrize("name", ["mean", "median", "sum", "max"])
 def test_closed_forms(name):
-    layer = getattr(closed_form, name)(16).cuda()
-    batch = make_batch(8, 200)
+    layer = getattr(equipool.closed_form, name)(16).cuda()
     with torch.no_grad():
-        first, *later = (layer(*batch) for _ in range(3))
+        first, *later = (layer(*make_batch()) for _ in range(3))
     for other in later:
         assert_same([other], [first])
 
 
-@gpu
-def test_own_potentials_and_hooks_are_launched():
+def test_own_potentials_are_launched():
     class Own(nn.Module):
         calls = 0
 
@@ -402,15 +345,14 @@ def test_own_potentials_and_hooks_are_launched():
     own = EquilibriumAggregation(16, 16, potential=Own()).cuda()
     for _ in range(3):
         before = own.potential.calls
-        own(*make_batch(8, 200))
+        own(*make_batch())
         assert own.potential.calls > before
     assert len(own._replays) == 0
 
 
-@gpu
 def test_inside_a_capture_and_with_autograd_functions(pair):
     fast, slow = pair
-    x, index = make_batch(8, 200)
+    x, index = make_batch()
     expected = slow(x, index).detach()
     step = equipool.capture_step(lambda: fast(x, index, dim_size=8).detach())
     assert_same([step()], [expected])
@@ -418,55 +360,21 @@ def test_inside_a_capture_and_with_autograd_functions(pair):
     assert_same(torch.autograd.grad(y.square().mean(), x), outcome(slow, x.detach(), index)[1:2])
 
 
-@gpu
 def test_a_second_gradient_is_refused_with_advice(pair):
-    fast, _ = pair
-    x, index = make_batch(8, 200)
+    x, index = make_batch()
     x.requires_grad_()
     with pytest.raises(RuntimeError, match="cuda_graphs=False"):
-        torch.autograd.grad(fast(x, index).sum(), x, create_graph=True)
+        torch.autograd.grad(pair[0](x, index).sum(), x, create_graph=True)
 
 
-@gpu
 def test_memory_is_not_held_by_a_layer_that_is_gone():
     gc.collect()
     torch.cuda.empty_cache()
     before = torch.cuda.memory_reserved()
-    layer = make_layer().cuda()
+    layer = make_layer()
     for _ in range(3):
         outcome(layer, *make_batch(1000, 50_000))
     del layer
     gc.collect()
     torch.cuda.empty_cache()
     assert torch.cuda.memory_reserved() - before < 64 << 20
-
-
-def test_capacities_hold_similar_batches():
-    for elements in (1, 10, 200, 6656, 53_000, 10**6):
-        for waste in (1 / 64, 1 / 8, 1 / 2):
-            need = Capacity(elements, max(1, elements // 26))
-            capacity = capacity_for(need, waste)
-            assert capacity.holds(need, waste)
-            assert not capacity.holds(Capacity(capacity.elements + 1, need.sets), waste)
-            assert not capacity.holds(Capacity(capacity.elements // 4, need.sets), waste) or (
-                capacity.elements <= 85
-            )
-
-
-def test_copies_start_without_graphs():
-    replays = Replays()
-    replays.failed = True
-    assert not copy.deepcopy(replays).failed
-    assert not pickle.loads(pickle.dumps(replays)).failed
-
-
-def test_on_a_cpu_nothing_is_recorded():
-    layer = make_layer()
-    for _ in range(3):
-        layer(torch.randn(5, 16)).sum().backward()
-    assert len(layer._replays) == 0
-
-
-@pytest.mark.parametrize("num_steps", [1, 7, 10, 60, 199, 200])
-def test_strides_make_up_the_number_of_steps(num_steps):
-    assert num_steps % stride(num_steps) == 0

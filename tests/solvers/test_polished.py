@@ -1,10 +1,12 @@
 """Another solver's steps, then Newton's."""
 
+from functools import cache
+
 import pytest
 import torch
 from energies import random_rugged, states_of
 
-from cases import flatten, make_layer, make_sets
+from cases import first_seed, flatten, make_layer, make_sets
 from equipool import Nesterov, OneStep, ToTolerance, Unrolled
 from equipool.solvers import Newton, Polished, SafeguardedNesterov
 
@@ -38,14 +40,34 @@ def test_it_goes_on_from_where_a_search_was_stopped():
     assert torch.equal(Polished(first, 1).step(OBJECTIVE, moved).y, expected.y)
 
 
-def polished_layer(num_steps, **options):
-    layer = make_layer(hidden=(16, 8), learning_rate=0.1, momentum=0.8, **options)
+SETS = make_sets((3, 5, 8, 2))
+
+
+def plain_layer(seed):
+    return make_layer(hidden=(16, 8), learning_rate=0.1, momentum=0.8, num_steps=57, seed=seed)
+
+
+@cache
+def near_seed():
+    """Of a layer that comes near its minima in 57 steps, and not to them: an energy of random
+    weights may take the search anywhere."""
+
+    @torch.no_grad()
+    def suits(seed):
+        residual = plain_layer(seed).solve(*flatten(SETS)).residual
+        return bool(residual.min() > 1e-8 and 1e-6 < residual.max() < 1e-3)
+
+    return first_seed(suits)
+
+
+def polished_layer(num_steps):
+    layer = plain_layer(near_seed())
     layer.solver, layer.num_steps = Polished(layer.solver), num_steps
     return layer
 
 
 def test_polishing_finds_the_digits():
-    x, index = flatten(make_sets((3, 5, 8)))
+    x, index = flatten(SETS)
     with torch.no_grad():
         layer = polished_layer(60)
         polished = layer.solve(x, index)
@@ -66,7 +88,7 @@ def test_every_parameter_has_a_gradient(differentiation, num_steps):
 @pytest.mark.parametrize("grad", [False, True])
 def test_solved_to_a_tolerance_the_last_steps_are_still_newtons(grad):
     """With a few first-order steps none converges; what then does, converges by polishing."""
-    x, index = flatten(make_sets((3, 5, 8, 2)))
+    x, index = flatten(SETS)
     layer = polished_layer(1)
     layer.steps = ToTolerance(1e-10, 60)
     with torch.set_grad_enabled(grad):
