@@ -18,7 +18,7 @@ from equipool.cli.flags import (
     reader_of,
 )  # fmt: skip
 from equipool.cli.settings import base_values, build, with_values
-from equipool.experiments import parts
+from equipool.experiments import inner_loop as parts
 from equipool.experiments.presets import EXPERIMENTS, find_preset
 from equipool.experiments.registry import TASKS, MedianTask
 from equipool.training import TrainingConfig

@@ -8,8 +8,7 @@ import pytest
 
 import equipool
 from equipool import EquilibriumAggregation, LearnedStart, ZeroStart
-from equipool.experiments.inner_loop import InnerLoop
-from equipool.experiments.parts import DIFFERENTIATIONS, SOLVERS, STARTS, STEPS
+from equipool.experiments.inner_loop import DIFFERENTIATIONS, SOLVERS, STARTS, STEPS, InnerLoop
 from equipool.experiments.registry import MedianTask, MoleculeTask, OmniglotTask
 from equipool.training.config import flatten, nest, task_from_config, with_defaults
 

@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from equipool.experiments.parts import STEPS, Family, family_of
+from equipool.experiments.inner_loop import STEPS, Family, family_of
 from equipool.experiments.presets import EXPERIMENTS
 
 FOLDER = Path(__file__).parents[1]

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from equipool.aggregation import EquilibriumAggregation
 from equipool.baselines import AGGREGATIONS, aggregation_from_name
 from equipool.experiments.data import generator_for
-from equipool.experiments.inner_loop import InnerLoop
+from equipool.experiments.inner_loop import InnerLoop, StepsSetting
 from equipool.experiments.median.data import DISTRIBUTIONS, held_out_sets, medians, sample_sets
 from equipool.experiments.median.network import MedianNetwork, equilibrium_network, pooling_network
-from equipool.experiments.parts import StepsSetting
 from equipool.training import Batch, Loss, Shard, Task, track
 
 STEPS_AT_ONCE = 50  # steps whose sets come from one generator

@@ -12,7 +12,7 @@ from torch import nn
 
 from equipool.baselines import AGGREGATIONS, aggregation_from_name
 from equipool.experiments.data import data_folder
-from equipool.experiments.inner_loop import SHARE, InnerLoop
+from equipool.experiments.inner_loop import SHARE, InnerLoop, StepsSetting
 from equipool.experiments.molecules.batching import Capacity
 from equipool.experiments.molecules.data import DATASETS, CsvSource, KeepUnsanitised
 from equipool.experiments.molecules.data.featurize import Unparsable
@@ -29,7 +29,6 @@ from equipool.experiments.molecules.network.layers import (
 )
 from equipool.experiments.molecules.network.network import MoleculeNetwork, Readout
 from equipool.experiments.molecules.storage import predict, send
-from equipool.experiments.parts import StepsSetting
 from equipool.training.task import Batch, Loss, Shard, Task
 
 CHOICES = {

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from equipool.baselines import AGGREGATIONS, aggregation_from_name
 from equipool.experiments.data import generator_for
-from equipool.experiments.inner_loop import InnerLoop
+from equipool.experiments.inner_loop import InnerLoop, StepsSetting
 from equipool.experiments.omniglot.data import (
     TEST,
     TRAIN,
@@ -25,7 +25,6 @@ from equipool.experiments.omniglot.data import (
 )
 from equipool.experiments.omniglot.evaluation import Counted, examination_of, metrics_of
 from equipool.experiments.omniglot.network import ImageEncoder, OmniglotNetwork
-from equipool.experiments.parts import StepsSetting
 from equipool.training import Batch, Examination, Loss, Shard, Task, track
 
 SETS_AT_ONCE = 500  # in an evaluation
