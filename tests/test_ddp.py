@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import equipool
 from cases import flatten, make_layer, make_sets
-from equipool import LearnedStart, Unrolled
+from equipool import LearnedStart, RandomSteps, Unrolled
 from equipool.differentiation import Implicit, OneStep
 
 pytestmark = pytest.mark.processes
@@ -60,28 +60,19 @@ def shard(rank):
     return make_sets(SHARDS[rank], seed=10 + rank)
 
 
-def work(rank, rendezvous, result, way):
+def join_group(rank, folder):
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo",
-        init_method=f"file://{rendezvous}",
+        init_method=f"file://{folder / 'rendezvous'}",
         rank=rank,
         world_size=len(SHARDS),
         timeout=timedelta(seconds=SECONDS),
     )
-    differentiation, aux_weight, _ = WAYS[way]
-    model = Model(differentiation)
-    train(DistributedDataParallel(model), shard(rank), aux_weight)
-    assert all(parameter.grad is not None for parameter in model.parameters())
-    torch.save(model.state_dict(), f"{result}.{rank}")
-    dist.destroy_process_group()
 
 
-@pytest.mark.skipif(not dist.is_gloo_available(), reason="torch is built without gloo")
-@pytest.mark.parametrize("way", WAYS)
-def test_two_processes_train_as_one(way, tmp_path):
-    rendezvous, result = tmp_path / "rendezvous", tmp_path / "state"
-    processes = mp.spawn(work, (rendezvous, result, way), nprocs=len(SHARDS), join=False)
+def run_processes(target, *arguments):
+    processes = mp.spawn(target, arguments, nprocs=len(SHARDS), join=False)
     deadline = time.monotonic() + SECONDS
     try:
         while not processes.join(timeout=1):
@@ -89,7 +80,23 @@ def test_two_processes_train_as_one(way, tmp_path):
     finally:
         for process in processes.processes:
             process.kill()
-    first, second = (torch.load(f"{result}.{rank}", weights_only=True) for rank in range(2))
+
+
+def work(rank, folder, way):
+    join_group(rank, folder)
+    differentiation, aux_weight, _ = WAYS[way]
+    model = Model(differentiation)
+    train(DistributedDataParallel(model), shard(rank), aux_weight)
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    torch.save(model.state_dict(), folder / f"state.{rank}")
+    dist.destroy_process_group()
+
+
+@pytest.mark.skipif(not dist.is_gloo_available(), reason="torch is built without gloo")
+@pytest.mark.parametrize("way", WAYS)
+def test_two_processes_train_as_one(way, tmp_path):
+    run_processes(work, tmp_path, way)
+    first, second = (torch.load(tmp_path / f"state.{rank}", weights_only=True) for rank in range(2))
 
     differentiation, aux_weight, unlearned = WAYS[way]
     model = Model(differentiation)
@@ -101,3 +108,22 @@ def test_two_processes_train_as_one(way, tmp_path):
     for name, _ in model.named_parameters():
         learned = not name.startswith(unlearned)
         assert torch.equal(model.state_dict()[name], start[name]) != learned, name
+
+
+def draw_steps(rank, folder):
+    """With seeds and numbers drawn before that differ between the processes."""
+    join_group(rank, folder)
+    torch.manual_seed(rank)
+    torch.rand(rank)
+    layer = make_layer(steps=RandomSteps(1, 64))
+    drawn = [layer.steps.budget(training=True).num_steps for _ in range(50)]
+    torch.save(torch.tensor(drawn), folder / f"drawn.{rank}")
+    dist.destroy_process_group()
+
+
+@pytest.mark.skipif(not dist.is_gloo_available(), reason="torch is built without gloo")
+def test_all_processes_draw_the_same_number_of_steps(tmp_path):
+    run_processes(draw_steps, tmp_path)
+    first, second = (torch.load(tmp_path / f"drawn.{rank}", weights_only=True) for rank in range(2))
+    assert torch.equal(first, second)
+    assert set(first.tolist()) == set(RandomSteps(1, 64).choices)

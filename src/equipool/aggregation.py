@@ -45,8 +45,8 @@ class EquilibriumAggregation(nn.Module):
         solver: the inner optimiser. Default: `Nesterov()`.
         differentiation: how gradients pass through the search. Default: `Unrolled()`.
         start: where the search begins. Default: the zero vector.
-        steps: how long to search: a number of steps, `Fixed(num_steps, tolerance)` or
-            `ToTolerance(tolerance, max_steps)`. Default: 10 steps.
+        steps: how long to search: a number of steps, `Fixed(num_steps, tolerance)`,
+            `RandomSteps(least, most)` or `ToTolerance(tolerance, max_steps)`. Default: 10 steps.
         num_steps: short for `steps=Fixed(num_steps)`.
         scaling: how the energy grows with the number of elements: `"log"` as in the paper, `"sum"`
             without scaling, `"mean"` independent of that number.
@@ -105,7 +105,8 @@ class EquilibriumAggregation(nn.Module):
 
     @property
     def steps(self) -> Steps:
-        """How long to search. Assign a number of steps, `Fixed(...)` or `ToTolerance(...)`."""
+        """How long to search. Assign a number of steps, `Fixed(...)`, `RandomSteps(...)` or
+        `ToTolerance(...)`."""
         return self._steps
 
     @steps.setter
@@ -114,8 +115,8 @@ class EquilibriumAggregation(nn.Module):
 
     @property
     def num_steps(self) -> int:
-        """The largest number of steps. Can be set if the number of steps is fixed."""
-        return self.steps.budget(self.training).num_steps
+        """The number of steps in evaluation, at most. Can be set if the number is fixed."""
+        return self.steps.budget(training=False).num_steps
 
     @num_steps.setter
     def num_steps(self, num_steps: int) -> None:

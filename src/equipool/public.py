@@ -43,7 +43,7 @@ from equipool.solvers import (
     StronglyConvexNesterov,
 )
 from equipool.starts import LearnedStart, Start, ZeroStart
-from equipool.steps import Budget, Fixed, Steps, ToTolerance
+from equipool.steps import Budget, Fixed, RandomSteps, Steps, ToTolerance
 
 __all__ = [
     "AutogradSum",
@@ -73,6 +73,7 @@ __all__ = [
     "OneStep",
     "Polished",
     "Potential",
+    "RandomSteps",
     "Regularizer",
     "ResNetPotential",
     "RestrainedNesterov",

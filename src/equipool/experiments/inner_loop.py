@@ -120,7 +120,7 @@ DIFFERENTIATIONS = Family(
 STARTS = Family(
     "start", "equipool.starts", ("ZeroStart", "LearnedStart"), "Start", ("out_channels",)
 )
-STEPS = Family("steps", "equipool.steps", ("Fixed", "ToTolerance"))
+STEPS = Family("steps", "equipool.steps", ("Fixed", "RandomSteps", "ToTolerance"), "Steps")
 
 # By the annotation of a field or of a constructor's parameter, without `| None` and brackets.
 FAMILIES = {

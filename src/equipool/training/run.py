@@ -151,7 +151,7 @@ class Run:
             if position == 0 or runner is None:
                 runner = self._load(step - position)
             self._randomness(step)
-            runner.run(position)
+            runner.run(step)
             self.state.step = step + 1
             if step + 1 == self._next_due:
                 self._do_what_is_due(runner)
@@ -186,7 +186,7 @@ class Run:
         for sink in self.sinks:
             sink.advance(step)
         if last or step % config.log_every == 0:
-            self._log(runner.batch((step - 1) % config.chunk))
+            self._log(runner.batch(step - 1))
         better = (last or step % config.evaluate_every == 0) and self._evaluate()
         regular = config.checkpoint_every is not None and step % config.checkpoint_every == 0
         if last or better or regular or self._checkpoint_is_overdue():

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import equipool
 from equipool.capture import own_workspaces
 from equipool.training.config import TrainingConfig
+from equipool.training.depths import DepthDraw, Depths
 from equipool.training.devices import Accelerator
 from equipool.training.optimizer import (
     Guard,
@@ -52,6 +53,7 @@ class TrainStep:
         self.metrics = self._metric_names(batch)
         self.history = History([*COLUMNS, *self.metrics], config.log_every, accelerator.device)
         self.guard = Guard(config.guard_factor, config.clip_norm, self.history)
+        self.depths = DepthDraw(self.module, task.seed)
         self._running = RunningStatistics(self.module)
         constants = torch.tensor([0.0, 1.0, torch.nan], device=accelerator.device)
         self._zero, self._one, self._unknown = constants.unbind()
@@ -138,14 +140,15 @@ def make_network(task: Task) -> nn.Module:
 class Runner:
     """Runs the steps of a chunk of batches, whose tensors have the steps as first dimension.
 
-    If captured, the whole step is one CUDA graph. The chunk then has fixed memory, and the graph
-    reads the batch at `step % chunk length` from the step counter on the device: a step is one
-    launch without copies by the host. `num_steps` is the number of steps taken before.
+    If captured, the whole step is one CUDA graph, or one for each depth if the layers draw theirs.
+    The chunk then has fixed memory, and the graph reads the batch at `step % chunk length` from the
+    step counter on the device: a step is one launch without copies by the host. `num_steps` is the
+    number of steps taken before.
     """
 
     def __init__(self, step: TrainStep, chunk: Batch, captured: bool, num_steps: int) -> None:
         self.step, self.chunk = step, chunk
-        self._graph: equipool.CapturedStep | None = None
+        self._graphs: dict[Depths, equipool.CapturedStep] = {}
         if not captured:
             return
         self.chunk = {name: values.clone() for name, values in chunk.items()}
@@ -155,9 +158,17 @@ class Runner:
         }
         try:
             with own_workspaces():
-                self._graph = equipool.capture_step(self._captured_step)
+                self._capture()
         finally:
             step.load(kept, num_steps)  # undo the warm-up before the recording, which trains
+
+    def _capture(self) -> None:
+        """The graphs share their memory: they run one after another, and what one leaves for the
+        next lies outside."""
+        pool = torch.cuda.graph_pool_handle()
+        for depths in self.step.depths.all():
+            with self.step.depths.set_to(depths):
+                self._graphs[depths] = equipool.capture_step(self._captured_step, pool=pool)
 
     def _captured_step(self) -> None:
         length = len(next(iter(self.chunk.values())))
@@ -166,22 +177,24 @@ class Runner:
 
     def load(self, chunk: Batch) -> None:
         """Use this chunk for the steps that follow."""
-        if self._graph is None:
+        if not self._graphs:
             self.chunk = chunk
             return
         for name, values in self.chunk.items():
             values.copy_(chunk[name])
 
-    def run(self, position: int) -> None:
-        """Take the step on the batch at this position of the chunk."""
-        if self._graph is None:
-            self.step(self.batch(position))
-        else:
-            self._graph()
+    def run(self, number: int) -> None:
+        """Take the step of this number, whose batch is in the chunk."""
+        depths = self.step.depths(number)
+        if self._graphs:
+            self._graphs[depths]()
+            return
+        with self.step.depths.set_to(depths):
+            self.step(self.batch(number))
 
-    def batch(self, position: int) -> Batch:
-        """The batch at this position."""
-        return {name: values[position] for name, values in self.chunk.items()}
+    def batch(self, number: int) -> Batch:
+        """The batch of the step of this number."""
+        return {name: values[number % len(values)] for name, values in self.chunk.items()}
 
 
 def make_runner(
