@@ -115,8 +115,8 @@ def draw_steps(rank, folder):
     join_group(rank, folder)
     torch.manual_seed(rank)
     torch.rand(rank)
-    layer = make_layer(steps=RandomSteps(1, 64))
-    drawn = [layer.steps.budget(training=True).num_steps for _ in range(50)]
+    steps = RandomSteps(1, 64)
+    drawn = [steps.budget(training=True).num_steps for _ in range(50)]
     torch.save(torch.tensor(drawn), folder / f"drawn.{rank}")
     dist.destroy_process_group()
 

@@ -1,12 +1,13 @@
 """A random number of inner steps in the engine: the same in all processes and after resuming."""
 
+import contextlib
 from collections import Counter
 
 import pytest
 import torch
 from runs import Heard, assert_same_tensors, numbers
-from toy import Pooled, Toy, config
 from torch import nn
+from toy import Pooled, Toy, config
 
 import equipool
 from equipool import EquilibriumAggregation, RandomSteps
@@ -52,7 +53,7 @@ def test_without_random_steps_there_is_nothing_to_draw():
 def test_layers_get_their_steps_back():
     one = layer(RandomSteps(1, 4, tolerance=0.5))
     draw = DepthDraw(one, seed=0)
-    with pytest.raises(KeyError), draw.set_to((2,)):
+    with contextlib.suppress(KeyError), draw.set_to((2,)):
         assert one.steps == equipool.Fixed(2, tolerance=0.5)
         raise KeyError
     assert one.steps == RandomSteps(1, 4, tolerance=0.5)
