@@ -48,3 +48,17 @@ def test_a_warm_up_as_long_as_the_run_is_a_warm_up(warmup):
 def test_an_unknown_name_lists_the_known():
     with pytest.raises(ValueError, match=r"schedule is 'cosin', expected .*'constant', 'cosine'"):
         TrainingConfig(steps=1, schedule="cosin")
+
+
+def aux_weights(**settings):
+    made = TrainingConfig(steps=10, aux_weight=1e-2, **settings)
+    return [made.aux_weight_at(step) for step in range(12)]
+
+
+def test_the_weight_of_the_auxiliary_loss():
+    assert aux_weights() == [1e-2] * 12
+    assert aux_weights(aux_start=0.5) == [0.0] * 5 + [1e-2] * 7
+    rising = [1e-4 * 10 ** (step / 5) for step in range(10)]
+    assert aux_weights(aux_initial=1e-4) == pytest.approx([*rising, 1e-2, 1e-2])
+    late = [0.0] * 5 + [1e-4 * 10 ** (step / 2.5) for step in range(5)]
+    assert aux_weights(aux_initial=1e-4, aux_start=0.5) == pytest.approx([*late, 1e-2, 1e-2])

@@ -86,7 +86,7 @@ def test_resumed_it_goes_on(tmp_path, capture):
 
 
 def test_resumed_with_random_depths_it_is_the_same_to_the_bit(tmp_path):
-    task, training = Toy(kind="deep"), config(capture=True)
+    task, training = Toy(kind="deep"), config(capture=True, aux_initial=1e-5, aux_start=0.3)
     whole = run(tmp_path / "whole", task, training)
     for _ in range(3):
         run(tmp_path / "pieces", task, training, resume=True, stop_after=0)

@@ -70,11 +70,14 @@ class TrainStep:
         return list(loss.metrics)
 
     def numbers(self, step: int) -> list[float]:
-        """The step's numbers from the host: learning rates and the weight of the average."""
+        """The step's numbers from the host: learning rates, the weight of the auxiliary loss if it
+        changes, and the weight of the average."""
         rate = self.config.learning_rate * self.config.learning_rate_factor(step)
-        rates = [rate * factor for factor in self.optimizer.factors]
+        found = [rate * factor for factor in self.optimizer.factors]
+        if not self.config.aux_is_constant:
+            found.append(self.config.aux_weight_at(step))
         decay = self.config.ema_decay
-        return rates if decay is None else [*rates, average_weight(decay, step + 1)]
+        return found if decay is None else [*found, average_weight(decay, step + 1)]
 
     def __call__(self, batch: Batch) -> None:
         """Take the step on a batch that has the step's `numbers` under `NUMBERS`."""
@@ -83,12 +86,16 @@ class TrainStep:
         before = self._running.copy()
         self.optimizer.zero_grad()
         loss, aux_loss = self._losses(data)
-        self._backward(loss.value, aux_loss)
+        num_rates = len(self.optimizer.factors)
+        constant = self.config.aux_is_constant
+        self._backward(
+            loss.value, aux_loss, self.config.aux_weight if constant else numbers[num_rates]
+        )
 
         norms = torch.stack(torch._foreach_norm(self.optimizer.gradients()))
         metrics = [loss.metrics[name] for name in self.metrics]
         skipped, divisor = self.guard(norms, [loss.value, aux_loss], metrics)
-        self.optimizer.step(numbers[: len(self.optimizer.factors)], skipped, divisor)
+        self.optimizer.step(numbers[:num_rates], skipped, divisor)
         self._running.restore(before, skipped)
         if self.average is not None:
             self.average.update(numbers[-1])
@@ -102,9 +109,9 @@ class TrainStep:
             loss = self.task.loss(self._trained, data)
         return loss, solutions.aux_loss if solutions else self._zero
 
-    def _backward(self, loss: Tensor, aux_loss: Tensor) -> None:
-        weight = self.config.aux_weight
-        total = loss + weight * aux_loss if weight and aux_loss.requires_grad else loss
+    def _backward(self, loss: Tensor, aux_loss: Tensor, aux_weight: Tensor | float) -> None:
+        counts = self.config.aux_weight and aux_loss.requires_grad
+        total = loss + aux_weight * aux_loss if counts else loss
         # The factor is 1 + 0 * loss: if the loss of one process is not finite, the gradients of
         # all processes are NaN, and all of them skip the step.
         self.fabric.backward(total, gradient=torch.add(self._one, total.detach(), alpha=0))
