@@ -42,7 +42,7 @@ from equipool.solvers import (
     SolverState,
     StronglyConvexNesterov,
 )
-from equipool.starts import LearnedStart, Start, ZeroStart
+from equipool.starts import LearnedStart, NormalStart, Start, ZeroStart
 from equipool.steps import Budget, Fixed, RandomSteps, Steps, ToTolerance
 
 __all__ = [
@@ -69,6 +69,7 @@ __all__ = [
     "Neumann",
     "Newton",
     "NoRegularizer",
+    "NormalStart",
     "Objective",
     "OneStep",
     "Polished",

@@ -77,8 +77,9 @@ def test_training_takes_the_drawn_depths_and_evaluation_the_largest(monkeypatch)
     assert set(taken[False]) == {4}
 
 
-def test_resumed_it_is_the_same_to_the_bit(tmp_path):
-    task, training = Toy(kind="deep"), config()
+@pytest.mark.parametrize("kind", ["deep", "scattered"])
+def test_resumed_it_is_the_same_to_the_bit(tmp_path, kind):
+    task, training = Toy(kind=kind), config()
     whole, pieces = tmp_path / "whole", tmp_path / "pieces"
     train(task, training, whole, device="cpu", progress=Heard())
     for number in range(20):

@@ -37,9 +37,7 @@ def test_a_value_out_of_range_is_named(name, value):
 
 
 def test_a_weight_cannot_rise_to_zero():
-    with pytest.raises(
-        ValueError, match=r"aux_initial is 0\.1, expected None"
-    ):
+    with pytest.raises(ValueError, match=r"aux_initial is 0\.1, expected None"):
         config(aux_initial=0.1, aux_weight=0.0)
 
 

@@ -33,7 +33,7 @@ def assert_close(folder, other):
             torch.testing.assert_close(value, second[name], rtol=1e-3, atol=1e-5, msg=name)
 
 
-@pytest.mark.parametrize("kind", ["plain", "pooled", "deep", "noisy"])
+@pytest.mark.parametrize("kind", ["plain", "pooled", "deep", "scattered", "noisy"])
 def test_a_captured_step_is_the_step(tmp_path, kind):
     task = Toy(kind=kind, broken_steps=(9,))
     captured = run(tmp_path / "captured", task, config(capture=True))
@@ -85,8 +85,9 @@ def test_resumed_it_goes_on(tmp_path, capture):
     assert [e["step"] for e in numbers(whole)] == [e["step"] for e in numbers(tmp_path / "pieces")]
 
 
-def test_resumed_with_random_depths_it_is_the_same_to_the_bit(tmp_path):
-    task, training = Toy(kind="deep"), config(capture=True, aux_initial=1e-5, aux_start=0.3)
+@pytest.mark.parametrize("kind", ["deep", "scattered"])
+def test_resumed_with_random_depths_it_is_the_same_to_the_bit(tmp_path, kind):
+    task, training = Toy(kind=kind), config(capture=True, aux_initial=1e-5, aux_start=0.3)
     whole = run(tmp_path / "whole", task, training)
     for _ in range(3):
         run(tmp_path / "pieces", task, training, resume=True, stop_after=0)

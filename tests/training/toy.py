@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from equipool import EquilibriumAggregation, RandomSteps, ResNetPotential, Truncated
+from equipool import EquilibriumAggregation, NormalStart, RandomSteps, ResNetPotential, Truncated
 from equipool.training import Loss, Task, TrainingConfig
 
 
@@ -40,6 +40,9 @@ NETWORKS = {
     "plain": Plain,
     "pooled": lambda: Pooled(nn.Identity()),
     "deep": lambda: Pooled(nn.Identity(), RandomSteps(1, 4), differentiation=Truncated(2)),
+    "scattered": lambda: Pooled(
+        nn.Identity(), RandomSteps(1, 4), differentiation=Truncated(2), start=NormalStart(2)
+    ),
     "noisy": lambda: Pooled(nn.Sequential(nn.BatchNorm1d(2), nn.Dropout(0.5))),
 }
 

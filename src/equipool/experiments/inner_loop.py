@@ -118,7 +118,11 @@ DIFFERENTIATIONS = Family(
     "differentiation", "equipool.differentiation", ("Unrolled", "Truncated", "OneStep", "Implicit")
 )
 STARTS = Family(
-    "start", "equipool.starts", ("ZeroStart", "LearnedStart"), "Start", ("out_channels",)
+    "start",
+    "equipool.starts",
+    ("ZeroStart", "LearnedStart", "NormalStart"),
+    "Start",
+    ("out_channels",),
 )
 STEPS = Family("steps", "equipool.steps", ("Fixed", "RandomSteps", "ToTolerance"), "Steps")
 
