@@ -81,7 +81,7 @@ def capture_step(step: Callable[[], object], warmup: int = 3, pool: Any = None) 
     gc.collect()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool):
+    with own_workspaces(), no_garbage_collection(), torch.cuda.graph(graph, pool=pool):
         output = step()
     return CapturedStep(graph, output)
 
@@ -91,7 +91,9 @@ def own_workspaces() -> Iterator[None]:
     """A graph recorded inside has scratch memory of its own for matrix products.
 
     torch keeps that memory by stream, and records all graphs on one: graphs that run at the same
-    time would write to each other's.
+    time would write to each other's. Enter this after a warm-up: torch has 32 streams and hands
+    them out in turn, so the warm-up may have used the same one. The graph would then read memory
+    that is not its own and is freed while the graph is alive.
     """
     clear: Callable[[], None] | None = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
     if clear is not None:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 import equipool
-from equipool.capture import own_workspaces
 from equipool.training.config import TrainingConfig
 from equipool.training.depths import DepthDraw, Depths
 from equipool.training.devices import Accelerator
@@ -164,8 +163,7 @@ class Runner:
             for file, tensors in step.tensors().items()
         }
         try:
-            with own_workspaces():
-                self._capture()
+            self._capture()
         finally:
             step.load(kept, num_steps)  # undo the warm-up before the recording, which trains
 
