@@ -91,6 +91,7 @@ def test_resumed_it_is_the_same_to_the_bit(tmp_path, kind):
 
 
 @pytest.mark.compile
+@pytest.mark.filterwarnings("ignore:.*Function'> should not be instant:DeprecationWarning")
 def test_compiled_it_trains_the_same():
     found = [fit(Toy(kind="deep"), config(compile=c), "cpu").history["loss"] for c in (True, False)]
     torch.testing.assert_close(*found, rtol=1e-3, atol=1e-5)

@@ -159,6 +159,40 @@ def inner_loop(runs: Sequence[RunResult]) -> list[Section]:
     return [Section("Inner loop", [text], pictures=[picture])]
 
 
+def over_steps(runs: Sequence[RunResult]) -> list[Section]:
+    """What `equipool evaluate --over-steps` stored of each network."""
+    from equipool.report.figures import draw_over_steps
+
+    searched = {
+        f"{run.name}, {which}": rows for run in runs for which, rows in run.over_steps.items()
+    }
+    if not searched:
+        return []
+    monitor = runs[0].kind.monitor
+    text = (
+        f"{monitor} and the gradient that is left, over the number of inner steps in evaluation. "
+        "If the search has found a minimum, further steps change nothing. The residual is the "
+        "largest component of the gradient, as the median over all sets; the spread is the root "
+        "mean squared distance of predictions from random starts to their mean."
+    )
+    rows = [
+        {
+            "checkpoint": label,
+            "inner steps": f"{row.num_steps:,}",
+            monitor: number(row.metrics[monitor]),
+            "residual": number(row.residual),
+            "99 %": number(row.residual_99),
+            "converged": cell_text(row.converged),
+            "spread": "-" if row.spread is None else number(row.spread),
+        }
+        for label, found in searched.items()
+        for row in found
+    ]
+    picture = Picture(f"{monitor} over inner steps", draw_over_steps(searched, monitor))
+    table = make_table("inner steps in evaluation", rows)
+    return [Section("Inner steps in evaluation", [text], [table], [picture])]
+
+
 def examinations(runs: Sequence[RunResult]) -> list[Section]:
     """What `equipool evaluate` stored of each network."""
     folded = []
@@ -216,6 +250,6 @@ def settings(runs: Sequence[RunResult]) -> list[Section]:
 
 # In the order of the page.
 SECTIONS: tuple[Callable[[Sequence[RunResult]], list[Section]], ...] = (
-    results, learning_curves, by_setting, training_loss, inner_loop,
+    results, learning_curves, by_setting, training_loss, inner_loop, over_steps,
     examinations, all_runs, settings,
 )  # fmt: skip
