@@ -1,5 +1,7 @@
 """Evaluations of a trained network with other numbers of inner steps."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from runs import Heard
