@@ -41,7 +41,8 @@ PARTS = set(MAY_IMPORT) - {"reference"}
 MAY_IMPORT["aggregation"] = PARTS
 MAY_IMPORT["closed_form"] = PARTS | {"aggregation"}
 MAY_IMPORT["comparison"] = PARTS | {"aggregation"}
-MAY_IMPORT["public"] = PARTS | {"aggregation", "closed_form", "comparison"}
+MAY_IMPORT["independence"] = PARTS | {"aggregation"}
+MAY_IMPORT["public"] = PARTS | {"aggregation", "closed_form", "comparison", "independence"}
 MAY_IMPORT["__init__"] = {"public"}
 MAY_IMPORT["pyg"] = PARTS | {"aggregation", "closed_form", "__init__"}
 
@@ -66,6 +67,7 @@ AROUND = set(MAY_IMPORT_AROUND)
 # Packages that one room alone may import, beside torch.
 THIRD_PARTIES = {
     "comparison": {"matplotlib"},
+    "independence": {"matplotlib"},
     "ops": {"triton"},
     "pyg": {"torch_geometric"},
 }

@@ -12,6 +12,7 @@ from equipool.differentiation import (
     Truncated,
     Unrolled,
 )
+from equipool.independence import PathIndependence, path_independence
 from equipool.linear_solvers import (
     Cholesky,
     ConjugateGradients,
@@ -72,6 +73,7 @@ __all__ = [
     "NormalStart",
     "Objective",
     "OneStep",
+    "PathIndependence",
     "Polished",
     "Potential",
     "RandomSteps",
@@ -97,5 +99,6 @@ __all__ = [
     "capture_step",
     "closed_form",
     "compare_gradients",
+    "path_independence",
     "record",
 ]

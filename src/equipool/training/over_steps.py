@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import equipool
 from equipool import EquilibriumAggregation, Fixed, NormalStart
+from equipool.independence import quantiles
 from equipool.training.checkpoint import to_json, write_atomically
 from equipool.training.loading import prepared
 from equipool.training.progress import Progress, tracking
@@ -73,8 +74,7 @@ def _at_steps(
 ) -> AtSteps:
     calls = _Calls()
     metrics: Any = calls.evaluate(task, _with_steps(network, number), device)
-    residuals = torch.cat(calls.residuals).sort().values
-    middle, large = (float(residuals[int(q * (len(residuals) - 1))]) for q in (0.5, 0.99))
+    middle, large = quantiles(torch.cat(calls.residuals))
     converged = float(torch.cat(calls.converged).double().mean())
     spread = _spread(task, network, number, num_starts, device) if num_starts else None
     return AtSteps(number, metrics, middle, large, converged, spread)
