@@ -3,12 +3,14 @@
 import ast
 import re
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 import torch
 
 import equipool
+from equipool.cli import make_app
 from python_blocks import ROOT
 
 SOURCE = Path(equipool.__file__).parent
@@ -42,7 +44,10 @@ MAY_IMPORT["aggregation"] = PARTS
 MAY_IMPORT["closed_form"] = PARTS | {"aggregation"}
 MAY_IMPORT["comparison"] = PARTS | {"aggregation"}
 MAY_IMPORT["independence"] = PARTS | {"aggregation"}
-MAY_IMPORT["public"] = PARTS | {"aggregation", "closed_form", "comparison", "independence"}
+MAY_IMPORT["recipes"] = PARTS
+MAY_IMPORT["public"] = PARTS | {
+    "aggregation", "closed_form", "comparison", "independence", "recipes",
+}  # fmt: skip
 MAY_IMPORT["__init__"] = {"public"}
 MAY_IMPORT["pyg"] = PARTS | {"aggregation", "closed_form", "__init__"}
 
@@ -173,25 +178,42 @@ def test_the_page_names_every_room():
     assert table == rooms - {"__init__", "__main__"}
 
 
-@pytest.mark.parametrize(("walk", "most"), [("forward", 8), ("train", 20)])
-def test_the_walks_are_short_and_lead_through_files_that_exist(walk, most):
+def files_of_walk(walk):
+    """The files that the page names in a walk."""
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     steps = re.search(rf"<!-- walk: {walk} -->(.*?)<!-- end -->", page, re.DOTALL)[1]
-    files = dict.fromkeys(re.findall(r"`([a-z_/]+/[a-z_]+\.py|[a-z_]+\.py)`", steps))
-    assert 5 <= len(files) <= most
-    assert [name for name in files if not list(SOURCE.rglob(name))] == []
+    return set(re.findall(r"`([a-z_/]+\.py)`", steps))
+
+
+def files_run(call):
+    """The files of the package whose functions run in a call."""
+    seen = set()
+    sys.setprofile(lambda frame, event, argument: seen.add(frame.f_code))
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    codes = {code.co_filename for code in seen if code.co_name != "<module>"}
+    return {str(Path(name).relative_to(SOURCE)) for name in codes if name.startswith(str(SOURCE))}
 
 
 def test_the_walk_to_the_operation_is_the_one_that_is_taken():
-    """Every file of the walk runs code in a plain call of the layer."""
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    steps = re.search(r"<!-- walk: forward -->(.*?)<!-- end -->", page, re.DOTALL)[1]
-    told = re.findall(r"^\d+\. `([a-z_/]+\.py)`", steps, re.MULTILINE)
     layer, x = equipool.EquilibriumAggregation(3, 8), torch.ones(2, 3)
-    seen = set()
-    sys.setprofile(lambda frame, event, argument: seen.add(frame.f_code.co_filename))
-    try:
-        layer(x)
-    finally:
-        sys.setprofile(None)
-    assert [name for name in told if str(SOURCE / name) not in seen] == []
+    told = files_of_walk("forward")
+    assert 5 <= len(told) <= 8
+    assert told <= files_run(lambda: layer(x))
+
+
+def test_the_walk_to_the_checkpoint_is_the_one_that_is_taken(tmp_path):
+    """All files of the commands, the experiments and the engine that run, from the command on."""
+    flags = {"steps": 2, "batch-size": 4, "set-size": 5, "width": 4, "head-width": 4, "chunk": 1,
+             "evaluation-sets": 50, "device": "cpu", "threads": 1,
+             "out": tmp_path / "run"}  # fmt: skip
+    words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
+    for module in ("experiments.registry", "cli.train"):  # importing is not part of the walk
+        import_module(f"equipool.{module}")
+    run = files_run(lambda: make_app()(["train", "median", *words], standalone_mode=False))
+    assert (tmp_path / "run" / "last.json").exists()
+    told = files_of_walk("train")
+    assert told == {name for name in run if name.startswith(("cli/", "experiments/", "training/"))}
+    assert len(told) <= 20

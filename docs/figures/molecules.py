@@ -28,7 +28,7 @@ from changed_settings import Changed, changed_groups
 from page_tables import group_by, ran_on, read_folder, refresh_page, span
 from step_times import solo_seconds, with_solo_times, without_solo_run
 
-from equipool.cli.ablate import STUDIES
+from equipool.cli.sweep import STUDIES
 from equipool.experiments.molecules.labels import usual_measure
 from equipool.experiments.registry import MoleculeTask
 from equipool.report import RunResult, Summary

@@ -28,6 +28,7 @@ from equipool.potentials import (
     ResNetPotential,
     SummedPotential,
 )
+from equipool.recipes import converging
 from equipool.regularizers import BoundRegularizer, NoRegularizer, Regularizer, SquaredNorm
 from equipool.sets import Sets
 from equipool.solution import Solution, Solutions, record
@@ -99,6 +100,7 @@ __all__ = [
     "capture_step",
     "closed_form",
     "compare_gradients",
+    "converging",
     "path_independence",
     "record",
 ]

@@ -7,20 +7,10 @@ from equipool.cli import make_app
 from equipool.training import Stop
 
 TINY = {
-    "--embedding": "4",
-    "--batch-size": "4",
-    "--set-size": "5",
-    "--width": "4",
-    "--head-width": "4",
-    "--inner-steps": "2",
-    "--evaluation-sets": "50",
-    "--steps": "20",
-    "--chunk": "10",
-    "--log-every": "5",
-    "--evaluate-every": "10",
-    "--checkpoint-every": "5",
-    "--device": "cpu",
-}
+    "--embedding": "4", "--batch-size": "4", "--set-size": "5", "--width": "4", "--head-width": "4",
+    "--inner-steps": "2", "--evaluation-sets": "50", "--steps": "20", "--chunk": "10",
+    "--log-every": "5", "--evaluate-every": "10", "--checkpoint-every": "5", "--device": "cpu",
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -61,3 +51,16 @@ def stop_at(monkeypatch):
         monkeypatch.setattr(Stop, "due", due)
 
     return arrange
+
+
+@pytest.fixture
+def refused():
+    """That a command ended with an error of one line."""
+
+    def check(done, *messages, status=(1, 2)):
+        assert done.exit_code in status
+        assert all(message in done.stderr for message in messages), done.stderr
+        assert len(done.stderr.splitlines()) == 1
+        assert "Traceback" not in done.output
+
+    return check

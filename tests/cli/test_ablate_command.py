@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import molecule_table
 from equipool import training
-from equipool.cli import ablate, make_app
+from equipool.cli import make_app, sweep
 from equipool.training import read_record
 
 pytest.importorskip("rdkit")
@@ -134,8 +134,8 @@ def swept(monkeypatch):
         given = {flag.name: text for flag, text in request.given.items()}
         found.append((given, options))
 
-    monkeypatch.setattr(ablate, "sweep", take)
-    monkeypatch.setattr(ablate, "_conclude", lambda folder, setting: None)
+    monkeypatch.setattr(sweep, "run", take)
+    monkeypatch.setattr(sweep, "_draw", lambda folder, setting: None)
     return found
 
 

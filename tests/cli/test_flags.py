@@ -17,9 +17,9 @@ from equipool.cli.flags import (
     read_parameters,
     reader_of,
 )  # fmt: skip
-from equipool.cli.settings import base_values, build, with_values
+from equipool.cli.train import base_values, build, with_values
 from equipool.experiments import inner_loop as parts
-from equipool.experiments.presets import EXPERIMENTS, find_preset
+from equipool.experiments.presets import EXPERIMENTS
 from equipool.experiments.registry import TASKS, MedianTask
 from equipool.training import TrainingConfig
 from equipool.training.config import PRECISIONS, SHAPES, flatten
@@ -191,7 +191,7 @@ def test_every_preset_can_be_built(task, name):
     made, config = build(task, base_values(task, name))
     assert made == getattr(TASKS[task], name)()
     flags = {flag.name: flag for flag in flags_of(task)}
-    for axis, values in find_preset(task, name).axes.items():
+    for axis, values in EXPERIMENTS[task].presets[name].axes.items():
         assert len(values) > 1
         for value in values:
             changed, _ = build(task, with_values(base_values(task, name), {flags[axis]: value}))

@@ -8,28 +8,15 @@ import tiny_omniglot as tiny
 from equipool.experiments import data
 from equipool.training import read_log, read_record
 from equipool.training.checkpoint import Checkpoints
+from finished_runs import numbers
 
 TINY = {
-    "--aggregation": "equilibrium",
-    "--embedding": "8",
-    "--batch-size": "16",
-    "--set-size": "5",
-    "--max-classes": "2",
-    "--image-size": "8",
-    "--validation-characters": "6",
-    "--encoder": "4x8",
-    "--head-width": "16",
-    "--potential": "16x16x4",
-    "--inner-steps": "2",
-    "--evaluation-sets": "200",
-    "--steps": "60",
-    "--learning-rate": "0.003",
-    "--chunk": "10",
-    "--log-every": "10",
-    "--evaluate-every": "15",
-    "--checkpoint-every": "15",
-    "--device": "cpu",
-}
+    "--aggregation": "equilibrium", "--embedding": "8", "--batch-size": "16", "--set-size": "5",
+    "--max-classes": "2", "--image-size": "8", "--validation-characters": "6", "--encoder": "4x8",
+    "--head-width": "16", "--potential": "16x16x4", "--inner-steps": "2",
+    "--evaluation-sets": "200", "--steps": "60", "--learning-rate": "0.003", "--chunk": "10",
+    "--log-every": "10", "--evaluate-every": "15", "--checkpoint-every": "15", "--device": "cpu",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -45,12 +32,6 @@ def nowhere(monkeypatch, tmp_path):
     """Unless it is said, there is no data, and nothing is downloaded."""
     monkeypatch.setenv("EQUIPOOL_DATA", str(tmp_path / "nothing"))
     monkeypatch.setattr(data, "find_spec", lambda name: None)
-
-
-def numbers(folder):
-    clock = {"seconds", "training_seconds", "steps_per_second"}
-    entries = [e for e in read_log(folder / "log.jsonl") if e.get("event") in (None, "evaluation")]
-    return [{key: value for key, value in e.items() if key not in clock} for e in entries]
 
 
 def test_it_learns_and_keeps_the_most_accurate(equipool, tmp_path, place):
@@ -114,24 +95,16 @@ def test_a_sweep_finds_its_data_and_tells_of_the_test(equipool, tmp_path, place,
     assert "Best validation_accuracy at embedding 8: " in done.output
 
 
-def test_missing_data_is_said_in_a_line_and_nothing_is_begun(
-    equipool, tmp_path, place, monkeypatch
-):
+def test_missing_data_is_said_and_nothing_is_begun(equipool, refused, tmp_path, place, monkeypatch):
     out = tmp_path / "run"
     failed = equipool("train", "omniglot", TINY | {"--out": out})
-    assert failed.exit_code == 1
-    assert "Omniglot" in failed.stderr
-    assert "is missing: get https://" in failed.stderr
-    assert len(failed.stderr.splitlines()) == 1
+    refused(failed, "Omniglot", "is missing: get https://")
     assert not (out / "config.json").exists()
     monkeypatch.setenv("EQUIPOOL_DATA", str(place))
     again = equipool("train", "omniglot", TINY | {"--out": out})
     assert again.exit_code == 0, again.output
     monkeypatch.setenv("EQUIPOOL_DATA", str(tmp_path / "nothing"))
-    missing = equipool("evaluate", out, "--device", "cpu")
-    assert missing.exit_code == 1
-    assert "EQUIPOOL_DATA" in missing.stderr
-    assert len(missing.stderr.splitlines()) == 1
+    refused(equipool("evaluate", out, "--device", "cpu"), "EQUIPOOL_DATA")
 
 
 def test_the_median_is_not_examined(equipool, tiny, tmp_path):

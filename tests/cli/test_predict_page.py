@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 import molecule_table
 from command_lines import check_flags, command_lines
 from equipool.cli import make_app
-from equipool.cli.ablate import CAPACITIES, STUDIES
+from equipool.cli.sweep import CAPACITIES, STUDIES
 from equipool.experiments.molecules.data import DATASETS
 from equipool.experiments.registry import MoleculeTask
 from python_blocks import ROOT, run_page

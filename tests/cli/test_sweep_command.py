@@ -10,7 +10,6 @@ import torch.distributed as dist
 from equipool import training
 from equipool.cli import sweep
 from equipool.cli.console import report_line
-from equipool.cli.sweep import Planned
 from equipool.experiments.presets import EXPERIMENTS, Preset
 from equipool.experiments.registry import MedianTask
 from equipool.report import best_groups, markdown, read_runs, summarize
@@ -62,9 +61,8 @@ def test_a_sweep_that_was_stopped_goes_on(equipool, tiny, tmp_path, stop_at):
     stop_at(29)
     stopped = equipool("sweep", "median", tiny | AXES, "--out", tmp_path)
     assert stopped.exit_code == 3
-    assert (
-        "interrupted at step 8 of 20" in stopped.output
-    )  # each run asks after 19 steps and at its end
+    # each run asks after 19 steps and at its end
+    assert "interrupted at step 8 of 20" in stopped.output
     assert "1 of 4 runs are finished. To resume: equipool sweep median" in stopped.output
     told = stopped.output.splitlines()[-1].partition("To resume: equipool ")[2]
     done = equipool(*shlex.split(told))
@@ -93,9 +91,7 @@ def test_a_limit_of_time_holds_for_all_runs(equipool, tiny, tmp_path):
     flags = tiny | AXES | {"--out": tmp_path, "--max-seconds": "1e-6"}
     done = equipool("sweep", "median", flags)
     assert done.exit_code == 3
-    assert (
-        "Stopping before the next run: time limit reached. To resume: equipool sweep" in done.output
-    )
+    assert "Stopping before the next run: time limit reached. To resume:" in done.output
     assert not list(tmp_path.iterdir())
 
 
@@ -126,12 +122,8 @@ def test_two_processes_sweep(tiny, tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     flags = tiny | {"--aggregation": "sum", "--seed": "0,1", "--out": str(tmp_path)}
     words = [part for pair in flags.items() for part in pair]
-    done = subprocess.run(
-        [*command, "-m", "equipool", "sweep", "median", *words],
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    command += ["-m", "equipool", "sweep", "median", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     for seed in (0, 1):
         record = read_record(tmp_path / f"sum-embedding-4-seed-{seed}" / "record.json")
@@ -228,11 +220,8 @@ def test_a_preset_brings_its_methods_and_flags_change_it(equipool, tiny, tmp_pat
         ({"--max-seconds": "-1"}, "--max-seconds is -1, expected more than 0"),
     ],
 )
-def test_what_cannot_be_is_refused_in_a_line(equipool, tiny, tmp_path, flags, message):
-    done = equipool("sweep", "median", tiny | flags, "--out", tmp_path / "runs")
-    assert done.exit_code == 2
-    assert message in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+def test_what_cannot_be_is_refused(equipool, refused, tiny, tmp_path, flags, message):
+    refused(equipool("sweep", "median", tiny | flags, "--out", tmp_path / "runs"), message)
     assert not list(tmp_path.iterdir())
 
 
@@ -252,12 +241,11 @@ def test_a_page_of_a_sweep(equipool, tiny, tmp_path):
 
 
 def test_runs_of_different_precision_are_not_trained_together():
-    def planned(precision):
-        plan = Plan(MedianTask(), TrainingConfig(steps=1, precision=precision), "run")
-        return Planned(plan, started=False, finished=False)
-
-    waiting = [planned(precision) for precision in ("32-true",) * 3 + ("64-true",) * 2]
-    found = [[one.plan.config.precision for one in group] for group in sweep.groups(waiting, 2)]
+    waiting = [
+        Plan(MedianTask(), TrainingConfig(steps=1, precision=precision), "run")
+        for precision in ("32-true",) * 3 + ("64-true",) * 2
+    ]
+    found = [[plan.config.precision for plan in group] for group in sweep.groups(waiting, 2)]
     assert found == [["32-true"] * 2, ["32-true"], ["64-true"] * 2]
 
 

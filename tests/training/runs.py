@@ -3,21 +3,11 @@
 import torch
 from toy import Toy, config
 
-from equipool.training import read_log, train
-from equipool.training.checkpoint import Checkpoints
+from equipool.training import train
 from equipool.training.progress import Progress
+from finished_runs import last_tensors, numbers
 
-CLOCK = {"seconds", "training_seconds", "steps_per_second"}
-
-
-def last_tensors(folder):
-    """All tensors of the last checkpoint, by file and name."""
-    found = Checkpoints(folder).newest(print)
-    return {
-        f"{file}/{name}": value
-        for file, tensors in found.tensors.items()
-        for name, value in tensors.items()
-    }
+__all__ = ["Heard", "assert_same_tensors", "last_tensors", "numbers", "run"]
 
 
 def assert_same_tensors(folder, other):
@@ -26,12 +16,6 @@ def assert_same_tensors(folder, other):
     assert first.keys() == second.keys()
     for name, value in first.items():
         assert torch.equal(value, second[name]), name
-
-
-def numbers(folder):
-    """The log's points and evaluations, without what a clock was read for."""
-    entries = [e for e in read_log(folder / "log.jsonl") if e.get("event") in (None, "evaluation")]
-    return [{key: value for key, value in e.items() if key not in CLOCK} for e in entries]
 
 
 class Heard(Progress):

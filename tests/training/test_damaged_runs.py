@@ -67,39 +67,47 @@ def test_a_run_of_an_older_version_resumes_and_loads(tmp_path):
     assert evaluate(folder, "last", device="cpu") == read_record(folder / "record.json").metrics
 
 
-def test_a_checkpoint_of_another_run_is_refused_and_the_own_one_used(tmp_path):
-    whole, other = run(tmp_path, name="whole"), run(tmp_path, Toy(seed=1), name="other")
-    folder = run(tmp_path, stop_after=0)
-    foreign = last_checkpoint(folder).with_name(last_checkpoint(other).name)
-    shutil.copytree(last_checkpoint(other), foreign)
+def copy_from_another_run(folder):
+    other = run(folder.parent, Toy(seed=1), name="other")
+    shutil.rmtree(last_checkpoint(folder))
+    shutil.copytree(last_checkpoint(other), Checkpoints(folder).path(20))
     with pytest.raises(BrokenCheckpointError, match="belongs to another run"):
         Checkpoints(folder).read_step(20)
-    heard = Heard()
-    run(tmp_path, resume=True, progress=heard)
-    assert "belongs to another run. Using the checkpoint of step 1 instead" in heard
-    assert_same_tensors(whole, folder)
 
 
-def test_a_checkpoint_under_another_name_is_refused(tmp_path):
-    whole, folder = run(tmp_path, name="whole"), run(tmp_path, stop_after=0)
-    shutil.copytree(Checkpoints(folder).path(1), Checkpoints(folder).path(9))
-    heard = Heard()
-    run(tmp_path, resume=True, progress=heard)
-    assert "is the checkpoint of step 1. Using" in heard
-    assert_same_tensors(whole, folder)
+def copy_under_another_name(folder):
+    shutil.rmtree(last_checkpoint(folder))
+    shutil.copytree(Checkpoints(folder).path(18), Checkpoints(folder).path(19))
 
 
-def test_a_file_that_is_no_safetensors_falls_back(tmp_path):
+def no_safetensors(folder):
     """Its checksum may match: whoever wrote it."""
-    whole, folder = run(tmp_path, name="whole"), run(tmp_path)
-    (folder / "record.json").unlink()
     broken = last_checkpoint(folder)
     (broken / "model.safetensors").write_bytes(b"no tensors")
     digest = hashlib.sha256(b"no tensors").hexdigest()
     edit_state(broken / "state.json", lambda c: c["files"].update({"model.safetensors": digest}))
+
+
+def vanish(folder):
+    shutil.rmtree(last_checkpoint(folder))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (copy_from_another_run, "belongs to another run"),
+        (copy_under_another_name, "is the checkpoint of step 18"),
+        (no_safetensors, "model.safetensors is damaged"),
+        (vanish, "last.json names is missing"),
+    ],
+)
+def test_the_newest_own_intact_checkpoint_is_used(tmp_path, damage, message):
+    whole, folder = run(tmp_path, name="whole"), run(tmp_path)
+    (folder / "record.json").unlink()
+    damage(folder)
     heard = Heard()
     run(tmp_path, resume=True, progress=heard)
-    assert "model.safetensors is damaged" in heard
+    assert message in heard
     assert "Using the checkpoint of step 18 instead" in heard
     assert_same_tensors(whole, folder)
 
@@ -133,23 +141,21 @@ def test_where_the_best_is_damaged_the_last_is_suggested(tmp_path, damage):
     load_network(folder, "last")
 
 
-def test_vanished_checkpoints_are_an_error(tmp_path):
+@pytest.mark.parametrize("damage", ["vanished", "empty"])
+def test_a_run_without_an_intact_checkpoint_does_not_start_again(tmp_path, damage):
     folder = run(tmp_path, stop_after=0)
     log = (folder / "log.jsonl").read_bytes()
-    shutil.rmtree(folder / "checkpoints")
-    with pytest.raises(BrokenCheckpointError, match=r"checkpoints of .* are missing"):
-        run(tmp_path, resume=True)
-    assert (folder / "log.jsonl").read_bytes() == log
-
-
-def test_a_vanished_last_checkpoint_is_a_warning(tmp_path):
-    whole, folder = run(tmp_path, name="whole"), run(tmp_path)
-    (folder / "record.json").unlink()
-    shutil.rmtree(last_checkpoint(folder))
+    if damage == "vanished":
+        shutil.rmtree(folder / "checkpoints")
+    for state in folder.glob("checkpoints/*/state.json"):
+        state.write_bytes(b"")
     heard = Heard()
-    run(tmp_path, resume=True, progress=heard)
-    assert "last.json names is missing. Using the checkpoint of step 18 instead" in heard
-    assert_same_tensors(whole, folder)
+    message = {"vanished": "checkpoints of .* are missing", "empty": "no intact checkpoint is left"}
+    for use in (lambda: run(tmp_path, resume=True, progress=heard), lambda: load_network(folder)):
+        with pytest.raises(BrokenCheckpointError, match=message[damage]):
+            use()
+    assert "instead" not in heard
+    assert (folder / "log.jsonl").read_bytes() == log
 
 
 def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again(tmp_path):

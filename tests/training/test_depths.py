@@ -12,7 +12,7 @@ from toy import Pooled, Toy, config
 import equipool
 from equipool import EquilibriumAggregation, RandomSteps
 from equipool.training import fit, train
-from equipool.training.depths import DepthDraw
+from equipool.training.step import DepthDraw
 
 
 def layer(steps):

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from equipool.training import optimizer as guard_module
-from equipool.training.optimizer import Guard
-from equipool.training.state import History
+from equipool.training.optimizer import Guard, History
 
 CPU = torch.device("cpu")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -7,7 +7,7 @@ from toy import Toy
 
 import equipool
 from equipool import EquilibriumAggregation, Fixed, HeavyBall, NoRegularizer
-from equipool.training.state import inner_statistics
+from equipool.training.step import inner_statistics
 
 
 class Two(nn.Module):

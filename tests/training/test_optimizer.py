@@ -163,7 +163,7 @@ def move(network):
         buffer.add_(number + 1)
 
 
-def test_the_buffers_keep_names_values_and_kinds():
+def test_the_buffers_keep_names_and_values_and_lie_side_by_side():
     network = make_norms()
     move(network)
     before = copy.deepcopy(network.state_dict())
@@ -173,20 +173,10 @@ def test_the_buffers_keep_names_values_and_kinds():
     for name, value in before.items():
         assert after[name].dtype == value.dtype
         assert torch.equal(after[name], value), name
-
-
-def test_they_have_their_names_in_the_network():
-    names = [f"{place}.running_{which}" for place in (0, 1, 3) for which in ("mean", "var")]
-    assert list(running_statistics(make_norms())) == names
-
-
-def test_those_of_one_kind_lie_in_one_place():
-    network = make_norms()
-    RunningStatistics(network)
-    places = {
-        buffer.untyped_storage().data_ptr() for buffer in running_statistics(network).values()
-    }
-    assert len(places) == 2  # float32 and float64
+    found = running_statistics(network)
+    assert list(found) == [f"{n}.running_{which}" for n in (0, 1, 3) for which in ("mean", "var")]
+    places = {buffer.untyped_storage().data_ptr() for buffer in found.values()}
+    assert len(places) == 2  # one for float32 and one for float64
 
 
 @pytest.mark.parametrize("skipped", [0.0, 1.0])

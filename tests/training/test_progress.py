@@ -13,6 +13,7 @@ from equipool.training import progress as progress_module
 from equipool.training.progress import (
     LiveProgress,
     PlainProgress,
+    Progress,
     progress_for_terminal,
     tracking,
 )
@@ -83,7 +84,7 @@ def test_an_evaluation_shows_its_progress(tmp_path, monkeypatch):
 
 def test_nothing_is_shown_outside_an_evaluation(capsys):
     assert list(track(iter("ab"))) == ["a", "b"]
-    with tracking(None, "run"):
+    with tracking(Progress(), "run"):
         assert list(track("ab")) == ["a", "b"]
     assert capsys.readouterr().out == ""
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from equipool.training import count_spikes
-from equipool.training.state import History, RunState
+from equipool.training.folder import RunState
+from equipool.training.optimizer import History
 
 
 @pytest.mark.parametrize(("first", "last"), [(0, 3), (0, 5), (5, 7), (7, 10), (6, 10)])

@@ -62,7 +62,7 @@ class FakeTime:
 
 def test_seconds_of_training_have_no_evaluation_of_any_run_and_no_building(tmp_path, monkeypatch):
     clock = FakeTime()
-    monkeypatch.setattr("equipool.training.state.time", clock)
+    monkeypatch.setattr("equipool.training.devices.time", clock)
 
     @dataclass(frozen=True)
     class Slow(Toy):

@@ -10,9 +10,8 @@ from toy import Toy, config
 from equipool import RandomSteps
 from equipool.ops.availability import kernels
 from equipool.training import Shard, read_log, read_record, train, train_together
-from equipool.training.depths import DepthDraw
 from equipool.training.devices import Accelerator
-from equipool.training.step import NUMBERS, Runner, TrainStep
+from equipool.training.step import NUMBERS, DepthDraw, Runner, TrainStep
 
 pytestmark = [
     pytest.mark.gpu,

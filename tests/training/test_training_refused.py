@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
-from runs import Heard, run
+from runs import run
 from toy import Toy, config
 
 from equipool.training import (
-    BrokenCheckpointError,
     ConfigMismatchError,
     Loss,
     StorageError,
@@ -52,18 +51,6 @@ def test_what_is_left_of_a_run_without_its_config_is_not_taken_over(tmp_path, ke
     with pytest.raises(FileExistsError, match=f"has {kept} but no config.json"):
         run(tmp_path, Toy(seed=1), resume=resume)
     assert not (folder / "config.json").exists()
-
-
-def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_again(tmp_path):
-    folder = run(tmp_path, stop_after=0)
-    log = (folder / "log.jsonl").read_bytes()
-    for state in folder.glob("checkpoints/*/state.json"):
-        state.write_bytes(b"")
-    heard = Heard()
-    with pytest.raises(BrokenCheckpointError, match="no intact checkpoint is left"):
-        run(tmp_path, resume=True, progress=heard)
-    assert "instead" not in heard
-    assert (folder / "log.jsonl").read_bytes() == log
 
 
 def test_another_config_is_refused_and_the_difference_shown(tmp_path):

@@ -7,7 +7,6 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from runs import Heard
 from toy import Toy, config
 
 from equipool.training import train
@@ -20,8 +19,8 @@ TRAINING = config(precision="64-true", aux_weight=0.1)
 def main(folder):
     torch.set_num_threads(1)
     for _ in range(2):
-        train(TASK, TRAINING, folder, resume=True, device="cpu", progress=Heard(), stop_after=0)
-    train(TASK, TRAINING, folder, resume=True, device="cpu", progress=Heard())
+        train(TASK, TRAINING, folder, resume=True, device="cpu", progress=False, stop_after=0)
+    train(TASK, TRAINING, folder, resume=True, device="cpu", progress=False)
     torch.distributed.destroy_process_group()
 
 

@@ -6,7 +6,6 @@ import threading
 from pathlib import Path
 
 import torch
-from runs import Heard
 from toy import Toy, config
 
 from equipool.training import train
@@ -40,7 +39,7 @@ class DeadlyCall:
 
 def go_on(folder):
     torch.set_num_threads(1)
-    train(TASK, TRAINING, folder, resume=True, device="cpu", progress=Heard())
+    train(TASK, TRAINING, folder, resume=True, device="cpu", progress=False)
 
 
 def die_at_call(folder, number, after):

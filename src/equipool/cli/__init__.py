@@ -18,7 +18,7 @@ COMMANDS = {
         "equipool.cli.predict:app", "Predict properties of molecules with a trained network."
     ),
     "sweep": ("equipool.cli.sweep:app", "Train a network for each combination of settings."),
-    "ablate": ("equipool.cli.ablate:app", "Repeat the paper's ablations."),
+    "ablate": ("equipool.cli.sweep:ablate_app", "Repeat the paper's ablations."),
     "report": ("equipool.cli.results:report_app", "Write a page of tables and plots from runs."),
     "bench": ("equipool.bench.command:app", "Time the layer and its alternatives."),
 }  # fmt: skip
@@ -38,7 +38,7 @@ def make_app() -> typer.Typer:
     """The command with all its subcommands. A subcommand is imported when it is called."""
     from functools import partial
 
-    from equipool.cli.groups import Entry, load_app, make_group
+    from equipool.cli.console import Entry, load_app, make_group
 
     about = "Equilibrium Aggregation for PyTorch."
     entries = {name: Entry(line, partial(load_app, app)) for name, (app, line) in COMMANDS.items()}

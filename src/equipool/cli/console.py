@@ -1,15 +1,19 @@
-"""What all commands share: their options, their errors and what they print."""
+"""What all commands share: their options, their help, their errors and what they print."""
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,6 +25,8 @@ WRONG_USE = 2
 STOPPED = 3  # stopped early; can be resumed
 WHICH = ("best", "last")
 RUN = "Run"  # heading of the options that no task has
+HYPHEN, SPACE = "\u2011", "\u00a0"  # that no line is broken at
+UsageError: Any = typer.BadParameter.__base__  # typer has no public name for it
 
 
 def option(about: str, metavar: str, *names: str) -> Any:
@@ -48,6 +54,10 @@ class RunOptions:
     ] = None
     preset: Annotated[
         str | None, option("start from these settings; other flags override them", "NAME")
+    ] = None
+    recipe: Annotated[
+        str | None,
+        option("settings of the equilibrium layers; converging trains them to converge", "NAME"),
     ] = None
     device: Device = "auto"
     threads: Threads = "auto"
@@ -89,19 +99,6 @@ def plain_errors(status: int = 1) -> Iterator[None]:
         fail(str(error) or type(error).__name__, status)
 
 
-@contextmanager
-def suggesting_last(which: str) -> Iterator[None]:
-    """If the best checkpoint is damaged, the message suggests the last one."""
-    from equipool.training import BrokenCheckpointError
-
-    try:
-        yield
-    except BrokenCheckpointError as error:
-        if which == "last" or "--which last" in str(error):
-            raise
-        raise BrokenCheckpointError(f"{error}; try --which last") from error
-
-
 def check_which(which: str) -> None:
     """Refuse anything but the two checkpoints."""
     if which not in WHICH:
@@ -110,23 +107,19 @@ def check_which(which: str) -> None:
 
 def device_from_name(name: str) -> str | None:
     """The engine's name of a device; refuses one that does not exist."""
-    import torch
-
     from equipool.training.devices import resolve_device
 
     if name == "auto":
         return None
     try:
-        torch.device(name)
-    except RuntimeError:
-        raise ValueError(f"--device is {name!r}, expected cpu, cuda, cuda:1, ... or auto") from None
-    resolve_device(name)
-    return name
+        return str(resolve_device(name))
+    except ValueError as error:
+        raise ValueError(f"--{error}, or auto") from None
 
 
-def default_folder(task: str, preset: str | None) -> Path:
+def default_folder(task: str, options: RunOptions) -> Path:
     """Where runs go without `--out`."""
-    return Path("runs") / (task if preset is None else f"{task}-{preset}")
+    return Path("runs") / "-".join(filter(None, (task, options.preset, options.recipe)))
 
 
 def make_console() -> Console:
@@ -169,7 +162,6 @@ def command_line(words: Sequence[str], options: Mapping[str, object]) -> str:
 def print_table(
     headings: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None
 ) -> None:
-    """A table, once."""
     from rich.table import Table
 
     table = Table(*headings, title=title)
@@ -238,3 +230,128 @@ def _fitting(widths: Sequence[int], available: int) -> list[list[int]]:
 
 def _number(value: float | None) -> str:
     return "not finite" if value is None else f"{value:.6g}"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A command of a group: the first line of its help, and what builds it."""
+
+    about: str
+    build: Callable[[], Any]
+
+
+class Command(TyperCommand):
+    """A command whose help has its options in groups, and whose errors are one line."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                # typer adds the type to an argument's name
+                record = (re.sub(r" <.*>$", "", record[0]), _unbroken(record[1]))
+                argument = parameter.param_type_name == "argument"
+                usual = "Arguments" if argument else "Options"
+                heading = getattr(parameter, "rich_help_panel", None) or usual
+                groups.setdefault(heading, []).append(record)
+        for heading in sorted(groups, key=lambda one: one == "Options"):
+            with formatter.section(heading):
+                formatter.write_dl(groups[heading])
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [piece.strip("{").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
+
+    def get_help(self, ctx: Any) -> str:
+        return _plain(super().get_help(ctx))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except UsageError as error:
+            if type(error).__name__ == "NoArgsIsHelpError":
+                raise
+            fail(error.format_message(), WRONG_USE)
+
+
+def _unbroken(text: str) -> str:
+    """The same text with marks where names and defaults must not be broken into two lines."""
+    default = re.sub(r"\[default: .*\]$", lambda found: found[0].replace(" ", SPACE), text)
+    return re.sub(r"(?<=\w)-(?=\w)", HYPHEN, default)
+
+
+def _plain(text: str) -> str:
+    """Help without these marks, and with types as people expect them: `INT`, not `<int>`."""
+    for shown, plain in (("<str>", "TEXT "), ("<int>", "INT  "), ("<float>", "FLOAT  "),
+                         ("<path>", "PATH  "), ("<list[str]>", "TEXT       "),
+                         ("<list[int]>", "INT        "), (HYPHEN, "-"), (SPACE, " ")):  # fmt: skip
+        text = text.replace(shown, plain)
+    return text
+
+
+class LazyGroup(TyperGroup):
+    """A group whose commands are built when they are called. `make_group` makes one."""
+
+    entries: Mapping[str, Entry]
+    noun: str
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(self.entries)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        return self.entries[cmd_name].build() if cmd_name in self.entries else None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
+        if args[0] not in self.entries and not args[0].startswith("-"):
+            expected = f"expected one of {', '.join(self.entries)}"
+            fail(f"the {self.noun} is {args[0]!r}, {expected}", WRONG_USE)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section(f"{self.noun.capitalize()}s"):
+            formatter.write_dl([(name, entry.about) for name, entry in self.entries.items()])
+
+
+def make_group(
+    about: str, entries: Mapping[str, Entry], noun: str, name: str | None = None
+) -> typer.Typer:
+    """A group of commands, each of which is called a `noun` in messages and in the usage line.
+    A group with a name is the program itself."""
+    kind = type("Group", (LazyGroup,), {"entries": entries, "noun": noun})
+    app = typer.Typer(
+        name=name,
+        help=about,
+        cls=kind,
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        add_completion=name is not None,
+        pretty_exceptions_enable=False,
+        subcommand_metavar=f"{noun.upper()} ...",
+    )
+    app.callback()(_no_options)
+    return app
+
+
+def _no_options() -> None: ...
+
+
+def single_command(function: Callable[..., None]) -> typer.Typer:
+    """An application of one command; its docstring is its help."""
+    app = typer.Typer(rich_markup_mode=None, add_completion=False)
+    app.command(cls=Command)(function)
+    return app
+
+
+def load_app(path: str) -> Any:
+    """The command that is defined as `module:application`, with plain help."""
+    module, _, name = path.partition(":")
+    command = get_command(getattr(import_module(module), name))
+    _use_plain_help(command)
+    return command
+
+
+def _use_plain_help(command: Any) -> None:
+    command.rich_markup_mode = None
+    typer_help = command.get_help
+    command.get_help = lambda ctx: _plain(typer_help(ctx))
+    for inner in getattr(command, "commands", {}).values():
+        _use_plain_help(inner)

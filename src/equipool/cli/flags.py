@@ -63,8 +63,6 @@ OF_LAYERS = ("potential", "potential_output", "local_potential")
 
 @dataclass(frozen=True)
 class Parameter:
-    """A field of a dataclass, or a parameter of a constructor."""
-
     name: str
     annotation: str
     default: Any
@@ -108,11 +106,9 @@ class Flag:
 
     @property
     def parameter(self) -> str:
-        """The name in Python."""
         return self.name.replace(".", "__")
 
     def read(self, text: str) -> Any:
-        """The value that was typed."""
         try:
             return self.reader.read(text.strip())
         except (ValueError, KeyError, OverflowError):

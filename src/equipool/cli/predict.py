@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from equipool.cli import console
-from equipool.cli.groups import single_command
 from equipool.cli.threads import read_threads, using_threads
 
 if TYPE_CHECKING:
@@ -110,9 +109,8 @@ def _load(run: Path, which: str, device: str | None) -> tuple[MoleculePredictor,
     config = RunFolder(run).read_config()
     if config["task"] != "molecules":
         raise ValueError(f"predict needs a molecules run; {run} is a {config['task']} run")
-    with console.suggesting_last(which):
-        predictor = load_predictor(run, which, device=device)
-    return predictor, config["fields"].get("smiles") or SMILES
+    column = config["fields"].get("smiles") or SMILES
+    return load_predictor(run, which, device=device), column
 
 
 def _columns(text: str | None) -> list[str]:
@@ -235,4 +233,4 @@ def _warn(text: str) -> None:
     typer.echo(text, err=True)
 
 
-app = single_command(predict)
+app = console.single_command(predict)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from equipool.cli import console
-from equipool.cli.groups import single_command
 from equipool.cli.threads import read_threads, training_step, using_threads
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ def evaluate(
 
         check_extras()
         place, number = console.device_from_name(device), read_threads(threads)
-        with using_data_folder(data_dir), console.suggesting_last(which):
+        with using_data_folder(data_dir):
             config = training.RunFolder(run).read_config()
             task, settings = task_from_config(config), training_from_config(config)
             with using_threads(number, place, lambda: training_step(task, settings)):
@@ -153,5 +152,5 @@ def report(
         console.report_line(f"The page is {out}")
 
 
-evaluate_app = single_command(evaluate)
-report_app = single_command(report)
+evaluate_app = console.single_command(evaluate)
+report_app = console.single_command(report)

@@ -1,28 +1,25 @@
-"""`equipool train`."""
+"""`equipool train`, and what it shares with `equipool sweep`: a command for each task, and the task
+and training settings that flags, presets and saved runs give."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
+from typer.main import get_command
 
 from equipool.cli import console
-from equipool.cli.flags import TASK, TRAINING, check_apart
-from equipool.cli.groups import Request, task_commands
-from equipool.cli.settings import (
-    Values,
-    base_values,
-    build,
-    run_name,
-    saved_values,
-    with_values,
-)  # fmt: skip
+from equipool.cli.flags import TASK, TRAINING, Flag, as_typed, check_apart, flags_of
 from equipool.cli.threads import read_threads, training_step, using_threads
+from equipool.experiments.presets import EXPERIMENTS, RECIPES
 
 if TYPE_CHECKING:
-    from equipool.training import Record
+    from equipool.training import Record, Task, TrainingConfig
 
 ABOUT = """Train a network. Interrupted runs resume with --resume.
 
@@ -32,11 +29,172 @@ RESUME = (
     "A larger --steps extends a finished run"
 )
 
+Options = TypeVar("Options")
+Values = dict[str, dict[str, Any]]  # by section, then by field
+
+# Fields that a run's name always has, if the task has them.
+NAMED = ("dataset", "csv", "convolution", "aggregation", "embedding", "seed")
+
+
+def base_values(task: str, preset: str | None, recipe: str | None = None) -> Values:
+    """The task's defaults, or the preset's settings; changed by the recipe."""
+    from equipool.experiments.registry import TASKS
+    from equipool.training.config import flatten
+
+    kind: Any = TASKS[task]
+    training = dict(EXPERIMENTS[task].training)
+    if preset is not None:
+        known = EXPERIMENTS[task].presets
+        if preset not in known:
+            raise ValueError(f"--preset is {preset!r}, expected one of {', '.join(known)}")
+        kind, training = (
+            getattr(kind, known[preset].recipe),
+            training | dict(known[preset].training),
+        )
+    task_fields = flatten(asdict(kind()))
+    if recipe is None:
+        return {TASK: task_fields, TRAINING: training}
+    if recipe not in RECIPES:
+        raise ValueError(f"--recipe is {recipe!r}, expected one of {', '.join(RECIPES)}")
+    chosen = {k: v for k, v in RECIPES[recipe].fields.items() if k in task_fields}
+    kept = {k: v for k, v in task_fields.items() if k.partition(".")[0] not in chosen}
+    if "aux_weight" not in EXPERIMENTS[task].training:
+        training["aux_weight"] = RECIPES[recipe].aux_weight
+    return {TASK: kept | flatten(chosen), TRAINING: training}
+
+
+def saved_values(task: str, run: Path) -> Values:
+    """The settings of the run in this directory; the task's defaults if there is no run of it."""
+    from equipool.training import RunFolder
+    from equipool.training.config import training_from_config, upgraded
+
+    folder = RunFolder(run)
+    config = folder.read_config() if folder.config.exists() else {}
+    if config.get("task") != task:
+        return base_values(task, None)
+    training = asdict(training_from_config(config))
+    return {TASK: dict(upgraded(config)[TASK]), TRAINING: training}
+
+
+def with_values(values: Values, given: Mapping[Flag, Any]) -> Values:
+    """The same settings with other values of these flags. Another part takes its own defaults."""
+    changed = {section: dict(content) for section, content in values.items()}
+    for flag, value in sorted(given.items(), key=lambda one: one[0].name.count(".")):
+        content = changed[flag.section]
+        if content.get(flag.name, value) != value:
+            for name in [name for name in content if name.startswith(f"{flag.name}.")]:
+                del content[name]
+        content[flag.name] = value
+    return changed
+
+
+def build(task: str, values: Values) -> tuple[Task, TrainingConfig]:
+    from equipool.training import TrainingConfig
+
+    if "steps" not in values[TRAINING]:
+        raise ValueError("--steps is missing: give a number, or choose a --preset")
+    return make_task(task, values), TrainingConfig(**values[TRAINING])
+
+
+def make_task(task: str, values: Values) -> Task:
+    from equipool.training.config import task_from_config
+
+    return task_from_config({"task": task, "fields": values[TASK]})
+
+
+def run_name(task: str, values: Values, axes: Mapping[Flag, tuple[Any, ...]]) -> str:
+    """A run's name: its method, size and seed, and what else a sweep varies."""
+    made = make_task(task, values)
+    parts = {name: getattr(made, name) for name in NAMED if getattr(made, name, None) is not None}
+    for flag, choices in axes.items():
+        if len(choices) > 1:
+            parts[flag.name] = values[flag.section][flag.name]
+    ordered = sorted(parts.items(), key=lambda part: part[0] == "seed")
+    return "-".join(_in_name(name, value) for name, value in ordered)
+
+
+def _in_name(name: str, value: Any) -> str:
+    if name == "csv":
+        return f"csv-{Path(value).name.split('.')[0]}"
+    return str(value) if name == "aggregation" else f"{name.replace('_', '-')}-{as_typed(value)}"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was typed: the task, its flags, and which of them were given."""
+
+    task: str
+    flags: tuple[Flag, ...]
+    given: dict[Flag, str]
+
+    def words(self) -> list[str]:
+        """The flags that were given, as they were typed."""
+        return [word for flag, text in self.given.items() for word in (flag.option, text)]
+
+
+def task_commands(
+    about: str,
+    options: type[Options],
+    body: Callable[[Request, Options], None],
+    tasks: Iterable[str] = tuple(EXPERIMENTS),
+) -> typer.Typer:
+    """A group with a command for each task.
+
+    Args:
+        about: what the commands do; the first line of the help, then the rest.
+        options: a dataclass whose fields are the options that do not depend on the task.
+        body: is called with what was typed.
+        tasks: that have the command.
+    """
+    entries = {
+        task: console.Entry(EXPERIMENTS[task].about, partial(_build, task, about, options, body))
+        for task in tasks
+    }
+    return console.make_group(about, entries, "task")
+
+
+def _build(
+    task: str, about: str, options: type[Options], body: Callable[[Request, Options], None]
+) -> Any:
+    flags = flags_of(task)
+    hints = get_type_hints(options, include_extras=True)
+    own = {field.name: field.default for field in fields(options)}  # type: ignore[arg-type]
+
+    # typer reads the signature, and calls with every parameter by its name
+    def command(**values: Any) -> None:
+        typed = {flag: values[flag.parameter] for flag in flags}
+        given = {flag: text for flag, text in typed.items() if text is not None}
+        with console.plain_errors(console.WRONG_USE):
+            check_apart(given, saved={})
+        body(Request(task, flags, given), options(**{name: values[name] for name in own}))
+
+    parameters = [_parameter(flag.parameter, _option(flag), None) for flag in flags]
+    parameters += [_parameter(name, hints[name], default) for name, default in own.items()]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    presets = EXPERIMENTS[task].presets.items()
+    listed = "\n".join(f"  {name:<6} {preset.about}" for name, preset in presets)
+    app = typer.Typer(rich_markup_mode=None, add_completion=False)
+    app.command(task, cls=console.Command, help=f"{about}\n\n\b\nPresets:\n{listed}")(command)
+    return get_command(app)
+
+
+def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=default, annotation=annotation)
+
+
+def _option(flag: Flag) -> Any:
+    default = "" if flag.default is None else f"  [default: {flag.default}]"
+    option = typer.Option(
+        flag.option, help=flag.about + default, metavar=flag.reader.metavar, show_default=False,
+        hidden=flag.hidden, rich_help_panel=flag.group,
+    )  # fmt: skip
+    return Annotated[str | None, option]
+
 
 @dataclass(frozen=True)
 class TrainOptions(console.RunOptions):
-    """Options of `equipool train`."""
-
     resume: Annotated[bool, console.option(RESUME, "", "--resume")] = False
     record: Annotated[
         Path | None, console.option("also write the summary to this JSON file", "PATH")
@@ -44,7 +202,6 @@ class TrainOptions(console.RunOptions):
 
 
 def run(request: Request, options: TrainOptions) -> None:
-    """Train, and print the results."""
     with console.plain_errors():
         from equipool import training
         from equipool.experiments.data import using_data_folder
@@ -59,8 +216,10 @@ def run(request: Request, options: TrainOptions) -> None:
         out = options.out
         if out is None:
             name = run_name(request.task, values, {})
-            out = console.default_folder(request.task, options.preset) / name
-    given = {"--out": out, "--resume": True} | options.words("out", "preset", "max_seconds")
+            out = console.default_folder(request.task, options) / name
+    given = {"--out": out, "--resume": True} | options.words(
+        "out", "preset", "recipe", "max_seconds"
+    )
     how = console.command_line(["train", request.task], given)
     with console.plain_errors(), using_data_folder(options.data_dir):
         if options.record is not None:
@@ -75,8 +234,9 @@ def run(request: Request, options: TrainOptions) -> None:
 
 def _values(request: Request, options: TrainOptions) -> Values:
     """The settings of the preset, or of the run that is resumed, changed by the flags."""
-    values = base_values(request.task, options.preset)
-    if options.resume and options.preset is None and options.out is not None:
+    values = base_values(request.task, options.preset, options.recipe)
+    fresh = options.preset is not None or options.recipe is not None
+    if options.resume and not fresh and options.out is not None:
         values = saved_values(request.task, options.out)
         if "steps" in values[TRAINING]:
             check_apart(request.given, values[TASK])

@@ -150,7 +150,6 @@ def family_of(annotation: str) -> Family | None:
 
 @cache
 def _parameters(module: str, kind: str, supplied: tuple[str, ...]) -> dict[str, tuple[str, Any]]:
-    """Annotation and default of each parameter of a constructor."""
     signature = inspect.signature(getattr(import_module(module), kind))
     return {
         name: (str(parameter.annotation), parameter.default)

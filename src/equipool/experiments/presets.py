@@ -46,6 +46,35 @@ class Experiment:
     training: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class LayerRecipe:
+    """How equilibrium layers are trained, in any experiment.
+
+    Args:
+        fields: values of the task's fields, where it has them.
+        aux_weight: training setting of a task that has no weights of its own.
+    """
+
+    fields: Mapping[str, Any]
+    aux_weight: float
+
+
+_RANDOM = {"name": "random", "least": 5, "most": 80}
+RECIPES = {
+    "converging": LayerRecipe(  # as `equipool.converging`
+        {
+            "solver": {"name": "restrained-nesterov", "momentum": 0.5, "max_step": 0.5,
+                       "curvature_safe": True},
+            "differentiation": {"name": "truncated", "num_steps": 5},
+            "inner_steps": _RANDOM,
+            "local_steps": _RANDOM,
+            "readout_aux_weight": 1e-3,
+            "local_aux_weight": 1e-3,
+        },
+        aux_weight=1e-3,
+    ),
+}  # fmt: skip
+
 METHODS = {"aggregation": ("sum", "attention", "equilibrium")}
 
 
@@ -109,11 +138,3 @@ EXPERIMENTS = {
         {"aux_weight": 0.0},  # the task has weights of its own
     ),
 }  # fmt: skip
-
-
-def find_preset(task: str, name: str) -> Preset:
-    """A task's preset."""
-    known = EXPERIMENTS[task].presets
-    if name not in known:
-        raise ValueError(f"--preset is {name!r}, expected one of {', '.join(known)}")
-    return known[name]

@@ -23,12 +23,18 @@ from equipool.training.checkpoint import (
 )
 from equipool.training.config import SHAPES, TrainingConfig
 from equipool.training.devices import OutOfMemoryError
-from equipool.training.folder import ConfigMismatchError, Record, RunFolder, read_record
+from equipool.training.folder import (
+    SPIKE,
+    ConfigMismatchError,
+    Record,
+    RunFolder,
+    count_spikes,
+    read_record,
+)
 from equipool.training.loading import evaluate, examine, load_network
 from equipool.training.loop import Fitted, Plan, Stop, fit, train, train_together
 from equipool.training.over_steps import AtSteps, evaluate_over_steps, read_over_steps
 from equipool.training.progress import Progress, progress_for_terminal, read_log, track
-from equipool.training.state import SPIKE, count_spikes
 from equipool.training.step import make_network
 from equipool.training.task import Batch, Loss, Shard, Task
 

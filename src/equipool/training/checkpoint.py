@@ -132,8 +132,6 @@ class BrokenCheckpointError(ValueError):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The content of a checkpoint."""
-
     path: Path
     state: dict[str, Any]
     tensors: dict[str, dict[str, Tensor]]  # by file, without its suffix
@@ -174,9 +172,8 @@ def _write_parts(folder: Path, tensors: Mapping[str, Tensors], content: dict[str
     sums = {}
     for name, group in tensors.items():
         # clones, because the format refuses tensors that share memory
-        data = save(
-            {key: value.detach().cpu().contiguous().clone() for key, value in group.items()}
-        )
+        own = {key: value.detach().cpu().contiguous().clone() for key, value in group.items()}
+        data = save(own)
         sums[f"{name}.safetensors"] = checksum(data)
         write_durably(folder / f"{name}.safetensors", data)
     write_durably(folder / STATE, signed_json({"format": FORMAT, "files": sums} | content))
@@ -224,8 +221,6 @@ def _read_state(file: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Best:
-    """The best evaluation so far."""
-
     step: int
     value: float
 
@@ -277,9 +272,8 @@ class Checkpoints:
     def _prune(self, step: int, best: Best | None) -> None:
         latest = [other for other in self.steps() if other <= step][-self.keep_last :]
         kept = {*latest, *([best.step] if best else [])}
-        for path in [
-            self.path(other) for other in self.steps() if other < step and other not in kept
-        ]:
+        old = [other for other in self.steps() if other < step and other not in kept]
+        for path in map(self.path, old):
             with suppress(OSError):  # keeping it does no harm
                 shutil.rmtree(path.rename(path.with_name(f".{path.name}.old")))
 
@@ -321,9 +315,8 @@ class Checkpoints:
         )
         if broken:
             problem = f"{broken[0]}, and no intact checkpoint is left. Restore one"
-        raise BrokenCheckpointError(
-            f"{problem}; or, to start again from step 0, remove {self.folder}"
-        )
+        again = f"or, to start again from step 0, remove {self.folder}"
+        raise BrokenCheckpointError(f"{problem}; {again}")
 
     def read(self, which: str, warn: Callable[[str], None]) -> Checkpoint:
         """The `"last"` or the `"best"` checkpoint; the last one if there is no best."""
@@ -341,9 +334,8 @@ class Checkpoints:
         try:
             return self.read_step(self._step_of("best"))
         except BrokenCheckpointError as error:
-            raise BrokenCheckpointError(
-                f"{error}. Use the newest intact one instead: which='last' (--which last)"
-            ) from error
+            how = "Use the newest intact one instead: which='last' (--which last)"
+            raise BrokenCheckpointError(f"{error}. {how}") from error
 
     def _step_of(self, which: str, default: int | None = None) -> int:
         """The step that a pointer names; the default if there is no pointer, or it is damaged."""

@@ -357,7 +357,6 @@ def _make_task(kind: type[Task], fields: Mapping[str, Any]) -> Task:
 
 
 def training_from_config(config: Mapping[str, Any]) -> TrainingConfig:
-    """The training settings of a run."""
     known = {field.name for field in fields(TrainingConfig)}
     return _build(TrainingConfig, {k: v for k, v in config["training"].items() if k in known})
 

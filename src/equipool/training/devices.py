@@ -1,16 +1,20 @@
-"""Device, precision, processes and random numbers of a run, on top of Lightning's Fabric."""
+"""Device, precision, processes, random numbers and clock of runs, on top of Lightning's Fabric."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import distributed
 
 from equipool import extras
+from equipool.training.folder import RunState
+from equipool.training.progress import Progress
 from equipool.training.task import Shard
 
 _MASK = (1 << 64) - 1
@@ -56,13 +60,12 @@ class Accelerator:
         devices: int | list[int] = [wanted.index or 0] if wanted.type == "cuda" else 1
         if several:
             devices = int(os.environ["LOCAL_WORLD_SIZE"])
+        num_nodes = int(os.environ.get("GROUP_WORLD_SIZE", 1)) if several else 1
+        in_fabric: Any = "32-true" if precision == "tf32" else precision
         self.fabric: Any = Fabric(
-            accelerator=wanted.type,
-            devices=devices,
-            num_nodes=int(os.environ.get("GROUP_WORLD_SIZE", 1)) if several else 1,
+            accelerator=wanted.type, devices=devices, num_nodes=num_nodes, precision=in_fabric,
             strategy="ddp" if several else "auto",
-            precision="32-true" if precision == "tf32" else precision,  # type: ignore[arg-type]
-        )
+        )  # fmt: skip
         self.fabric.launch()
         self.precision = precision
         self.device: torch.device = self.fabric.device
@@ -70,7 +73,6 @@ class Accelerator:
 
     @property
     def alone(self) -> bool:
-        """Whether there is one process."""
         return self.shard.world == 1
 
     @property
@@ -86,7 +88,6 @@ class Accelerator:
         return numbers.to(self.device, non_blocking=True)
 
     def synchronize(self) -> None:
-        """Wait until the device is idle."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
@@ -113,7 +114,6 @@ class Accelerator:
 
 
 def dtype_of_weights(precision: str) -> torch.dtype:
-    """The dtype of the weights under a precision."""
     return {"64-true": torch.float64, "bf16-true": torch.bfloat16}.get(precision, torch.float32)
 
 
@@ -196,3 +196,65 @@ class StepRandomness:
         if self._generator is not None:
             self._generator.graphsafe_set_state(self._state)
             self._generator.manual_seed(value)
+
+
+@dataclass
+class Session:
+    """What runs that are trained together share."""
+
+    accelerator: Accelerator
+    progress: Progress
+    num_runs: int = 1
+    evaluation_seconds: float = 0.0  # of all of them
+
+
+class Clock:
+    """Measures `state.seconds` and `state.evaluation_seconds`, from `start` on.
+
+    While one of several runs is evaluated, none of them trains: the time counts as evaluation for
+    all of them. The device is waited for first.
+    """
+
+    def __init__(self, state: RunState, session: Session) -> None:
+        self.state, self.session = state, session
+        self.start()
+
+    def start(self) -> None:
+        self._last = self._saved = time.perf_counter()
+        self._evaluated = self.session.evaluation_seconds
+        self._lap = (self.state.step, self.state.training_seconds)
+
+    def read(self) -> None:
+        """Wait for the device and take the time."""
+        device = self.session.accelerator.device
+        if device.type == "cuda":
+            torch.cuda.current_stream(device).synchronize()
+        now = time.perf_counter()
+        self.state.seconds += now - self._last
+        self.state.evaluation_seconds += self.session.evaluation_seconds - self._evaluated
+        self._last, self._evaluated = now, self.session.evaluation_seconds
+
+    def lap(self) -> float:
+        """Steps per second of training since the last lap."""
+        self.read()
+        step, seconds = self._lap
+        self._lap = (self.state.step, self.state.training_seconds)
+        return (self._lap[0] - step) / max(self._lap[1] - seconds, 1e-9)
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Time inside the block counts as evaluation."""
+        self.read()
+        before = self.state.seconds
+        yield
+        self.read()
+        seconds = self.state.seconds - before
+        self.session.evaluation_seconds += seconds
+        self.state.evaluation_seconds += seconds
+        self._evaluated = self.session.evaluation_seconds
+
+    def saved(self) -> None:
+        self._saved = time.perf_counter()
+
+    def since_saved(self) -> float:
+        return time.perf_counter() - self._saved

@@ -1,19 +1,25 @@
-"""The directory of a run: its settings, its lock and its record."""
+"""A run and its directory: how far it is, its settings, its lock and its record."""
 
 from __future__ import annotations
 
 import errno
 import json
+import math
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from equipool.environment import versions
 from equipool.training.checkpoint import (
+    Best,
+    Checkpoint,
     json_checksum,
     naming,
     signed_json,
@@ -25,6 +31,12 @@ from equipool.training.config import depends_on_steps, differences, extended
 LEFT_BY_RUNS = ("checkpoints", "log.jsonl", "last.json", "best.json", "record.json")
 PARTS = {"task": str, "fields": dict, "training": dict}  # of config.json
 FORMAT = 1  # of record.json
+
+SPIKE = 10.0  # a loss this many times the running median is a spike
+WINDOW = 1000  # finite losses that the median is taken over
+FEWEST = 100  # finite losses before the first possible spike
+
+RECENT = "spikes/recent"  # the tensor of recent losses in a checkpoint
 
 
 class ConfigMismatchError(ValueError):
@@ -88,10 +100,8 @@ class RunFolder:
                 )
             return
         if not resume:
-            raise FileExistsError(
-                f"{self.path} already holds a run: resume it (resume=True, --resume) "
-                "or choose another directory"
-            )
+            how = "resume it (resume=True, --resume) or choose another directory"
+            raise FileExistsError(f"{self.path} already holds a run: {how}")
         saved = self.read_config()
         different = differences(extended(saved, config), config)
         if different:
@@ -119,7 +129,6 @@ class RunFolder:
         shutil.rmtree(self.tensorboard, ignore_errors=True)
 
     def read_config(self) -> dict[str, Any]:
-        """The settings of the run in this directory."""
         if not self.config.exists():
             raise FileNotFoundError(f"{self.path} holds no run: it has no config.json")
         try:
@@ -128,11 +137,10 @@ class RunFolder:
             raise ValueError(f"{self.config} is not JSON: {error}") from error
         parts = content if isinstance(content, dict) else {}
         if not all(isinstance(parts.get(name), kind) for name, kind in PARTS.items()):
-            raise ValueError(
-                f"{self.config} is not the config of a run: expected {', '.join(PARTS)} in it"
-            )
-        expected = parts.pop("sha256", None)  # runs of older versions have none
-        if expected is not None and json_checksum(parts) != expected:
+            expected = f"expected {', '.join(PARTS)} in it"
+            raise ValueError(f"{self.config} is not the config of a run: {expected}")
+        signed = parts.pop("sha256", None)  # runs of older versions have none
+        if signed is not None and json_checksum(parts) != signed:
             raise ValueError(
                 f"{self.config} was changed after the run started: its checksum does not match. "
                 'Restore it; or, if you edited it on purpose, remove its "sha256" entry'
@@ -141,7 +149,6 @@ class RunFolder:
 
 
 def _reason(line: str, saved: dict[str, Any]) -> str:
-    """Why a run cannot have another number of steps."""
     if not line.startswith("training.steps:"):
         return ""
     dependent = depends_on_steps(saved["training"])
@@ -196,7 +203,6 @@ class Record:
         return all_skipped or (bool(self.curve) and self.best is None)
 
     def write(self, file: str | Path) -> None:
-        """Write it atomically."""
         file = Path(file)
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, to_json(asdict(self)))
@@ -211,3 +217,122 @@ def read_record(file: str | Path) -> Record:
         return Record(**content)
     except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"{file} is not the record of a run: {error}") from error
+
+
+@dataclass
+class RunState:
+    """How far a run is. Checkpoints hold this, and the tensors of the training step."""
+
+    step: int = 0
+    seconds: float = 0.0  # over all parts of a resumed run
+    evaluation_seconds: float = 0.0
+    skipped: int = 0
+    spikes: int = 0
+    logged_step: int = 0  # steps before this one are in the log
+    best: Best | None = None
+    curve: list[dict[str, Any]] = field(default_factory=list)  # an entry per evaluation
+    pieces: list[dict[str, Any]] = field(default_factory=list)  # first step and hardware per part
+    recent_losses: Tensor = field(default_factory=lambda: torch.zeros(0))
+
+    @classmethod
+    def from_checkpoint(cls, found: Checkpoint, log_every: int) -> RunState:
+        """The state in a checkpoint; also in one that is older than `logged_step`."""
+        step, best = found.step, found.state["best"]
+        content = {"logged_step": step - step % log_every} | found.state
+        content["best"] = None if best is None else Best(**best)
+        return cls(**content, recent_losses=found.tensors["optimizer"][RECENT])
+
+    def to_json(self) -> dict[str, Any]:
+        content = asdict(self)
+        del content["recent_losses"]
+        return content
+
+    @property
+    def training_seconds(self) -> float:
+        return self.seconds - self.evaluation_seconds
+
+    def times(self) -> dict[str, Any]:
+        """Step and seconds, as each entry of the log has them."""
+        names = ("step", "seconds", "training_seconds")
+        return {name: getattr(self, name) for name in names}
+
+    def add_steps(self, columns: dict[str, Tensor]) -> list[int]:
+        """Count the spikes and skipped steps since `logged_step`; returns the skipped steps."""
+        losses = columns["loss"]
+        self.spikes += _count_spikes(losses, self.recent_losses)
+        finite = losses[torch.isfinite(losses)]
+        self.recent_losses = torch.cat([self.recent_losses, finite])[-WINDOW:]
+        rows = columns["skipped"].nonzero().flatten().tolist()
+        skipped = [self.logged_step + row for row in rows]
+        self.skipped += len(skipped)
+        self.logged_step = self.step
+        return skipped
+
+    def add_evaluation(self, entry: dict[str, Any], value: float, lower_is_better: bool) -> bool:
+        """Add an evaluation to the curve; returns whether its `value` is the best so far."""
+        self.curve.append(entry)
+        sign = 1 if lower_is_better else -1
+        beaten = self.best is None or sign * value < sign * self.best.value
+        better = beaten and math.isfinite(value)
+        if better:
+            self.best = Best(self.step, value)
+        return better
+
+    def parts(self) -> list[dict[str, Any]]:
+        """Steps, hardware and versions of each part of a resumed run."""
+        ends = [*(piece["first_step"] for piece in self.pieces[1:]), self.step]
+        return [
+            {"steps": end - piece["first_step"]}
+            | {name: piece[name] for name in ("hardware", "together", "versions")}
+            for piece, end in zip(self.pieces, ends, strict=True)
+        ]
+
+
+def count_spikes(losses: Tensor) -> Tensor:
+    """The number of spikes in a training, the only definition in this package.
+
+    A loss is a spike if it is finite and more than 10 times the median of the last 1,000 finite
+    losses before it. The first 100 finite losses are never spikes.
+
+    Args:
+        losses: one per step `[steps]`, or of several trainings `[steps, S]`.
+
+    Returns:
+        A count, or `[S]` of them, int64.
+
+    Example:
+        >>> losses = torch.ones(300)
+        >>> losses[50], losses[200], losses[250] = 99.0, 99.0, torch.inf
+        >>> int(count_spikes(losses))
+        1
+    """
+    if losses.dim() == 1:
+        return torch.tensor(_count_spikes(losses, losses.new_zeros(0)))
+    return torch.stack([count_spikes(column) for column in losses.unbind(1)])
+
+
+def _count_spikes(losses: Tensor, before: Tensor) -> int:
+    """The spikes among losses `[n]`, given the finite ones `before` them."""
+    known, count = torch.cat([before, losses[torch.isfinite(losses)]]), 0
+    for start in range(max(len(before), FEWEST), len(known), WINDOW):
+        block = known[start : start + WINDOW]
+        around = known[max(start - WINDOW, 0) : start + WINDOW]
+        # Windows are subsets of `around`, so no median is below this; most losses need no more.
+        floor = around.kthvalue((min(start, WINDOW) + 1) // 2).values
+        for at in (block > SPIKE * floor).nonzero().flatten().tolist():
+            window = known[max(start + at - WINDOW, 0) : start + at]
+            count += bool(block[at] > SPIKE * window.median())
+    return count
+
+
+def summarize(columns: dict[str, Tensor], metrics: Sequence[str]) -> dict[str, Any]:
+    """A point of the log: means over the steps that were taken, and the largest loss of all.
+    `columns` has one number per step `[n]`, by name; `metrics` are the task's among the names."""
+    taken = columns["skipped"] == 0
+    means = {
+        name: float(values[taken].double().mean()) if taken.any() else None
+        for name, values in columns.items()
+        if name != "skipped"
+    }
+    of_task = {name: means.pop(name) for name in metrics}
+    return {**means, "loss_max": float(columns["loss"].max()), "metrics": of_task}

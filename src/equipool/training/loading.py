@@ -21,8 +21,7 @@ from equipool.training.config import (
 from equipool.training.devices import Accelerator, check_extras, dtype_of_weights, products_in
 from equipool.training.folder import ConfigMismatchError, RunFolder
 from equipool.training.progress import Progress, tracking
-from equipool.training.state import evaluation_mode
-from equipool.training.step import make_network
+from equipool.training.step import evaluation_mode, make_network
 from equipool.training.task import Task
 
 
@@ -80,8 +79,8 @@ def evaluate(
         device: where to compute; None for a GPU if there is one.
         progress: shows how far the evaluation is; None shows nothing.
     """
-    ready, shown = prepared(run, which, device), tracking(progress, Path(run).name)
-    with ready as (task, network, accelerator), shown:
+    shown = tracking(progress or Progress(), Path(run).name)
+    with prepared(run, which, device) as (task, network, accelerator), shown:
         return dict(task.evaluate(network, accelerator.device))
 
 

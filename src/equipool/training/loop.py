@@ -15,11 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from equipool.training.config import TrainingConfig, run_config
-from equipool.training.devices import Accelerator, clear_memory_errors, isolated
+from equipool.training.devices import Accelerator, Session, clear_memory_errors, isolated
 from equipool.training.folder import Record, RunFolder
 from equipool.training.progress import Progress, Sink, progress_for_terminal
 from equipool.training.run import Run
-from equipool.training.state import Session
 from equipool.training.task import Task
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -38,7 +37,6 @@ class Stop:
         self.reason = reason
 
     def due(self) -> bool:
-        """Whether it is time to stop."""
         if self.reason is None and self._deadline is not None:
             self.reason = "time limit reached" if time.monotonic() >= self._deadline else None
         return self.reason is not None
@@ -74,8 +72,6 @@ class Stop:
 
 
 class Plan(NamedTuple):
-    """A run to train."""
-
     task: Task
     config: TrainingConfig
     out: str | Path
@@ -141,8 +137,7 @@ def train_together(
         device: as in `train`.
         stop_after: stop all of them after this many seconds; or a `Stop` that several calls share.
             Its `reason` is set even if the runs were complete when it was due.
-        progress: as in `train`.
-        how_to_resume: as in `train`.
+        progress, how_to_resume: as in `train`.
 
     Returns:
         The records, in the order of `runs`.
@@ -210,8 +205,6 @@ def fit(
 
 
 class _StepNumbers(Sink):
-    """Collects the numbers of each step."""
-
     def __init__(self) -> None:
         self._columns: list[Mapping[str, Tensor]] = []
 
@@ -231,7 +224,6 @@ def _train(
     progress: Progress | bool | None,
     how_to_resume: str,
 ) -> list[Record]:
-    """See `train` and `train_together`."""
     runs: list[Run] = []
     with _session(plans, device, progress) as session, ExitStack() as stack:
         if not isinstance(stop, Stop):
@@ -274,7 +266,7 @@ def _session(
             raise ValueError("several runs are trained together in one process, not under torchrun")
         stack.enter_context(isolated(accelerator.device, config.precision))
         stack.enter_context(clear_memory_errors(smaller))
-        yield Session(accelerator, progress, len(plans))
+        yield Session(accelerator, progress if accelerator.leads else Progress(), len(plans))
 
 
 def _take_steps(runs: Sequence[Run], session: Session, stop: Stop) -> list[Run]:

@@ -1,5 +1,5 @@
-"""What a step does with the gradients: the guard, Adam, the average of the weights, running
-statistics. Nothing here waits for the device."""
+"""What a step does with the gradients: its numbers, the guard, Adam, the average of the weights,
+running statistics. Nothing here waits for the device."""
 
 from __future__ import annotations
 
@@ -13,11 +13,36 @@ from torch import Tensor, nn
 from equipool import Solver
 from equipool.ops.availability import kernels_serve
 from equipool.training.config import TrainingConfig
-from equipool.training.state import History
 
 DECAY = 0.99  # of the running average of the gradient norm
 SETTLED = 100  # number of finite norms before the average is trusted
 LARGEST = torch.finfo(torch.float32).max
+
+
+class History:
+    """A row of numbers for each recent step, kept on the device until the host reads it.
+
+    `rows [length, columns]`, float32; step s has row `s % length`. `counter [1]` is the number of
+    steps taken.
+    """
+
+    def __init__(self, columns: Sequence[str], length: int, device: torch.device) -> None:
+        self.columns = tuple(columns)
+        self.rows = torch.zeros(length, len(self.columns), device=device)
+        self.counter = torch.zeros(1, dtype=torch.int64, device=device)
+
+    @torch.no_grad()
+    def write(self, values: Sequence[Tensor]) -> None:
+        """Write the row of the next step; the values are scalars."""
+        row = torch.stack([value.float() for value in values])
+        self.rows.index_copy_(0, self.counter % self.rows.shape[0], row[None])
+        self.counter += 1
+
+    def read(self, first: int, last: int) -> dict[str, Tensor]:
+        """The columns of steps `first` to `last - 1`, at most `length` of them. Waits for the
+        device."""
+        at = torch.arange(first, last) % self.rows.shape[0]
+        return dict(zip(self.columns, self.rows.cpu()[at].unbind(1), strict=True))
 
 
 class Guard:
@@ -42,7 +67,6 @@ class Guard:
         self.count = torch.zeros((), dtype=torch.int64, device=device)  # finite norms
 
     def tensors(self) -> dict[str, Tensor]:
-        """The state, to be saved and loaded in place."""
         return {"average": self.average, "count": self.count}
 
     @torch.no_grad()
@@ -144,7 +168,6 @@ class Optimizer:
             }
 
     def tensors(self) -> dict[str, Tensor]:
-        """The state, to be saved and loaded in place."""
         return {
             f"{key}/{name}": value
             for parameter, name in self.names.items()
@@ -207,7 +230,6 @@ class WeightAverage:
         )
 
     def tensors(self) -> dict[str, Tensor]:
-        """The state, to be saved and loaded in place."""
         return self.values
 
     @torch.no_grad()
@@ -230,7 +252,6 @@ class WeightAverage:
             self._fill(kept)
 
     def apply(self) -> None:
-        """Give the network the averaged values."""
         self._fill(list(self.values.values()))
 
     @torch.no_grad()
@@ -258,7 +279,6 @@ class RunningStatistics:
             self._joined.append(joined)
 
     def copy(self) -> list[Tensor]:
-        """A copy of the current values."""
         return [joined.clone() for joined in self._joined]
 
     def restore(self, before: Sequence[Tensor], skipped: Tensor) -> None:

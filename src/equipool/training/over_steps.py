@@ -64,7 +64,7 @@ def evaluate_over_steps(
         if not any(isinstance(module, EquilibriumAggregation) for module in network.modules()):
             raise ValueError(f"{run} has no equilibrium layer, so there are no inner steps to vary")
         for number in numbers:
-            with tracking(progress, f"{number} steps"):
+            with tracking(progress or Progress(), f"{number} steps"):
                 found.append(_at_steps(task, network, number, num_starts, accelerator.device))
     return found
 

@@ -77,9 +77,8 @@ def track(parts: Iterable[T], total: int | None = None) -> Iterator[T]:
 
 
 @contextmanager
-def tracking(progress: Progress | None, run: str) -> Iterator[None]:
-    """`track` inside the block reports to this display; to none if it is None."""
-    progress = progress or Progress()
+def tracking(progress: Progress, run: str) -> Iterator[None]:
+    """`track` inside the block reports to this display."""
     token = _report.set(partial(progress.evaluate, run))
     try:
         yield
@@ -200,12 +199,6 @@ class Sink:
 
     def steps(self, columns: Mapping[str, Tensor]) -> None:
         """The numbers of each step since the last call `[n]`, by name."""
-
-    def advance(self, step: int) -> None:
-        """The run has reached this step. Called often."""
-
-    def message(self, text: str) -> None:
-        """A message to the user. May come before `open`."""
 
     def sync(self) -> None:
         """Wait until everything is on the disk."""
@@ -344,30 +337,3 @@ class TensorBoard(Sink):
         except OSError as error:
             self._writer = None
             self._warn(f"TensorBoard files are no longer written: {error}")
-
-
-class Display(Sink):
-    """Shows a run in a progress display, which several runs may share; of an evaluation, the
-    metric `monitor`."""
-
-    def __init__(self, progress: Progress, name: str, steps: int, monitor: str) -> None:
-        self.progress, self.name, self.num_steps, self.monitor = progress, name, steps, monitor
-
-    def open(self, step: int) -> None:
-        self.progress.begin(self.name, step, self.num_steps)
-
-    def write(self, entry: Entry) -> None:
-        event, metrics = entry.get("event"), entry.get("metrics", {})
-        if event is None:
-            numbers = {"loss": entry["loss"], **metrics, "steps/s": entry["steps_per_second"]}
-        elif event == "evaluation":
-            numbers = {f"evaluated {self.monitor}": metrics[self.monitor]}
-        else:
-            return
-        self.progress.report(self.name, entry["step"], self.num_steps, numbers)
-
-    def advance(self, step: int) -> None:
-        self.progress.advance(self.name, step)
-
-    def message(self, text: str) -> None:
-        self.progress.message(f"{self.name}: {text}")

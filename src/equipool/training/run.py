@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,19 +12,24 @@ from torch import Tensor
 from equipool.environment import hardware, now, versions
 from equipool.training.checkpoint import Checkpoints
 from equipool.training.config import TrainingConfig
-from equipool.training.devices import StepRandomness
-from equipool.training.folder import Record, RunFolder, read_record
-from equipool.training.progress import Display, Entry, LogFile, Sink, TensorBoard, tracking
-from equipool.training.state import (
+from equipool.training.devices import Clock, Session, StepRandomness
+from equipool.training.folder import (
     RECENT,
-    Clock,
+    Record,
+    RunFolder,
     RunState,
-    Session,
-    evaluation_mode,
-    inner_statistics,
+    read_record,
     summarize,
 )
-from equipool.training.step import NUMBERS, Runner, TrainStep, make_runner
+from equipool.training.progress import Entry, LogFile, Sink, TensorBoard, tracking
+from equipool.training.step import (
+    NUMBERS,
+    Runner,
+    TrainStep,
+    evaluation_mode,
+    inner_statistics,
+    make_runner,
+)
 from equipool.training.task import Batch, Task
 
 
@@ -51,12 +55,10 @@ class Run:
         own_stream = session.num_runs > 1 and accelerator.device.type == "cuda"
         self._stream = torch.cuda.Stream(accelerator.device) if own_stream else None
         self.name = task.name if folder is None else folder.path.name
-        display = Display(session.progress, self.name, config.steps, task.monitor)
-        self.sinks = [*sinks, display]
-        if folder is not None:
-            warn = display.message
-            files = [LogFile(folder.log, warn), TensorBoard(folder.tensorboard, warn)]
-            self.sinks = [*files, *self.sinks] if accelerator.leads else []
+        self.progress, self.sinks = session.progress, list(sinks)
+        if folder is not None and accelerator.leads:
+            self.sinks.append(LogFile(folder.log, self._message))
+            self.sinks.append(TensorBoard(folder.tensorboard, self._message))
         self._randomness = StepRandomness(task.seed, accelerator.shard.rank, accelerator.device)
         self._runner: Runner | None = None
         self.state = RunState()
@@ -104,6 +106,7 @@ class Run:
         if self.finished:
             return
         step = self.state.step
+        self.progress.begin(self.name, step, self.config.steps)
         for sink in self.sinks:
             sink.open(step)
         about = {"hardware": self._hardware(), "together": self.session.num_runs}
@@ -121,13 +124,18 @@ class Run:
     def _write(self, entry: Entry) -> None:
         for sink in self.sinks:
             sink.write(entry)
+        event, metrics = entry.get("event"), entry.get("metrics", {})
+        if event in (None, "evaluation"):
+            shown = {f"evaluated {self.task.monitor}": metrics.get(self.task.monitor)}
+            if event is None:
+                shown = {"loss": entry["loss"], **metrics, "steps/s": entry["steps_per_second"]}
+            self.progress.report(self.name, self.state.step, self.config.steps, shown)
 
     def _event(self, event: str, content: Entry) -> None:
         self._write({"event": event, "step": self.state.step} | content)
 
     def _message(self, text: str) -> None:
-        for sink in self.sinks:
-            sink.message(text)
+        self.progress.message(f"{self.name}: {text}")
 
     def on_stream(self) -> AbstractContextManager[Any]:
         """Work inside the block goes to the run's own stream."""
@@ -183,8 +191,7 @@ class Run:
     def _do_what_is_due(self, runner: Runner) -> None:
         step, config = self.state.step, self.config
         last = step == config.steps
-        for sink in self.sinks:
-            sink.advance(step)
+        self.progress.advance(self.name, step)
         if last or step % config.log_every == 0:
             self._log(runner.batch(step - 1))
         better = (last or step % config.evaluate_every == 0) and self._evaluate()
@@ -226,8 +233,7 @@ class Run:
 
     def _evaluate(self) -> bool:
         """Evaluate; returns whether it is the best so far."""
-        progress = self.session.progress if self.sinks else None
-        with self._clock.evaluating(), tracking(progress, self.name):
+        with self._clock.evaluating(), tracking(self.progress, self.name):
             metrics = self._metrics()
         entry = self.state.times() | {"metrics": metrics}
         value = metrics[self.task.monitor]
@@ -260,7 +266,6 @@ class Run:
         self._clock.saved()
 
     def stop(self, reason: str, how_to_resume: str) -> None:
-        """Save, and print how to resume."""
         with self.on_stream():
             if self._saved_step != self.state.step:
                 self._save()
@@ -286,20 +291,16 @@ class Run:
             if file.exists():
                 record = read_record(file)
             elif self.accelerator.leads:
-                self._write_record(record, file)
+                record.write(file)
+                content = {"date": record.date}
+                if record.warning is not None:
+                    content["warning"] = record.warning
+                    self._message(f"WARNING: {record.warning}")
+                self._event("finish", content)
         self.accelerator.barrier()  # when one process returns, the others find the record
         return record
 
-    def _write_record(self, record: Record, file: Path) -> None:
-        record.write(file)
-        content = {"date": record.date}
-        if record.warning is not None:
-            content["warning"] = record.warning
-            self._message(f"WARNING: {record.warning}")
-        self._event("finish", content)
-
     def record(self) -> Record:
-        """A summary of the run so far."""
         state = self.state
         at_best = [e for e in state.curve if state.best and e["step"] == state.best.step]
         return Record(

@@ -1,31 +1,38 @@
-"""One training step, run eagerly or as a CUDA graph. Nothing in it waits for the device."""
+"""One training step, run eagerly or as a CUDA graph, without waiting for the device; and statistics
+of the layers in it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import equipool
+from equipool import EquilibriumAggregation, Fixed, RandomSteps, Solution
 from equipool.training.config import TrainingConfig
-from equipool.training.depths import DepthDraw, Depths
-from equipool.training.devices import Accelerator
+from equipool.training.devices import Accelerator, mixed
 from equipool.training.optimizer import (
     Guard,
+    History,
     Optimizer,
     RunningStatistics,
     WeightAverage,
     average_weight,
 )
-from equipool.training.state import History, evaluation_mode
 from equipool.training.task import Batch, Loss, Task
 
 COLUMNS = ("loss", "aux_loss", "gradient_norm", "skipped")
 NUMBERS = "training/numbers"  # the engine's own part of a batch
 
 Tensors = dict[str, dict[str, Tensor]]  # by the file of a checkpoint that holds them
+Depths = tuple[int, ...]  # number of steps of each layer that draws it
+
+ANY_RANK = -1  # no process has it: what is drawn is the same in all of them
 
 
 class TrainStep:
@@ -41,7 +48,7 @@ class TrainStep:
         self.task, self.config, self.fabric = task, config, accelerator.fabric
         self.module = make_network(task)
         for module in self.module.modules():
-            if isinstance(module, equipool.EquilibriumAggregation):
+            if isinstance(module, EquilibriumAggregation):
                 module.cuda_graphs = False  # the step is captured as a whole
         self.network: nn.Module = accelerator.fabric.setup_module(self.module)
         self.network.train()
@@ -143,6 +150,43 @@ def make_network(task: Task) -> nn.Module:
         return task.network()
 
 
+class DepthDraw:
+    """Draws the number of inner steps for a network, once per training step.
+
+    The draw is a function of seed and step, so that resuming is exact and all processes agree. All
+    layers use the same one: a captured step needs a graph per combination, and there are few.
+    """
+
+    def __init__(self, network: nn.Module, seed: int) -> None:
+        layers = (m for m in network.modules() if isinstance(m, EquilibriumAggregation))
+        self._drawn = [(m, m.steps) for m in layers if isinstance(m.steps, RandomSteps)]
+        self._seed = seed
+        self._sides = math.lcm(*(len(steps.choices) for _, steps in self._drawn))
+
+    def __call__(self, step: int) -> Depths:
+        """The depths of a training step."""
+        return self._depths(mixed(self._seed, step, ANY_RANK) % self._sides)
+
+    def all(self) -> list[Depths]:
+        """All depths that can be drawn, the deepest first."""
+        return sorted({self._depths(side) for side in range(self._sides)}, reverse=True)
+
+    def _depths(self, side: int) -> Depths:
+        choices = (steps.choices for _, steps in self._drawn)
+        return tuple(numbers[side * len(numbers) // self._sides] for numbers in choices)
+
+    @contextmanager
+    def set_to(self, depths: Depths) -> Iterator[None]:
+        """The layers search this deep inside the block."""
+        try:
+            for (layer, steps), depth in zip(self._drawn, depths, strict=True):
+                layer.steps = Fixed(depth, steps.tolerance)
+            yield
+        finally:
+            for layer, steps in self._drawn:
+                layer.steps = steps
+
+
 class Runner:
     """Runs the steps of a chunk of batches, whose tensors have the steps as first dimension.
 
@@ -198,7 +242,6 @@ class Runner:
             self.step(self.batch(number))
 
     def batch(self, number: int) -> Batch:
-        """The batch of the step of this number."""
         return {name: values[number % len(values)] for name, values in self.chunk.items()}
 
 
@@ -223,3 +266,71 @@ def make_runner(
             raise
         not_captured(str(error))
         return Runner(step, chunk, False, num_steps)
+
+
+Statistics = dict[str, dict[str, float]]
+
+
+@contextmanager
+def evaluation_mode(network: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients inside the block; restores the modes of all modules."""
+    modes = [(module, module.training) for module in network.modules()]
+    network.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def inner_statistics(network: nn.Module, forward: Callable[[], object]) -> Statistics:
+    """Statistics of every equilibrium layer that runs in `forward`, by its name in the network;
+    `"layer"` if the network is one itself.
+
+    `residual` is the largest component of the final gradient, averaged over the sets of the batch,
+    `residual_max` its maximum, `converged` the fraction of sets whose residual is within the
+    layer's tolerance; `aux_loss` is Eq. 5; `learning_rate`, `momentum` and `regularizer_weight` are
+    the learned scalars, if the layer has them. Empty sets, which fill up a batch, do not count.
+
+    Example:
+        >>> layer = equipool.EquilibriumAggregation(3, 8)
+        >>> statistics = inner_statistics(layer, lambda: layer(torch.ones(5, 3)))
+        >>> round(statistics["layer"]["momentum"], 3)
+        0.9
+    """
+    layers = {
+        name or "layer": module
+        for name, module in network.named_modules()
+        if isinstance(module, EquilibriumAggregation)
+    }
+    if not layers:
+        return {}
+    solved: dict[str, list[Solution]] = defaultdict(list)
+    with ExitStack() as stack:
+        stack.enter_context(evaluation_mode(network))
+        solutions = stack.enter_context(equipool.record(diagnostics=True))
+        for name, layer in layers.items():
+            handle = layer.register_forward_hook(
+                lambda *_, name=name: solved[name].append(solutions[-1])
+            )
+            stack.callback(handle.remove)
+        forward()
+        return {name: _of_layer(layer, solved[name]) for name, layer in layers.items()}
+
+
+def _of_layer(layer: EquilibriumAggregation, solutions: list[Solution]) -> dict[str, float]:
+    scalars: dict[str, object] = {
+        "learning_rate": getattr(layer.solver, "learning_rate", None),
+        "momentum": getattr(layer.solver, "momentum", None),
+        "regularizer_weight": getattr(layer.regularizer, "weight", None),
+    }
+    found = {name: float(v) for name, v in scalars.items() if isinstance(v, Tensor)}
+    some: list[Any] = [solution for solution in solutions if solution.occupied.any()]
+    if some:
+        residual = torch.cat([one.residual[one.occupied] for one in some])
+        converged = torch.cat([one.converged[one.occupied] for one in some])
+        found["residual"], found["residual_max"] = float(residual.mean()), float(residual.max())
+        found["converged"] = float(converged.float().mean())
+        found["aux_loss"] = float(torch.stack([one.aux_loss for one in some]).mean())
+    return found

@@ -35,7 +35,6 @@ class Shard:
             raise ValueError(f"rank must be in 0..world - 1, got {self.rank} of {self.world}")
 
     def part(self, rows: Tensor, dim: int = 0) -> Tensor:
-        """A view of the rows of this process."""
         count = rows.shape[dim]
         if count % self.world:
             raise ValueError(f"{count} rows do not divide into {self.world} equal parts")

@@ -20,7 +20,7 @@ from equipool.training.config import task_from_config, training_from_config
 from equipool.training.devices import Accelerator, products_in
 from equipool.training.folder import RunFolder
 from equipool.training.loading import load_weights
-from equipool.training.state import evaluation_mode
+from equipool.training.step import evaluation_mode
 
 
 @dataclass(frozen=True, eq=False)

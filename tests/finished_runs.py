@@ -1,0 +1,22 @@
+"""What runs leave behind, to be compared."""
+
+from equipool.training import read_log
+from equipool.training.checkpoint import Checkpoints
+
+CLOCK = {"seconds", "training_seconds", "steps_per_second"}
+
+
+def last_tensors(folder):
+    """All tensors of the last checkpoint, by file and name."""
+    found = Checkpoints(folder).newest(print)
+    return {
+        f"{file}/{name}": value
+        for file, tensors in found.tensors.items()
+        for name, value in tensors.items()
+    }
+
+
+def numbers(folder):
+    """The log's points and evaluations, without what a clock was read for."""
+    entries = [e for e in read_log(folder / "log.jsonl") if e.get("event") in (None, "evaluation")]
+    return [{key: value for key, value in e.items() if key not in CLOCK} for e in entries]
