@@ -17,7 +17,9 @@ from equipool import (
     HeavyBall,
     Nesterov,
     Newton,
+    NormalStart,
     Polished,
+    RandomSteps,
     ResNetPotential,
     RestrainedNesterov,
     SafeguardedNesterov,
@@ -470,3 +472,31 @@ def test_on_a_cpu_nothing_is_recorded():
 @pytest.mark.parametrize("num_steps", [1, 7, 10, 60, 199, 200])
 def test_strides_make_up_the_number_of_steps(num_steps):
     assert num_steps % stride(num_steps) == 0
+
+
+@gpu
+def test_each_random_number_of_steps_has_its_graph():
+    fast = make_layer(steps=RandomSteps(1, 4), differentiation=Truncated(2)).cuda()
+    slow = make_layer(steps=RandomSteps(1, 4), differentiation=Truncated(2), cuda_graphs=False)
+    slow.cuda()
+    for seed in range(30):
+        found = []
+        for layer in (fast, slow):
+            torch.manual_seed(seed)
+            found.append(outcome(layer, *make_batch(8, 200, seed)))
+        assert_same(*found)
+    assert len(fast._replays) == 3
+
+
+@gpu
+def test_random_starts_are_launched_in_training_and_replayed_in_evaluation():
+    layer = make_layer(start=NormalStart(24)).cuda()
+    x, index = make_batch(8, 200)
+    ys = [layer(x, index).detach() for _ in range(4)]
+    assert len(layer._replays) == 0
+    assert not any(torch.equal(ys[0], y) for y in ys[1:])
+    layer.eval()
+    with torch.no_grad():
+        ys = [layer(x, index).clone() for _ in range(4)]
+    assert len(layer._replays) == 1
+    assert_same(ys[1:], [ys[0]] * 3)
