@@ -56,10 +56,10 @@ def base_values(task: str, preset: str | None, recipe: str | None = None) -> Val
         return {TASK: task_fields, TRAINING: training}
     if recipe not in RECIPES:
         raise ValueError(f"--recipe is {recipe!r}, expected one of {', '.join(RECIPES)}")
-    chosen = {k: v for k, v in RECIPES[recipe].fields.items() if k in task_fields}
+    chosen = {k: v for k, v in RECIPES[recipe].items() if k in task_fields}
     kept = {k: v for k, v in task_fields.items() if k.partition(".")[0] not in chosen}
     if "aux_weight" not in EXPERIMENTS[task].training:
-        training["aux_weight"] = RECIPES[recipe].aux_weight
+        training["aux_weight"] = RECIPES[recipe]["aux_weight"]
     return {TASK: kept | flatten(chosen), TRAINING: training}
 
 

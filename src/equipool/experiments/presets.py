@@ -46,33 +46,20 @@ class Experiment:
     training: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class LayerRecipe:
-    """How equilibrium layers are trained, in any experiment.
-
-    Args:
-        fields: values of the task's fields, where it has them.
-        aux_weight: training setting of a task that has no weights of its own.
-    """
-
-    fields: Mapping[str, Any]
-    aux_weight: float
-
-
 _RANDOM = {"name": "random", "least": 5, "most": 80}
-RECIPES = {
-    "converging": LayerRecipe(  # as `equipool.converging`
-        {
-            "solver": {"name": "restrained-nesterov", "momentum": 0.5, "max_step": 0.5,
-                       "curvature_safe": True},
-            "differentiation": {"name": "truncated", "num_steps": 5},
-            "inner_steps": _RANDOM,
-            "local_steps": _RANDOM,
-            "readout_aux_weight": 1e-3,
-            "local_aux_weight": 1e-3,
-        },
-        aux_weight=1e-3,
-    ),
+# How equilibrium layers are trained in any experiment: values of the fields that its task has, and
+# the training setting `aux_weight` for a task without weights of its own.
+RECIPES: dict[str, dict[str, Any]] = {
+    "converging": {  # as `equipool.converging`
+        "solver": {"name": "restrained-nesterov", "momentum": 0.5, "max_step": 0.5,
+                   "curvature_safe": True},
+        "differentiation": {"name": "truncated", "num_steps": 5},
+        "inner_steps": _RANDOM,
+        "local_steps": _RANDOM,
+        "readout_aux_weight": 1e-3,
+        "local_aux_weight": 1e-3,
+        "aux_weight": 1e-3,
+    },
 }  # fmt: skip
 
 METHODS = {"aggregation": ("sum", "attention", "equilibrium")}

@@ -172,25 +172,10 @@ def over_steps(runs: Sequence[RunResult]) -> list[Section]:
     text = (
         f"{monitor} and the gradient that is left, over the number of inner steps in evaluation. "
         "If the search has found a minimum, further steps change nothing. The residual is the "
-        "largest component of the gradient, as the median over all sets; the spread is the root "
-        "mean squared distance of predictions from random starts to their mean."
+        "largest component of the gradient, as the median over all sets."
     )
-    rows = [
-        {
-            "checkpoint": label,
-            "inner steps": f"{row.num_steps:,}",
-            monitor: number(row.metrics[monitor]),
-            "residual": number(row.residual),
-            "99 %": number(row.residual_99),
-            "converged": cell_text(row.converged),
-            "spread": "-" if row.spread is None else number(row.spread),
-        }
-        for label, found in searched.items()
-        for row in found
-    ]
     picture = Picture(f"{monitor} over inner steps", draw_over_steps(searched, monitor))
-    table = make_table("inner steps in evaluation", rows)
-    return [Section("Inner steps in evaluation", [text], [table], [picture])]
+    return [Section("Inner steps in evaluation", [text], pictures=[picture])]
 
 
 def examinations(runs: Sequence[RunResult]) -> list[Section]:
