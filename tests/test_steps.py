@@ -190,3 +190,19 @@ def test_random_steps_are_a_value():
     assert "RandomSteps(least=2, most=9, tolerance=0.001)" in repr(layer)
     with pytest.raises(AttributeError, match=r"assign layer\.steps"):
         layer.num_steps = 5
+
+
+@pytest.mark.compile
+@pytest.mark.filterwarnings("ignore:.*Function'> should not be instant:DeprecationWarning")
+def test_compiled_every_number_is_compiled_once():
+    from torch._dynamo.testing import CompileCounter
+
+    counter = CompileCounter()
+    layer, x, index = make(steps=RandomSteps(1, 4)), torch.randn(5, 3), torch.arange(5) % 2
+    compiled = torch.compile(layer, backend=counter)
+    for seed in range(15):
+        torch.manual_seed(seed)
+        expected = layer(x, index, dim_size=2)
+        torch.manual_seed(seed)
+        torch.testing.assert_close(compiled(x, index, dim_size=2), expected)
+    assert counter.frame_count == 1 + len(layer.steps.choices)  # and what precedes the draw
