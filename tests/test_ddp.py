@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import equipool
 from cases import flatten, make_layer, make_sets
-from equipool import LearnedStart, Unrolled
+from equipool import LearnedStart, RandomSteps, Unrolled
 from equipool.differentiation import Implicit, OneStep
 
 pytestmark = pytest.mark.processes
@@ -59,28 +59,16 @@ def shard(rank):
     return make_sets(SHARDS[rank], seed=10 + rank)
 
 
-def work(rank, rendezvous, result):
+def join_group(rank, folder):
     torch.set_num_threads(1)
     dist.init_process_group(
-        "gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=len(SHARDS),
+        "gloo", init_method=f"file://{folder / 'rendezvous'}", rank=rank, world_size=len(SHARDS),
         timeout=timedelta(seconds=SECONDS),
     )  # fmt: skip
-    states = {}
-    for name, (differentiation, aux_weight, _) in METHODS.items():
-        model = Model(differentiation)
-        train(DistributedDataParallel(model), shard(rank), aux_weight)
-        assert all(parameter.grad is not None for parameter in model.parameters())
-        states[name] = model.state_dict()
-    torch.save(states, f"{result}.{rank}")
-    dist.destroy_process_group()
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """States of both processes, for each method."""
-    folder = tmp_path_factory.mktemp("ddp")
-    arguments = folder / "rendezvous", folder / "state"
-    processes = mp.spawn(work, arguments, nprocs=len(SHARDS), join=False)
+def run_processes(target, *arguments):
+    processes = mp.spawn(target, arguments, nprocs=len(SHARDS), join=False)
     deadline = time.monotonic() + SECONDS
     try:
         while not processes.join(timeout=1):
@@ -88,7 +76,26 @@ def trained(tmp_path_factory):
     finally:
         for process in processes.processes:
             process.kill()
-    return [torch.load(f"{folder}/state.{rank}", weights_only=True) for rank in range(2)]
+
+
+def work(rank, folder):
+    join_group(rank, folder)
+    states = {}
+    for name, (differentiation, aux_weight, _) in METHODS.items():
+        model = Model(differentiation)
+        train(DistributedDataParallel(model), shard(rank), aux_weight)
+        assert all(parameter.grad is not None for parameter in model.parameters())
+        states[name] = model.state_dict()
+    torch.save(states, folder / f"state.{rank}")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """States of both processes, for each method."""
+    folder = tmp_path_factory.mktemp("ddp")
+    run_processes(work, folder)
+    return [torch.load(folder / f"state.{rank}", weights_only=True) for rank in range(2)]
 
 
 @pytest.mark.skipif(not dist.is_gloo_available(), reason="torch is built without gloo")
@@ -105,3 +112,22 @@ def test_two_processes_train_as_one(method, trained):
     for name, _ in model.named_parameters():
         learned = not name.startswith(unlearned)
         assert torch.equal(model.state_dict()[name], start[name]) != learned, name
+
+
+def draw_steps(rank, folder):
+    """With seeds and numbers drawn before that differ between the processes."""
+    join_group(rank, folder)
+    torch.manual_seed(rank)
+    torch.rand(rank)
+    steps = RandomSteps(1, 64)
+    drawn = [steps.budget(training=True).num_steps for _ in range(50)]
+    torch.save(torch.tensor(drawn), folder / f"drawn.{rank}")
+    dist.destroy_process_group()
+
+
+@pytest.mark.skipif(not dist.is_gloo_available(), reason="torch is built without gloo")
+def test_all_processes_draw_the_same_number_of_steps(tmp_path):
+    run_processes(draw_steps, tmp_path)
+    first, second = (torch.load(tmp_path / f"drawn.{rank}", weights_only=True) for rank in range(2))
+    assert torch.equal(first, second)
+    assert set(first.tolist()) == set(RandomSteps(1, 64).choices)

@@ -43,7 +43,11 @@ PARTS = set(MAY_IMPORT) - {"reference"}
 MAY_IMPORT["aggregation"] = PARTS
 MAY_IMPORT["closed_form"] = PARTS | {"aggregation"}
 MAY_IMPORT["comparison"] = PARTS | {"aggregation"}
-MAY_IMPORT["public"] = PARTS | {"aggregation", "closed_form", "comparison"}
+MAY_IMPORT["independence"] = PARTS | {"aggregation"}
+MAY_IMPORT["recipes"] = PARTS
+MAY_IMPORT["public"] = PARTS | {
+    "aggregation", "closed_form", "comparison", "independence", "recipes",
+}  # fmt: skip
 MAY_IMPORT["__init__"] = {"public"}
 MAY_IMPORT["pyg"] = PARTS | {"aggregation", "closed_form", "__init__"}
 
@@ -66,7 +70,12 @@ MAY_IMPORT_AROUND["__main__"] = {"cli"}
 AROUND = set(MAY_IMPORT_AROUND)
 
 # Packages that one room alone may import, beside torch.
-THIRD_PARTIES = {"comparison": {"matplotlib"}, "ops": {"triton"}, "pyg": {"torch_geometric"}}
+THIRD_PARTIES = {
+    "comparison": {"matplotlib"},
+    "independence": {"matplotlib"},
+    "ops": {"triton"},
+    "pyg": {"torch_geometric"},
+}
 
 
 def room_of(path):

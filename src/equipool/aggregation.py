@@ -23,7 +23,7 @@ from equipool.scalings import SCALINGS, ScalingName, scaling_weights
 from equipool.sets import Sets, empty_invalid_sets
 from equipool.solution import Solution, active_recorders, make_solution
 from equipool.solvers import Nesterov, Solver
-from equipool.starts import Start, ZeroStart
+from equipool.starts import NormalStart, Start, ZeroStart
 from equipool.steps import Budget, Steps, as_steps, with_num_steps
 
 
@@ -45,8 +45,8 @@ class EquilibriumAggregation(nn.Module):
         solver: the inner optimiser. Default: `Nesterov()`.
         differentiation: how gradients pass through the search. Default: `Unrolled()`.
         start: where the search begins. Default: the zero vector.
-        steps: how long to search: a number of steps, `Fixed(num_steps, tolerance)` or
-            `ToTolerance(tolerance, max_steps)`. Default: 10 steps.
+        steps: how long to search: a number of steps, `Fixed(num_steps, tolerance)`,
+            `RandomSteps(least, most)` or `ToTolerance(tolerance, max_steps)`. Default: 10 steps.
         num_steps: short for `steps=Fixed(num_steps)`.
         scaling: how the energy grows with the number of elements: `"log"` as in the paper, `"sum"`
             without scaling, `"mean"` independent of that number.
@@ -105,7 +105,8 @@ class EquilibriumAggregation(nn.Module):
 
     @property
     def steps(self) -> Steps:
-        """How long to search. Assign a number of steps, `Fixed(...)` or `ToTolerance(...)`."""
+        """How long to search. Assign a number of steps, `Fixed(...)`, `RandomSteps(...)` or
+        `ToTolerance(...)`."""
         return self._steps
 
     @steps.setter
@@ -114,8 +115,8 @@ class EquilibriumAggregation(nn.Module):
 
     @property
     def num_steps(self) -> int:
-        """The largest number of steps. Can be set if the number of steps is fixed."""
-        return self.steps.budget(self.training).num_steps
+        """The number of steps in evaluation, at most. Can be set if the number is fixed."""
+        return self.steps.budget(training=False).num_steps
 
     @num_steps.setter
     def num_steps(self, num_steps: int) -> None:
@@ -254,9 +255,11 @@ class EquilibriumAggregation(nn.Module):
         return self.differentiation(search), search
 
     def _is_replayable(self) -> bool:
-        """Whether the search is the same program for every batch. Dropout draws another for each
-        call, and the backward pass of `Implicit` decides by values what to do next."""
+        """Whether the search is the same program for every batch. Dropout and random starts draw
+        another for each call, and the backward pass of `Implicit` decides by values what to do
+        next."""
         draws = self.training and getattr(self.potential, "dropout", 0) > 0
+        draws = draws or (self.start.training and isinstance(self.start, NormalStart))
         decides = torch.is_grad_enabled() and isinstance(self.differentiation, Implicit)
         return not draws and not decides and self.solver.recordable
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -23,7 +24,7 @@ class CapturedStep:
         return self.output
 
 
-def capture_step(step: Callable[[], object], warmup: int = 3) -> CapturedStep:
+def capture_step(step: Callable[[], object], warmup: int = 3, pool: Any = None) -> CapturedStep:
     """Record a step in a CUDA graph: one launch instead of a thousand.
 
     Small batches are bound by the launching of kernels, not by their work. A captured step reads
@@ -38,6 +39,8 @@ def capture_step(step: Callable[[], object], warmup: int = 3) -> CapturedStep:
     Args:
         step: takes nothing, returns anything; run `warmup` times before it is recorded.
         warmup: runs before the recording, which build what is built once. They train, too.
+        pool: memory that steps captured with the same `torch.cuda.graph_pool_handle()` share.
+            Each of them overwrites what the others returned.
 
     Example:
         A step with model, loss, backward and optimiser, and a loop that feeds it:
@@ -78,7 +81,7 @@ def capture_step(step: Callable[[], object], warmup: int = 3) -> CapturedStep:
     gc.collect()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with own_workspaces(), no_garbage_collection(), torch.cuda.graph(graph):
+    with own_workspaces(), no_garbage_collection(), torch.cuda.graph(graph, pool=pool):
         output = step()
     return CapturedStep(graph, output)
 

@@ -6,6 +6,7 @@ from equipool.capture import CapturedStep, capture_step
 from equipool.comparison import GradientComparison, compare_gradients
 from equipool.descent import Descent, Search
 from equipool.differentiation import Differentiation, Implicit, OneStep, Truncated, Unrolled
+from equipool.independence import PathIndependence, path_independence
 from equipool.linear_solvers import (
     Cholesky,
     ConjugateGradients,
@@ -21,6 +22,7 @@ from equipool.potentials import (
     ResNetPotential,
     SummedPotential,
 )
+from equipool.recipes import converging
 from equipool.regularizers import BoundRegularizer, NoRegularizer, Regularizer, SquaredNorm
 from equipool.sets import Sets
 from equipool.solution import Solution, Solutions, record
@@ -36,17 +38,18 @@ from equipool.solvers import (
     SolverState,
     StronglyConvexNesterov,
 )
-from equipool.starts import LearnedStart, Start, ZeroStart
-from equipool.steps import Budget, Fixed, Steps, ToTolerance
+from equipool.starts import LearnedStart, NormalStart, Start, ZeroStart
+from equipool.steps import Budget, Fixed, RandomSteps, Steps, ToTolerance
 
 __all__ = [
     "AutogradSum", "BoundRegularizer", "Bounds", "Budget", "CapturedStep", "Cholesky",
     "ConjugateGradients", "ConvexPotential", "Descent", "Differentiation", "EquilibriumAggregation",
     "Fixed", "GradientComparison", "GradientDescent", "HeavyBall", "Implicit", "LearnedStart",
-    "LinearSolution", "LinearSolver", "Nesterov", "Neumann", "Newton", "NoRegularizer", "Objective",
-    "OneStep", "Polished", "Potential", "Regularizer", "ResNetPotential", "RestrainedNesterov",
+    "LinearSolution", "LinearSolver", "Nesterov", "Neumann", "Newton", "NoRegularizer",
+    "NormalStart", "Objective", "OneStep", "PathIndependence", "Polished", "Potential",
+    "RandomSteps", "Regularizer", "ResNetPotential", "RestrainedNesterov",
     "SafeguardedNesterov", "Search", "Sets", "Solution", "Solutions", "Solver", "SolverState",
     "SquaredNorm", "Start", "Steps", "StronglyConvexNesterov", "SummedPotential", "ToTolerance",
     "Truncated", "Unrolled", "ZeroStart", "capture_step", "closed_form", "compare_gradients",
-    "record",
+    "converging", "path_independence", "record",
 ]  # fmt: skip

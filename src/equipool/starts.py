@@ -65,3 +65,30 @@ class LearnedStart(Start):
 
     def extra_repr(self) -> str:
         return f"{self.out_channels}, value={self.value}"
+
+
+class NormalStart(Start):
+    """In training a random start for every set and call, in evaluation the zero vector.
+
+    A layer trained this way learns to reach the same output from anywhere. Combined with
+    `RandomSteps`, this is how path independence is trained. The draws come from torch's generator
+    of the device.
+
+    Args:
+        out_channels: size of the output.
+        std: standard deviation of every component.
+    """
+
+    def __init__(self, out_channels: int, std: float = 1.0) -> None:
+        super().__init__()
+        if not 0 <= std < float("inf"):
+            raise ValueError(f"std is {std!r}, expected a number of 0 or more")
+        self.out_channels = out_channels
+        self.std = std
+
+    def forward(self, x: Tensor, sets: Sets) -> Tensor:
+        y = x.new_zeros(sets.num_rows, self.out_channels)
+        return self.std * torch.randn_like(y) if self.training else y
+
+    def extra_repr(self) -> str:
+        return f"{self.out_channels}, std={self.std}"

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import NamedTuple, SupportsIndex
+
+import torch
+from torch import distributed
 
 from equipool.checks import as_count
 
@@ -99,6 +103,68 @@ class ToTolerance(Steps):
         return Budget(self.max_steps, self.tolerance, self.tolerance)
 
 
+@dataclass(frozen=True)
+class RandomSteps(Steps):
+    """Draw the number of steps of each training call; take `most` steps in evaluation.
+
+    A layer trained this way cannot rely on where the search happens to stop, so it learns an energy
+    whose minimum is the answer. Combine it with `Truncated`, whose backward pass costs the same
+    for every number of steps.
+
+    The numbers come from torch's CPU generator: `torch.manual_seed` makes them reproducible, and
+    `torch.utils.checkpoint` repeats them. With several processes they come from a sequence that is
+    the same in all of them instead, so that none waits for a longer search; checkpointing does not
+    repeat that one. A draw breaks the graph of `torch.compile`, which compiles each number once.
+
+    Args:
+        least: the smallest number of steps, 1 or more.
+        most: the largest number of steps. See `choices` for those in between.
+        tolerance: as in `Fixed`.
+
+    Example:
+        >>> steps = RandomSteps(5, 80)
+        >>> steps.choices
+        (5, 10, 20, 40, 80)
+        >>> layer = equipool.EquilibriumAggregation(3, 8, steps=steps).eval()
+        >>> layer.num_steps
+        80
+    """
+
+    least: int = 5
+    most: int = 80
+    tolerance: float = 1e-3
+
+    def __post_init__(self) -> None:
+        for name, least in (("least", 1), ("most", self.least)):
+            object.__setattr__(self, name, as_count(name, getattr(self, name), least=least))
+        _check_tolerance(self.tolerance)
+        object.__setattr__(self, "_shared", random.Random(0))
+
+    @property
+    def choices(self) -> tuple[int, ...]:
+        """The numbers that are drawn, each as likely as the others: `least`, doubled until it
+        reaches `most`."""
+        doubled = [self.least]
+        while 2 * doubled[-1] < self.most:
+            doubled.append(2 * doubled[-1])
+        return tuple(dict.fromkeys((*doubled, self.most)))
+
+    def budget(self, training: bool) -> Budget:
+        return Budget(self._draw() if training else self.most, self.tolerance)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _draw(self) -> int:
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(
+                "a captured step would repeat the one number of steps that RandomSteps draws now: "
+                "capture a step for each number in layer.steps.choices, with layer.steps set to it"
+            )
+        several = distributed.is_available() and distributed.is_initialized()
+        if several and distributed.get_world_size() > 1:
+            return self._shared.choice(self.choices)  # type: ignore[attr-defined]
+        return self.choices[int(torch.randint(len(self.choices), (), device="cpu"))]
+
+
 def as_steps(steps: Steps | SupportsIndex | None, num_steps: int | None = None) -> Steps:
     """Read the arguments `steps` and `num_steps` of a layer."""
     if steps is not None and num_steps is not None:
@@ -115,7 +181,7 @@ def as_steps(steps: Steps | SupportsIndex | None, num_steps: int | None = None) 
     if isinstance(steps, type):
         raise TypeError(f"steps is the class {steps.__name__}: pass an instance, such as Fixed(10)")
     return Fixed(
-        as_count("steps", steps, expected="an int of 0 or more, Fixed(...) or ToTolerance(...)")
+        as_count("steps", steps, expected="an int of 0 or more, or Fixed(...) or the like")
     )
 
 

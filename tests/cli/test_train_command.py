@@ -185,6 +185,60 @@ def test_what_cannot_be_evaluated_is_refused(equipool, refused, tmp_path, argume
     refused(equipool("evaluate", tmp_path, *arguments), message)
 
 
+def test_a_recipe_is_overridden_by_flags_and_resumed_without(
+    equipool, tiny, tmp_path, stop_at, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    stop_at(7)
+    done = equipool("train", "median", tiny, "--recipe", "converging", "--solver.momentum", "0.25")
+    assert done.exit_code == 3, done.output
+    (out,) = (tmp_path / "runs" / "median-converging").iterdir()
+    assert "--recipe" not in done.output.partition("To resume:")[2]
+    done = equipool("train", "median", "--out", out, "--resume", "--device", "cpu")
+    assert done.exit_code == 0, done.output
+    config = json.loads((out / "config.json").read_text())
+    fields = config["fields"]
+    assert (fields["inner_steps"], fields["solver.momentum"]) == (2, 0.25)
+    assert (fields["solver.max_step"], fields["differentiation.num_steps"]) == (0.5, 5)
+    assert config["training"]["aux_weight"] == 1e-3
+    done = equipool("train", "median", tiny, "--recipe", "slow")
+    assert done.exit_code == 2
+    assert "--recipe is 'slow', expected one of converging" in done.stderr
+
+
+def test_metrics_over_the_inner_steps(equipool, tiny, tmp_path):
+    out, page = tmp_path / "run", tmp_path / "page.html"
+    steps = {"--inner-steps": "random", "--inner-steps.least": "1", "--inner-steps.most": "4"}
+    assert equipool("train", "median", tiny | steps, "--out", out).exit_code == 0
+    words = ("--over-steps", "8,4, 1", "--starts", 2, "--which", "last", "--device", "cpu")
+    done = equipool("evaluate", out, *words)
+    assert done.exit_code == 0, done.output
+    rows = json.loads((out / "over-steps-last.json").read_text())["over_steps"]
+    assert [row["num_steps"] for row in rows] == [1, 4, 8]
+    assert rows[1]["metrics"] == pytest.approx(read_record(out / "record.json").metrics)
+    assert f"{rows[2]['metrics']['mse']:,.4g}" in done.output
+    assert all(row["spread"] > 0 for row in rows)
+    assert equipool("report", out, "--out", page).exit_code == 0
+    assert "Inner steps in evaluation" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--over-steps", "1,x"), "--over-steps is '1,x', expected whole numbers such as 1,10,100"),
+        (("--starts", "3"), "--starts is 3, expected 2 or more, with --over-steps"),
+        (("--over-steps", "3", "--starts", "1"), "--starts is 1, expected 2 or more"),
+        (("--over-steps", "3", "--device", "cpu"), "has no equilibrium layer"),
+    ],
+)
+def test_inner_steps_that_cannot_be_evaluated(equipool, tiny, tmp_path, words, message):
+    assert equipool("train", "median", tiny, "--aggregation", "sum", "--out", tmp_path / "run")
+    done = equipool("evaluate", tmp_path / "run", *words)
+    assert done.exit_code == 1
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
 PARTS = {
     "--solver": "newton", "--solver.damping": "0.1", "--inner-steps": "to-tolerance",
     "--inner-steps.max-steps": "3", "--differentiation": "implicit",

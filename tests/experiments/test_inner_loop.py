@@ -8,6 +8,7 @@ import pytest
 
 import equipool
 from equipool import EquilibriumAggregation, LearnedStart, ZeroStart
+from equipool.cli.train import base_values, make_task
 from equipool.experiments.inner_loop import DIFFERENTIATIONS, SOLVERS, STARTS, STEPS, InnerLoop
 from equipool.experiments.registry import MedianTask, MoleculeTask, OmniglotTask
 from equipool.training.config import flatten, nest, task_from_config, with_defaults
@@ -86,8 +87,8 @@ def test_the_defaults_are_the_papers(name):
         ({"differentiation": "truncated"}, "requires the parameter num_steps"),
         ({"start": {"name": "learned", "value": None}}, "is None, expected a number"),
         ({"inner_steps": -1}, "inner_steps is -1, expected 0 or more"),
-        ({"inner_steps": 1.5}, "inner_steps is 1.5, expected a number or fixed, to-tolerance"),
-        ({"inner_steps": "long"}, "steps is 'long', expected one of fixed, to-tolerance"),
+        ({"inner_steps": 1.5}, "inner_steps is 1.5, expected a number or fixed, random"),
+        ({"inner_steps": "long"}, "steps is 'long', expected one of fixed, random"),
         ({"regularizer_weight": -0.1}, "regularizer_weight is -0.1, expected more than 0"),
         ({"potential_dropout": 1.5}, "potential_dropout is 1.5, expected at least 0"),
         ({"bias_std": -1.0}, "bias_std is -1.0, expected 0 or more"),
@@ -98,6 +99,22 @@ def test_settings_that_no_layer_could_have_are_refused_by_the_task(name, setting
     task = {"median": MedianTask, "omniglot": OmniglotTask, "molecules": MoleculeTask}[name]
     with pytest.raises(ValueError, match=message):
         task("sum", **settings)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("preset", [None, "quick", "paper"])
+def test_the_recipe_is_that_of_the_library(name, preset):
+    values = base_values(name, preset, "converging")
+    task = make_task(name, values)
+    expected = equipool.converging()
+    network = task.make_network(1, None) if name == "molecules" else task.network()
+    for layer in layers(network):
+        assert repr(layer.solver) == repr(expected["solver"])
+        assert repr(layer.differentiation) == repr(expected["differentiation"])
+        assert layer.steps == expected["steps"]
+    if name == "molecules":
+        assert (task.readout_aux_weight, task.local_aux_weight) == (1e-3, 1e-3)
+    assert values["training"]["aux_weight"] == (0 if name == "molecules" else 1e-3)
 
 
 def test_a_layer_that_searches_to_a_tolerance():

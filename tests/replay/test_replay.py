@@ -11,7 +11,15 @@ import torch
 from torch import nn
 
 import equipool
-from equipool import EquilibriumAggregation, Nesterov, ResNetPotential, ToTolerance
+from equipool import (
+    EquilibriumAggregation,
+    Nesterov,
+    NormalStart,
+    RandomSteps,
+    ResNetPotential,
+    ToTolerance,
+    Truncated,
+)
 from equipool.replay.replays import MOST_GRAPHS
 
 pytestmark = pytest.mark.gpu
@@ -378,3 +386,29 @@ def test_memory_is_not_held_by_a_layer_that_is_gone():
     gc.collect()
     torch.cuda.empty_cache()
     assert torch.cuda.memory_reserved() - before < 64 << 20
+
+
+def test_each_random_number_of_steps_has_its_graph():
+    fast = make_layer(steps=RandomSteps(1, 4), differentiation=Truncated(2)).cuda()
+    slow = make_layer(steps=RandomSteps(1, 4), differentiation=Truncated(2), cuda_graphs=False)
+    slow.cuda()
+    for seed in range(30):
+        found = []
+        for layer in (fast, slow):
+            torch.manual_seed(seed)
+            found.append(outcome(layer, *make_batch(8, 200, seed)))
+        assert_same(*found)
+    assert len(fast._replays) == 3
+
+
+def test_random_starts_are_launched_in_training_and_replayed_in_evaluation():
+    layer = make_layer(start=NormalStart(24)).cuda()
+    x, index = make_batch(8, 200)
+    ys = [layer(x, index).detach() for _ in range(4)]
+    assert len(layer._replays) == 0
+    assert not any(torch.equal(ys[0], y) for y in ys[1:])
+    layer.eval()
+    with torch.no_grad():
+        ys = [layer(x, index).clone() for _ in range(4)]
+    assert len(layer._replays) == 1
+    assert_same(ys[1:], [ys[0]] * 3)

@@ -47,6 +47,9 @@ def test_what_cannot_be_extended_says_why(tmp_path):
     run(tmp_path, training=config())
     with pytest.raises(ConfigMismatchError, match="cosine schedule depends on the number of steps"):
         run(tmp_path, training=config(steps=40), resume=True)
+    run(tmp_path, training=constant(aux_start=0.5), name="late")
+    with pytest.raises(ConfigMismatchError, match="auxiliary weight depends on the number"):
+        run(tmp_path, training=constant(aux_start=0.5, steps=40), name="late", resume=True)
     run(tmp_path, training=constant(), name="constant")
     with pytest.raises(ConfigMismatchError, match="extended but not shortened"):
         run(tmp_path, training=constant(steps=10), name="constant", resume=True)

@@ -40,3 +40,17 @@ def test_it_rises_linearly_to_one_and_no_step_is_without_learning(shape):
 @pytest.mark.parametrize("warmup", [STEPS, STEPS + 5])
 def test_a_warm_up_as_long_as_the_run_is_a_warm_up(warmup):
     assert factors("cosine", warmup)[-1] == pytest.approx(STEPS / warmup)
+
+
+def aux_weights(**settings):
+    made = TrainingConfig(steps=10, aux_weight=1e-2, **settings)
+    return [made.aux_weight_at(step) for step in range(12)]
+
+
+def test_the_weight_of_the_auxiliary_loss():
+    assert aux_weights() == [1e-2] * 12
+    assert aux_weights(aux_start=0.5) == [0.0] * 5 + [1e-2] * 7
+    rising = [1e-4 * 10 ** (step / 5) for step in range(10)]
+    assert aux_weights(aux_initial=1e-4) == pytest.approx([*rising, 1e-2, 1e-2])
+    late = [0.0] * 5 + [1e-4 * 10 ** (step / 2.5) for step in range(5)]
+    assert aux_weights(aux_initial=1e-4, aux_start=0.5) == pytest.approx([*late, 1e-2, 1e-2])

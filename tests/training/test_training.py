@@ -27,7 +27,7 @@ def naive_training(task, training):
         with equipool.record() as solutions:
             loss = task.loss(network, batch).value
         adam.zero_grad()
-        (loss + training.aux_weight * solutions.aux_loss).backward()
+        (loss + training.aux_weight_at(step) * solutions.aux_loss).backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), training.clip_norm)
         adam.param_groups[0]["lr"] = training.learning_rate * training.learning_rate_factor(step)
         adam.step()
@@ -37,9 +37,12 @@ def naive_training(task, training):
     return dict(network.named_parameters()), averages
 
 
-@pytest.mark.parametrize("kind", ["plain", "pooled"])
-def test_it_trains_as_a_plain_loop_does(tmp_path, kind):
-    task, training = Toy(kind=kind), config(aux_weight=0.1, precision="64-true")
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [("plain", {}), ("pooled", {}), ("pooled", {"aux_start": 0.4, "aux_initial": 1e-3})],
+)
+def test_it_trains_as_a_plain_loop_does(tmp_path, kind, more):
+    task, training = Toy(kind=kind), config(aux_weight=0.1, precision="64-true", **more)
     found = last_tensors(run(tmp_path, task, training))
     weights, averages = naive_training(task, training)
     for (name, weight), average in zip(weights.items(), averages, strict=True):

@@ -29,11 +29,17 @@ from equipool.training.config import (
         ("ema_decay", 1.0), ("beta2", 1.5), ("precision", "16-mixed"), ("clip_norm", math.inf),
         ("schedule", "cosin"),
         ("guard_factor", math.inf), ("checkpoint_seconds", math.inf), ("learning_rate", math.nan),
+        ("aux_start", 1.0), ("aux_start", -0.1), ("aux_initial", 0.0),
     ],
 )  # fmt: skip
 def test_a_value_out_of_range_is_named(name, value):
     with pytest.raises(ValueError, match=f"{name} is {value!r}, expected"):
         config(**{name: value})
+
+
+def test_a_weight_cannot_rise_to_zero():
+    with pytest.raises(ValueError, match=r"aux_initial is 0\.1, expected None"):
+        config(aux_initial=0.1, aux_weight=0.0)
 
 
 def test_a_config_comes_back_from_json():

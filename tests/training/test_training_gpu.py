@@ -7,10 +7,11 @@ import torch
 from runs import Heard, assert_same_tensors, last_tensors, numbers
 from toy import Toy, config
 
+from equipool import RandomSteps
 from equipool.ops.availability import kernels
 from equipool.training import Shard, read_log, read_record, train, train_together
 from equipool.training.devices import Accelerator
-from equipool.training.step import NUMBERS, TrainStep
+from equipool.training.step import NUMBERS, DepthDraw, Runner, TrainStep
 
 pytestmark = [
     pytest.mark.gpu,
@@ -31,7 +32,7 @@ def assert_close(folder, other):
             torch.testing.assert_close(value, second[name], rtol=1e-3, atol=1e-5, msg=name)
 
 
-@pytest.mark.parametrize("kind", ["plain", "pooled", "noisy"])
+@pytest.mark.parametrize("kind", ["plain", "pooled", "deep", "scattered", "noisy"])
 def test_a_captured_step_is_the_step(tmp_path, kind):
     task = Toy(kind=kind, broken_steps=(9,))
     captured = run(tmp_path / "captured", task, config(capture=True))
@@ -83,8 +84,40 @@ def test_resumed_it_goes_on(tmp_path, capture):
     assert [e["step"] for e in numbers(whole)] == [e["step"] for e in numbers(tmp_path / "pieces")]
 
 
-def test_it_is_captured_by_itself(tmp_path):
-    folder = run(tmp_path / "run", Toy(kind="pooled"), config())
+@pytest.mark.parametrize("kind", ["deep", "scattered"])
+def test_resumed_with_random_depths_it_is_the_same_to_the_bit(tmp_path, kind):
+    task, training = Toy(kind=kind), config(capture=True, aux_initial=1e-5, aux_start=0.3)
+    whole = run(tmp_path / "whole", task, training)
+    for _ in range(3):
+        run(tmp_path / "pieces", task, training, resume=True, stop_after=0)
+    run(tmp_path / "pieces", task, training, resume=True)
+    assert_same_tensors(whole, tmp_path / "pieces")
+    assert numbers(whole) == numbers(tmp_path / "pieces")
+
+
+def test_graphs_of_all_depths_share_their_memory():
+    """The deepest needs most, and the others little more than the memory of their launches."""
+    place, task = Accelerator("cuda", "32-true"), Toy(kind="deep", batch_size=4096)
+    chunk = task.batches(0, 1, place.device, Shard())
+    batch = {name: values[0] for name, values in chunk.items()}
+    taken = {}
+    for most in (1, 64):
+        step = TrainStep(task, config(), place, batch)
+        step.module.pool.steps = RandomSteps(1, most)
+        step.depths = DepthDraw(step.module, task.seed)
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_reserved()
+        runner = Runner(step, chunk | {NUMBERS: place.send([step.numbers(0)])}, True, 0)
+        taken[most] = torch.cuda.memory_reserved() - before
+        assert len(runner._graphs) == len(step.depths.all())
+    assert len(step.depths.all()) == 7
+    assert taken[64] < 3 * taken[1]
+
+
+@pytest.mark.parametrize("kind", ["pooled", "deep"])
+def test_it_is_captured_by_itself(tmp_path, kind):
+    folder = run(tmp_path / "run", Toy(kind=kind), config())
     assert not [e for e in read_log(folder / "log.jsonl") if e.get("event") == "not captured"]
 
 

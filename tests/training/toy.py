@@ -6,17 +6,17 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from equipool import EquilibriumAggregation, ResNetPotential
+from equipool import EquilibriumAggregation, NormalStart, RandomSteps, ResNetPotential, Truncated
 from equipool.training import Loss, Task, TrainingConfig
 
 
 class Pooled(nn.Module):
     """An equilibrium layer and a head, with or without what changes or draws numbers by itself."""
 
-    def __init__(self, between):
+    def __init__(self, between, steps=2, **layer):
         super().__init__()
         potential = ResNetPotential(1, 2, hidden=(4, 2))
-        self.pool = EquilibriumAggregation(1, 2, potential=potential, num_steps=2)
+        self.pool = EquilibriumAggregation(1, 2, potential=potential, steps=steps, **layer)
         self.between = between
         self.head = nn.Linear(2, 1)
 
@@ -39,6 +39,10 @@ class Plain(nn.Module):
 NETWORKS = {
     "plain": Plain,
     "pooled": lambda: Pooled(nn.Identity()),
+    "deep": lambda: Pooled(nn.Identity(), RandomSteps(1, 4), differentiation=Truncated(2)),
+    "scattered": lambda: Pooled(
+        nn.Identity(), RandomSteps(1, 4), differentiation=Truncated(2), start=NormalStart(2)
+    ),
     "noisy": lambda: Pooled(nn.Sequential(nn.BatchNorm1d(2), nn.Dropout(0.5))),
 }
 

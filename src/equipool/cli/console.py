@@ -55,6 +55,10 @@ class RunOptions:
     preset: Annotated[
         str | None, option("start from these settings; other flags override them", "NAME")
     ] = None
+    recipe: Annotated[
+        str | None,
+        option("settings of the equilibrium layers; converging trains them to converge", "NAME"),
+    ] = None
     device: Device = "auto"
     threads: Threads = "auto"
     max_seconds: Annotated[
@@ -113,9 +117,9 @@ def device_from_name(name: str) -> str | None:
         raise ValueError(f"--{error}, or auto") from None
 
 
-def default_folder(task: str, preset: str | None) -> Path:
+def default_folder(task: str, options: RunOptions) -> Path:
     """Where runs go without `--out`."""
-    return Path("runs") / (task if preset is None else f"{task}-{preset}")
+    return Path("runs") / "-".join(filter(None, (task, options.preset, options.recipe)))
 
 
 def make_console() -> Console:

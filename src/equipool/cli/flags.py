@@ -53,6 +53,7 @@ ABOUT_PARTS = {
     "clip_value": "limit of the components of y; none for no limit",
     "damping": "least damping of the Hessian",
     "value": "initial value of every component",
+    "std": "standard deviation of random starts",
 }
 
 LAYER = "Equilibrium layer"  # heading of its flags

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,7 +13,7 @@ from equipool.cli import console
 from equipool.cli.threads import read_threads, training_step, using_threads
 
 if TYPE_CHECKING:
-    from equipool.training import Examination
+    from equipool.training import AtSteps, Examination, Task
 
 
 def evaluate(
@@ -21,14 +22,26 @@ def evaluate(
     device: console.Device = "auto",
     threads: console.Threads = "auto",
     data_dir: console.DataDir = None,
+    over_steps: Annotated[
+        str | None,
+        console.option("evaluate with each of these numbers of inner steps instead", "INT,INT..."),
+    ] = None,
+    starts: Annotated[
+        int,
+        console.option("with --over-steps: compare predictions from so many random starts", "INT"),
+    ] = 0,
 ) -> None:
     """Evaluate a trained network.
 
     Prints the metrics and the task's tables, and stores them in the run's directory, with pictures
-    if the task has some.
+    if the task has some. With --over-steps, prints and stores the metrics, the residuals and the
+    share of converged sets for each number of inner steps.
     """
     with console.plain_errors():
         console.check_which(which)
+        numbers = None if over_steps is None else _numbers(over_steps)
+        if starts and (numbers is None or starts < 2):
+            raise ValueError(f"--starts is {starts}, expected 2 or more, with --over-steps")
 
         import equipool.experiments.registry  # noqa: F401  a run's task must have been imported
         from equipool import training
@@ -43,23 +56,60 @@ def evaluate(
             task, settings = task_from_config(config), training_from_config(config)
             with using_threads(number, place, lambda: training_step(task, settings)):
                 with closing(training.progress_for_terminal()) as shown:
+                    if numbers is not None:
+                        rows = training.evaluate_over_steps(
+                            run, numbers, which, num_starts=starts, device=place, progress=shown
+                        )
+                        _store_over_steps(run, which, task, rows)
+                        return
                     metrics = training.evaluate(run, which, device=place, progress=shown)
                 _store_metrics(run, which, task.name, metrics)
                 _store_examination(run, which, training.examine(run, which, device=place))
 
 
-def _store_metrics(run: Path, which: str, task: str, metrics: dict[str, float]) -> None:
+def _numbers(text: str) -> list[int]:
+    """Numbers of steps, as typed: with commas between them."""
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() for part in parts):
+        raise ValueError(f"--over-steps is {text!r}, expected whole numbers such as 1,10,100")
+    return sorted({int(part) for part in parts})
+
+
+def _about(run: Path, which: str, task: str) -> dict[str, Any]:
     from equipool.environment import now, versions
     from equipool.training import Checkpoints
-    from equipool.training.checkpoint import to_json, write_atomically
 
     step = Checkpoints(run).read(which, lambda broken: None).step
-    rows = [(name, f"{value:.6g}") for name, value in metrics.items()]
-    console.print_table(("metric", f"{which}, step {step:,}"), rows)
-    file = run / f"evaluation-{which}.json"
     about = {"task": task, "which": which, "step": step, "versions": versions()}
-    write_atomically(file, to_json(about | {"date": now(), "metrics": metrics}))
+    return about | {"date": now()}
+
+
+def _store_metrics(run: Path, which: str, task: str, metrics: dict[str, float]) -> None:
+    from equipool.training.checkpoint import to_json, write_atomically
+
+    about = _about(run, which, task)
+    rows = [(name, f"{value:.6g}") for name, value in metrics.items()]
+    console.print_table(("metric", f"{which}, step {about['step']:,}"), rows)
+    file = run / f"evaluation-{which}.json"
+    write_atomically(file, to_json(about | {"metrics": metrics}))
     console.report_line(f"Stored in {file}")
+
+
+def _store_over_steps(run: Path, which: str, task: Task, rows: Sequence[AtSteps]) -> None:
+    from equipool.training.over_steps import over_steps_file, write_over_steps
+
+    metrics = [task.monitor, *task.reported]
+    table = []
+    for row in rows:
+        cells = [row.num_steps, *(row.metrics[name] for name in metrics)]
+        cells += [row.residual, row.residual_99, row.converged]
+        cells += [] if row.spread is None else [row.spread]
+        table.append([f"{cell:,.4g}" for cell in cells])
+    headings = ["inner steps", *metrics, "residual", "99 %", "converged", "spread"]
+    console.print_table(headings[: len(table[0])], table)
+    file = over_steps_file(run, which)
+    write_over_steps(rows, file, _about(run, which, task.name))
+    console.report_line(f"Stored in {file}; equipool report shows it")
 
 
 def _store_examination(run: Path, which: str, found: Examination) -> None:

@@ -54,14 +54,14 @@ def run(request: Request, options: SweepOptions) -> None:
         from equipool.training.devices import check_extras
 
     stop = Stop(options.max_seconds, console.report_line)
-    out = options.out or console.default_folder(request.task, options.preset)
+    out = options.out or console.default_folder(request.task, options)
     words = ["sweep", request.task, *request.words()]
     how = console.command_line(words, options.words() | {"--out": out})
     with console.plain_errors(console.WRONG_USE):
         check_extras()
         options.check()
         device, threads = console.device_from_name(options.device), read_threads(options.threads)
-        values = base_values(request.task, options.preset)
+        values = base_values(request.task, options.preset, options.recipe)
         axes = axes_of(request.task, request.flags, request.given, options.preset)
         planned = plan_runs(request.task, values, axes, out)
     waiting = [plan for plan in planned if not _has(plan, "config.json", "record.json")]

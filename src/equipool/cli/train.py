@@ -16,7 +16,7 @@ from typer.main import get_command
 from equipool.cli import console
 from equipool.cli.flags import TASK, TRAINING, Flag, as_typed, check_apart, flags_of
 from equipool.cli.threads import read_threads, training_step, using_threads
-from equipool.experiments.presets import EXPERIMENTS
+from equipool.experiments.presets import EXPERIMENTS, RECIPES
 
 if TYPE_CHECKING:
     from equipool.training import Record, Task, TrainingConfig
@@ -36,8 +36,8 @@ Values = dict[str, dict[str, Any]]  # by section, then by field
 NAMED = ("dataset", "csv", "convolution", "aggregation", "embedding", "seed")
 
 
-def base_values(task: str, preset: str | None) -> Values:
-    """The task's defaults, or the preset's settings."""
+def base_values(task: str, preset: str | None, recipe: str | None = None) -> Values:
+    """The task's defaults, or the preset's settings; changed by the recipe."""
     from equipool.experiments.registry import TASKS
     from equipool.training.config import flatten
 
@@ -51,7 +51,16 @@ def base_values(task: str, preset: str | None) -> Values:
             getattr(kind, known[preset].recipe),
             training | dict(known[preset].training),
         )
-    return {TASK: flatten(asdict(kind())), TRAINING: training}
+    task_fields = flatten(asdict(kind()))
+    if recipe is None:
+        return {TASK: task_fields, TRAINING: training}
+    if recipe not in RECIPES:
+        raise ValueError(f"--recipe is {recipe!r}, expected one of {', '.join(RECIPES)}")
+    chosen = {k: v for k, v in RECIPES[recipe].items() if k in task_fields}
+    kept = {k: v for k, v in task_fields.items() if k.partition(".")[0] not in chosen}
+    if "aux_weight" not in EXPERIMENTS[task].training:
+        training["aux_weight"] = RECIPES[recipe]["aux_weight"]
+    return {TASK: kept | flatten(chosen), TRAINING: training}
 
 
 def saved_values(task: str, run: Path) -> Values:
@@ -207,8 +216,10 @@ def run(request: Request, options: TrainOptions) -> None:
         out = options.out
         if out is None:
             name = run_name(request.task, values, {})
-            out = console.default_folder(request.task, options.preset) / name
-    given = {"--out": out, "--resume": True} | options.words("out", "preset", "max_seconds")
+            out = console.default_folder(request.task, options) / name
+    given = {"--out": out, "--resume": True} | options.words(
+        "out", "preset", "recipe", "max_seconds"
+    )
     how = console.command_line(["train", request.task], given)
     with console.plain_errors(), using_data_folder(options.data_dir):
         if options.record is not None:
@@ -223,8 +234,9 @@ def run(request: Request, options: TrainOptions) -> None:
 
 def _values(request: Request, options: TrainOptions) -> Values:
     """The settings of the preset, or of the run that is resumed, changed by the flags."""
-    values = base_values(request.task, options.preset)
-    if options.resume and options.preset is None and options.out is not None:
+    values = base_values(request.task, options.preset, options.recipe)
+    fresh = options.preset is not None or options.recipe is not None
+    if options.resume and not fresh and options.out is not None:
         values = saved_values(request.task, options.out)
         if "steps" in values[TRAINING]:
             check_apart(request.given, values[TASK])

@@ -118,9 +118,13 @@ DIFFERENTIATIONS = Family(
     "differentiation", "equipool.differentiation", ("Unrolled", "Truncated", "OneStep", "Implicit")
 )
 STARTS = Family(
-    "start", "equipool.starts", ("ZeroStart", "LearnedStart"), "Start", ("out_channels",)
+    "start",
+    "equipool.starts",
+    ("ZeroStart", "LearnedStart", "NormalStart"),
+    "Start",
+    ("out_channels",),
 )
-STEPS = Family("steps", "equipool.steps", ("Fixed", "ToTolerance"))
+STEPS = Family("steps", "equipool.steps", ("Fixed", "RandomSteps", "ToTolerance"), "Steps")
 
 # By the annotation of a field or of a constructor's parameter, without `| None` and brackets.
 FAMILIES = {

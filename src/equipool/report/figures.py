@@ -20,6 +20,7 @@ from matplotlib.ticker import EngFormatter
 
 from equipool.report.groups import CHANGED, METHOD, SIZE, CurvePoint, Group, mean_curve, sort_key
 from equipool.report.runs import LOSS
+from equipool.training import AtSteps
 
 # Okabe and Ito's colours, which colour-blind readers can distinguish; lines differ in dashes and
 # markers as well.
@@ -242,5 +243,23 @@ def draw_inner(curves: dict[str, dict[str, list[CurvePoint]]]) -> bytes:
             label_axes(ax, heading, STEPS)
         for ax in axes.flat[len(names) :]:
             ax.set_axis_off()
+        add_legend(axes[0, 0], drawn)
+    return content.getvalue()
+
+
+def draw_over_steps(searched: Mapping[str, Sequence[AtSteps]], metric: str) -> bytes:
+    """A metric and the residual over the number of inner steps."""
+    drawn = styles(list(searched))
+    with panels(1, 2, WIDTH, 3.6 + 0.12 * min(len(drawn), 8)) as (axes, content):
+        for label, rows in searched.items():
+            steps = [row.num_steps for row in rows]
+            line: dict[str, Any] = drawn[label].line(len(rows))
+            values = [row.metrics[metric] for row in rows], [row.residual for row in rows]
+            for ax, some in zip(axes.flat, values, strict=True):
+                ax.plot(steps, [np.nan if value is None else value for value in some], **line)
+        for ax, heading in zip(axes.flat, (metric, "residual, median"), strict=True):
+            ax.set_xscale("symlog", linthresh=1)
+            use_log_scale([ax])
+            label_axes(ax, heading, "inner steps in evaluation")
         add_legend(axes[0, 0], drawn)
     return content.getvalue()

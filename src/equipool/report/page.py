@@ -167,6 +167,25 @@ def inner_loop(runs: Sequence[RunResult]) -> list[Section]:
     return [Section("Inner loop", [text], pictures=[picture])]
 
 
+def over_steps(runs: Sequence[RunResult]) -> list[Section]:
+    """What `equipool evaluate --over-steps` stored of each network."""
+    from equipool.report.figures import draw_over_steps
+
+    searched = {
+        f"{run.name}, {which}": rows for run in runs for which, rows in run.over_steps.items()
+    }
+    if not searched:
+        return []
+    monitor = runs[0].kind.monitor
+    text = (
+        f"{monitor} and the gradient that is left, over the number of inner steps in evaluation. "
+        "If the search has found a minimum, further steps change nothing. The residual is the "
+        "largest component of the gradient, as the median over all sets."
+    )
+    picture = Picture(f"{monitor} over inner steps", draw_over_steps(searched, monitor))
+    return [Section("Inner steps in evaluation", [text], pictures=[picture])]
+
+
 def examinations(runs: Sequence[RunResult]) -> list[Section]:
     """What `equipool evaluate` stored of each network."""
     folded = []
@@ -224,6 +243,6 @@ def settings(runs: Sequence[RunResult]) -> list[Section]:
 
 # In the order of the page.
 SECTIONS: tuple[Callable[[Sequence[RunResult]], list[Section]], ...] = (
-    results, learning_curves, by_setting, training_loss, inner_loop,
+    results, learning_curves, by_setting, training_loss, inner_loop, over_steps,
     examinations, all_runs, settings,
 )  # fmt: skip

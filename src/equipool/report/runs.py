@@ -12,6 +12,7 @@ from equipool.training import Task, read_log, read_record
 from equipool.training.artifacts import Examination, examination_folder, read_examination
 from equipool.training.config import known_tasks, with_defaults
 from equipool.training.folder import PARTS, RunFolder
+from equipool.training.over_steps import AtSteps, over_steps_file, read_over_steps
 
 Entry = dict[str, Any]
 LOSS = "training loss"  # in figures, beside the metrics of evaluations
@@ -39,6 +40,7 @@ class RunResult:
     skipped: int
     # what `equipool evaluate` stored of the "best" and the "last" checkpoint
     examinations: Mapping[str, Examination] = field(default_factory=dict)
+    over_steps: Mapping[str, Sequence[AtSteps]] = field(default_factory=dict)
 
     @property
     def kind(self) -> type[Task]:
@@ -174,7 +176,12 @@ def _from_folder(path: Path, warn: Warn) -> RunResult:
     else:
         run = _unfinished(folder, log, points)
     found = {which: read_examination(examination_folder(path, which)) for which in ("best", "last")}
-    return replace(run, examinations={which: one for which, one in found.items() if one})
+    searched = {which: read_over_steps(over_steps_file(path, which)) for which in ("best", "last")}
+    return replace(
+        run,
+        examinations={which: one for which, one in found.items() if one},
+        over_steps={which: rows for which, rows in searched.items() if rows},
+    )
 
 
 def _unfinished(folder: RunFolder, log: Sequence[Entry], points: Sequence[Entry]) -> RunResult:

@@ -52,6 +52,9 @@ class TrainingConfig:
         ema_decay: decay of the moving average of the weights that evaluation uses; None to
             evaluate the weights themselves.
         aux_weight: weight of the equilibrium layers' auxiliary loss.
+        aux_start: fraction of the steps before which that weight is 0.
+        aux_initial: the weight at `aux_start`, from which it rises geometrically to `aux_weight` at
+            the end; None for a constant weight.
         precision: precision of Fabric, or `"tf32"`: float32 with TF32 matrix products.
         capture: capture the step in a CUDA graph; None where possible.
         compile: compile the network for the steps: takes a minute or more at the start and needs
@@ -82,6 +85,8 @@ class TrainingConfig:
     guard_factor: float | None = 100.0
     ema_decay: float | None = None
     aux_weight: float = 1e-4
+    aux_start: float = 0.0
+    aux_initial: float | None = None
     precision: str = "32-true"
     capture: bool | None = None
     compile: bool = False
@@ -103,7 +108,7 @@ class TrainingConfig:
             self._expect(name, getattr(self, name) >= 0, "0 or more")
         for name in ("learning_rate", "epsilon"):
             self._expect(name, getattr(self, name) > 0, "more than 0")
-        for name in ("clip_norm", "checkpoint_every", "checkpoint_seconds"):
+        for name in ("clip_norm", "aux_initial", "checkpoint_every", "checkpoint_seconds"):
             value = getattr(self, name)
             self._expect(name, value is None or value > 0, "more than 0, or None")
         for name in ("beta1", "beta2", "final_learning_rate"):
@@ -111,6 +116,9 @@ class TrainingConfig:
         decay, factor = self.ema_decay, self.guard_factor
         self._expect("ema_decay", decay is None or 0 < decay < 1, "between 0 and 1, or None")
         self._expect("guard_factor", factor is None or factor > 1, "more than 1, or None")
+        self._expect("aux_start", 0 <= self.aux_start < 1, "at least 0 and less than 1")
+        unused = self.aux_initial is None or self.aux_weight > 0
+        self._expect("aux_initial", unused, "None, because aux_weight is 0")
         self._expect("schedule", self.schedule in SHAPES, f"one of {sorted(SHAPES)}")
         self._expect("precision", self.precision in PRECISIONS, f"one of {sorted(PRECISIONS)}")
 
@@ -130,6 +138,22 @@ class TrainingConfig:
         progress = (step - self.warmup_steps) / max(self.steps - self.warmup_steps, 1)
         final = self.final_learning_rate
         return final + (1 - final) * SHAPES[self.schedule](min(progress, 1.0))
+
+    @property
+    def aux_is_constant(self) -> bool:
+        """Whether the weight of the auxiliary loss is the same at every step."""
+        return self.aux_start == 0 and self.aux_initial is None
+
+    def aux_weight_at(self, step: int) -> float:
+        r"""The weight of the auxiliary loss at step $s = 0, 1, \dots$ of $S$, with the start $a$,
+        the initial weight $v$ and the final weight $w$: 0 before $aS$, then
+        $v (w / v)^p$ with $p = (s / S - a) / (1 - a)$."""
+        if step < self.aux_start * self.steps:
+            return 0.0
+        if self.aux_initial is None:
+            return self.aux_weight
+        progress = (step / self.steps - self.aux_start) / (1 - self.aux_start)
+        return self.aux_initial * (self.aux_weight / self.aux_initial) ** min(progress, 1.0)
 
 
 def check_types(kind: type, values: Mapping[str, Any]) -> None:
@@ -246,13 +270,22 @@ def differences_of_data(saved: Mapping[str, Any], task: Task) -> list[str]:
 
 def extended(saved: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """The saved config with the given number of steps if a run may be extended to it: if it is
-    larger and the learning rate does not depend on it, as under the constant schedule. Otherwise
-    the saved config."""
+    larger and neither the learning rate nor the auxiliary weight depends on it, as under constant
+    schedules. Otherwise the saved config."""
     before, steps = saved["training"], given["training"]["steps"]
-    depends = before.get("schedule", "constant") != "constant"
-    if depends or not isinstance(before.get("steps"), int) or steps <= before["steps"]:
+    known = isinstance(before.get("steps"), int) and depends_on_steps(before) is None
+    if not known or steps <= before["steps"]:
         return saved
     return saved | {"training": before | {"steps": steps}}
+
+
+def depends_on_steps(training: Mapping[str, Any]) -> str | None:
+    """What in saved training settings depends on the number of steps; None for nothing."""
+    schedule = training.get("schedule", "constant")
+    if schedule != "constant":
+        return f"{schedule} schedule"
+    rises = training.get("aux_initial") is not None
+    return "auxiliary weight" if rises or training.get("aux_start", 0) > 0 else None
 
 
 def with_defaults(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from equipool.training.checkpoint import (
     to_json,
     write_atomically,
 )
-from equipool.training.config import differences, extended
+from equipool.training.config import depends_on_steps, differences, extended
 
 LEFT_BY_RUNS = ("checkpoints", "log.jsonl", "last.json", "best.json", "record.json")
 PARTS = {"task": str, "fields": dict, "training": dict}  # of config.json
@@ -151,10 +151,10 @@ class RunFolder:
 def _reason(line: str, saved: dict[str, Any]) -> str:
     if not line.startswith("training.steps:"):
         return ""
-    schedule = saved["training"].get("schedule", "constant")
-    if schedule == "constant":
+    dependent = depends_on_steps(saved["training"])
+    if dependent is None:
         return ", and a run can be extended but not shortened"
-    return f", and its {schedule} schedule depends on the number of steps: start a new run"
+    return f", and its {dependent} depends on the number of steps: start a new run"
 
 
 @dataclass(frozen=True)

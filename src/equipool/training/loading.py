@@ -80,7 +80,7 @@ def evaluate(
         progress: shows how far the evaluation is; None shows nothing.
     """
     shown = tracking(progress or Progress(), Path(run).name)
-    with _prepared(run, which, device) as (task, network, accelerator), shown:
+    with prepared(run, which, device) as (task, network, accelerator), shown:
         return dict(task.evaluate(network, accelerator.device))
 
 
@@ -89,7 +89,7 @@ def examine(
 ) -> Examination:
     """The task's tables and pictures of a run's network, in the run's precision. The arguments are
     those of `evaluate`."""
-    with _prepared(run, which, device) as (task, network, accelerator):
+    with prepared(run, which, device) as (task, network, accelerator):
         return task.examine(network, accelerator.device)
 
 
@@ -104,7 +104,7 @@ def _settings(run: str | Path) -> tuple[dict[str, Any], Task, TrainingConfig]:
 
 
 @contextmanager
-def _prepared(
+def prepared(
     run: str | Path, which: str, device: str | torch.device | None
 ) -> Iterator[tuple[Task, nn.Module, Accelerator]]:
     """The task and its network, on the device, in its precision and in evaluation mode."""

@@ -159,7 +159,7 @@ class Run:
             if position == 0 or runner is None:
                 runner = self._load(step - position)
             self._randomness(step)
-            runner.run(position)
+            runner.run(step)
             self.state.step = step + 1
             if step + 1 == self._next_due:
                 self._do_what_is_due(runner)
@@ -193,7 +193,7 @@ class Run:
         last = step == config.steps
         self.progress.advance(self.name, step)
         if last or step % config.log_every == 0:
-            self._log(runner.batch((step - 1) % config.chunk))
+            self._log(runner.batch(step - 1))
         better = (last or step % config.evaluate_every == 0) and self._evaluate()
         regular = config.checkpoint_every is not None and step % config.checkpoint_every == 0
         if last or better or regular or self._checkpoint_is_overdue():

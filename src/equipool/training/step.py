@@ -3,6 +3,7 @@ of the layers in it."""
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 import equipool
-from equipool import EquilibriumAggregation, Solution
+from equipool import EquilibriumAggregation, Fixed, RandomSteps, Solution
 from equipool.training.config import TrainingConfig
-from equipool.training.devices import Accelerator
+from equipool.training.devices import Accelerator, mixed
 from equipool.training.optimizer import (
     Guard,
     History,
@@ -29,6 +30,9 @@ COLUMNS = ("loss", "aux_loss", "gradient_norm", "skipped")
 NUMBERS = "training/numbers"  # the engine's own part of a batch
 
 Tensors = dict[str, dict[str, Tensor]]  # by the file of a checkpoint that holds them
+Depths = tuple[int, ...]  # number of steps of each layer that draws it
+
+ANY_RANK = -1  # no process has it: what is drawn is the same in all of them
 
 
 class TrainStep:
@@ -55,6 +59,7 @@ class TrainStep:
         self.metrics = self._metric_names(batch)
         self.history = History([*COLUMNS, *self.metrics], config.log_every, accelerator.device)
         self.guard = Guard(config.guard_factor, config.clip_norm, self.history)
+        self.depths = DepthDraw(self.module, task.seed)
         self._running = RunningStatistics(self.module)
         constants = torch.tensor([0.0, 1.0, torch.nan], device=accelerator.device)
         self._zero, self._one, self._unknown = constants.unbind()
@@ -71,11 +76,14 @@ class TrainStep:
         return list(loss.metrics)
 
     def numbers(self, step: int) -> list[float]:
-        """The step's numbers from the host: learning rates and the weight of the average."""
+        """The step's numbers from the host: learning rates, the weight of the auxiliary loss if it
+        changes, and the weight of the average."""
         rate = self.config.learning_rate * self.config.learning_rate_factor(step)
-        rates = [rate * factor for factor in self.optimizer.factors]
+        found = [rate * factor for factor in self.optimizer.factors]
+        if not self.config.aux_is_constant:
+            found.append(self.config.aux_weight_at(step))
         decay = self.config.ema_decay
-        return rates if decay is None else [*rates, average_weight(decay, step + 1)]
+        return found if decay is None else [*found, average_weight(decay, step + 1)]
 
     def __call__(self, batch: Batch) -> None:
         """Take the step on a batch that has the step's `numbers` under `NUMBERS`."""
@@ -84,12 +92,16 @@ class TrainStep:
         before = self._running.copy()
         self.optimizer.zero_grad()
         loss, aux_loss = self._losses(data)
-        self._backward(loss.value, aux_loss)
+        num_rates = len(self.optimizer.factors)
+        constant = self.config.aux_is_constant
+        self._backward(
+            loss.value, aux_loss, self.config.aux_weight if constant else numbers[num_rates]
+        )
 
         norms = torch.stack(torch._foreach_norm(self.optimizer.gradients()))
         metrics = [loss.metrics[name] for name in self.metrics]
         skipped, divisor = self.guard(norms, [loss.value, aux_loss], metrics)
-        self.optimizer.step(numbers[: len(self.optimizer.factors)], skipped, divisor)
+        self.optimizer.step(numbers[:num_rates], skipped, divisor)
         self._running.restore(before, skipped)
         if self.average is not None:
             self.average.update(numbers[-1])
@@ -103,9 +115,9 @@ class TrainStep:
             loss = self.task.loss(self._trained, data)
         return loss, solutions.aux_loss if solutions else self._zero
 
-    def _backward(self, loss: Tensor, aux_loss: Tensor) -> None:
-        weight = self.config.aux_weight
-        total = loss + weight * aux_loss if weight and aux_loss.requires_grad else loss
+    def _backward(self, loss: Tensor, aux_loss: Tensor, aux_weight: Tensor | float) -> None:
+        counts = self.config.aux_weight and aux_loss.requires_grad
+        total = loss + aux_weight * aux_loss if counts else loss
         # The factor is 1 + 0 * loss: if the loss of one process is not finite, the gradients of
         # all processes are NaN, and all of them skip the step.
         self.fabric.backward(total, gradient=torch.add(self._one, total.detach(), alpha=0))
@@ -138,17 +150,55 @@ def make_network(task: Task) -> nn.Module:
         return task.network()
 
 
+class DepthDraw:
+    """Draws the number of inner steps for a network, once per training step.
+
+    The draw is a function of seed and step, so that resuming is exact and all processes agree. All
+    layers use the same one: a captured step needs a graph per combination, and there are few.
+    """
+
+    def __init__(self, network: nn.Module, seed: int) -> None:
+        layers = (m for m in network.modules() if isinstance(m, EquilibriumAggregation))
+        self._drawn = [(m, m.steps) for m in layers if isinstance(m.steps, RandomSteps)]
+        self._seed = seed
+        self._sides = math.lcm(*(len(steps.choices) for _, steps in self._drawn))
+
+    def __call__(self, step: int) -> Depths:
+        """The depths of a training step."""
+        return self._depths(mixed(self._seed, step, ANY_RANK) % self._sides)
+
+    def all(self) -> list[Depths]:
+        """All depths that can be drawn, the deepest first."""
+        return sorted({self._depths(side) for side in range(self._sides)}, reverse=True)
+
+    def _depths(self, side: int) -> Depths:
+        choices = (steps.choices for _, steps in self._drawn)
+        return tuple(numbers[side * len(numbers) // self._sides] for numbers in choices)
+
+    @contextmanager
+    def set_to(self, depths: Depths) -> Iterator[None]:
+        """The layers search this deep inside the block."""
+        try:
+            for (layer, steps), depth in zip(self._drawn, depths, strict=True):
+                layer.steps = Fixed(depth, steps.tolerance)
+            yield
+        finally:
+            for layer, steps in self._drawn:
+                layer.steps = steps
+
+
 class Runner:
     """Runs the steps of a chunk of batches, whose tensors have the steps as first dimension.
 
-    If captured, the whole step is one CUDA graph. The chunk then has fixed memory, and the graph
-    reads the batch at `step % chunk length` from the step counter on the device: a step is one
-    launch without copies by the host. `num_steps` is the number of steps taken before.
+    If captured, the whole step is one CUDA graph, or one for each depth if the layers draw theirs.
+    The chunk then has fixed memory, and the graph reads the batch at `step % chunk length` from the
+    step counter on the device: a step is one launch without copies by the host. `num_steps` is the
+    number of steps taken before.
     """
 
     def __init__(self, step: TrainStep, chunk: Batch, captured: bool, num_steps: int) -> None:
         self.step, self.chunk = step, chunk
-        self._graph: equipool.CapturedStep | None = None
+        self._graphs: dict[Depths, equipool.CapturedStep] = {}
         if not captured:
             return
         self.chunk = {name: values.clone() for name, values in chunk.items()}
@@ -157,9 +207,17 @@ class Runner:
             for file, tensors in step.tensors().items()
         }
         try:
-            self._graph = equipool.capture_step(self._captured_step)
+            self._capture()
         finally:
             step.load(kept, num_steps)  # undo the warm-up before the recording, which trains
+
+    def _capture(self) -> None:
+        """The graphs share their memory: they run one after another, and what one leaves for the
+        next lies outside."""
+        pool = torch.cuda.graph_pool_handle()
+        for depths in self.step.depths.all():
+            with self.step.depths.set_to(depths):
+                self._graphs[depths] = equipool.capture_step(self._captured_step, pool=pool)
 
     def _captured_step(self) -> None:
         length = len(next(iter(self.chunk.values())))
@@ -168,21 +226,23 @@ class Runner:
 
     def load(self, chunk: Batch) -> None:
         """Use this chunk for the steps that follow."""
-        if self._graph is None:
+        if not self._graphs:
             self.chunk = chunk
             return
         for name, values in self.chunk.items():
             values.copy_(chunk[name])
 
-    def run(self, position: int) -> None:
-        """Take the step on the batch at this position of the chunk."""
-        if self._graph is None:
-            self.step(self.batch(position))
-        else:
-            self._graph()
+    def run(self, number: int) -> None:
+        """Take the step of this number, whose batch is in the chunk."""
+        depths = self.step.depths(number)
+        if self._graphs:
+            self._graphs[depths]()
+            return
+        with self.step.depths.set_to(depths):
+            self.step(self.batch(number))
 
-    def batch(self, position: int) -> Batch:
-        return {name: values[position] for name, values in self.chunk.items()}
+    def batch(self, number: int) -> Batch:
+        return {name: values[number % len(values)] for name, values in self.chunk.items()}
 
 
 def make_runner(
