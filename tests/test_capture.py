@@ -13,7 +13,7 @@ def test_scratch_memory_is_cleared_between_warm_up_and_recording(monkeypatch):
     events = []
 
     @contextlib.contextmanager
-    def graph(_):
+    def graph(_, pool):
         events.append("begin")
         yield
         events.append("end")
