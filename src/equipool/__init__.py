@@ -15,8 +15,8 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """The public names, imported when one of them is first used: the help of the command `equipool`
-    needs none of them, nor torch, which takes seconds to import."""
+    """Import the public names on first use, so that `equipool --help` does not wait for torch,
+    which takes seconds to import."""
     if name.startswith("__") and name != "__all__":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     public = import_module("equipool.public")

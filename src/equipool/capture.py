@@ -27,7 +27,7 @@ class CapturedStep:
 def capture_step(step: Callable[[], object], warmup: int = 3, pool: Any = None) -> CapturedStep:
     """Record a step in a CUDA graph: one launch instead of a thousand.
 
-    Small batches are bound by the launching of kernels, not by their work. A captured step reads
+    On small batches, launching the kernels takes longer than running them. A captured step reads
     and writes the same memory at every call: copy a new batch into the input tensors, then call.
 
     The step must not look at values on the host and must always have the same shapes. For sets of
@@ -38,7 +38,7 @@ def capture_step(step: Callable[[], object], warmup: int = 3, pool: Any = None) 
 
     Args:
         step: takes nothing, returns anything; run `warmup` times before it is recorded.
-        warmup: runs before the recording, which build what is built once. They train, too.
+        warmup: the number of runs before the recording, for one-time setup. They train, too.
         pool: memory that steps captured with the same `torch.cuda.graph_pool_handle()` share.
             Each of them overwrites what the others returned.
 
@@ -107,7 +107,7 @@ def own_workspaces() -> Iterator[None]:
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Garbage may hold a graph, whose end would break off a recording."""
+    """Pause garbage collection: it may free another graph, which would abort the recording."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -116,7 +116,7 @@ class SquaredNorm(Regularizer):
     r"""$R(y) = w \lVert y \rVert_2^2$ with a learned weight $w = \mathrm{softplus}(\lambda)$.
 
     Args:
-        weight: the initial weight; the value given is the value in effect.
+        weight: the initial weight, used exactly as given.
         learnable: whether the weight is learned. A fixed weight may be 0.
 
     Example:

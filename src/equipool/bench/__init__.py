@@ -1,1 +1,1 @@
-"""`equipool bench`: what the layer costs, beside what one would use instead."""
+"""`equipool bench`: the cost of the layer and of its alternatives."""

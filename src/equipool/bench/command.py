@@ -22,12 +22,12 @@ app = typer.Typer(
 
 PRESETS = {
     "quick": "the layer on a CPU, in two minutes",
-    "plain": "the plain call beside the captured step and PyTorch Geometric's layer, on a GPU",
-    "layer": "a step of the layer over the number of sets",
-    "steps": "time and memory over the number of inner steps",
+    "plain": "the plain call, the captured step and PyTorch Geometric's layer, on a GPU",
+    "layer": "one step of the layer for several numbers of sets",
+    "steps": "time and memory for several numbers of inner steps",
     "elements": "one set of ten to a million elements",
-    "width": "time and memory over the width",
-    "networks": "a training step of a graph network, and of the median experiment's",
+    "width": "time and memory for several widths",
+    "networks": "a training step of a graph network and of the median network",
 }
 
 Device = Annotated[str, typer.Option(help="cpu, cuda or auto", metavar="NAME")]
@@ -38,7 +38,7 @@ Commit = Annotated[
     str | None, typer.Option(help="commit to record when not in a git checkout", metavar="HASH")
 ]
 Names = Annotated[
-    list[str] | None, typer.Option(help="only this one; can be repeated", metavar="NAME")
+    list[str] | None, typer.Option(help="time only this one; can be repeated", metavar="NAME")
 ]
 Records = Annotated[
     list[Path], typer.Argument(exists=True, dir_okay=False, help="records of `equipool bench`")
@@ -82,7 +82,7 @@ def bench(
 
 @app.command()
 def paths() -> None:
-    """List what can be timed, for --path."""
+    """List the names that --path accepts."""
     from equipool.bench.paths import PATHS
 
     for path in PATHS.values():

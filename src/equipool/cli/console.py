@@ -36,7 +36,7 @@ def option(about: str, metavar: str, *names: str) -> Any:
 
 Device = Annotated[str, option("cpu, cuda, cuda:1, ... or auto", "NAME")]
 Threads = Annotated[
-    str, option("threads on a CPU; auto measures one and all and takes the faster", "auto|INT")
+    str, option("CPU threads; auto times one and all of them and uses the faster", "auto|INT")
 ]
 DataDir = Annotated[
     Path | None,
@@ -88,9 +88,9 @@ def fail(message: str, status: int = 1) -> NoReturn:
 
 @contextmanager
 def plain_errors(status: int = 1) -> Iterator[None]:
-    """Errors whose cause lies outside the program end the command with their message alone: wrong
-    values, files that are missing or cannot be written, missing packages, too little memory. When
-    the reader of the output has left, as in `| head`, typer ends the command silently."""
+    """End the command with a one-line message, not a traceback, on errors from outside the program:
+    wrong values, files that are missing or cannot be written, missing packages, too little memory.
+    If the output pipe is closed, as by `| head`, typer ends the command silently."""
     try:
         yield
     except BrokenPipeError:
@@ -131,7 +131,7 @@ def make_console() -> Console:
 
 
 def is_leader() -> bool:
-    """Whether this process prints, of those that torchrun started."""
+    """Whether this is the one process that prints, if torchrun started several."""
     from equipool.environment import leads
 
     return leads()

@@ -45,13 +45,13 @@ CHOICES = {
 ABOUT_PARTS = {
     "learning_rate": "initial step size",
     "momentum": "initial momentum",
-    "max_step": "longest step; none for no limit",
-    "max_gradient": "longest gradient; none for no limit",
+    "max_step": "largest length of a step; none for no limit",
+    "max_gradient": "largest norm of the inner gradient; none for no limit",
     "curvature_safe": "shorten steps where the energy is steep",
-    "learnable": "whether these are learned",
-    "gtol": "sets with a smaller gradient keep their y",
-    "clip_value": "limit of the components of y; none for no limit",
-    "damping": "least damping of the Hessian",
+    "learnable": "learn these values; false keeps them fixed",
+    "gtol": "a set keeps its y while its gradient is smaller than this",
+    "clip_value": "largest absolute value of a component of y; none for no limit",
+    "damping": "smallest nonzero damping of the Hessian",
     "value": "initial value of every component",
     "std": "standard deviation of random starts",
 }
@@ -84,8 +84,8 @@ class Flag:
 
     Args:
         section: `TASK` or `TRAINING`.
-        name: of the field, as in config.json.
-        reader: of its values.
+        name: name of the field, as in config.json.
+        reader: reads its values.
         default: as typed; None if the flag is required or the default depends on another flag.
         about: for the help.
         group: heading in the help.
@@ -123,7 +123,7 @@ class Flag:
 
 
 def _whole(text: str) -> int:
-    """Also as 1e6."""
+    """A whole number, which may be typed as 1e6."""
     try:
         return int(text)
     except ValueError:
@@ -262,8 +262,8 @@ def _parameters_in(family: Family) -> dict[str, dict[str, Parameter]]:
 
 
 def _about(documented: str) -> str:
-    """What a docstring says of a field, as the help says it: without formulas, in the command
-    line's words, and no full stop at the end."""
+    """The help text from a field's docstring: without formulas and the final full stop, and with
+    `none` for `None`."""
     text = re.sub(r"\$[^$]*\$,? ?", "", documented).replace("`", "")
     return re.sub(r"\bNone\b", NOTHING, text).strip().rstrip(".")
 

@@ -1,4 +1,4 @@
-"""`equipool evaluate` and `equipool report`: what came of runs."""
+"""`equipool evaluate` and `equipool report`: the results of runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def evaluate(
     """Evaluate a trained network.
 
     Prints the metrics and the task's tables, and stores them in the run's directory, with pictures
-    if the task has some. With --over-steps, prints and stores the metrics, the residuals and the
+    if the task has any. With --over-steps, prints and stores the metrics, the residuals and the
     share of converged sets for each number of inner steps.
     """
     with console.plain_errors():

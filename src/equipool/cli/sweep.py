@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 ABOUT = """Train a network for each combination of settings.
 
-Flags take several values with commas between them, as in --seed 0,1,2. Finished runs are skipped;
+Separate several values of a flag with commas, as in --seed 0,1,2. Finished runs are skipped;
 interrupted ones resume."""
 
 

@@ -143,8 +143,8 @@ def task_commands(
     Args:
         about: what the commands do; the first line of the help, then the rest.
         options: a dataclass whose fields are the options that do not depend on the task.
-        body: is called with what was typed.
-        tasks: that have the command.
+        body: called with what was typed.
+        tasks: the tasks that get the command.
     """
     entries = {
         task: console.Entry(EXPERIMENTS[task].about, partial(_build, task, about, options, body))

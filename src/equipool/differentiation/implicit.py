@@ -47,14 +47,13 @@ class Implicit(Differentiation):
 
     Args:
         linear_solver: solves the systems. Default: `ConjugateGradients()`.
-        tolerance: a set counts as converged when no component of $g$ exceeds this. Default: the
-            tolerance of the layer's `steps`. The error of the gradient is of the order of this,
-            divided by the curvature.
-        fallback_steps: the number of steps that the gradient of a set passes through if it falls
-            back.
+        tolerance: a set counts as converged when no component of its gradient $g$ exceeds this.
+            Default: the tolerance of the layer's `steps`. The error of the gradient is of the order
+            of this, divided by the curvature.
+        fallback_steps: the number of last steps to differentiate through for a set that falls back.
 
-    In a program of fixed shapes, compiled or captured as a CUDA graph, the linear solver takes all
-    of its steps, and so does the fallback: allow few.
+    In a program of fixed shapes, compiled or captured as a CUDA graph, the linear solver and the
+    fallback always take all of their steps: allow only a few.
 
     Example:
         >>> layer = equipool.EquilibriumAggregation(3, 8, differentiation=Implicit())

@@ -40,13 +40,13 @@ class Part(dict[str, Any]):
 
 @dataclass(frozen=True)
 class Family:
-    """Parts that can take each other's place.
+    """Interchangeable parts of the layer.
 
     Args:
         noun: what to call them in messages.
         module: where the classes are.
         classes: their names.
-        ending: of the class names, left out of the parts' names.
+        ending: suffix of the class names, which the parts' names leave out.
         supplied: constructor arguments that the layer supplies.
     """
 
@@ -284,7 +284,7 @@ class InnerLoop:
 
 
 def check_steps(name: str, steps: StepsSetting) -> int | Part:
-    """A step rule: a number is kept, and stands for so many steps."""
+    """Check a step rule. A number of steps is returned as it is."""
     if isinstance(steps, int) and not isinstance(steps, bool):
         if steps < 0:
             raise ValueError(f"{name} is {steps!r}, expected 0 or more")

@@ -48,8 +48,9 @@ def separate(rows: Tensor) -> tuple[Tensor, Tensor | float]:
 
 
 def _may_spread(rows: Tensor) -> bool:
-    """Whether something that is not finite could reach other rows in a backward pass. On a CPU a
-    look at the values is cheaper than to guard against it. A sum may also overflow: no harm."""
+    """Whether something that is not finite could reach other rows in a backward pass. On a CPU,
+    checking the values is cheaper than guarding against it. The sum may overflow, which does no
+    harm."""
     if is_exporting() or not torch.is_grad_enabled():
         return False
     if torch.compiler.is_compiling() or rows.device.type != "cpu" or is_batched(rows):

@@ -13,7 +13,7 @@ ALONE = 8 * BLOCK  # so few numbers are left to one program: its sums need no fu
 
 
 def grid(tensor: Tensor) -> tuple[int]:
-    """Programs, each of which takes every so many-th block."""
+    """The number of programs, which share the blocks of a tensor."""
     return (1 if tensor.numel() <= ALONE else -(-tensor.numel() // BLOCK),)
 
 

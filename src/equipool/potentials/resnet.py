@@ -44,13 +44,14 @@ class ResNetPotential(Potential):
             `(2 * out_channels, out_channels, 32)`, with at least 16 units in the first two. All but
             the last are normalised, which needs more than a few units.
         reduction: `"mean"` of the squares, as in the paper's listing, or `"sum"`, as in its text.
-        factored: whether the gradient by y is taken by the hand-written operation, which is faster
-            and keeps no activations, or by automatic differentiation, which can be differentiated
-            more than once more.
-        dropout: share of the hidden units that the next layer does not read, in training; an
-            identity skip keeps them. They are drawn when the layer is called and are the same for
-            all sets and all steps of the search, so that there is an energy to descend. Another
-            call, the layer's `energy` too, draws others; `forward` alone drops nothing.
+        factored: whether the gradient by y is computed by the hand-written operation, which is
+            faster and keeps no activations, or by automatic differentiation, which allows higher
+            derivatives.
+        dropout: dropout rate of the hidden units in training: the next layer does not read dropped
+            units, while an identity skip keeps them. They are drawn when the layer is called and
+            are the same for all sets and all steps of the search, so that there is an energy to
+            descend. Every call draws new ones, including the layer's `energy`; `forward` of the
+            potential drops nothing.
         bias_std: standard deviation of the normal distribution that the initial biases are drawn
             from. 0 gives the paper's zeros.
 

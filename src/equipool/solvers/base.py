@@ -86,5 +86,5 @@ class Solver(nn.Module, Generic[State]):
 
 
 def slack(energy: Tensor) -> Tensor:
-    """The rise of an energy that is taken for rounding."""
+    """How much an energy may rise through rounding alone."""
     return ULPS * torch.finfo(energy.dtype).eps * energy.abs()

@@ -25,8 +25,8 @@ def check_restraint(gtol: float, clip_value: float | None) -> None:
 def restrained(
     y: Tensor, move: Tensor, gradient: Tensor, gtol: float, clip_value: float | None
 ) -> Tensor:
-    """`y + move`, but y itself in rows whose largest gradient component is below gtol; then every
-    component within `[-clip_value, clip_value]`."""
+    """`y + move`, or y itself in rows whose largest gradient component is below gtol; then clamped
+    to `[-clip_value, clip_value]`."""
     moving = gradient.abs().amax(-1, keepdim=True) >= gtol
     y = y + moving * move
     return y if clip_value is None else y.clamp(-clip_value, clip_value)
@@ -48,10 +48,9 @@ class GradientDescent(Solver[GradientDescentState]):
     $$y \leftarrow y - \alpha \nabla E(y).$$
 
     Args:
-        learning_rate: step size $\alpha$; the value given is the value in effect.
-        gtol: a set whose largest gradient component falls below keeps its y.
-        clip_value: after each step every component of y is brought back into
-            `[-clip_value, clip_value]`.
+        learning_rate: initial step size $\alpha$, used exactly as given.
+        gtol: a set keeps its y while its largest gradient component is below this.
+        clip_value: clamp every component of y to `[-clip_value, clip_value]` after each step.
         learnable: whether the step size is learned.
 
     Example:
@@ -127,7 +126,7 @@ class LearnedMomentum(Solver[MomentumState]):
 
 
 class Momentum(LearnedMomentum):
-    """What gradient descent with momentum has in common, wherever its gradient is taken."""
+    """Gradient descent with momentum; a subclass chooses where the gradient is taken."""
 
     looks_ahead: bool  # whether a step takes the gradient ahead, at y + mu v, or at y
 
@@ -161,12 +160,11 @@ class Nesterov(Momentum):
     $$v \leftarrow \mu v - \alpha \nabla E(y + \mu v), \qquad y \leftarrow y + v.$$
 
     Args:
-        learning_rate: step size $\alpha$; the value given is the value in effect.
+        learning_rate: initial step size $\alpha$, used exactly as given.
         momentum: $\mu$, at least 0 and less than 1; a momentum of 0 stays 0.
-        gtol: a set whose largest gradient component falls below keeps its y, while its momentum
-            goes on, so that it may move again.
-        clip_value: after each step every component of y is brought back into
-            `[-clip_value, clip_value]`.
+        gtol: a set keeps its y while its largest gradient component is below this. Its momentum
+            continues, so it may move again.
+        clip_value: clamp every component of y to `[-clip_value, clip_value]` after each step.
         learnable: whether step size and momentum are learned.
 
     Example:
@@ -200,17 +198,17 @@ class RestrainedNesterov(LearnedMomentum):
     no evaluation.
 
     The paper's recipe takes its first step from a point where an untrained potential may be steep,
-    and its loss is large until that step is tamed. `momentum=0.5, max_step=0.5,
+    and its loss is large until training has tamed that step. `momentum=0.5, max_step=0.5,
     curvature_safe=True` trains the median task to a tenth of the error of plain `Nesterov`
     (measured in `docs/stability.md`).
 
     Args:
-        learning_rate: step size $\alpha$; the value given is the value in effect.
+        learning_rate: initial step size $\alpha$, used exactly as given.
         momentum: $\mu$, at least 0 and less than 1.
-        max_step: $s$, the longest step; None for any length.
-        max_gradient: $r$, the longest gradient that is followed; None for any length.
+        max_step: $s$, the largest length of a step; None for no limit.
+        max_gradient: $r$, the largest norm of the gradient; None for no limit.
         curvature_safe: whether steps are shortened by $c$. $L$ is held constant in the derivative,
-            so that the gradient of `Unrolled` is not the exact one of a set where $c < 1$.
+            so the gradient of `Unrolled` is not exact for a set where $c < 1$.
         learnable: whether step size and momentum are learned.
 
     Example:

@@ -48,7 +48,7 @@ class SafeguardedNesterov(Solver[SafeguardedState]):
     of the gradient that limits the step size: $s \le 1 / L$, with $L$ the largest $\lVert \nabla
     E(p) - \nabla E(p_{-1}) \rVert / \lVert p - p_{-1} \rVert$ so far between points that are more
     than rounding apart; while the energy still shows its decrease, older ones slowly fade. So
-    steps that go on at a minimum contract, and so does the derivative through them.
+    further steps at a minimum contract, and so does the derivative through them.
 
     A step costs a gradient and two energies, about twice a step of `Nesterov`. Nothing is learned;
     gradients pass through the steps, with step sizes and decisions as constants. Energies computed

@@ -67,7 +67,7 @@ class StronglyConvexNesterov(Solver[StronglyConvexState]):
 
 
 def _check(bounds: Bounds) -> None:
-    """A row without energy has bounds of zero, and is not asked for more."""
+    """Require positive curvature of every row, except rows without energy: their bounds are 0."""
     lower, upper = bounds
     if not values_are_at_hand(lower):
         return

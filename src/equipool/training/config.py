@@ -47,24 +47,25 @@ class TrainingConfig:
         epsilon: epsilon of Adam.
         weight_decay: decoupled weight decay, as in AdamW.
         clip_norm: clip gradients to this norm; None disables clipping.
-        guard_factor: skip a step whose gradient norm exceeds the running average this many times;
-            None skips only steps whose loss or gradient is not finite.
+        guard_factor: skip a step whose gradient norm is more than this many times the running
+            average; None skips only steps whose loss or gradient is not finite.
         ema_decay: decay of the moving average of the weights that evaluation uses; None to
             evaluate the weights themselves.
         aux_weight: weight of the equilibrium layers' auxiliary loss.
         aux_start: fraction of the steps before which that weight is 0.
         aux_initial: the weight at `aux_start`, from which it rises geometrically to `aux_weight` at
             the end; None for a constant weight.
-        precision: precision of Fabric, or `"tf32"`: float32 with TF32 matrix products.
-        capture: capture the step in a CUDA graph; None where possible.
-        compile: compile the network for the steps: takes a minute or more at the start and needs
-            fewer kernels per step.
+        precision: a precision of Lightning Fabric, or `"tf32"` for float32 with TF32 matrix
+            products.
+        capture: capture the step in a CUDA graph; None captures it where possible.
+        compile: compile the network: takes a minute or more at the start, then launches fewer
+            kernels per step.
         chunk: number of steps whose data is generated at once.
         log_every: steps between two entries of the log.
         evaluate_every: steps between two evaluations.
-        checkpoint_every: steps between two checkpoints; None for no such interval.
-        checkpoint_seconds: seconds between two checkpoints; None for no such interval.
-        keep_last: number of latest checkpoints to keep, beside the best.
+        checkpoint_every: steps between two checkpoints; None turns this off.
+        checkpoint_seconds: seconds between two checkpoints; None turns this off.
+        keep_last: number of latest checkpoints to keep, in addition to the best.
 
     Example:
         >>> TrainingConfig(steps=1000, schedule="cosine", warmup_steps=100).learning_rate

@@ -39,8 +39,8 @@ class MedianTask(InnerLoop, Task):
         head_width: width of the network after the pooling.
         potential_output: size of the potential's last layer.
         inner_steps: steps of the inner optimiser.
-        evaluation_sets: sets to evaluate on, always the same ones for a given number. 80,000, as in
-            the records, take minutes on a CPU.
+        evaluation_sets: number of sets to evaluate on; the same number always gives the same sets.
+            80,000, as in the records, take minutes on a CPU.
 
     Example:
         >>> task = MedianTask(aggregation="sum", embedding=8, batch_size=4)
