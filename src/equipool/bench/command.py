@@ -37,9 +37,15 @@ Out = Annotated[
 Commit = Annotated[
     str | None, typer.Option(help="commit to record when not in a git checkout", metavar="HASH")
 ]
-Names = Annotated[
-    list[str] | None, typer.Option(help="time only this one; can be repeated", metavar="NAME")
-]
+
+
+def _only(what: str) -> Any:
+    return typer.Option(help=f"time only {what}; can be repeated", metavar="NAME")
+
+
+Paths = Annotated[list[str] | None, _only("this path of `equipool bench paths`")]
+Precisions = Annotated[list[str] | None, _only("float32, tf32 or bf16")]
+Modes = Annotated[list[str] | None, _only("training or inference")]
 Records = Annotated[
     list[Path], typer.Argument(exists=True, dir_okay=False, help="records of `equipool bench`")
 ]
@@ -50,7 +56,7 @@ PresetName = Annotated[str, typer.Option(help="; ".join(map(": ".join, PRESETS.i
 @app.callback()
 def bench(
     context: typer.Context, preset: PresetName = "quick", device: Device = "auto",
-    path: Names = None, precision: Names = None, mode: Names = None,
+    path: Paths = None, precision: Precisions = None, mode: Modes = None,
     compiled: Annotated[bool, typer.Option("--compile", help="add the compiled layer")] = False,
     out: Out = None, commit: Commit = None,
 ) -> None:  # fmt: skip

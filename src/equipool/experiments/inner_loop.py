@@ -132,7 +132,9 @@ FAMILIES = {
     "DifferentiationSetting": DIFFERENTIATIONS,
     "StartSetting": STARTS,
     "StepsSetting": STEPS,
-    "Solver": Family("solver", SOLVERS.module, SOLVERS.classes[:-1]),  # what Polished polishes
+    "Solver": Family(  # what Polished polishes
+        "solver", SOLVERS.module, tuple(kind for kind in SOLVERS.classes if kind != "Polished")
+    ),
     "Newton": Family("Newton's method", SOLVERS.module, ("Newton",)),
     "LinearSolver": LINEAR_SOLVERS,
 }

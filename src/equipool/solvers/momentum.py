@@ -199,7 +199,7 @@ class RestrainedNesterov(LearnedMomentum):
 
     The paper's recipe takes its first step from a point where an untrained potential may be steep,
     and its loss is large until training has tamed that step. `momentum=0.5, max_step=0.5,
-    curvature_safe=True` trains the median task to a tenth of the error of plain `Nesterov`
+    curvature_safe=True` trains the median task to a fifteenth of the error of plain `Nesterov`
     (measured in `docs/stability.md`).
 
     Args:
