@@ -113,8 +113,8 @@ def test_the_recipe_is_that_of_the_library(name, preset):
         assert repr(layer.differentiation) == repr(expected["differentiation"])
         assert layer.steps == expected["steps"]
     if name == "molecules":
-        assert (task.readout_aux_weight, task.local_aux_weight) == (1e-3, 1e-3)
-    assert values["training"]["aux_weight"] == (0 if name == "molecules" else 1e-3)
+        assert (task.readout_aux_weight, task.local_aux_weight) == (1e-4, 1e-4)
+    assert values["training"]["aux_weight"] == (0 if name == "molecules" else 1e-4)
 
 
 def test_a_layer_that_searches_to_a_tolerance():
