@@ -123,3 +123,11 @@ def test_rows_that_do_not_divide_are_refused():
         Shard(0, 2).part(torch.zeros(7))
     with pytest.raises(ValueError, match="rank must be in"):
         Shard(2, 2)
+
+
+def test_a_subclass_does_not_take_the_name_that_it_inherits():
+    class Changed(Toy):
+        pass
+
+    assert Changed.name == Toy.name
+    assert type(task_from_config({"task": Toy.name, "fields": {}})) is Toy

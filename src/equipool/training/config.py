@@ -332,13 +332,14 @@ _FREE = {f"training.{name}" for name in FREE}
 
 
 def known_tasks() -> dict[str, type[Task]]:
-    """Every task that has been imported, by name."""
+    """Every task that has been imported, by the name that it defines itself: a subclass that
+    inherits the name does not replace the task it is made from."""
     found: dict[str, type[Task]] = {}
     kinds = list(Task.__subclasses__())
     while kinds:
         kind = kinds.pop(0)
         kinds += kind.__subclasses__()
-        if hasattr(kind, "name"):
+        if "name" in vars(kind):
             found[kind.name] = kind
     return found
 
