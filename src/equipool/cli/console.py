@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from importlib import import_module
@@ -18,8 +18,7 @@ from typer.main import get_command
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from equipool.report import Summary
-    from equipool.training import Record
+    from equipool.training import Record, Table
 
 WRONG_USE = 2
 STOPPED = 3  # stopped early; can be resumed
@@ -155,27 +154,16 @@ def command_line(words: Sequence[str], options: Mapping[str, object]) -> str:
     return shlex.join(parts)
 
 
-def print_table(
-    headings: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None
-) -> None:
-    from rich.table import Table
-
-    table = Table(*headings, title=title)
-    for row in rows:
-        table.add_row(*row)
-    if is_leader():
-        make_console().print(table)
-
-
 def print_record(record: Record) -> None:
     """The metrics of a run: of its last evaluation and of the best."""
+    from equipool.training import Table
+
     best = record.best or {"metrics": {}}
     at_best = f"best, step {best['step']:,}" if record.best else "best"
-    rows = [
-        (name, _number(value), _number(best["metrics"].get(name)))
-        for name, value in record.metrics.items()
-    ]
-    print_table(("metric", f"last, step {record.steps:,}", at_best), rows)
+    headings = ("metric", f"last, step {record.steps:,}", at_best)
+    found = ((name, value, best["metrics"].get(name)) for name, value in record.metrics.items())
+    rows = ((name, _number(last), _number(best)) for name, last, best in found)
+    print_table(Table("", headings, tuple(rows)))
     report_line(
         f"{record.training_seconds:,.1f} s of training, {record.seconds:,.1f} s in total; "
         f"{record.num_parameters:,} parameters; {record.skipped} skipped steps, "
@@ -183,22 +171,25 @@ def print_record(record: Record) -> None:
     )
 
 
-def print_summary(summary: Summary) -> None:
-    """The table of several runs, in several tables if the terminal is narrow."""
-    from rich.table import Table
+def print_table(table: Table) -> None:
+    """Print a table, as several tables if the terminal is narrow."""
+    from rich import table as rich_table
+
+    from equipool.training import cell_text
 
     if not is_leader():
         return
     console = make_console()
-    columns = zip(summary.headings, *summary.rows, strict=True)
+    rows = [list(map(cell_text, row)) for row in table.rows]
+    columns = zip(table.headings, *rows, strict=True)
     widths = [_width(heading, cells, whole=i > 0) for i, (heading, *cells) in enumerate(columns)]
     for number, fitting in enumerate(_fitting(widths, console.width)):
-        table = Table(title=None if number else summary.title)
+        shown = rich_table.Table(title=None if number else table.title or None)
         for column in fitting:
-            table.add_column(summary.headings[column], min_width=widths[column], overflow="fold")
-        for row in summary.rows:
-            table.add_row(*(row[column] for column in fitting))
-        console.print(table)
+            shown.add_column(table.headings[column], min_width=widths[column], overflow="fold")
+        for row in rows:
+            shown.add_row(*(row[column] for column in fitting))
+        console.print(shown)
 
 
 def _width(heading: str, cells: Sequence[str], whole: bool) -> int:

@@ -50,12 +50,12 @@ def evaluate(
 
 def _store_metrics(run: Path, which: str, task: str, metrics: dict[str, float]) -> None:
     from equipool.environment import now, versions
-    from equipool.training import Checkpoints
+    from equipool.training import Checkpoints, Table
     from equipool.training.checkpoint import to_json, write_atomically
 
     step = Checkpoints(run).read(which, lambda broken: None).step
-    rows = [(name, f"{value:.6g}") for name, value in metrics.items()]
-    console.print_table(("metric", f"{which}, step {step:,}"), rows)
+    rows = tuple((name, f"{value:.6g}") for name, value in metrics.items())
+    console.print_table(Table("", ("metric", f"{which}, step {step:,}"), rows))
     file = run / f"evaluation-{which}.json"
     about = {"task": task, "which": which, "step": step, "versions": versions()}
     write_atomically(file, to_json(about | {"date": now(), "metrics": metrics}))
@@ -63,13 +63,12 @@ def _store_metrics(run: Path, which: str, task: str, metrics: dict[str, float]) 
 
 
 def _store_examination(run: Path, which: str, found: Examination) -> None:
-    from equipool.training import cell_text, examination_folder, write_examination
+    from equipool.training import examination_folder, write_examination
 
     if not found:
         return
     for table in found.tables:
-        rows = [[cell_text(cell) for cell in row] for row in table.rows]
-        console.print_table(table.headings, rows, table.title)
+        console.print_table(table)
     folder = examination_folder(run, which)
     write_examination(found, folder)
     pictures = sum(len(gallery.pictures) for gallery in found.galleries)
@@ -96,8 +95,8 @@ def report(
         skipped = [place for path in runs for place in unread_folders(path)]
         if skipped:
             console.report_line(f"Skipped deeper directories: {', '.join(map(str, skipped))}")
-        for summary in summaries(found):
-            console.print_summary(summary)
+        for table in summaries(found):
+            console.print_table(table)
         write_page(found, out)
         console.report_line(f"The page is {out}")
 

@@ -204,8 +204,8 @@ def _show_results(finished: Sequence[str | Path], out: Path) -> None:
     if not finished:
         return
     runs = read_runs(finished)
-    for summary in summaries(runs):
-        console.print_summary(summary)
+    for table in summaries(runs):
+        console.print_table(table)
     for line in best_groups(runs):
         console.report_line(line)
     console.report_line(f"For the curves: {console.command_line(['report', str(out)], {})}")
@@ -337,7 +337,7 @@ def _draw(folder: Path, setting: str) -> None:
     from equipool.training.checkpoint import write_atomically
 
     runs = read_runs([folder])
-    console.print_summary(summarize_setting(runs, setting))
+    console.print_table(summarize_setting(runs, setting))
     picture = folder / f"{setting.replace('_', '-')}.png"
     if console.is_leader():
         write_atomically(picture, draw_setting(group_runs(runs, [setting]), setting))

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from equipool.report.groups import METHOD, Group, group_runs, shorten, sort_key
 from equipool.report.runs import RunResult
-from equipool.report.tables import Summary, make_table, spread
+from equipool.report.tables import make_table, spread
+from equipool.training import Table
 
 COST = "seconds per step"
 
@@ -60,7 +61,7 @@ def varied_settings(groups: Sequence[Group], least: int = 2) -> list[str]:
     return [name for name in groups[0].settings if name != METHOD and most_numbers(name) >= least]
 
 
-def summarize_setting(runs: Sequence[RunResult], setting: str) -> Summary:
+def summarize_setting(runs: Sequence[RunResult], setting: str) -> Table:
     """The best monitored metric, as in the paper's ablations, the task's further metrics at the
     same evaluation, and the seconds per step, for each value of a setting, ordered by value."""
     kind, rows = runs[0].kind, []

@@ -15,8 +15,8 @@ from equipool.extras import check_extras
 from equipool.report.by_setting import draw_setting, summarize_setting, varied_settings
 from equipool.report.groups import Group, common_settings, group_runs, shorten, varying_settings
 from equipool.report.runs import LOSS, RunResult
-from equipool.report.tables import Summary, best_groups, make_table, number, shared_time, summaries
-from equipool.training.artifacts import Picture, Table, cell_text
+from equipool.report.tables import best_groups, make_table, number, shared_time, summaries
+from equipool.training import Picture, Table, cell_text
 from equipool.training.checkpoint import write_atomically
 
 TEMPLATE = Path(__file__).with_name("page.html.j2")
@@ -29,7 +29,7 @@ class Section:
 
     title: str
     text: Sequence[str] = ()
-    tables: Sequence[Summary | Table] = ()
+    tables: Sequence[Table] = ()
     pictures: Sequence[Picture] = ()
     gallery: bool = False  # small pictures side by side, with their captions
     folded: Sequence[Section] = ()  # parts that the reader can open and close
@@ -219,7 +219,7 @@ def settings(runs: Sequence[RunResult]) -> list[Section]:
         pieces = (piece.get(name, {}) for run in runs for piece in run.ran_on)
         lines = (", ".join(f"{key} {value}" for key, value in one.items()) for one in pieces)
         rows += [(name, line) for line in dict.fromkeys(lines) if line]
-    return [Section("Settings", [text], [Summary("settings", ("setting", "value"), tuple(rows))])]
+    return [Section("Settings", [text], [Table("settings", ("setting", "value"), tuple(rows))])]
 
 
 # In the order of the page.
