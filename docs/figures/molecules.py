@@ -34,7 +34,7 @@ from equipool.experiments.registry import MoleculeTask
 from equipool.report import RunResult, Table
 from equipool.report.by_setting import draw_setting, lines_of
 from equipool.report.figures import Style, add_legend, label_axes, panels, styles
-from equipool.report.groups import Group, group_runs, mean_of
+from equipool.report.groups import Group, group_runs, mean_curve, mean_of
 from equipool.report.tables import number
 from equipool.training import read_record
 from equipool.training.folder import RunFolder
@@ -311,7 +311,9 @@ def draw_epochs(runs: Sequence[RunResult], cost: Cost) -> bytes:
             for ax, name in zip(row, (measure(same[0]), "loss"), strict=True):
                 for group in same:
                     for part in PARTS:
-                        mean = group.mean_curve(f"{part}_{name}")
+                        mean = mean_curve(
+                            [run.metric_curve(f"{part}_{name}") for run in group.runs]
+                        )
                         epochs = [point.step / cost.steps(group.runs[0]) for point in mean]
                         line = drawn[f"{group.method}, {part}"].line(len(mean))
                         ax.plot(epochs, [point.mean for point in mean], **line)

@@ -55,7 +55,7 @@ class TestCommands:
         plan_runs, found = sweep.plan_runs, []
 
         def plan_none(*arguments):
-            found.extend(one.plan for one in plan_runs(*arguments))
+            found.extend(plan_runs(*arguments))
             return []
 
         monkeypatch.setattr(sweep, "plan_runs", plan_none)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -22,17 +22,16 @@ if TYPE_CHECKING:
 
 WRONG_USE = 2
 STOPPED = 3  # stopped early; can be resumed
-WHICH = ("best", "last")
 RUN = "Run"  # heading of the options that no task has
 HYPHEN, SPACE = "\u2011", "\u00a0"  # that no line is broken at
 UsageError: Any = typer.BadParameter.__base__  # typer has no public name for it
 
 
 def option(about: str, metavar: str, *names: str) -> Any:
-    """An option under the heading `RUN`."""
     return typer.Option(*names, help=about, metavar=metavar, rich_help_panel=RUN)
 
 
+RunFolder = Annotated[Path, typer.Argument(help="directory of the run", metavar="RUN")]
 Device = Annotated[str, option("cpu, cuda, cuda:1, ... or auto", "NAME")]
 Threads = Annotated[
     str, option("threads on a CPU; auto measures one and all and takes the faster", "auto|INT")
@@ -41,7 +40,9 @@ DataDir = Annotated[
     Path | None,
     option("data directory (default: $EQUIPOOL_DATA, then the cache directory)", "PATH"),
 ]
-Which = Annotated[str, typer.Option(help="best or last checkpoint", metavar="best|last")]
+Which = Annotated[
+    Literal["best", "last"], typer.Option(help="best or last checkpoint", metavar="best|last")
+]
 
 
 @dataclass(frozen=True)
@@ -94,12 +95,6 @@ def plain_errors(status: int = 1) -> Iterator[None]:
         fail(str(error) or type(error).__name__, status)
 
 
-def check_which(which: str) -> None:
-    """Refuse anything but the two checkpoints."""
-    if which not in WHICH:
-        raise ValueError(f"--which is {which!r}, expected one of {', '.join(WHICH)}")
-
-
 def device_from_name(name: str) -> str | None:
     """The engine's name of a device; refuses one that does not exist."""
     from equipool.training.devices import resolve_device
@@ -125,16 +120,11 @@ def make_console() -> Console:
     return console if console.is_terminal else Console(width=120)
 
 
-def is_leader() -> bool:
-    """Whether this process prints, of those that torchrun started."""
-    from equipool.environment import leads
-
-    return leads()
-
-
 def report_line(text: str) -> None:
     """Print a line, once."""
-    if is_leader():
+    from equipool.environment import leads
+
+    if leads():
         typer.echo(text)
 
 
@@ -175,14 +165,18 @@ def print_table(table: Table) -> None:
     """Print a table, as several tables if the terminal is narrow."""
     from rich import table as rich_table
 
+    from equipool.environment import leads
     from equipool.training import cell_text
 
-    if not is_leader():
+    if not leads():
         return
     console = make_console()
     rows = [list(map(cell_text, row)) for row in table.rows]
-    columns = zip(table.headings, *rows, strict=True)
-    widths = [_width(heading, cells, whole=i > 0) for i, (heading, *cells) in enumerate(columns)]
+    widths: list[int] = []
+    for heading, *cells in zip(table.headings, *rows, strict=True):
+        # no word is broken, and no cell except in the first column
+        pieces = cells if widths else " ".join(cells).split()
+        widths.append(max(map(len, (*heading.split(), *pieces))))
     for number, fitting in enumerate(_fitting(widths, console.width)):
         shown = rich_table.Table(title=None if number else table.title or None)
         for column in fitting:
@@ -190,12 +184,6 @@ def print_table(table: Table) -> None:
         for row in rows:
             shown.add_row(*(row[column] for column in fitting))
         console.print(shown)
-
-
-def _width(heading: str, cells: Sequence[str], whole: bool) -> int:
-    """Width of a column in which no word is broken, and no cell if it is `whole`."""
-    pieces = cells if whole else " ".join(cells).split()
-    return max(map(len, (*heading.split(), *pieces)))
 
 
 def _fitting(widths: Sequence[int], available: int) -> list[list[int]]:
@@ -219,12 +207,8 @@ def _number(value: float | None) -> str:
     return "not finite" if value is None else f"{value:.6g}"
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A command of a group: the first line of its help, and what builds it."""
-
-    about: str
-    build: Callable[[], Any]
+# The commands of a group: for each the first line of its help, and what builds it.
+Entries = Mapping[str, tuple[str, Callable[[], Any]]]
 
 
 class Command(TyperCommand):
@@ -233,12 +217,10 @@ class Command(TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
-            if record is not None:
+            if record := parameter.get_help_record(ctx):
                 # typer adds the type to an argument's name
                 record = (re.sub(r" <.*>$", "", record[0]), _unbroken(record[1]))
-                argument = parameter.param_type_name == "argument"
-                usual = "Arguments" if argument else "Options"
+                usual = f"{parameter.param_type_name.capitalize()}s"
                 heading = getattr(parameter, "rich_help_panel", None) or usual
                 groups.setdefault(heading, []).append(record)
         for heading in sorted(groups, key=lambda one: one == "Options"):
@@ -278,14 +260,14 @@ def _plain(text: str) -> str:
 class LazyGroup(TyperGroup):
     """A group whose commands are built when they are called. `make_group` makes one."""
 
-    entries: Mapping[str, Entry]
+    entries: Entries
     noun: str
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(self.entries)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        return self.entries[cmd_name].build() if cmd_name in self.entries else None
+        return self.entries[cmd_name][1]() if cmd_name in self.entries else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
         if args[0] not in self.entries and not args[0].startswith("-"):
@@ -295,30 +277,20 @@ class LazyGroup(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section(f"{self.noun.capitalize()}s"):
-            formatter.write_dl([(name, entry.about) for name, entry in self.entries.items()])
+            formatter.write_dl([(name, about) for name, (about, _) in self.entries.items()])
 
 
-def make_group(
-    about: str, entries: Mapping[str, Entry], noun: str, name: str | None = None
-) -> typer.Typer:
+def make_group(about: str, entries: Entries, noun: str, name: str | None = None) -> typer.Typer:
     """A group of commands, each of which is called a `noun` in messages and in the usage line.
     A group with a name is the program itself."""
     kind = type("Group", (LazyGroup,), {"entries": entries, "noun": noun})
     app = typer.Typer(
-        name=name,
-        help=about,
-        cls=kind,
-        no_args_is_help=True,
-        rich_markup_mode=None,
-        add_completion=name is not None,
-        pretty_exceptions_enable=False,
+        name=name, help=about, cls=kind, no_args_is_help=True, rich_markup_mode=None,
+        add_completion=name is not None, pretty_exceptions_enable=False,
         subcommand_metavar=f"{noun.upper()} ...",
-    )
-    app.callback()(_no_options)
+    )  # fmt: skip
+    app.callback()(lambda: None)
     return app
-
-
-def _no_options() -> None: ...
 
 
 def single_command(function: Callable[..., None]) -> typer.Typer:

@@ -16,20 +16,15 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="directory of the run", metavar="RUN")],
-    which: console.Which = "best",
-    device: console.Device = "auto",
-    threads: console.Threads = "auto",
-    data_dir: console.DataDir = None,
-) -> None:
+    run: console.RunFolder, which: console.Which = "best", device: console.Device = "auto",
+    threads: console.Threads = "auto", data_dir: console.DataDir = None,
+) -> None:  # fmt: skip
     """Evaluate a trained network.
 
     Prints the metrics and the task's tables, and stores them in the run's directory, with pictures
     if the task has some.
     """
     with console.plain_errors():
-        console.check_which(which)
-
         import equipool.experiments.registry  # noqa: F401  a run's task must have been imported
         from equipool import training
         from equipool.experiments.data import using_data_folder
@@ -78,14 +73,10 @@ def _store_examination(run: Path, which: str, found: Examination) -> None:
 
 
 def report(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(
-            help="directories of runs or sweeps, and JSON files of records", metavar="RUN"
-        ),
-    ],
+    runs: Annotated[list[Path], typer.Argument(
+        help="directories of runs or sweeps, and JSON files of records", metavar="RUN")],
     out: Annotated[Path, typer.Option(help="page to write", metavar="PATH")] = Path("report.html"),
-) -> None:
+) -> None:  # fmt: skip
     """Write a page of tables and plots from runs."""
     with console.plain_errors():
         from equipool.report import read_runs, summaries, write_page

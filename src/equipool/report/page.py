@@ -104,8 +104,7 @@ def learning_curves(runs: Sequence[RunResult]) -> list[Section]:
         "it with equally many others."
     )
     texts = [text, *_unfinished([run for run in runs if run.curve])]
-    pictures = [_curves(groups, metric) for metric in shown]
-    return [Section("Learning curves", texts, pictures=pictures)]
+    return [Section("Learning curves", texts, pictures=[_curves(groups, m) for m in shown])]
 
 
 def _curves(groups: Sequence[Group], metric: str) -> Picture:
@@ -145,10 +144,9 @@ def training_loss(runs: Sequence[RunResult]) -> list[Section]:
     logged = [run for run in runs if any("loss" in point for point in run.points)]
     if not logged:
         return []
-    groups = shorten(group_runs(logged, evaluated=False))
+    picture = _curves(shorten(group_runs(logged, evaluated=False)), LOSS)
     text = "The loss of the training batches, from the logs of run directories."
-    texts = [text, *_unfinished(logged)]
-    return [Section("Training loss", texts, pictures=[_curves(groups, LOSS)])]
+    return [Section("Training loss", [text, *_unfinished(logged)], pictures=[picture])]
 
 
 def inner_loop(runs: Sequence[RunResult]) -> list[Section]:

@@ -125,16 +125,13 @@ class PlainProgress(Progress):
 
 def columns() -> tuple[Any, ...]:
     """Columns of a bar of rich: name, bar, count, elapsed and remaining time."""
-    from rich import progress
+    from rich import progress as rich
 
     return (
-        progress.TextColumn("{task.description}"),
-        progress.BarColumn(bar_width=20),
-        progress.MofNCompleteColumn(),
-        progress.TimeElapsedColumn(),
-        progress.TextColumn("left"),
-        progress.TimeRemainingColumn(elapsed_when_finished=True),
-    )
+        rich.TextColumn("{task.description}"), rich.BarColumn(bar_width=20),
+        rich.MofNCompleteColumn(), rich.TimeElapsedColumn(), rich.TextColumn("left"),
+        rich.TimeRemainingColumn(elapsed_when_finished=True),
+    )  # fmt: skip
 
 
 class LiveProgress(Progress):

@@ -21,13 +21,9 @@ SMALL = OmniglotTask(
 
 
 @pytest.fixture(scope="module", autouse=True)
-def data(tmp_path_factory):
+def data(tiny_data):
     """The tiny data set, at the task's size."""
-    place = tmp_path_factory.mktemp("omniglot")
-    tiny.write_archive(place)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("EQUIPOOL_DATA", str(place))
-        yield SMALL.data(CPU)
+    return SMALL.data(CPU)
 
 
 def batches(task, first_step, num_steps, shard=None):

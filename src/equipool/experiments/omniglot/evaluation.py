@@ -138,9 +138,8 @@ def draw_set(images: Tensor, characters: Tensor, columns: int = 8, scale: int = 
     order = characters.argsort(stable=True)
     _, slot = characters[order].unique_consecutive(return_inverse=True)
     pairs = zip(images[order].cpu(), slot.tolist(), strict=True)
-    tiles = torch.stack(
-        [_framed(image, COLORS[color % len(COLORS)], scale) for image, color in pairs]
-    )
+    framed = [_framed(image, COLORS[color % len(COLORS)], scale) for image, color in pairs]
+    tiles = torch.stack(framed)
     missing = -len(tiles) % columns
     tiles = functional.pad(tiles, (0, 0, 0, 0, 0, 0, 0, missing), value=255)
     rows = tiles.unflatten(0, (-1, columns))  # [rows, columns, height, width, 3]
