@@ -16,7 +16,7 @@ TABLE = Table(
 @pytest.mark.parametrize("width", [120, 40, 30])
 def test_no_digit_is_cut_off_in_a_narrow_terminal(width, monkeypatch, capsys):
     monkeypatch.setattr(console, "make_console", lambda: Console(width=width))
-    console.print_table(TABLE)
+    console.print_table(TABLE.headings, TABLE.texts(), TABLE.title)
     printed = capsys.readouterr().out
     for row in TABLE.rows:
         assert all(number in printed for number in row[1:])

@@ -310,7 +310,7 @@ def test_a_data_sets_run_keeps_what_its_training_kept_and_reads_the_usual_column
     (copied / "config.json").write_text(json.dumps(config))
     file = tmp_path / "metals.csv"
     file.write_text(f"smiles\nC[Al](C)(C)(C)(C)C\n{BROKEN}\n")
-    assert not rows_of(predict("classes", file, "--column", "smiles").stdout)[1][1]
+    assert not rows_of(predict("classes", file, "--column", "smiles", status=1).stdout)[1][1]
     done = predict("copied", file)
     assert [bool(row[1]) for row in rows_of(done.stdout)[1:]] == [True, False]
     assert "greater than permitted (predicted nevertheless)" in done.stderr

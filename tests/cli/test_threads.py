@@ -147,7 +147,7 @@ def test_a_resumed_run_has_the_threads_it_was_started_with(
     """They can change the rounding, so another choice would give another run."""
     out, steps = tmp_path / "run", measured(SLOW)
     stop_at(7)
-    stopped = equipool("train", "median", tiny, "--out", out)
+    stopped = equipool("train", "median", tiny, "--out", out, status=3)
     assert "Threads: 1 (10 ms" in stopped.output
     assert len(steps) == 1
     measured(FAST)
@@ -165,7 +165,7 @@ def test_a_sweep_measures_each_new_run(equipool, tiny, tmp_path, measured, stop_
     measured(SLOW)
     flags = tiny | {"--seed": "0,1", "--aggregation": "sum", "--together": "2", "--out": tmp_path}
     stop_at(7)
-    equipool("sweep", "median", flags)
+    equipool("sweep", "median", flags, status=3)
     measured(FAST)
     equipool("sweep", "median", flags | {"--seed": "0,1,2"})
     for seed, number in ((0, 1), (1, 1), (2, 4)):

@@ -71,7 +71,7 @@ def test_another_config_is_refused_with_the_difference(equipool, tiny, tmp_path)
 
 def test_what_changes_no_number_may_change(equipool, tiny, tmp_path, stop_at):
     stop_at(7)
-    equipool("train", "median", tiny, "--out", tmp_path / "run")
+    equipool("train", "median", tiny, "--out", tmp_path / "run", status=3)
     equipool("train", "median", "--out", tmp_path / "run", "--resume",
                     "--checkpoint-every", 3)  # fmt: skip
     assert (tmp_path / "run" / "checkpoints" / "step-00000018").exists()

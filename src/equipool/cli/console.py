@@ -18,7 +18,7 @@ from typer.main import get_command
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from equipool.training import Record, Table
+    from equipool.training import Record
 
 WRONG_USE = 2
 STOPPED = 3  # stopped early; can be resumed
@@ -146,14 +146,12 @@ def command_line(words: Sequence[str], options: Mapping[str, object]) -> str:
 
 def print_record(record: Record) -> None:
     """The metrics of a run: of its last evaluation and of the best."""
-    from equipool.training import Table
-
     best = record.best or {"metrics": {}}
     at_best = f"best, step {best['step']:,}" if record.best else "best"
     headings = ("metric", f"last, step {record.steps:,}", at_best)
     found = ((name, value, best["metrics"].get(name)) for name, value in record.metrics.items())
     rows = ((name, _number(last), _number(best)) for name, last, best in found)
-    print_table(Table("", headings, tuple(rows)))
+    print_table(headings, list(rows))
     report_line(
         f"{record.training_seconds:,.1f} s of training, {record.seconds:,.1f} s in total; "
         f"{record.num_parameters:,} parameters; {record.skipped} skipped steps, "
@@ -161,26 +159,26 @@ def print_record(record: Record) -> None:
     )
 
 
-def print_table(table: Table) -> None:
+def print_table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None
+) -> None:
     """Print a table, as several tables if the terminal is narrow."""
-    from rich import table as rich_table
+    from rich.table import Table
 
     from equipool.environment import leads
-    from equipool.training import cell_text
 
     if not leads():
         return
     console = make_console()
-    rows = [list(map(cell_text, row)) for row in table.rows]
     widths: list[int] = []
-    for heading, *cells in zip(table.headings, *rows, strict=True):
+    for heading, *cells in zip(headings, *rows, strict=True):
         # no word is broken, and no cell except in the first column
         pieces = cells if widths else " ".join(cells).split()
         widths.append(max(map(len, (*heading.split(), *pieces))))
     for number, fitting in enumerate(_fitting(widths, console.width)):
-        shown = rich_table.Table(title=None if number else table.title or None)
+        shown = Table(title=None if number else title)
         for column in fitting:
-            shown.add_column(table.headings[column], min_width=widths[column], overflow="fold")
+            shown.add_column(headings[column], min_width=widths[column], overflow="fold")
         for row in rows:
             shown.add_row(*(row[column] for column in fitting))
         console.print(shown)

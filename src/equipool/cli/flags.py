@@ -207,14 +207,22 @@ def _plain_flag(parameter: Parameter, section: str, group: str) -> Flag:
 def _part_flags(field: Parameter, family: Family, hidden: bool = False) -> list[Flag]:
     """The flag that names a part, and one for each parameter that any part of its family has."""
     names = f"one of {', '.join(family.names)}"
-    choice = Reader(lambda text: _name(text, family), "NAME", names)
+    choice = Reader({name: name for name in family.names}.__getitem__, "NAME", names)
     about = f"{_about(field.about)}; {names}"
     if family is STEPS:
-        choice = Reader(choice.read, "INT|NAME", f"a whole number, or {names}")
+        either = f"a whole number, or {names}"
+        choice = Reader(
+            lambda text: text if text in family.names else _whole(text), "INT|NAME", either
+        )
         about = f"{_about(field.about)}: a number, or {names}"
     default = None if field.default in (REQUIRED, None) else as_typed(field.default)
     flags = [Flag(TASK, field.name, choice, default, about, LAYER, hidden)]
-    for name, owners in _parameters_in(family).items():
+    found: dict[str, dict[str, Parameter]] = {}  # by name, then by the part that has it
+    for part, kind in family.names.items():
+        for one in read_parameters(family.module, kind):
+            if one.name not in family.supplied:
+                found.setdefault(one.name, {})[part] = one
+    for name, owners in found.items():
         parameter = next((one for one in owners.values() if one.about), next(iter(owners.values())))
         parameter = replace(parameter, name=f"{field.name}.{name}")
         inner = family_of(parameter.annotation)
@@ -229,24 +237,6 @@ def _part_flags(field: Parameter, family: Family, hidden: bool = False) -> list[
         default = flag.default if same else None
         flags.append(replace(flag, about=about, default=default, hidden=hidden))
     return flags
-
-
-def _name(text: str, family: Family) -> int | str:
-    if text in family.names:
-        return text
-    if family is STEPS:
-        return _whole(text)
-    raise ValueError(text)
-
-
-def _parameters_in(family: Family) -> dict[str, dict[str, Parameter]]:
-    """The parameters of all parts of a family: by name, then by part."""
-    found: dict[str, dict[str, Parameter]] = {}
-    for part, kind in family.names.items():
-        for parameter in read_parameters(family.module, kind):
-            if parameter.name not in family.supplied:
-                found.setdefault(parameter.name, {})[part] = parameter
-    return found
 
 
 def _about(documented: str) -> str:

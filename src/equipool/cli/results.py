@@ -45,12 +45,12 @@ def evaluate(
 
 def _store_metrics(run: Path, which: str, task: str, metrics: dict[str, float]) -> None:
     from equipool.environment import now, versions
-    from equipool.training import Checkpoints, Table
+    from equipool.training import Checkpoints
     from equipool.training.checkpoint import to_json, write_atomically
 
     step = Checkpoints(run).read(which, lambda broken: None).step
-    rows = tuple((name, f"{value:.6g}") for name, value in metrics.items())
-    console.print_table(Table("", ("metric", f"{which}, step {step:,}"), rows))
+    rows = [(name, f"{value:.6g}") for name, value in metrics.items()]
+    console.print_table(("metric", f"{which}, step {step:,}"), rows)
     file = run / f"evaluation-{which}.json"
     about = {"task": task, "which": which, "step": step, "versions": versions()}
     write_atomically(file, to_json(about | {"date": now(), "metrics": metrics}))
@@ -63,7 +63,7 @@ def _store_examination(run: Path, which: str, found: Examination) -> None:
     if not found:
         return
     for table in found.tables:
-        console.print_table(table)
+        console.print_table(table.headings, table.texts(), table.title)
     folder = examination_folder(run, which)
     write_examination(found, folder)
     pictures = sum(len(gallery.pictures) for gallery in found.galleries)
@@ -87,7 +87,7 @@ def report(
         if skipped:
             console.report_line(f"Skipped deeper directories: {', '.join(map(str, skipped))}")
         for table in summaries(found):
-            console.print_table(table)
+            console.print_table(table.headings, table.texts(), table.title)
         write_page(found, out)
         console.report_line(f"The page is {out}")
 

@@ -105,10 +105,8 @@ def plan_runs(request: Request, preset: str | None, out: Path) -> list[Plan]:
         planned.append(_plan_run(task, config, out / run_name(task, chosen, axes), existing))
     name, number = Counter(_name(plan) for plan in planned).most_common(1)[0]
     if number > 1:
-        raise ValueError(
-            f"two of the runs would be called {name}: choose values that differ, or sweep them "
-            "separately with an --out for each"
-        )
+        advice = "choose values that differ, or sweep them separately with an --out for each"
+        raise ValueError(f"two of the runs would be called {name}: {advice}")
     return planned
 
 
@@ -119,13 +117,12 @@ def _plan_run(
     from equipool.training.config import chosen_config, differences_of_choice
 
     wanted = chosen_config(task, config)  # the data is read when a run starts
-    same = [path for path, saved in existing.items() if not differences_of_choice(saved, wanted)]
+    different = {path: differences_of_choice(saved, wanted) for path, saved in existing.items()}
+    same = [path for path, lines in different.items() if not lines]
     if not same and folder in existing:
-        different = differences_of_choice(existing[folder], wanted)
-        raise ConfigMismatchError(
-            f"{folder} was started with other settings: drop these flags or choose another --out\n"
-            + "\n".join(f"  {line}" for line in different)
-        )
+        advice = "drop these flags or choose another --out"
+        lines = "".join(f"\n  {line}" for line in different[folder])
+        raise ConfigMismatchError(f"{folder} was started with other settings: {advice}{lines}")
     return Plan(task, config, same[0] if same else folder)
 
 
@@ -191,7 +188,7 @@ def _show_results(finished: Sequence[str | Path], out: Path) -> None:
         return
     runs = read_runs(finished)
     for table in summaries(runs):
-        console.print_table(table)
+        console.print_table(table.headings, table.texts(), table.title)
     for line in best_groups(runs):
         console.report_line(line)
     console.report_line(f"For the curves: {console.command_line(['report', str(out)], {})}")
@@ -318,7 +315,8 @@ def _draw(folder: Path, setting: str) -> None:
     from equipool.training.checkpoint import write_atomically
 
     runs = read_runs([folder])
-    console.print_table(summarize_setting(runs, setting))
+    table = summarize_setting(runs, setting)
+    console.print_table(table.headings, table.texts(), table.title)
     picture = folder / f"{setting.replace('_', '-')}.png"
     if leads():
         write_atomically(picture, draw_setting(group_runs(runs, [setting]), setting))

@@ -92,14 +92,11 @@ def run_name(task: Task, values: Values, axes: Mapping[Flag, tuple[Any, ...]]) -
     for flag, choices in axes.items():
         if len(choices) > 1:
             parts[flag.name] = values[flag.section][flag.name]
-    ordered = sorted(parts.items(), key=lambda part: part[0] == "seed")
-    return "-".join(_in_name(name, value) for name, value in ordered)
-
-
-def _in_name(name: str, value: Any) -> str:
-    if name == "csv":
-        return f"csv-{Path(value).name.split('.')[0]}"
-    return str(value) if name == "aggregation" else f"{name.replace('_', '-')}-{as_typed(value)}"
+    words = []
+    for name, value in sorted(parts.items(), key=lambda part: part[0] == "seed"):
+        words += [] if name == "aggregation" else [name.replace("_", "-")]
+        words.append(Path(value).name.split(".")[0] if name == "csv" else as_typed(value))
+    return "-".join(words)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from equipool.report.groups import SIZE, Group, group_runs, mean_of, shorten
 from equipool.report.runs import RunResult
-from equipool.training import Table, cell_text
+from equipool.training import Table
 
 
 def make_table(title: str, rows: Sequence[dict[str, str]]) -> Table:
@@ -17,8 +17,8 @@ def make_table(title: str, rows: Sequence[dict[str, str]]) -> Table:
 
 
 def markdown(table: Table) -> str:
-    lines = [table.headings, ["---"] * len(table.headings), *table.rows]
-    return "\n".join(f"| {' | '.join(map(cell_text, cells))} |" for cells in lines)
+    lines = [table.headings, ["---"] * len(table.headings), *table.texts()]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def number(value: float | None) -> str:

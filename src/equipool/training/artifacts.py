@@ -23,6 +23,10 @@ class Table:
     headings: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
 
+    def texts(self) -> list[list[str]]:
+        """The rows as text."""
+        return [[cell_text(cell) for cell in row] for row in self.rows]
+
 
 @dataclass(frozen=True)
 class Picture:

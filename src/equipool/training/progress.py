@@ -91,11 +91,10 @@ def format_numbers(numbers: Mapping[str, float | None]) -> str:
     """Numbers on one line.
 
     Example:
-        >>> format_numbers({"loss": 0.00012345, "steps/s": 412.3})
-        'loss 0.0001234  steps/s 412.3'
+        >>> format_numbers({"loss": 0.00012345, "steps/s": 412.3, "error": None})
+        'loss 0.0001234  steps/s 412.3  error -'
     """
-    texts = {name: "-" if value is None else f"{value:.4g}" for name, value in numbers.items()}
-    return "  ".join(f"{name} {text}" for name, text in texts.items())
+    return "  ".join(f"{k} -" if v is None else f"{k} {v:.4g}" for k, v in numbers.items())
 
 
 class PlainProgress(Progress):

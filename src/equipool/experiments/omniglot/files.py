@@ -57,14 +57,11 @@ class Omniglot(NamedTuple):
 
 
 def load_omniglot(folder: str | Path | None = None) -> Omniglot:
-    """Load the data set from a folder: from `omniglot.npz` if it exists, else from the official
-    `images_background` and `images_evaluation`, unpacked or as `.zip`. Missing files are
-    downloaded.
+    """Load the data set from a folder, by default `data_folder()`: from `omniglot.npz` if it
+    exists, else from the official `images_background` and `images_evaluation`, unpacked or as
+    `.zip`. Missing files are downloaded.
 
     Both forms give the same data, except for the order of a character's drawings.
-
-    Args:
-        folder: where to look; None for `data_folder()`.
     """
     place = data_folder(folder)
     if place.is_file():
