@@ -173,23 +173,3 @@ def test_all_sweeps_share_the_seconds(swept, monkeypatch):
     invoke("--steps", "1", "--max-seconds", "100")
     left = [options.max_seconds for _, options in swept]
     assert left == [100.0, 70.0, 20.0, 0.1]
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["--only", "steps,width"], "--only has 'width', expected some of steps, aux-weight"),
-        ([], "--steps is missing"),
-        (["--steps", "1", "--preset", "nothing"], "--preset is 'nothing'"),
-        (["--steps", "1", "--max-seconds", "-1"], "--max-seconds is -1"),
-    ],
-)
-def test_wrong_use_is_said_before_anything_is_trained(tmp_path, words, expected):
-    done = invoke(*words, "--out", tmp_path, status=2)
-    assert expected in done.stderr
-    assert not list(tmp_path.iterdir())
-
-
-def test_other_tasks_have_no_ablations(equipool):
-    done = equipool("ablate", "median", status=2)
-    assert "the task is 'median', expected one of molecules" in done.stderr

@@ -200,21 +200,6 @@ def test_a_preset_brings_its_methods_and_flags_change_it(equipool, tiny, tmp_pat
     assert "Best mse at embedding 4: " in done.output
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ({"--aggregation": "sum,summ"}, "'summ', expected one of"),
-        ({"--seed": "0,one"}, "--seed is 'one', expected a whole number"),
-        ({"--seed": ""}, "--seed is '', expected a whole number"),
-        ({"--preset": "slow"}, "--preset is 'slow', expected one of quick, paper"),
-        ({"--max-seconds": "-1"}, "--max-seconds is -1, expected more than 0"),
-    ],
-)
-def test_what_cannot_be_is_refused(equipool, refused, tiny, tmp_path, flags, message):
-    refused(("sweep", "median", tiny | flags, "--out", tmp_path / "runs"), message)
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_page_of_a_sweep(equipool, tiny, tmp_path):
     equipool("sweep", "median", tiny | AXES, "--out", tmp_path / "runs")
     page = tmp_path / "pages" / "page.html"

@@ -83,37 +83,6 @@ def test_a_run_without_a_directory_gets_one(equipool, tiny, tmp_path, monkeypatc
     assert (tmp_path / "runs" / "median" / "max-embedding-4-seed-0" / "record.json").exists()
 
 
-REFUSED = {
-    ("medan",): "the task is 'medan', expected one of median",
-    ("median", "--preset", "slow"): "--preset is 'slow', expected one of quick, paper",
-    ("median",): "--steps is missing: give a number, or choose a --preset",
-    ("median", "--steps", "many"): "--steps is 'many', expected a whole number",
-    ("median", "--steps", 0): "steps is 0, expected 1 or more",
-    ("median", "--out", "RUN", "--resume"): "--resume: RUN has no run of median",
-    ("median", "--out", "RUN", "--resume", "--seed", 1): "RUN has no run of median",
-    ("median", "--out", "RUN"): "--steps is missing",
-    ("median", "--resume"): "--resume requires --out, the directory of the run",
-    ("molecules", "--csv", "a.csv", "--dataset", "qm9"): "give either --csv or --dataset, not both",
-}
-REFUSED |= {
-    ("median", "--steps", 1, flag, value): f"'{value}', expected {expected}"
-    for flag, value, expected in (
-        ("--capture", "yes", "true or false or none"),
-        ("--schedule", "square", "one of ['constant'"),
-        ("--precision", "8", "one of ['32-true'"),
-        ("--aggregation", "summ", "one of ['equilibrium', 'sum'"),
-        ("--device", "abacus", "'cpu' or 'cuda', or auto"),
-    )
-}
-
-
-@pytest.mark.parametrize(("arguments", "message"), REFUSED.items())
-def test_what_cannot_be_is_refused(equipool, refused, tmp_path, monkeypatch, arguments, message):
-    monkeypatch.chdir(tmp_path)
-    refused(("train", *arguments), message)
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_start_that_fails_does_not_claim_the_directory(equipool, refused, tiny, tmp_path):
     flags = tiny | {"--out": tmp_path / "run"}
     refused(("train", "median", flags | {"--solver.learning-rate": "-1"}))
@@ -162,17 +131,6 @@ def test_evaluation_is_that_of_the_run(equipool, tiny, tmp_path):
         assert stored["metrics"] == pytest.approx(expected)
         assert f"{stored['metrics']['mse']:.6g}" in done.output
     assert stored["step"] == 20
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--which", "first"), "'first' is not one of 'best', 'last'"),
-        ((), "holds no run: it has no config.json"),
-    ],
-)
-def test_what_cannot_be_evaluated_is_refused(equipool, refused, tmp_path, arguments, message):
-    refused(("evaluate", tmp_path, *arguments), message)
 
 
 PARTS = {
@@ -255,9 +213,3 @@ def test_the_module_runs_as_a_program():
     assert done.returncode == 2
     assert done.stderr.startswith("Error: No such option: --sed")
     assert len(done.stderr.splitlines()) == 1
-
-
-@pytest.mark.parametrize("words", [("trian",), ("train", "median", "--steps"), ("evaluate",),
-                                   ("evaluate", "run", "--wich", "last")])  # fmt: skip
-def test_wrong_words_are_an_error_of_one_line(equipool, refused, words):
-    refused(words, status=(2,))

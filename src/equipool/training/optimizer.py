@@ -94,19 +94,15 @@ class Guard:
         the average."""
         norm = norm.float()
         finite = norm <= LARGEST
-        limit = self._limit()
+        limit = torch.full_like(self.average, LARGEST)
+        if self.factor is not None:
+            trusted = (self.count >= SETTLED) & (self.average > 0)
+            limit = torch.where(trusted, (self.factor * self.average).clamp(max=LARGEST), limit)
         self.count += finite
         weight = (1 / self.count.clamp(min=1)).clamp(min=1 - DECAY)
         moved = torch.lerp(self.average, torch.minimum(norm, limit), weight)
         torch.where(finite, moved, self.average, out=self.average)
         return 1 - (norm <= limit).float()  # the comparison is false for NaN
-
-    def _limit(self) -> Tensor:
-        if self.factor is None:
-            return torch.full_like(self.average, LARGEST)
-        trusted = (self.count >= SETTLED) & (self.average > 0)
-        limit = (self.factor * self.average).clamp(max=LARGEST)
-        return limit.masked_fill(~trusted, LARGEST)
 
     def _fused(
         self, norms: Tensor, losses: Sequence[Tensor], metrics: Sequence[Tensor]
