@@ -217,12 +217,7 @@ def _part_flags(field: Parameter, family: Family, hidden: bool = False) -> list[
         about = f"{_about(field.about)}: a number, or {names}"
     default = None if field.default in (REQUIRED, None) else as_typed(field.default)
     flags = [Flag(TASK, field.name, choice, default, about, LAYER, hidden)]
-    found: dict[str, dict[str, Parameter]] = {}  # by name, then by the part that has it
-    for part, kind in family.names.items():
-        for one in read_parameters(family.module, kind):
-            if one.name not in family.supplied:
-                found.setdefault(one.name, {})[part] = one
-    for name, owners in found.items():
+    for name, owners in _parameters_in(family).items():
         parameter = next((one for one in owners.values() if one.about), next(iter(owners.values())))
         parameter = replace(parameter, name=f"{field.name}.{name}")
         inner = family_of(parameter.annotation)
@@ -237,6 +232,16 @@ def _part_flags(field: Parameter, family: Family, hidden: bool = False) -> list[
         default = flag.default if same else None
         flags.append(replace(flag, about=about, default=default, hidden=hidden))
     return flags
+
+
+def _parameters_in(family: Family) -> dict[str, dict[str, Parameter]]:
+    """The parameters of all parts of a family: by name, then by part."""
+    found: dict[str, dict[str, Parameter]] = {}
+    for part, kind in family.names.items():
+        for parameter in read_parameters(family.module, kind):
+            if parameter.name not in family.supplied:
+                found.setdefault(parameter.name, {})[part] = parameter
+    return found
 
 
 def _about(documented: str) -> str:
