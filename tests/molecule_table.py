@@ -6,18 +6,10 @@ MOLECULES = tuple(core + end for core in CORES for end in ENDS)
 PARTS = ("train", "train", "train", "valid", "test")
 
 TINY = {
-    "--width": "8",
-    "--depth": "2",
-    "--potential": "12x8x4",
-    "--inner-steps": "2",
-    "--batch-size": "8",
-    "--steps": "20",
-    "--chunk": "10",
-    "--log-every": "10",
-    "--evaluate-every": "5",
-    "--checkpoint-every": "5",
-    "--device": "cpu",
-}
+    "--width": "8", "--depth": "2", "--potential": "12x8x4", "--inner-steps": "2",
+    "--batch-size": "8", "--steps": "20", "--chunk": "10", "--log-every": "10",
+    "--evaluate-every": "5", "--checkpoint-every": "5", "--device": "cpu",
+}  # fmt: skip
 
 
 def write_table(path, smiles="structure"):

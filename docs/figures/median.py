@@ -26,7 +26,7 @@ from page_tables import group_by, ran_on, read_folder, refresh_page, span
 from step_times import check_solo_runs, with_solo_times
 
 from equipool.experiments.median.data import DISTRIBUTIONS
-from equipool.report import RunResult, Summary
+from equipool.report import RunResult, Table
 from equipool.report.figures import draw_curves, draw_inner, inner_curves
 from equipool.report.groups import Group, mean_of
 from equipool.report.tables import number, spread
@@ -66,13 +66,13 @@ def _error(group: Group) -> float:
     return math.inf if mean is None else mean
 
 
-def results(groups: Sequence[Group]) -> Summary:
+def results(groups: Sequence[Group]) -> Table:
     """Mean squared errors after the last step over the seeds, compared with the rivals."""
     headings = (
         "D", "method", "seeds", "steps", "mean squared error", "/ best rival's", "best seed",
         "/ best rival's best", *DISTRIBUTIONS, "parameters", "spikes", "skipped",
     )  # fmt: skip
-    return Summary("results", headings, tuple(_result(group, groups) for group in groups))
+    return Table("results", headings, tuple(_result(group, groups) for group in groups))
 
 
 def _result(group: Group, groups: Sequence[Group]) -> tuple[str, ...]:
@@ -108,7 +108,7 @@ def over_rivals(
     return "-" if own is None or not finite else f"{own / min(finite):.3g}"
 
 
-def seconds(groups: Sequence[Group]) -> Summary:
+def seconds(groups: Sequence[Group]) -> Table:
     """Mean errors after equal training times, and the step each method had reached: the times that
     the methods take for all their steps, and half of the shortest."""
     whole = sorted({max(run.training_seconds for run in group.runs) for group in groups})
@@ -123,7 +123,7 @@ def seconds(groups: Sequence[Group]) -> Summary:
         )
         for group in groups
     )
-    return Summary("seconds", headings, tuple(rows))
+    return Table("seconds", headings, tuple(rows))
 
 
 def _after(group: Group, moment: float) -> str:
@@ -134,14 +134,14 @@ def _after(group: Group, moment: float) -> str:
     return f"{number(group.mean_at(moment))} (step {span(steps)})"
 
 
-def settings(runs: Sequence[RunResult]) -> Summary:
+def settings(runs: Sequence[RunResult]) -> Table:
     """Errors with one setting or another changed, best first."""
     headings = (
         "what was changed", "seeds", "steps", "mean squared error", "/ unchanged", "best seed",
         "spikes", "skipped",
     )  # fmt: skip
     found = sorted(changed_groups(runs), key=lambda changed: _error(changed.group))
-    return Summary("settings", headings, tuple(map(_setting, found)))
+    return Table("settings", headings, tuple(map(_setting, found)))
 
 
 def _setting(changed: Changed) -> tuple[str, ...]:
@@ -159,7 +159,7 @@ def _setting(changed: Changed) -> tuple[str, ...]:
     )
 
 
-def rates(runs: Sequence[RunResult], stopped: Sequence[RunResult]) -> Summary:
+def rates(runs: Sequence[RunResult], stopped: Sequence[RunResult]) -> Table:
     """Errors of the stopped runs, and at the same steps those of the experiment's run of the same
     method and seed."""
     tried = [_identity(run) for run in stopped]
@@ -171,7 +171,7 @@ def rates(runs: Sequence[RunResult], stopped: Sequence[RunResult]) -> Summary:
         for run in found
     )
     headings = ("method", "learning rate", *(f"step {step:,}" for step in seen))
-    return Summary("rates", headings, tuple(rows))
+    return Table("rates", headings, tuple(rows))
 
 
 def _identity(run: RunResult) -> tuple[Any, ...]:
@@ -188,7 +188,7 @@ def _at(run: RunResult, step: int) -> str:
     return next((number(run.value(e)) for e in run.curve if e["step"] == step), "-")
 
 
-def frozen(networks: Sequence[Network]) -> Summary:
+def frozen(networks: Sequence[Network]) -> Table:
     """The share of batches that count as spikes while the weights do not change."""
     shares: dict[str, list[float]] = {}
     for one in networks:
@@ -198,10 +198,10 @@ def frozen(networks: Sequence[Network]) -> Summary:
         for method, found in sorted(shares.items(), key=lambda item: -max(item[1]))
     )
     headings = ("method", "seeds", "batches that are spikes, by seed")
-    return Summary("frozen", headings, tuple(rows))
+    return Table("frozen", headings, tuple(rows))
 
 
-def search(networks: Sequence[Network]) -> Summary:
+def search(networks: Sequence[Network]) -> Table:
     """What each step of the search does, over the networks; the last one of training is bold."""
     headings = (
         "inner steps", "seeds", "mean squared error", "length of the step", "as long as the limit",
@@ -212,7 +212,7 @@ def search(networks: Sequence[Network]) -> Summary:
     paths = list(zip(*(one["search"] for one in found), strict=True))
     chosen = [path for path in paths if path[0]["steps"] in SHOWN_STEPS]
     firsts = [entry["gradient"] for entry in paths[0]] if paths else []
-    return Summary("search", headings, tuple(_search_row(path, firsts, trained) for path in chosen))
+    return Table("search", headings, tuple(_search_row(path, firsts, trained) for path in chosen))
 
 
 def _search_row(
@@ -236,7 +236,7 @@ def tables(
     tried: Sequence[RunResult],
     stopped: Sequence[RunResult] = (),
     networks: Sequence[Network] = (),
-) -> dict[str, Summary | str]:
+) -> dict[str, Table | str]:
     """All tables of the page, and the hardware of the runs, by name."""
     long, short = split(with_solo_times(runs, solo))
     check_solo_runs([run for group in long for run in group.runs], solo)

@@ -31,10 +31,10 @@ from step_times import solo_seconds, with_solo_times, without_solo_run
 from equipool.cli.sweep import STUDIES
 from equipool.experiments.molecules.labels import usual_measure
 from equipool.experiments.registry import MoleculeTask
-from equipool.report import RunResult, Summary
+from equipool.report import RunResult, Table
 from equipool.report.by_setting import draw_setting, lines_of
 from equipool.report.figures import Style, add_legend, label_axes, panels, styles
-from equipool.report.groups import Group, group_runs, mean_of
+from equipool.report.groups import Group, group_runs, mean_curve, mean_of
 from equipool.report.tables import number
 from equipool.training import read_record
 from equipool.training.folder import RunFolder
@@ -142,19 +142,19 @@ def _configs(path: Path) -> Iterator[dict[str, Any]]:
         yield read_record(path).config
 
 
-def results(runs: Sequence[RunResult], cost: Cost) -> Summary:
+def results(runs: Sequence[RunResult], cost: Cost) -> Table:
     """The methods of each network, best first by the test score at the best validation score."""
     groups = sorted(group_by(runs, FIELDS), key=lambda group: (_names(group)[0], -_score(group)))
     rows = ((*_names(group), *_measured(group, cost)) for group in groups)
     headings = ("network", "readout", "messages", *_measured_headings(groups))
-    return Summary("results", headings, tuple(rows))
+    return Table("results", headings, tuple(rows))
 
 
-def beside_the_paper(table: Summary, heading: str, scores: Sequence[float | None]) -> Summary:
+def beside_the_paper(table: Table, heading: str, scores: Sequence[float | None]) -> Table:
     """The table with a last column of the paper's numbers."""
     cells = ("-" if score is None else f"{score:.3f}" for score in scores)
     rows = ((*row, score) for row, score in zip(table.rows, cells, strict=True))
-    return Summary(table.title, (*table.headings, heading), tuple(rows))
+    return Table(table.title, (*table.headings, heading), tuple(rows))
 
 
 def _score(group: Group) -> float:
@@ -173,7 +173,7 @@ def _fields(group: Group) -> dict[str, str]:
     return fields
 
 
-def ablation(runs: Sequence[RunResult], setting: str, cost: Cost) -> Summary:
+def ablation(runs: Sequence[RunResult], setting: str, cost: Cost) -> Table:
     """The same for each value of a setting, in the order of the values; if there are logs, also how
     far the searches come."""
     groups = group_runs(runs, [setting])
@@ -190,7 +190,7 @@ def ablation(runs: Sequence[RunResult], setting: str, cost: Cost) -> Summary:
     )  # fmt: skip
     names = (name.replace("_", " ") for name in groups[0].settings)
     searched = ("largest gradient", "auxiliary loss") if logged else ()
-    return Summary(setting, (*names, *_measured_headings(groups), *searched), tuple(rows))
+    return Table(setting, (*names, *_measured_headings(groups), *searched), tuple(rows))
 
 
 def _searched(group: Group) -> tuple[str, str]:
@@ -210,7 +210,7 @@ def _last_logged(run: RunResult) -> Any:
     return next((point for point in reversed(run.points) if point.get("inner")), None)
 
 
-def time(runs: Sequence[RunResult], cost: Cost) -> Summary:
+def time(runs: Sequence[RunResult], cost: Cost) -> Table:
     """The cost of inner steps compared with a sum, here and in the paper."""
     seconds = {_inner_steps(run): cost.seconds(run) for run in runs}
     both = {steps: (seconds.get(steps), hours) for steps, hours in PAPER_HOURS.items()}
@@ -223,7 +223,7 @@ def time(runs: Sequence[RunResult], cost: Cost) -> Summary:
         for steps, costs in both.items()
     )
     headings = ("readout", "seconds per epoch", "/ sum", "paper, hours of 2 million steps", "/ sum")
-    return Summary("time", headings, tuple(rows))
+    return Table("time", headings, tuple(rows))
 
 
 def _inner_steps(run: RunResult) -> int:
@@ -239,7 +239,7 @@ def _over(value: float | None, other: float | None) -> tuple[str, str]:
     return number(value), "-" if other is None else number(value / other)
 
 
-def tried(runs: Sequence[RunResult], cost: Cost) -> Summary:
+def tried(runs: Sequence[RunResult], cost: Cost) -> Table:
     """Scores with one setting or another changed, the best of each network first."""
     networks: dict[str, list[RunResult]] = {}
     for run in runs:
@@ -250,7 +250,7 @@ def tried(runs: Sequence[RunResult], cost: Cost) -> Summary:
         for changed in found
     )
     headings = _measured_headings([changed.group for changed in found])[:-1]  # without the seconds
-    return Summary("tried", ("network", "what was changed", *headings), tuple(rows))
+    return Table("tried", ("network", "what was changed", *headings), tuple(rows))
 
 
 def _best_first(runs: Sequence[RunResult]) -> list[Changed]:
@@ -311,7 +311,9 @@ def draw_epochs(runs: Sequence[RunResult], cost: Cost) -> bytes:
             for ax, name in zip(row, (measure(same[0]), "loss"), strict=True):
                 for group in same:
                     for part in PARTS:
-                        mean = group.mean_curve(f"{part}_{name}")
+                        mean = mean_curve(
+                            [run.metric_curve(f"{part}_{name}") for run in group.runs]
+                        )
                         epochs = [point.step / cost.steps(group.runs[0]) for point in mean]
                         line = drawn[f"{group.method}, {part}"].line(len(mean))
                         ax.plot(epochs, [point.mean for point in mean], **line)
@@ -334,13 +336,13 @@ def tables(
     runs: Mapping[str, Sequence[RunResult]],
     ablations: Mapping[str, Sequence[RunResult]],
     cost: Cost,
-) -> dict[str, Summary | str]:
+) -> dict[str, Table | str]:
     """All tables of the page for which there are runs, and the hardware of molhiv's, by name."""
-    found: dict[str, Summary | str] = {"ran_on": ran_on(runs["results"])}
+    found: dict[str, Table | str] = {"ran_on": ran_on(runs["results"])}
     for name, some in runs.items():
         if some:
             found[name] = (tried if name in CHANGED else results)(some, cost)
-    if isinstance(table := found.get("results"), Summary):
+    if isinstance(table := found.get("results"), Table):
         found["results"] = beside_the_paper(
             table, "paper, test on MOLPCBA", [PAPER_RESULTS.get(row[:3]) for row in table.rows]
         )

@@ -29,9 +29,9 @@ from step_times import check_solo_runs, solo_seconds, with_solo_times
 
 from equipool.experiments.data import using_data_folder
 from equipool.experiments.omniglot.evaluation import confusion_title
-from equipool.report import RunResult, Summary
+from equipool.report import RunResult, Table
 from equipool.report.groups import Group, mean_of
-from equipool.training.artifacts import Examination, Table, read_examination
+from equipool.training.artifacts import Examination, read_examination
 
 FIGURES = Path(__file__).parent
 PAGE = FIGURES.parent / "reproduction" / "omniglot.md"
@@ -64,13 +64,13 @@ def percent(values: Sequence[float | None]) -> str:
     return f"{100 * mean:.1f}{deviation} %"
 
 
-def results(groups: Sequence[Group]) -> Summary:
+def results(groups: Sequence[Group]) -> Table:
     """Accuracies at the end and at the best validation accuracy."""
     headings = (
         "method", "learning rate", "seeds", "test", "train",
         "test, best validation", "train, best validation", "validation, best",
     )  # fmt: skip
-    return Summary("results", headings, tuple(_result(group) for group in groups))
+    return Table("results", headings, tuple(_result(group) for group in groups))
 
 
 def _result(group: Group) -> tuple[str, ...]:
@@ -83,12 +83,12 @@ def _result(group: Group) -> tuple[str, ...]:
     )
 
 
-def costs(groups: Sequence[Group]) -> Summary:
+def costs(groups: Sequence[Group]) -> Table:
     """The cost of each method, and whether anything went wrong."""
     headings = (
         "method", "sets seen", "training seconds", "parameters", "spikes", "skipped"
     )  # fmt: skip
-    return Summary("costs", headings, tuple(_cost(group) for group in groups))
+    return Table("costs", headings, tuple(_cost(group) for group in groups))
 
 
 def _cost(group: Group) -> tuple[str, ...]:
@@ -107,13 +107,13 @@ def batch_size(run: RunResult) -> int:
     return int(run.config["fields"]["batch_size"])
 
 
-def times(groups: Sequence[Group]) -> Summary:
+def times(groups: Sequence[Group]) -> Table:
     """Training seconds to the first evaluation with each level of test accuracy that some method
     reached; `-` if not all of its runs did."""
     rows = {group.method: [seconds_to(group, level) for level in LEVELS] for group in groups}
     reached = [i for i in range(len(LEVELS)) if any(row[i] is not None for row in rows.values())]
     headings = ("method", *(f"{100 * LEVELS[i]:.0f} %" for i in reached))
-    return Summary(
+    return Table(
         "times",
         headings,
         tuple((m, *(_seconds_text(row[i]) for i in reached)) for m, row in rows.items()),
@@ -137,7 +137,7 @@ def _first(run: RunResult, level: float) -> float | None:
     return None
 
 
-def by_number(groups: Sequence[Group]) -> Summary:
+def by_number(groups: Sequence[Group]) -> Table:
     """Percent of right answers by the true number of characters, at the best validation accuracy
     and at the end; means over the runs."""
     numbers = range(1, int(groups[0].runs[0].config["fields"]["max_classes"]) + 1)
@@ -149,7 +149,7 @@ def by_number(groups: Sequence[Group]) -> Summary:
             ("last step", group.final_values),
         )
     ]
-    return Summary("by number", ("method", "when", *map(str, numbers)), tuple(rows))
+    return Table("by number", ("method", "when", *map(str, numbers)), tuple(rows))
 
 
 def _share(values: Sequence[float | None]) -> str:
@@ -157,7 +157,7 @@ def _share(values: Sequence[float | None]) -> str:
     return "-" if mean is None else f"{100 * mean:.1f}"
 
 
-def throughput(solo: Sequence[RunResult]) -> Summary:
+def throughput(solo: Sequence[RunResult]) -> Table:
     """The speed of each solo run, and the steps over which it was measured."""
     headings = (
         "method",
@@ -168,7 +168,7 @@ def throughput(solo: Sequence[RunResult]) -> Summary:
         "sets per second",
     )
     ordered = sorted(solo, key=lambda run: (batch_size(run), seconds_per_step(run)))
-    return Summary("throughput", headings, tuple(_speed(run) for run in ordered))
+    return Table("throughput", headings, tuple(_speed(run) for run in ordered))
 
 
 def _speed(run: RunResult) -> tuple[str, ...]:
@@ -195,7 +195,7 @@ def steps_before(run: RunResult) -> int:
     return int(run.curve[0]["step"]) if len(run.curve) > 1 else 0
 
 
-def settings(runs: Sequence[RunResult]) -> Summary:
+def settings(runs: Sequence[RunResult]) -> Table:
     """Accuracies of shorter runs at their last evaluation, each method's best first."""
     headings = ("what was changed", "learning rate", "seeds", "steps", "validation accuracy",
                 "test accuracy", "train accuracy")  # fmt: skip
@@ -208,7 +208,7 @@ def settings(runs: Sequence[RunResult]) -> Summary:
     def place(one: Changed) -> tuple[float, float]:
         return best[one.group.settings["aggregation"]], accuracy(one.group, VALIDATION)
 
-    return Summary("settings", headings, tuple(map(_tried, sorted(found, key=place, reverse=True))))
+    return Table("settings", headings, tuple(map(_tried, sorted(found, key=place, reverse=True))))
 
 
 def _tried(changed: Changed) -> tuple[str, ...]:
@@ -222,7 +222,7 @@ def _tried(changed: Changed) -> tuple[str, ...]:
     )
 
 
-def quick(runs: Sequence[RunResult]) -> Summary:
+def quick(runs: Sequence[RunResult]) -> Table:
     """Accuracies of the quick preset at the end, and the whole time of a run."""
     headings = ("method", "steps", "batch size", "test accuracy", "train accuracy", "seconds")
     rows = [
@@ -236,10 +236,10 @@ def quick(runs: Sequence[RunResult]) -> Summary:
         )
         for group in grouped(runs)
     ]
-    return Summary("quick", headings, tuple(rows))
+    return Table("quick", headings, tuple(rows))
 
 
-def miscounts(found: Examination) -> Summary:
+def miscounts(found: Examination) -> Table:
     """By how much the answers of a network are off, in percent of all sets."""
     headings = ("sets of", *OFF)
     rows = [
@@ -248,7 +248,7 @@ def miscounts(found: Examination) -> Summary:
         for table in found.tables
         if table.title == confusion_title(part)
     ]
-    return Summary("miscounts", headings, tuple(rows))
+    return Table("miscounts", headings, tuple(rows))
 
 
 def _off(table: Table) -> list[str]:
@@ -267,7 +267,7 @@ def tables(
     tried: Sequence[RunResult],
     quickly: Sequence[RunResult],
     examined: Examination,
-) -> dict[str, Summary | str]:
+) -> dict[str, Table | str]:
     """All tables of the page, by name."""
     check_solo_runs(runs, solo)
     groups = grouped(with_solo_times(runs, solo))

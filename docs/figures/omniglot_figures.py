@@ -19,7 +19,7 @@ from matplotlib.ticker import PercentFormatter
 from equipool.experiments.omniglot.evaluation import confusion_title, draw_set, mistakes_title
 from equipool.experiments.registry import OmniglotTask
 from equipool.report.figures import DASHES, styles
-from equipool.report.groups import Group
+from equipool.report.groups import Group, mean_curve
 from equipool.training.artifacts import Examination, Picture, Table
 
 SHOWN = {"test_accuracy": "test characters", "train_accuracy": "train characters"}
@@ -38,7 +38,7 @@ def plot_means(by_step: Axes, by_second: Axes, groups: Sequence[Group]) -> None:
     drawn = styles([group.method for group in groups])
     for group in groups:
         for metric, dashes in zip(SHOWN, DASHES, strict=False):
-            mean = group.mean_curve(metric)
+            mean = mean_curve([run.metric_curve(metric) for run in group.runs])
             style: dict[str, Any] = {"color": drawn[group.method].color, "linestyle": dashes,
                                      "linewidth": 1.8}  # fmt: skip
             for ax, position in ((by_step, 0), (by_second, 1)):

@@ -6,12 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from equipool.report import RunResult, Summary, markdown, read_runs
+from equipool.report import RunResult, Table, markdown, read_runs
 from equipool.report.groups import Group, group_runs
 
 BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
-Tables = Mapping[str, Summary | str]
+Tables = Mapping[str, Table | str]
 
 
 def read_folder(folder: Path) -> list[RunResult]:

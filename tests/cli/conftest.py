@@ -1,9 +1,8 @@
 """Calls of the command with settings that take a second."""
 
 import pytest
-from typer.testing import CliRunner
 
-from equipool.cli import make_app
+import commands
 from equipool.training import Stop
 
 TINY = {
@@ -15,17 +14,7 @@ TINY = {
 
 @pytest.fixture
 def equipool():
-    """`equipool` with these arguments; a dictionary is flags and their values."""
-    app = make_app()
-
-    def call(*arguments):
-        words = []
-        for argument in arguments:
-            pairs = argument.items() if isinstance(argument, dict) else ()
-            words += [part for pair in pairs for part in pair] or [argument]
-        return CliRunner().invoke(app, [str(word) for word in words])
-
-    return call
+    return commands.call
 
 
 @pytest.fixture
@@ -55,9 +44,10 @@ def stop_at(monkeypatch):
 
 @pytest.fixture
 def refused():
-    """That a command ended with an error of one line."""
+    """That a command ends with an error of one line."""
 
-    def check(done, *messages, status=(1, 2)):
+    def check(words, *messages, status=(1, 2)):
+        done = commands.call(*words, status=None)
         assert done.exit_code in status
         assert all(message in done.stderr for message in messages), done.stderr
         assert len(done.stderr.splitlines()) == 1

@@ -32,7 +32,6 @@ def events(folder):
 
 def test_every_combination_is_trained_once(equipool, tiny, tmp_path):
     done = equipool("sweep", "median", tiny | AXES, "--out", tmp_path)
-    assert done.exit_code == 0, done.output
     assert "4 runs" in done.output
     assert "0 finished, 0 to resume, 4 to start" in done.output
     names = {f"{a}-embedding-4-seed-{s}" for a in ("sum", "max") for s in (0, 1)}
@@ -45,7 +44,6 @@ def test_every_combination_is_trained_once(equipool, tiny, tmp_path):
     # once more, with a further seed, and what is done is left alone
     flags = tiny | AXES | {"--seed": "0,1,2", "--aggregation": "max,sum"}
     again = equipool("sweep", "median", flags, "--out", tmp_path)
-    assert again.exit_code == 0
     assert "4 finished, 0 to resume, 2 to start" in again.output
     assert "[1/2] max-embedding-4-seed-2" in again.output
     after = events(tmp_path)
@@ -59,14 +57,12 @@ def test_every_combination_is_trained_once(equipool, tiny, tmp_path):
 
 def test_a_sweep_that_was_stopped_goes_on(equipool, tiny, tmp_path, stop_at):
     stop_at(29)
-    stopped = equipool("sweep", "median", tiny | AXES, "--out", tmp_path)
-    assert stopped.exit_code == 3
+    stopped = equipool("sweep", "median", tiny | AXES, "--out", tmp_path, status=3)
     # each run asks after 19 steps and at its end
     assert "interrupted at step 8 of 20" in stopped.output
     assert "1 of 4 runs are finished. To resume: equipool sweep median" in stopped.output
     told = stopped.output.splitlines()[-1].partition("To resume: equipool ")[2]
     done = equipool(*shlex.split(told))
-    assert done.exit_code == 0, done.output
     assert "1 finished, 1 to resume, 2 to start" in done.output
     happened = events(tmp_path)
     assert happened["sum-embedding-4-seed-0"] == ["start", "finish"]
@@ -77,9 +73,8 @@ def test_a_sweep_that_was_stopped_goes_on(equipool, tiny, tmp_path, stop_at):
 
 def test_runs_together_are_those_alone(equipool, tiny, tmp_path):
     flags = tiny | {"--aggregation": "sum,max,mean"}
-    assert equipool("sweep", "median", flags, "--out", tmp_path / "alone").exit_code == 0
-    done = equipool("sweep", "median", flags, "--out", tmp_path / "both", "--together", 2)
-    assert done.exit_code == 0, done.output
+    equipool("sweep", "median", flags, "--out", tmp_path / "alone")
+    equipool("sweep", "median", flags, "--out", tmp_path / "both", "--together", 2)
     for name, together in (("sum", 2), ("max", 2), ("mean", 1)):
         file = f"{name}-embedding-4-seed-0/record.json"
         alone, both = read_record(tmp_path / "alone" / file), read_record(tmp_path / "both" / file)
@@ -89,8 +84,7 @@ def test_runs_together_are_those_alone(equipool, tiny, tmp_path):
 
 def test_a_limit_of_time_holds_for_all_runs(equipool, tiny, tmp_path):
     flags = tiny | AXES | {"--out": tmp_path, "--max-seconds": "1e-6"}
-    done = equipool("sweep", "median", flags)
-    assert done.exit_code == 3
+    done = equipool("sweep", "median", flags, status=3)
     assert "Stopping before the next run: time limit reached. To resume:" in done.output
     assert not list(tmp_path.iterdir())
 
@@ -109,8 +103,7 @@ def test_a_signal_in_the_last_evaluation_of_a_run_ends_the_sweep(
 
     monkeypatch.setattr(MedianTask, "evaluate", evaluate_and_signal)
     handler = signal.getsignal(number)
-    done = equipool("sweep", "median", tiny | AXES, "--out", tmp_path)
-    assert done.exit_code == 3
+    done = equipool("sweep", "median", tiny | AXES, "--out", tmp_path, status=3)
     assert signal.getsignal(number) == handler
     assert "1 of 4 runs are finished. To resume: equipool sweep median" in done.output
     assert list(events(tmp_path).values()) == [["start", "finish"]]
@@ -131,16 +124,17 @@ def test_two_processes_sweep(tiny, tmp_path):
 
 
 def test_a_run_of_another_config_is_refused_before_anything_is_trained(equipool, tiny, tmp_path):
-    assert equipool("sweep", "median", tiny, "--seed", 1, "--out", tmp_path).exit_code == 0
-    done = equipool("sweep", "median", tiny | {"--seed": "0,1", "--width": "6", "--out": tmp_path})
-    assert done.exit_code == 2
+    equipool("sweep", "median", tiny, "--seed", 1, "--out", tmp_path)
+    done = equipool(
+        "sweep", "median", tiny | {"--seed": "0,1", "--width": "6", "--out": tmp_path}, status=2
+    )
     assert "task.width: 4 in the run, 6 here" in done.stderr
     assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_a_run_of_the_same_config_is_found_under_another_name(equipool, tiny, tmp_path):
     """Its name did not tell the width, which is now among what is gone through."""
-    assert equipool("sweep", "median", tiny, "--out", tmp_path).exit_code == 0
+    equipool("sweep", "median", tiny, "--out", tmp_path)
     done = equipool("sweep", "median", tiny | {"--width": "4,5", "--out": tmp_path})
     assert "1 finished, 0 to resume, 1 to start" in done.output
     names = {"equilibrium-embedding-4-seed-0", "equilibrium-embedding-4-width-5-seed-0"}
@@ -159,8 +153,7 @@ def test_one_failure_does_not_cost_the_others(equipool, tiny, tmp_path, monkeypa
         return train_together(plans, **arguments)
 
     monkeypatch.setattr(training, "train_together", failing)
-    done = equipool("sweep", "median", tiny | AXES, "--out", tmp_path)
-    assert done.exit_code == 1
+    done = equipool("sweep", "median", tiny | AXES, "--out", tmp_path, status=1)
     assert "sum-embedding-4-seed-0 failed, RuntimeError: out of memory" in done.output
     told = "2 runs failed; to see why: equipool train median --out"
     reasons = "2 runs could not be started, for the reasons above"
@@ -177,8 +170,7 @@ def test_a_full_disk_ends_the_sweep(equipool, tiny, tmp_path, monkeypatch):
         raise StorageError(28, "could not write model.safetensors: No space left")
 
     monkeypatch.setattr(training, "train_together", full)
-    done = equipool("sweep", "median", tiny | AXES, "--out", tmp_path)
-    assert done.exit_code == 1
+    done = equipool("sweep", "median", tiny | AXES, "--out", tmp_path, status=1)
     assert "could not write model.safetensors" in done.stderr
     assert len(calls) == 1
 
@@ -188,8 +180,7 @@ def test_ctrl_c_between_runs_says_how_to_go_on(equipool, tiny, tmp_path, monkeyp
         raise KeyboardInterrupt
 
     monkeypatch.setattr(training, "train_together", interrupted)
-    done = equipool("sweep", "median", tiny | AXES, "--out", tmp_path)
-    assert done.exit_code == 3
+    done = equipool("sweep", "median", tiny | AXES, "--out", tmp_path, status=3)
     assert "Interrupted. To resume: equipool sweep median" in done.output
 
 
@@ -201,7 +192,6 @@ def test_a_preset_brings_its_methods_and_flags_change_it(equipool, tiny, tmp_pat
     names = ("--embedding", "--batch-size", "--set-size", "--width", "--evaluation-sets")
     flags = {name: tiny[name] for name in names} | {"--seed": 5, "--device": "cpu"}
     done = equipool("sweep", "median", flags, "--preset", "tiny")
-    assert done.exit_code == 0, done.output
     folder = tmp_path / "runs" / "median-tiny"
     runs = read_runs([folder])
     assert {run.config["fields"]["aggregation"] for run in runs} == set(preset.axes["aggregation"])
@@ -210,33 +200,16 @@ def test_a_preset_brings_its_methods_and_flags_change_it(equipool, tiny, tmp_pat
     assert "Best mse at embedding 4: " in done.output
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ({"--aggregation": "sum,summ"}, "'summ', expected one of"),
-        ({"--seed": "0,one"}, "--seed is 'one', expected a whole number"),
-        ({"--seed": ""}, "--seed is '', expected a whole number"),
-        ({"--preset": "slow"}, "--preset is 'slow', expected one of quick, paper"),
-        ({"--max-seconds": "-1"}, "--max-seconds is -1, expected more than 0"),
-    ],
-)
-def test_what_cannot_be_is_refused(equipool, refused, tiny, tmp_path, flags, message):
-    refused(equipool("sweep", "median", tiny | flags, "--out", tmp_path / "runs"), message)
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_page_of_a_sweep(equipool, tiny, tmp_path):
-    assert equipool("sweep", "median", tiny | AXES, "--out", tmp_path / "runs").exit_code == 0
+    equipool("sweep", "median", tiny | AXES, "--out", tmp_path / "runs")
     page = tmp_path / "pages" / "page.html"
-    done = equipool("report", tmp_path / "runs", "--out", page)
-    assert done.exit_code == 0, done.output
+    equipool("report", tmp_path / "runs", "--out", page)
     runs = read_runs([tmp_path / "runs"])
     assert len(markdown(summarize(runs)).splitlines()) == 4
     for row in summarize(runs).rows:
         for cell in row:
             assert f"<td>{cell}</td>" in page.read_text()
-    missing = equipool("report", tmp_path / "nothing")
-    assert missing.exit_code == 1
+    missing = equipool("report", tmp_path / "nothing", status=1)
     assert missing.stderr == f"Error: {tmp_path / 'nothing'} does not exist\n"
 
 

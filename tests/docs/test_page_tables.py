@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from figure_scripts import load_script
 
-from equipool.report import Summary
+from equipool.report import Table
 from run_records import changed, record, write_records, written
 
 tables = load_script("page_tables")
@@ -44,7 +44,7 @@ def test_hardware_and_versions_are_named_once(tmp_path):
     assert text.startswith("3 runs")
 
 
-TABLES = {"first": Summary("", ("a",), (("1",),)), "second": Summary("", ("b",), (("2",),))}
+TABLES = {"first": Table("", ("a",), (("1",),)), "second": Table("", ("b",), (("2",),))}
 PAGE = "# Title\n<!-- generated: second -->\nold\n<!-- end -->\ntext\n"
 
 

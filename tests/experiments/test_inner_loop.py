@@ -8,7 +8,7 @@ import pytest
 
 import equipool
 from equipool import EquilibriumAggregation, LearnedStart, ZeroStart
-from equipool.cli.train import base_values, make_task
+from equipool.cli.train import base_values
 from equipool.experiments.inner_loop import DIFFERENTIATIONS, SOLVERS, STARTS, STEPS, InnerLoop
 from equipool.experiments.registry import MedianTask, MoleculeTask, OmniglotTask
 from equipool.training.config import flatten, nest, task_from_config, with_defaults
@@ -105,7 +105,7 @@ def test_settings_that_no_layer_could_have_are_refused_by_the_task(name, setting
 @pytest.mark.parametrize("preset", [None, "quick", "paper"])
 def test_the_recipe_is_that_of_the_library(name, preset):
     values = base_values(name, preset, "converging")
-    task = make_task(name, values)
+    task = task_from_config({"task": name, "fields": values["fields"]})
     expected = equipool.converging()
     network = task.make_network(1, None) if name == "molecules" else task.network()
     for layer in layers(network):

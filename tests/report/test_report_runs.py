@@ -3,9 +3,8 @@
 import re
 
 import pytest
-from typer.testing import CliRunner
 
-from equipool.cli import make_app
+from commands import call
 from equipool.report import read_runs, summarize
 from run_records import log_point as point
 from run_records import record, write_folder, write_records
@@ -76,14 +75,11 @@ def test_the_command_lists_what_it_does_not_read(tmp_path, drawn):
     (tmp_path / "own" / "notes" / "notes.json").write_text("{}")
     (tmp_path / "sweep" / "run").mkdir(parents=True)
     (tmp_path / "sweep" / "run" / "config.json").write_text("{}")
-    words = ["report", str(tmp_path), "--out", str(tmp_path / "page.html")]
-    done = CliRunner().invoke(make_app(), words)
-    assert done.exit_code == 0, done.output
-    output = done.output.replace("\n", "")
+    page = ("--out", tmp_path / "page.html")
+    output = call("report", tmp_path, *page).output.replace("\n", "")
     assert str(tmp_path / "sweep") in output
     assert "notes" not in output
-    words[1] = str(tmp_path / "0.json")
-    assert "sweep" not in CliRunner().invoke(make_app(), words).output
+    assert "sweep" not in call("report", tmp_path / "0.json", *page).output
 
 
 def test_a_damaged_line_of_a_log_is_reported_and_left_out(tmp_path, drawn):
@@ -91,9 +87,7 @@ def test_a_damaged_line_of_a_log_is_reported_and_left_out(tmp_path, drawn):
     log = tmp_path / "run" / "log.jsonl"
     lines = log.read_bytes().split(b"\n")
     log.write_bytes(b"\n".join([lines[0], b"\xff" + lines[1], *lines[2:]]))
-    words = ["report", str(tmp_path), "--out", str(tmp_path / "page.html")]
-    done = CliRunner().invoke(make_app(), words)
-    assert done.exit_code == 0, done.output
+    done = call("report", tmp_path, "--out", tmp_path / "page.html")
     assert f"Warning: line 2 of {log} is damaged" in done.stderr
     (run,) = read_runs([tmp_path], warn=lambda text: None)
     assert [entry["step"] for entry in run.points] == [20]

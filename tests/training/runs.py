@@ -1,21 +1,12 @@
 """Runs of the toy, and what is left of a run, to be compared."""
 
-import torch
 from toy import Toy, config
 
 from equipool.training import train
 from equipool.training.progress import Progress
-from finished_runs import last_tensors, numbers
+from finished_runs import assert_same_run, assert_same_tensors, last_tensors, numbers
 
-__all__ = ["Heard", "assert_same_tensors", "last_tensors", "numbers", "run"]
-
-
-def assert_same_tensors(folder, other):
-    """The last checkpoints are the same, to the last bit."""
-    first, second = last_tensors(folder), last_tensors(other)
-    assert first.keys() == second.keys()
-    for name, value in first.items():
-        assert torch.equal(value, second[name]), name
+__all__ = ["Heard", "assert_same_run", "assert_same_tensors", "last_tensors", "numbers", "run"]
 
 
 class Heard(Progress):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from victims import HalfWritten
 
 from equipool.training import BrokenCheckpointError, StorageError
 from equipool.training.checkpoint import (
@@ -172,28 +173,12 @@ def test_a_full_disk_names_the_file_and_leaves_the_last_whole(
     assert checkpoints.newest(pytest.fail).step == 3
 
 
-class HalfWritten:
-    """A file on a disk that has room for half of it."""
-
-    def __init__(self, file):
-        self.file = file
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.file.close()
-
-    def write(self, content):
-        self.file.write(content[: len(content) // 2])
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
 def test_a_disk_that_is_full_while_writing(checkpoints, monkeypatch):
     save(checkpoints, 1)
-    real = type(checkpoints.folder).open
+    kind = type(checkpoints.folder)
+    real, full = kind.open, FullDisk(None, left=0)
     with monkeypatch.context() as patch:
-        patch.setattr(type(checkpoints.folder), "open", lambda *given: HalfWritten(real(*given)))
+        patch.setattr(kind, "open", lambda *given: HalfWritten(real(*given), full))
         with pytest.raises(StorageError, match=r"could not write model.safetensors"):
             save(checkpoints, 2)
     assert checkpoints.steps() == [1]

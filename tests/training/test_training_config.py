@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import pytest
 import torch
-from toy import Toy, config
+from toy import Fed, Toy, config
 
 from equipool.training import Shard, TrainingConfig
 from equipool.training.config import (
@@ -49,17 +49,6 @@ def test_a_config_comes_back_from_json():
     assert differences(content, run_config(task, training)) == []
     assert task_from_config(content) == task
     assert training_from_config(content) == training
-
-
-@dataclass(frozen=True)
-class Fed(Toy):
-    """A toy with data."""
-
-    name: ClassVar[str] = "fed"
-    rows: ClassVar[int] = 3
-
-    def facts(self):
-        return {"rows": self.rows, "columns": ("a", "b")}
 
 
 def test_what_is_known_of_the_data_belongs_to_a_run(monkeypatch):

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import pytest
 from runs import run
-from toy import Toy, config
+from toy import Fed, Toy, config
 
 from equipool.training import (
     ConfigMismatchError,
@@ -127,17 +127,6 @@ class Odd(Toy):
 def test_a_task_that_breaks_its_promise_is_told(tmp_path, wrong, message):
     with pytest.raises(ValueError, match=message):
         run(tmp_path, Odd(wrong=wrong))
-
-
-@dataclass(frozen=True)
-class Fed(Toy):
-    """A toy with data, which may change."""
-
-    name: ClassVar[str] = "fed toy"
-    rows: ClassVar[int] = 3
-
-    def facts(self):
-        return {"rows": self.rows}
 
 
 def test_a_run_whose_data_has_changed_is_neither_gone_on_with_nor_evaluated(tmp_path, monkeypatch):

@@ -86,3 +86,14 @@ def config(**changed):
         "ema_decay": 0.9, "warmup_steps": 3, "schedule": "cosine", "learning_rate": 1e-2,
     }  # fmt: skip
     return TrainingConfig(**(given | changed))
+
+
+@dataclass(frozen=True)
+class Fed(Toy):
+    """A toy with data, which may change."""
+
+    name: ClassVar[str] = "fed toy"
+    rows: ClassVar[int] = 3
+
+    def facts(self):
+        return {"rows": self.rows, "columns": ("a", "b")}

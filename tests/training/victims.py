@@ -49,32 +49,35 @@ def die_at_call(folder, number, after):
     go_on(folder)
 
 
+class HalfWritten:
+    """A file; when half of it is written something happens."""
+
+    def __init__(self, file, happens):
+        self.file, self.happens = file, happens
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.file.close()
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+    def write(self, content):
+        self.file.write(content[: len(content) // 2])
+        self.file.flush()
+        self.happens()
+        self.file.write(content[len(content) // 2 :])
+
+
 def die_in_the_middle_of_a_file(folder, number):
     """Die when half of the n-th file is written."""
     real, deadly = Path.open, DeadlyCall(number, after=False)
 
-    class Half:
-        def __init__(self, file):
-            self.file = file
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            self.file.close()
-
-        def __getattr__(self, name):
-            return getattr(self.file, name)
-
-        def write(self, content):
-            self.file.write(content[: len(content) // 2])
-            self.file.flush()
-            deadly.wrap(lambda: None)()
-            self.file.write(content[len(content) // 2 :])
-
     def open_half(path, mode="r", *arguments, **named):
         file = real(path, mode, *arguments, **named)
-        return Half(file) if mode == "wb" else file
+        return HalfWritten(file, deadly.wrap(lambda: None)) if mode == "wb" else file
 
     Path.open = open_half
     go_on(folder)

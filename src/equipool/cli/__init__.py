@@ -38,8 +38,8 @@ def make_app() -> typer.Typer:
     """The command with all its subcommands. A subcommand is imported when it is called."""
     from functools import partial
 
-    from equipool.cli.console import Entry, load_app, make_group
+    from equipool.cli.console import load_app, make_group
 
     about = "Equilibrium Aggregation for PyTorch."
-    entries = {name: Entry(line, partial(load_app, app)) for name, (app, line) in COMMANDS.items()}
+    entries = {name: (line, partial(load_app, app)) for name, (app, line) in COMMANDS.items()}
     return make_group(about, entries, "command", name="equipool")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -18,22 +18,20 @@ from typer.main import get_command
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from equipool.report import Summary
     from equipool.training import Record
 
 WRONG_USE = 2
 STOPPED = 3  # stopped early; can be resumed
-WHICH = ("best", "last")
 RUN = "Run"  # heading of the options that no task has
 HYPHEN, SPACE = "\u2011", "\u00a0"  # that no line is broken at
 UsageError: Any = typer.BadParameter.__base__  # typer has no public name for it
 
 
 def option(about: str, metavar: str, *names: str) -> Any:
-    """An option under the heading `RUN`."""
     return typer.Option(*names, help=about, metavar=metavar, rich_help_panel=RUN)
 
 
+RunFolder = Annotated[Path, typer.Argument(help="directory of the run", metavar="RUN")]
 Device = Annotated[str, option("cpu, cuda, cuda:1, ... or auto", "NAME")]
 Threads = Annotated[
     str, option("CPU threads; auto times one and all of them and uses the faster", "auto|INT")
@@ -42,7 +40,9 @@ DataDir = Annotated[
     Path | None,
     option("data directory (default: $EQUIPOOL_DATA, then the cache directory)", "PATH"),
 ]
-Which = Annotated[str, typer.Option(help="best or last checkpoint", metavar="best|last")]
+Which = Annotated[
+    Literal["best", "last"], typer.Option(help="best or last checkpoint", metavar="best|last")
+]
 
 
 @dataclass(frozen=True)
@@ -99,12 +99,6 @@ def plain_errors(status: int = 1) -> Iterator[None]:
         fail(str(error) or type(error).__name__, status)
 
 
-def check_which(which: str) -> None:
-    """Refuse anything but the two checkpoints."""
-    if which not in WHICH:
-        raise ValueError(f"--which is {which!r}, expected one of {', '.join(WHICH)}")
-
-
 def device_from_name(name: str) -> str | None:
     """The engine's name of a device; refuses one that does not exist."""
     from equipool.training.devices import resolve_device
@@ -130,16 +124,11 @@ def make_console() -> Console:
     return console if console.is_terminal else Console(width=120)
 
 
-def is_leader() -> bool:
-    """Whether this is the one process that prints, if torchrun started several."""
-    from equipool.environment import leads
-
-    return leads()
-
-
 def report_line(text: str) -> None:
     """Print a line, once."""
-    if is_leader():
+    from equipool.environment import leads
+
+    if leads():
         typer.echo(text)
 
 
@@ -159,27 +148,14 @@ def command_line(words: Sequence[str], options: Mapping[str, object]) -> str:
     return shlex.join(parts)
 
 
-def print_table(
-    headings: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None
-) -> None:
-    from rich.table import Table
-
-    table = Table(*headings, title=title)
-    for row in rows:
-        table.add_row(*row)
-    if is_leader():
-        make_console().print(table)
-
-
 def print_record(record: Record) -> None:
     """The metrics of a run: of its last evaluation and of the best."""
     best = record.best or {"metrics": {}}
     at_best = f"best, step {best['step']:,}" if record.best else "best"
-    rows = [
-        (name, _number(value), _number(best["metrics"].get(name)))
-        for name, value in record.metrics.items()
-    ]
-    print_table(("metric", f"last, step {record.steps:,}", at_best), rows)
+    headings = ("metric", f"last, step {record.steps:,}", at_best)
+    found = ((name, value, best["metrics"].get(name)) for name, value in record.metrics.items())
+    rows = ((name, _number(last), _number(best)) for name, last, best in found)
+    print_table(headings, list(rows))
     report_line(
         f"{record.training_seconds:,.1f} s of training, {record.seconds:,.1f} s in total; "
         f"{record.num_parameters:,} parameters; {record.skipped} skipped steps, "
@@ -187,28 +163,29 @@ def print_record(record: Record) -> None:
     )
 
 
-def print_summary(summary: Summary) -> None:
-    """The table of several runs, in several tables if the terminal is narrow."""
+def print_table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None
+) -> None:
+    """Print a table, as several tables if the terminal is narrow."""
     from rich.table import Table
 
-    if not is_leader():
+    from equipool.environment import leads
+
+    if not leads():
         return
     console = make_console()
-    columns = zip(summary.headings, *summary.rows, strict=True)
-    widths = [_width(heading, cells, whole=i > 0) for i, (heading, *cells) in enumerate(columns)]
+    widths: list[int] = []
+    for heading, *cells in zip(headings, *rows, strict=True):
+        # no word is broken, and no cell except in the first column
+        pieces = cells if widths else " ".join(cells).split()
+        widths.append(max(map(len, (*heading.split(), *pieces))))
     for number, fitting in enumerate(_fitting(widths, console.width)):
-        table = Table(title=None if number else summary.title)
+        shown = Table(title=None if number else title)
         for column in fitting:
-            table.add_column(summary.headings[column], min_width=widths[column], overflow="fold")
-        for row in summary.rows:
-            table.add_row(*(row[column] for column in fitting))
-        console.print(table)
-
-
-def _width(heading: str, cells: Sequence[str], whole: bool) -> int:
-    """Width of a column in which no word is broken, and no cell if it is `whole`."""
-    pieces = cells if whole else " ".join(cells).split()
-    return max(map(len, (*heading.split(), *pieces)))
+            shown.add_column(headings[column], min_width=widths[column], overflow="fold")
+        for row in rows:
+            shown.add_row(*(row[column] for column in fitting))
+        console.print(shown)
 
 
 def _fitting(widths: Sequence[int], available: int) -> list[list[int]]:
@@ -232,12 +209,8 @@ def _number(value: float | None) -> str:
     return "not finite" if value is None else f"{value:.6g}"
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A command of a group: the first line of its help, and what builds it."""
-
-    about: str
-    build: Callable[[], Any]
+# The commands of a group: for each the first line of its help, and what builds it.
+Entries = Mapping[str, tuple[str, Callable[[], Any]]]
 
 
 class Command(TyperCommand):
@@ -246,12 +219,10 @@ class Command(TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
-            if record is not None:
+            if record := parameter.get_help_record(ctx):
                 # typer adds the type to an argument's name
                 record = (re.sub(r" <.*>$", "", record[0]), _unbroken(record[1]))
-                argument = parameter.param_type_name == "argument"
-                usual = "Arguments" if argument else "Options"
+                usual = f"{parameter.param_type_name.capitalize()}s"
                 heading = getattr(parameter, "rich_help_panel", None) or usual
                 groups.setdefault(heading, []).append(record)
         for heading in sorted(groups, key=lambda one: one == "Options"):
@@ -291,14 +262,14 @@ def _plain(text: str) -> str:
 class LazyGroup(TyperGroup):
     """A group whose commands are built when they are called. `make_group` makes one."""
 
-    entries: Mapping[str, Entry]
+    entries: Entries
     noun: str
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(self.entries)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        return self.entries[cmd_name].build() if cmd_name in self.entries else None
+        return self.entries[cmd_name][1]() if cmd_name in self.entries else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
         if args[0] not in self.entries and not args[0].startswith("-"):
@@ -308,30 +279,20 @@ class LazyGroup(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section(f"{self.noun.capitalize()}s"):
-            formatter.write_dl([(name, entry.about) for name, entry in self.entries.items()])
+            formatter.write_dl([(name, about) for name, (about, _) in self.entries.items()])
 
 
-def make_group(
-    about: str, entries: Mapping[str, Entry], noun: str, name: str | None = None
-) -> typer.Typer:
+def make_group(about: str, entries: Entries, noun: str, name: str | None = None) -> typer.Typer:
     """A group of commands, each of which is called a `noun` in messages and in the usage line.
     A group with a name is the program itself."""
     kind = type("Group", (LazyGroup,), {"entries": entries, "noun": noun})
     app = typer.Typer(
-        name=name,
-        help=about,
-        cls=kind,
-        no_args_is_help=True,
-        rich_markup_mode=None,
-        add_completion=name is not None,
-        pretty_exceptions_enable=False,
+        name=name, help=about, cls=kind, no_args_is_help=True, rich_markup_mode=None,
+        add_completion=name is not None, pretty_exceptions_enable=False,
         subcommand_metavar=f"{noun.upper()} ...",
-    )
-    app.callback()(_no_options)
+    )  # fmt: skip
+    app.callback()(lambda: None)
     return app
-
-
-def _no_options() -> None: ...
 
 
 def single_command(function: Callable[..., None]) -> typer.Typer:

@@ -80,25 +80,15 @@ class Reader:
 
 @dataclass(frozen=True)
 class Flag:
-    """A flag, and the field that its value is for.
+    """A flag, and the field that its value is for."""
 
-    Args:
-        section: `TASK` or `TRAINING`.
-        name: name of the field, as in config.json.
-        reader: reads its values.
-        default: as typed; None if the flag is required or the default depends on another flag.
-        about: for the help.
-        group: heading in the help.
-        hidden: whether the help leaves it out.
-    """
-
-    section: str
-    name: str
+    section: str  # TASK or TRAINING
+    name: str  # of the field, as in config.json
     reader: Reader
-    default: str | None
+    default: str | None  # as typed; None if required, or if it depends on another flag
     about: str
-    group: str
-    hidden: bool = False
+    group: str  # heading in the help
+    hidden: bool = False  # the help leaves it out
 
     @property
     def option(self) -> str:
@@ -112,9 +102,8 @@ class Flag:
         try:
             return self.reader.read(text.strip())
         except (ValueError, KeyError, OverflowError):
-            raise ValueError(
-                f"{self.option} is {text!r}, expected {self.reader.expected}"
-            ) from None
+            expected = f"expected {self.reader.expected}"
+            raise ValueError(f"{self.option} is {text!r}, {expected}") from None
 
     def read_several(self, text: str) -> tuple[Any, ...]:
         """The values that were typed with commas between them, each once."""
@@ -157,11 +146,11 @@ def reader_of(annotation: str) -> Reader:
     inner = READERS[plain]
     if plain == annotation:
         return inner
-    return Reader(
-        lambda text: None if text.lower() == NOTHING else inner.read(text),
-        inner.metavar,
-        f"{inner.expected} or {NOTHING}",
-    )
+
+    def read(text: str) -> Any:
+        return None if text.lower() == NOTHING else inner.read(text)
+
+    return Reader(read, inner.metavar, f"{inner.expected} or {NOTHING}")
 
 
 def as_typed(value: Any) -> str:
@@ -219,10 +208,13 @@ def _plain_flag(parameter: Parameter, section: str, group: str) -> Flag:
 def _part_flags(field: Parameter, family: Family, hidden: bool = False) -> list[Flag]:
     """The flag that names a part, and one for each parameter that any part of its family has."""
     names = f"one of {', '.join(family.names)}"
-    choice = Reader(lambda text: _name(text, family), "NAME", names)
+    choice = Reader({name: name for name in family.names}.__getitem__, "NAME", names)
     about = f"{_about(field.about)}; {names}"
     if family is STEPS:
-        choice = Reader(choice.read, "INT|NAME", f"a whole number, or {names}")
+        either = f"a whole number, or {names}"
+        choice = Reader(
+            lambda text: text if text in family.names else _whole(text), "INT|NAME", either
+        )
         about = f"{_about(field.about)}: a number, or {names}"
     default = None if field.default in (REQUIRED, None) else as_typed(field.default)
     flags = [Flag(TASK, field.name, choice, default, about, LAYER, hidden)]
@@ -241,14 +233,6 @@ def _part_flags(field: Parameter, family: Family, hidden: bool = False) -> list[
         default = flag.default if same else None
         flags.append(replace(flag, about=about, default=default, hidden=hidden))
     return flags
-
-
-def _name(text: str, family: Family) -> int | str:
-    if text in family.names:
-        return text
-    if family is STEPS:
-        return _whole(text)
-    raise ValueError(text)
 
 
 def _parameters_in(family: Family) -> dict[str, dict[str, Parameter]]:
@@ -289,19 +273,17 @@ def read_parameters(module: str, name: str) -> list[Parameter]:
     """
     lineage = list(_lineage(module, name))
     about: dict[str, str] = {}
-    for node in lineage:
-        about = _documented(ast.get_docstring(node) or "") | about
-    found: dict[str, tuple[str, ast.expr | None]] = {}
-    if _is_dataclass(lineage[0]):
-        for node in filter(_is_dataclass, lineage):
-            found |= {key: value for key, value in _fields(node).items() if key not in found}
-    else:
-        found = next(filter(None, map(_constructor, lineage)), {})
-    return [
-        Parameter(key, annotation, REQUIRED if default is None else ast.literal_eval(default),
-                  about.get(key, ""))
-        for key, (annotation, default) in found.items()
-    ]  # fmt: skip
+    for node in reversed(lineage):
+        about |= _documented(ast.get_docstring(node) or "")
+    dataclasses = [node for node in lineage if "dataclass" in map(_name_of, node.decorator_list)]
+    found = [field for node in dataclasses for field in _fields(node)]
+    if not dataclasses:
+        found = next(filter(None, map(_constructor, lineage)), [])
+    parameters: dict[str, Parameter] = {}
+    for key, annotation, default in found:
+        value = REQUIRED if default is None else ast.literal_eval(default)
+        parameters.setdefault(key, Parameter(key, annotation, value, about.get(key, "")))
+    return list(parameters.values())
 
 
 def _lineage(module: str, name: str) -> Iterator[ast.ClassDef]:
@@ -329,25 +311,28 @@ def _parsed(module: str) -> ast.Module:
     return ast.parse(file.read_text(encoding="utf-8"))
 
 
-def _is_dataclass(node: ast.ClassDef) -> bool:
-    return any("dataclass" in ast.unparse(one) for one in node.decorator_list)
+# Name, annotation and default.
+Declared = tuple[str, str, ast.expr | None]
 
 
-def _fields(node: ast.ClassDef) -> dict[str, tuple[str, ast.expr | None]]:
+def _name_of(decorator: ast.expr) -> str:
+    return ast.unparse(decorator).partition("(")[0]
+
+
+def _fields(node: ast.ClassDef) -> list[Declared]:
     found = [one for one in node.body if isinstance(one, ast.AnnAssign)]
-    fields = {ast.unparse(one.target): (ast.unparse(one.annotation), one.value) for one in found}
-    return {name: one for name, one in fields.items() if not one[0].startswith("ClassVar")}
+    fields = [(ast.unparse(one.target), ast.unparse(one.annotation), one.value) for one in found]
+    return [field for field in fields if not field[1].startswith("ClassVar")]
 
 
-def _constructor(node: ast.ClassDef) -> dict[str, tuple[str, ast.expr | None]]:
+def _constructor(node: ast.ClassDef) -> list[Declared]:
     for one in node.body:
         if isinstance(one, ast.FunctionDef) and one.name == "__init__":
-            arguments = one.args.args[1:]
-            defaults = [None] * (len(arguments) - len(one.args.defaults)) + one.args.defaults
-            types = [ast.unparse(arg.annotation) if arg.annotation else "" for arg in arguments]
-            names = [arg.arg for arg in arguments]
-            return dict(zip(names, zip(types, defaults, strict=True), strict=True))
-    return {}
+            given = one.args.args[1:]
+            defaults = [None] * (len(given) - len(one.args.defaults)) + one.args.defaults
+            types = [ast.unparse(arg.annotation) if arg.annotation else "" for arg in given]
+            return list(zip([arg.arg for arg in given], types, defaults, strict=True))
+    return []
 
 
 def _documented(docstring: str) -> dict[str, str]:

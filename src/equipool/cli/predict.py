@@ -16,31 +16,22 @@ MEASURED = 64  # molecules to choose the number of threads with
 
 
 def predict(
-    run: Annotated[Path, typer.Argument(help="directory of the run", metavar="RUN")],
-    file: Annotated[
-        str | None,
-        typer.Argument(
-            help="a .csv, or a .smi or .txt with one SMILES per line; - for stdin", metavar="FILE"
-        ),
-    ] = None,
-    smiles: Annotated[
-        list[str] | None,
-        typer.Option(help="a molecule instead of a file; can be repeated", metavar="TEXT"),
-    ] = None,
-    column: Annotated[
-        str | None,
-        typer.Option(help="SMILES column of the .csv (default: as in training)", metavar="NAME"),
-    ] = None,
-    keep: Annotated[
-        str | None, typer.Option(help="input columns to copy to the output", metavar="A,B")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help=".csv to write (default: stdout)", metavar="PATH")
-    ] = None,
+    run: console.RunFolder,
+    file: Annotated[str | None, typer.Argument(
+        help="a .csv, or a .smi or .txt with one SMILES per line; - for stdin", metavar="FILE",
+    )] = None,
+    smiles: Annotated[list[str] | None, typer.Option(
+        help="a molecule instead of a file; can be repeated", metavar="TEXT")] = None,
+    column: Annotated[str | None, typer.Option(
+        help="SMILES column of the .csv (default: as in training)", metavar="NAME")] = None,
+    keep: Annotated[str | None, typer.Option(
+        help="input columns to copy to the output", metavar="A,B")] = None,
+    out: Annotated[Path | None, typer.Option(
+        help=".csv to write (default: stdout)", metavar="PATH")] = None,
     which: console.Which = "best",
     device: console.Device = "auto",
     threads: console.Threads = "auto",
-) -> None:
+) -> None:  # fmt: skip
     """Predict properties of molecules with a trained network.
 
     Writes one row per molecule, in the order of the input: probabilities, or numbers in the units
@@ -52,7 +43,6 @@ def predict(
             raise ValueError("give either a FILE or --smiles")
         if keep is not None and file is None:
             raise ValueError("--keep requires a FILE with columns")
-        console.check_which(which)
         where, number = console.device_from_name(device), read_threads(threads)
         _check_files(file, out)
         kept = _columns(keep)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="directory of the run", metavar="RUN")],
+    run: console.RunFolder,
     which: console.Which = "best",
     device: console.Device = "auto",
     threads: console.Threads = "auto",
@@ -38,7 +38,6 @@ def evaluate(
     share of converged sets for each number of inner steps.
     """
     with console.plain_errors():
-        console.check_which(which)
         numbers = None if over_steps is None else _numbers(over_steps)
         if starts and (numbers is None or starts < 2):
             raise ValueError(f"--starts is {starts}, expected 2 or more, with --over-steps")
@@ -113,13 +112,12 @@ def _store_over_steps(run: Path, which: str, task: Task, rows: Sequence[AtSteps]
 
 
 def _store_examination(run: Path, which: str, found: Examination) -> None:
-    from equipool.training import cell_text, examination_folder, write_examination
+    from equipool.training import examination_folder, write_examination
 
     if not found:
         return
     for table in found.tables:
-        rows = [[cell_text(cell) for cell in row] for row in table.rows]
-        console.print_table(table.headings, rows, table.title)
+        console.print_table(table.headings, table.texts(), table.title)
     folder = examination_folder(run, which)
     write_examination(found, folder)
     pictures = sum(len(gallery.pictures) for gallery in found.galleries)
@@ -129,14 +127,10 @@ def _store_examination(run: Path, which: str, found: Examination) -> None:
 
 
 def report(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(
-            help="directories of runs or sweeps, and JSON files of records", metavar="RUN"
-        ),
-    ],
+    runs: Annotated[list[Path], typer.Argument(
+        help="directories of runs or sweeps, and JSON files of records", metavar="RUN")],
     out: Annotated[Path, typer.Option(help="page to write", metavar="PATH")] = Path("report.html"),
-) -> None:
+) -> None:  # fmt: skip
     """Write a page of tables and plots from runs."""
     with console.plain_errors():
         from equipool.report import read_runs, summaries, write_page
@@ -146,8 +140,8 @@ def report(
         skipped = [place for path in runs for place in unread_folders(path)]
         if skipped:
             console.report_line(f"Skipped deeper directories: {', '.join(map(str, skipped))}")
-        for summary in summaries(found):
-            console.print_summary(summary)
+        for table in summaries(found):
+            console.print_table(table.headings, table.texts(), table.title)
         write_page(found, out)
         console.report_line(f"The page is {out}")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby, product
@@ -16,19 +16,11 @@ import typer
 from equipool.cli import console
 from equipool.cli.flags import TASK, Flag, as_typed
 from equipool.cli.threads import read_threads, threads_of, training_step, using_threads
-from equipool.cli.train import (
-    Request,
-    Values,
-    base_values,
-    build,
-    run_name,
-    task_commands,
-    with_values,
-)
+from equipool.cli.train import Request, base_values, build, run_name, task_commands, with_values
 from equipool.experiments.presets import EXPERIMENTS
 
 if TYPE_CHECKING:
-    from equipool.training import Plan, Stop
+    from equipool.training import Plan, Stop, Task, TrainingConfig
 
 ABOUT = """Train a network for each combination of settings.
 
@@ -61,9 +53,7 @@ def run(request: Request, options: SweepOptions) -> None:
         check_extras()
         options.check()
         device, threads = console.device_from_name(options.device), read_threads(options.threads)
-        values = base_values(request.task, options.preset, options.recipe)
-        axes = axes_of(request.task, request.flags, request.given, options.preset)
-        planned = plan_runs(request.task, values, axes, out)
+        planned = plan_runs(request, options, out)
     waiting = [plan for plan in planned if not _has(plan, "config.json", "record.json")]
     started = sum(_has(plan, "config.json") for plan in waiting)
     with console.plain_errors(), using_data_folder(options.data_dir):
@@ -87,21 +77,17 @@ def run(request: Request, options: SweepOptions) -> None:
             raise typer.Exit(console.STOPPED)
 
 
-def axes_of(
-    task: str, flags: Iterable[Flag], given: Mapping[Flag, str], preset: str | None
-) -> dict[Flag, tuple[Any, ...]]:
+def axes_of(request: Request, preset: str | None) -> dict[Flag, tuple[Any, ...]]:
     """The values of each flag in a sweep, in the order of the flags: those given, else those of the
     preset."""
-    own = {} if preset is None else EXPERIMENTS[task].presets[preset].axes
-    axes = {flag: own[flag.name] for flag in flags if flag.section == TASK and flag.name in own}
-    axes |= {flag: flag.read_several(text) for flag, text in given.items()}
-    return {flag: axes[flag] for flag in flags if flag in axes}
+    own = {} if preset is None else EXPERIMENTS[request.task].presets[preset].axes
+    axes = {one: own[one.name] for one in request.flags if one.section == TASK and one.name in own}
+    axes |= {flag: flag.read_several(text) for flag, text in request.given.items()}
+    return {flag: axes[flag] for flag in request.flags if flag in axes}
 
 
-def plan_runs(
-    task: str, values: Values, axes: Mapping[Flag, tuple[Any, ...]], out: Path
-) -> list[Plan]:
-    """A run for each combination of the axes' values.
+def plan_runs(request: Request, options: SweepOptions, out: Path) -> list[Plan]:
+    """A run for each combination of the flags' values.
 
     A run with the same config that is in `out` already is used, whatever its name. A new one gets a
     name made from its values; if a run with another config has that name, this raises
@@ -109,38 +95,36 @@ def plan_runs(
     """
     from equipool.training import RunFolder
 
+    values = base_values(request.task, options.preset, options.recipe)
+    axes = axes_of(request, options.preset)
     files = sorted(out.glob("*/config.json"))
     existing = {file.parent: RunFolder(file.parent).read_config() for file in files}
     planned = []
     for combination in product(*axes.values()):
         chosen = with_values(values, dict(zip(axes, combination, strict=True)))
-        folder = out / run_name(task, chosen, axes)
-        planned.append(_plan_run(task, chosen, folder, existing))
+        task, config = build(request.task, chosen)
+        planned.append(_plan_run(task, config, out / run_name(task, chosen, axes), existing))
     name, number = Counter(_name(plan) for plan in planned).most_common(1)[0]
     if number > 1:
-        raise ValueError(
-            f"two of the runs would be called {name}: choose values that differ, or sweep them "
-            "separately with an --out for each"
-        )
+        advice = "choose values that differ, or sweep them separately with an --out for each"
+        raise ValueError(f"two of the runs would be called {name}: {advice}")
     return planned
 
 
 def _plan_run(
-    task: str, values: Values, folder: Path, existing: Mapping[Path, dict[str, Any]]
+    task: Task, config: TrainingConfig, folder: Path, existing: Mapping[Path, dict[str, Any]]
 ) -> Plan:
     from equipool.training import ConfigMismatchError, Plan
     from equipool.training.config import chosen_config, differences_of_choice
 
-    made, config = build(task, values)
-    wanted = chosen_config(made, config)  # the data is read when a run starts
-    same = [path for path, saved in existing.items() if not differences_of_choice(saved, wanted)]
+    wanted = chosen_config(task, config)  # the data is read when a run starts
+    different = {path: differences_of_choice(saved, wanted) for path, saved in existing.items()}
+    same = [path for path, lines in different.items() if not lines]
     if not same and folder in existing:
-        different = differences_of_choice(existing[folder], wanted)
-        raise ConfigMismatchError(
-            f"{folder} was started with other settings: drop these flags or choose another --out\n"
-            + "\n".join(f"  {line}" for line in different)
-        )
-    return Plan(made, config, same[0] if same else folder)
+        advice = "drop these flags or choose another --out"
+        lines = "".join(f"\n  {line}" for line in different[folder])
+        raise ConfigMismatchError(f"{folder} was started with other settings: {advice}{lines}")
+    return Plan(task, config, same[0] if same else folder)
 
 
 def _has(plan: Plan, *files: str) -> bool:
@@ -204,8 +188,8 @@ def _show_results(finished: Sequence[str | Path], out: Path) -> None:
     if not finished:
         return
     runs = read_runs(finished)
-    for summary in summaries(runs):
-        console.print_summary(summary)
+    for table in summaries(runs):
+        console.print_table(table.headings, table.texts(), table.title)
     for line in best_groups(runs):
         console.report_line(line)
     console.report_line(f"For the curves: {console.command_line(['report', str(out)], {})}")
@@ -230,18 +214,12 @@ CAPACITIES = (0.1, 0.3, 0.6, 1.0, 1.3)
 
 @dataclass(frozen=True)
 class Study:
-    """An ablation.
+    """An ablation."""
 
-    Args:
-        varied: the field whose values are compared.
-        values: as typed; None for shares of the sizes that the field has.
-        fixed: values of other flags, unless they are typed.
-        reference: the same for runs to compare with, typed or not.
-    """
-
-    varied: str
-    values: str | None
-    fixed: Mapping[str, str]
+    varied: str  # the field whose values are compared
+    values: str | None  # as typed; None for shares of the sizes that the field has
+    fixed: Mapping[str, str]  # values of other flags, unless they are typed
+    # the same for runs to compare with, typed or not
     reference: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -331,15 +309,17 @@ def _part(options: AblateOptions, out: Path, begin: float) -> SweepOptions:
 
 
 def _draw(folder: Path, setting: str) -> None:
+    from equipool.environment import leads
     from equipool.report import read_runs
     from equipool.report.by_setting import draw_setting, summarize_setting
     from equipool.report.groups import group_runs
     from equipool.training.checkpoint import write_atomically
 
     runs = read_runs([folder])
-    console.print_summary(summarize_setting(runs, setting))
+    table = summarize_setting(runs, setting)
+    console.print_table(table.headings, table.texts(), table.title)
     picture = folder / f"{setting.replace('_', '-')}.png"
-    if console.is_leader():
+    if leads():
         write_atomically(picture, draw_setting(group_runs(runs, [setting]), setting))
     console.report_line(f"The picture is {picture}")
 

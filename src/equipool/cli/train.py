@@ -42,15 +42,12 @@ def base_values(task: str, preset: str | None, recipe: str | None = None) -> Val
     from equipool.training.config import flatten
 
     kind: Any = TASKS[task]
-    training = dict(EXPERIMENTS[task].training)
+    training: Any = dict(EXPERIMENTS[task].training)
     if preset is not None:
         known = EXPERIMENTS[task].presets
         if preset not in known:
             raise ValueError(f"--preset is {preset!r}, expected one of {', '.join(known)}")
-        kind, training = (
-            getattr(kind, known[preset].recipe),
-            training | dict(known[preset].training),
-        )
+        kind, training = getattr(kind, known[preset].recipe), training | known[preset].training
     task_fields = flatten(asdict(kind()))
     if recipe is None:
         return {TASK: task_fields, TRAINING: training}
@@ -90,33 +87,25 @@ def with_values(values: Values, given: Mapping[Flag, Any]) -> Values:
 
 def build(task: str, values: Values) -> tuple[Task, TrainingConfig]:
     from equipool.training import TrainingConfig
+    from equipool.training.config import task_from_config
 
     if "steps" not in values[TRAINING]:
         raise ValueError("--steps is missing: give a number, or choose a --preset")
-    return make_task(task, values), TrainingConfig(**values[TRAINING])
+    made = task_from_config({"task": task, "fields": values[TASK]})
+    return made, TrainingConfig(**values[TRAINING])
 
 
-def make_task(task: str, values: Values) -> Task:
-    from equipool.training.config import task_from_config
-
-    return task_from_config({"task": task, "fields": values[TASK]})
-
-
-def run_name(task: str, values: Values, axes: Mapping[Flag, tuple[Any, ...]]) -> str:
+def run_name(task: Task, values: Values, axes: Mapping[Flag, tuple[Any, ...]]) -> str:
     """A run's name: its method, size and seed, and what else a sweep varies."""
-    made = make_task(task, values)
-    parts = {name: getattr(made, name) for name in NAMED if getattr(made, name, None) is not None}
+    parts = {name: getattr(task, name) for name in NAMED if getattr(task, name, None) is not None}
     for flag, choices in axes.items():
         if len(choices) > 1:
             parts[flag.name] = values[flag.section][flag.name]
-    ordered = sorted(parts.items(), key=lambda part: part[0] == "seed")
-    return "-".join(_in_name(name, value) for name, value in ordered)
-
-
-def _in_name(name: str, value: Any) -> str:
-    if name == "csv":
-        return f"csv-{Path(value).name.split('.')[0]}"
-    return str(value) if name == "aggregation" else f"{name.replace('_', '-')}-{as_typed(value)}"
+    words = []
+    for name, value in sorted(parts.items(), key=lambda part: part[0] == "seed"):
+        words += [] if name == "aggregation" else [name.replace("_", "-")]
+        words.append(Path(value).name.split(".")[0] if name == "csv" else as_typed(value))
+    return "-".join(words)
 
 
 @dataclass(frozen=True)
@@ -133,21 +122,13 @@ class Request:
 
 
 def task_commands(
-    about: str,
-    options: type[Options],
-    body: Callable[[Request, Options], None],
+    about: str, options: type[Options], body: Callable[[Request, Options], None],
     tasks: Iterable[str] = tuple(EXPERIMENTS),
-) -> typer.Typer:
-    """A group with a command for each task.
-
-    Args:
-        about: what the commands do; the first line of the help, then the rest.
-        options: a dataclass whose fields are the options that do not depend on the task.
-        body: called with what was typed.
-        tasks: the tasks that get the command.
-    """
+) -> typer.Typer:  # fmt: skip
+    """A group with a command for each task, which calls `body` with what was typed. `about` is the
+    help; `options` is a dataclass of the options that do not depend on the task."""
     entries = {
-        task: console.Entry(EXPERIMENTS[task].about, partial(_build, task, about, options, body))
+        task: (EXPERIMENTS[task].about, partial(_build, task, about, options, body))
         for task in tasks
     }
     return console.make_group(about, entries, "task")
@@ -168,20 +149,20 @@ def _build(
             check_apart(given, saved={})
         body(Request(task, flags, given), options(**{name: values[name] for name in own}))
 
-    parameters = [_parameter(flag.parameter, _option(flag), None) for flag in flags]
-    parameters += [_parameter(name, hints[name], default) for name, default in own.items()]
+    types = {flag.parameter: _option(flag) for flag in flags} | {name: hints[name] for name in own}
+    parameters = [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=own.get(name), annotation=one
+        )
+        for name, one in types.items()
+    ]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    command.__annotations__ = types
     presets = EXPERIMENTS[task].presets.items()
     listed = "\n".join(f"  {name:<6} {preset.about}" for name, preset in presets)
     app = typer.Typer(rich_markup_mode=None, add_completion=False)
     app.command(task, cls=console.Command, help=f"{about}\n\n\b\nPresets:\n{listed}")(command)
     return get_command(app)
-
-
-def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    kind = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(name, kind, default=default, annotation=annotation)
 
 
 def _option(flag: Flag) -> Any:
@@ -215,11 +196,10 @@ def run(request: Request, options: TrainOptions) -> None:
         device, threads = console.device_from_name(options.device), read_threads(options.threads)
         out = options.out
         if out is None:
-            name = run_name(request.task, values, {})
-            out = console.default_folder(request.task, options) / name
-    given = {"--out": out, "--resume": True} | options.words(
-        "out", "preset", "recipe", "max_seconds"
-    )
+            folder = console.default_folder(request.task, options)
+            out = folder / run_name(task, values, {})
+    unneeded = ("out", "preset", "recipe", "max_seconds")
+    given = {"--out": out, "--resume": True} | options.words(*unneeded)
     how = console.command_line(["train", request.task], given)
     with console.plain_errors(), using_data_folder(options.data_dir):
         if options.record is not None:
@@ -251,12 +231,16 @@ def _values(request: Request, options: TrainOptions) -> Values:
 
 
 def _conclude(found: Record, out: Path, options: TrainOptions) -> None:
+    from equipool.environment import leads
+
     if not found.complete:
         raise typer.Exit(console.STOPPED)
     console.print_record(found)
-    if options.record is not None and console.is_leader():
-        found.write(options.record)
-    written = "" if options.record is None else f", its summary in {options.record}"
+    written = ""
+    if options.record is not None:
+        written = f", its summary in {options.record}"
+        if leads():
+            found.write(options.record)
     console.report_line(f"The run is in {out}{written}")
     if found.failed:
         console.fail(f"the run failed: {found.warning}")

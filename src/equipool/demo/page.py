@@ -15,14 +15,14 @@ from matplotlib.colors import LogNorm
 from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
-from rich.table import Table
+from rich.table import Table as ScreenTable
 from torch import Tensor
 
 from equipool.comparison.result import three_digits
 from equipool.demo.study import Landscape, Paths, Plan, Result, Study, run_study
 from equipool.environment import hardware, versions
 from equipool.experiments.median.data import DISTRIBUTIONS
-from equipool.report import Section, Summary
+from equipool.report import Section, Table
 from equipool.report.figures import STEPS, WIDTH, label_axes, panels
 from equipool.report.page import write_sections
 from equipool.training.artifacts import Picture
@@ -72,7 +72,7 @@ def show(plan: Plan, out: Path) -> Path:
     console.print("Training networks to compute the median of 100 numbers, about a minute.")
     with Bars(*columns, console=console) as bars:
         study = run_study(plan, lambda name: Bar(bars, name))
-    table = Table(title="Median of 100 numbers")
+    table = ScreenTable(title="Median of 100 numbers")
     for position, heading in enumerate(HEADINGS):
         table.add_column(heading, justify="right" if position else "left")
     for row in rows(study.results):
@@ -137,8 +137,8 @@ def make_sections(
         f"closest to the path: it holds {study.landscape.share:.1%} of the path's squared distance "
         "from its end."
     )
-    results = Summary("results", HEADINGS, tuple(rows(study.results)))
-    settings = Summary("settings", ("setting", "value"), tuple(make_settings(study, plan).items()))
+    results = Table("results", HEADINGS, tuple(rows(study.results)))
+    settings = Table("settings", ("setting", "value"), tuple(make_settings(study, plan).items()))
     by_steps = "Error against training steps and against seconds, for each network"
     by_inner = "Energy of single sets, and error of the prediction, against inner steps"
     contours = "Contour lines of the energy with the path of y from start to end"

@@ -64,19 +64,12 @@ class MissingDataError(FileNotFoundError):
 
 @dataclass(frozen=True)
 class Source:
-    """A published file.
+    """A published file."""
 
-    Args:
-        name: its name in the data directory.
-        url: its address.
-        checksum: of its content, as `md5:...` or `sha256:...`.
-        about: what to call it in messages.
-    """
-
-    name: str
+    name: str  # in the data directory
     url: str
-    checksum: str
-    about: str
+    checksum: str  # of its content, as `md5:...` or `sha256:...`
+    about: str  # what to call it in messages
 
 
 def fetch(source: Source, folder: Path) -> Path:

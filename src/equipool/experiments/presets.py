@@ -12,37 +12,24 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Preset:
-    """Settings to start from.
-
-    Args:
-        about: what it is for.
-        recipe: class method of the task that makes it with these fields.
-        training: training settings.
-        axes: values of fields that `equipool sweep` runs in turn.
-    """
+    """Settings to start from."""
 
     about: str
-    recipe: str
+    recipe: str  # class method of the task that makes it with these fields
     training: Mapping[str, Any]
+    # values of fields that `equipool sweep` runs in turn
     axes: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """Where a task is, and its presets.
+    """Where a task is, and its presets."""
 
-    Args:
-        about: what is learned.
-        module: where the task's class is.
-        kind: the name of the class.
-        presets: settings to start from.
-        training: training settings that differ from the defaults of `TrainingConfig`.
-    """
-
-    about: str
-    module: str
-    kind: str
+    about: str  # what is learned
+    module: str  # of the task's class
+    kind: str  # the name of the class
     presets: Mapping[str, Preset]
+    # settings that differ from the defaults of `TrainingConfig`
     training: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -2,9 +2,10 @@
 
 from equipool.report.page import Section, write_page
 from equipool.report.runs import RunResult, read_runs
-from equipool.report.tables import Summary, best_groups, markdown, summaries, summarize
+from equipool.report.tables import best_groups, markdown, summaries, summarize
+from equipool.training import Table
 
 __all__ = [
-    "RunResult", "Section", "Summary", "best_groups", "markdown", "read_runs", "summaries",
+    "RunResult", "Section", "Table", "best_groups", "markdown", "read_runs", "summaries",
     "summarize", "write_page",
 ]  # fmt: skip

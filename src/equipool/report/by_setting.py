@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from equipool.report.groups import METHOD, Group, group_runs, shorten, sort_key
 from equipool.report.runs import RunResult
-from equipool.report.tables import Summary, make_table, spread
+from equipool.report.tables import make_table, spread
+from equipool.training import Table
 
 COST = "seconds per step"
 
@@ -29,18 +30,15 @@ def lines_of(groups: Sequence[Group], setting: str) -> list[Line]:
     found: dict[str, list[Group]] = {}
     for group in sorted(groups, key=lambda group: sort_key(group.settings[setting])):
         found.setdefault(_others(group, setting).method, []).append(group)
-    varied = {same[0].settings.get(METHOD) for same in found.values() if len(same) > 1}
-    chosen = [
-        same
-        for same in found.values()
-        if len(same) > 1 or same[0].settings.get(METHOD) not in varied
-    ]
+    every = [(same[0].settings.get(METHOD), same) for same in found.values()]
+    varied = {method for method, same in every if len(same) > 1}
+    chosen = [same for method, same in every if len(same) > 1 or method not in varied]
+    chosen.sort(key=lambda same: len(same) == 1)
     names = [one.method for one in shorten([_others(same[0], setting) for same in chosen])]
-    lines = [
+    return [
         Line(name, tuple(same), bool(varied) and len(same) == 1)
         for name, same in zip(names, chosen, strict=True)
     ]
-    return sorted(lines, key=lambda line: line.constant)
 
 
 def _others(group: Group, setting: str) -> Group:
@@ -60,7 +58,7 @@ def varied_settings(groups: Sequence[Group], least: int = 2) -> list[str]:
     return [name for name in groups[0].settings if name != METHOD and most_numbers(name) >= least]
 
 
-def summarize_setting(runs: Sequence[RunResult], setting: str) -> Summary:
+def summarize_setting(runs: Sequence[RunResult], setting: str) -> Table:
     """The best monitored metric, as in the paper's ablations, the task's further metrics at the
     same evaluation, and the seconds per step, for each value of a setting, ordered by value."""
     kind, rows = runs[0].kind, []

@@ -97,12 +97,8 @@ class Group:
 
     def label(self, names: Iterable[str]) -> str:
         """These of its settings, in one line."""
-        bare = (METHOD, CHANGED)
-        parts = (
-            str(self.settings[name]) if name in bare else f"{name} {self.settings[name]}"
-            for name in names
-            if self.settings[name] != ABSENT
-        )
+        found = ((name, self.settings[name]) for name in names if self.settings[name] != ABSENT)
+        parts = (f"{v}" if name in (METHOD, CHANGED) else f"{name} {v}" for name, v in found)
         return ", ".join(part for part in parts if part)
 
     @property
@@ -127,10 +123,6 @@ class Group:
         finite, or if a run had none yet."""
         found = [(run, run.evaluation_at(training_seconds)) for run in self.runs]
         return mean_of([None if entry is None else run.value(entry) for run, entry in found])
-
-    def mean_curve(self, metric: str) -> list[CurvePoint]:
-        """A metric over the training, at the steps at which all runs were evaluated."""
-        return mean_curve([run.metric_curve(metric) for run in self.runs])
 
     def final_values(self, metric: str | None = None) -> list[float | None]:
         """A metric of the runs' last evaluations, by default the monitored one."""
@@ -231,11 +223,8 @@ def describe(changes: dict[str, Any]) -> str:
         'ema decay none, compile on, solver momentum 0.5'
     """
     shown = {"True": "on", "False": "off", "None": "none"}
-    return ", ".join(
-        f"{re.sub('[._]', ' ', name)} {shown.get(str(value), value)}"
-        for name, value in changes.items()
-        if value != ABSENT
-    )
+    found = ((re.sub("[._]", " ", name), v) for name, v in changes.items() if v != ABSENT)
+    return ", ".join(f"{name} {shown.get(str(value), value)}" for name, value in found)
 
 
 def shorten(groups: Sequence[Group]) -> list[Group]:
@@ -243,11 +232,11 @@ def shorten(groups: Sequence[Group]) -> list[Group]:
     `changed` lists the differences from the usual group of the same aggregation."""
     if not groups or len({*groups[0].settings} - {*ALWAYS}) <= MOST_SETTINGS:
         return list(groups)
-    return [Group(_with_changes(group, groups), group.runs) for group in groups]
-
-
-def _with_changes(group: Group, groups: Sequence[Group]) -> dict[str, Any]:
-    same = [one for one in groups if one.settings.get(METHOD) == group.settings.get(METHOD)]
-    changes = difference(group, usual_group(same, groups))
-    kept = {name: value for name, value in group.settings.items() if name in ALWAYS}
-    return kept | {CHANGED: describe({k: v for k, v in changes.items() if k not in ALWAYS})}
+    found = []
+    for group in groups:
+        same = [one for one in groups if one.settings.get(METHOD) == group.settings.get(METHOD)]
+        changes = difference(group, usual_group(same, groups))
+        kept = {name: group.settings[name] for name in ALWAYS if name in group.settings}
+        changed = describe({k: v for k, v in changes.items() if k not in ALWAYS})
+        found.append(Group(kept | {CHANGED: changed}, group.runs))
+    return found

@@ -15,8 +15,8 @@ from equipool.extras import check_extras
 from equipool.report.by_setting import draw_setting, summarize_setting, varied_settings
 from equipool.report.groups import Group, common_settings, group_runs, shorten, varying_settings
 from equipool.report.runs import LOSS, RunResult
-from equipool.report.tables import Summary, best_groups, make_table, number, shared_time, summaries
-from equipool.training.artifacts import Picture, Table, cell_text
+from equipool.report.tables import best_groups, make_table, number, shared_time, summaries
+from equipool.training import Picture, Table, cell_text
 from equipool.training.checkpoint import write_atomically
 
 TEMPLATE = Path(__file__).with_name("page.html.j2")
@@ -29,7 +29,7 @@ class Section:
 
     title: str
     text: Sequence[str] = ()
-    tables: Sequence[Summary | Table] = ()
+    tables: Sequence[Table] = ()
     pictures: Sequence[Picture] = ()
     gallery: bool = False  # small pictures side by side, with their captions
     folded: Sequence[Section] = ()  # parts that the reader can open and close
@@ -104,8 +104,7 @@ def learning_curves(runs: Sequence[RunResult]) -> list[Section]:
         "it with equally many others."
     )
     texts = [text, *_unfinished([run for run in runs if run.curve])]
-    pictures = [_curves(groups, metric) for metric in shown]
-    return [Section("Learning curves", texts, pictures=pictures)]
+    return [Section("Learning curves", texts, pictures=[_curves(groups, m) for m in shown])]
 
 
 def _curves(groups: Sequence[Group], metric: str) -> Picture:
@@ -145,10 +144,9 @@ def training_loss(runs: Sequence[RunResult]) -> list[Section]:
     logged = [run for run in runs if any("loss" in point for point in run.points)]
     if not logged:
         return []
-    groups = shorten(group_runs(logged, evaluated=False))
+    picture = _curves(shorten(group_runs(logged, evaluated=False)), LOSS)
     text = "The loss of the training batches, from the logs of run directories."
-    texts = [text, *_unfinished(logged)]
-    return [Section("Training loss", texts, pictures=[_curves(groups, LOSS)])]
+    return [Section("Training loss", [text, *_unfinished(logged)], pictures=[picture])]
 
 
 def inner_loop(runs: Sequence[RunResult]) -> list[Section]:
@@ -238,7 +236,7 @@ def settings(runs: Sequence[RunResult]) -> list[Section]:
         pieces = (piece.get(name, {}) for run in runs for piece in run.ran_on)
         lines = (", ".join(f"{key} {value}" for key, value in one.items()) for one in pieces)
         rows += [(name, line) for line in dict.fromkeys(lines) if line]
-    return [Section("Settings", [text], [Summary("settings", ("setting", "value"), tuple(rows))])]
+    return [Section("Settings", [text], [Table("settings", ("setting", "value"), tuple(rows))])]
 
 
 # In the order of the page.

@@ -171,10 +171,8 @@ def _from_folder(path: Path, warn: Warn) -> RunResult:
     folder = RunFolder(path)
     log = read_log(folder.log, warn)
     points = [entry for entry in log if "event" not in entry]
-    if folder.record.exists():
-        run = _from_record(folder.record, path.name, points)
-    else:
-        run = _unfinished(folder, log, points)
+    finished = folder.record.exists()
+    run = _from_record(folder.record, path.name, points) if finished else _unfinished(folder, log)
     found = {which: read_examination(examination_folder(path, which)) for which in ("best", "last")}
     searched = {which: read_over_steps(over_steps_file(path, which)) for which in ("best", "last")}
     return replace(
@@ -184,8 +182,9 @@ def _from_folder(path: Path, warn: Warn) -> RunResult:
     )
 
 
-def _unfinished(folder: RunFolder, log: Sequence[Entry], points: Sequence[Entry]) -> RunResult:
+def _unfinished(folder: RunFolder, log: Sequence[Entry]) -> RunResult:
     """A run without a record, from its log."""
+    points = [entry for entry in log if "event" not in entry]
     curve = [entry for entry in log if entry.get("event") == "evaluation"]
     starts = [entry for entry in log if entry.get("event") in ("start", "resume")]
     last = max([*points, *curve], key=lambda entry: entry["step"], default={})

@@ -5,28 +5,19 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from equipool.report.groups import SIZE, Group, group_runs, mean_of, shorten
 from equipool.report.runs import RunResult
+from equipool.training import Table
 
 
-@dataclass(frozen=True)
-class Summary:
-    """A table with one row per group of runs."""
-
-    title: str
-    headings: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-
-def make_table(title: str, rows: Sequence[dict[str, str]]) -> Summary:
+def make_table(title: str, rows: Sequence[dict[str, str]]) -> Table:
     """A table of rows that have their headings as keys."""
-    return Summary(title, tuple(rows[0]), tuple(tuple(row.values()) for row in rows))
+    return Table(title, tuple(rows[0]), tuple(tuple(row.values()) for row in rows))
 
 
-def markdown(summary: Summary) -> str:
-    lines = [summary.headings, tuple("---" for _ in summary.headings), *summary.rows]
+def markdown(table: Table) -> str:
+    lines = [table.headings, ["---"] * len(table.headings), *table.texts()]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
@@ -49,7 +40,7 @@ def spread(values: Sequence[float | None]) -> str:
     return f"{mean} ± {number(statistics.stdev(finite))}"
 
 
-def summaries(runs: Sequence[RunResult]) -> list[Summary]:
+def summaries(runs: Sequence[RunResult]) -> list[Table]:
     """The table of the monitored metric, and that of the task's further metrics; no table if no
     run has been evaluated."""
     evaluated, reported = any(run.curve for run in runs), runs[0].kind.reported
@@ -57,7 +48,7 @@ def summaries(runs: Sequence[RunResult]) -> list[Summary]:
     return [table(runs) for table in tables] if evaluated else []
 
 
-def summarize(runs: Sequence[RunResult]) -> Summary:
+def summarize(runs: Sequence[RunResult]) -> Table:
     """Results over the seeds: one row per group, sorted by size and then best first. The page's
     section `results` explains the columns. The last one is left out if runs, or pieces of one, ran
     on different hardware or shared it differently."""
@@ -82,7 +73,7 @@ def summarize(runs: Sequence[RunResult]) -> Summary:
     return make_table(f"{kind.name}: {kind.monitor}", rows)
 
 
-def summarize_reported(runs: Sequence[RunResult]) -> Summary:
+def summarize_reported(runs: Sequence[RunResult]) -> Table:
     """Means and standard deviations over the seeds of the task's further metrics: of the last
     evaluations, and of the best ones by the monitored metric."""
     kind, rows = runs[0].kind, []

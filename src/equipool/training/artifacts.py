@@ -23,6 +23,10 @@ class Table:
     headings: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
 
+    def texts(self) -> list[list[str]]:
+        """The rows as text."""
+        return [[cell_text(cell) for cell in row] for row in self.rows]
+
 
 @dataclass(frozen=True)
 class Picture:
@@ -92,18 +96,16 @@ def read_examination(folder: Path) -> Examination:
         return Examination()
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-        return Examination(
-            tuple(_table(**entry) for entry in content["tables"]),
-            tuple(_gallery(folder, **entry) for entry in content["galleries"]),
+        tables = (
+            Table(one["title"], tuple(one["headings"]), tuple(map(tuple, one["rows"])))
+            for one in content["tables"]
         )
+        galleries = []
+        for one in content["galleries"]:
+            read = (
+                (own["caption"], (folder / own["file"]).read_bytes()) for own in one["pictures"]
+            )
+            galleries.append(Gallery(one["title"], tuple(Picture(*own) for own in read)))
+        return Examination(tuple(tables), tuple(galleries))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{file} is not an examination: {error}") from error
-
-
-def _table(title: str, headings: list[str], rows: list[list[Cell]]) -> Table:
-    return Table(title, tuple(headings), tuple(tuple(row) for row in rows))
-
-
-def _gallery(folder: Path, title: str, pictures: list[dict[str, str]]) -> Gallery:
-    found = (Picture(one["caption"], (folder / one["file"]).read_bytes()) for one in pictures)
-    return Gallery(title, tuple(found))

@@ -34,9 +34,8 @@ def naming(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason, advice = error.strerror or str(error), ""
-        if error.errno in FULL:
-            advice = "; make room and resume"
+        reason = error.strerror or str(error)
+        advice = "; make room and resume" if error.errno in FULL else ""
         text = f"could not write {path.name}: {reason}. What was saved before is untouched{advice}"
         raise StorageError(error.errno, text, str(path)) from error
 
@@ -46,12 +45,9 @@ def check_writable(file: str | Path) -> None:
     file = Path(file)
     if file.is_dir():
         raise StorageError(errno.EISDIR, os.strerror(errno.EISDIR), str(file))
-    folder = file.absolute().parent
-    while not folder.exists():
-        folder = folder.parent
+    folder = next(one for one in file.absolute().parents if one.exists())
     try:
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         reason = error.strerror or str(error)
         raise StorageError(error.errno, f"cannot write to {folder}: {reason}", str(file)) from error
@@ -114,7 +110,6 @@ def checksum(content: bytes) -> str:
 
 def signed_json(content: dict[str, Any]) -> bytes:
     """An object as JSON with its own checksum under `sha256`."""
-    content = {name: value for name, value in content.items() if name != "sha256"}
     return to_json(content | {"sha256": json_checksum(content)})
 
 
@@ -123,7 +118,7 @@ def json_checksum(content: dict[str, Any]) -> str:
     return checksum(json.dumps(content, sort_keys=True).encode())
 
 
-Tensors = Mapping[str, Tensor]
+Groups = Mapping[str, Mapping[str, Tensor]]  # of tensors: by file, then by name
 
 
 class BrokenCheckpointError(ValueError):
@@ -143,7 +138,7 @@ class Checkpoint:
 
 
 def write_checkpoint(
-    path: Path, tensors: Mapping[str, Tensors], state: dict[str, Any], run: str | None = None
+    path: Path, tensors: Groups, state: dict[str, Any], run: str | None = None
 ) -> None:
     """Write a directory `path` with a file per group of tensors.
 
@@ -164,7 +159,7 @@ def write_checkpoint(
         raise
 
 
-def _write_parts(folder: Path, tensors: Mapping[str, Tensors], content: dict[str, Any]) -> None:
+def _write_parts(folder: Path, tensors: Groups, content: dict[str, Any]) -> None:
     from safetensors.torch import save
 
     with naming(folder):
@@ -251,9 +246,7 @@ class Checkpoints:
         names = (path.name for path in self.root.glob("step-*"))
         return sorted(int(name[5:]) for name in names if name[5:].isdigit())
 
-    def save(
-        self, tensors: Mapping[str, Tensors], state: dict[str, Any], best: Best | None
-    ) -> None:
+    def save(self, tensors: Groups, state: dict[str, Any], best: Best | None) -> None:
         """Write the checkpoint of `state["step"]`, then the pointers, then remove old ones."""
         step = int(state["step"])
         write_checkpoint(self.path(step), tensors, state, self.run)
@@ -270,10 +263,9 @@ class Checkpoints:
             write_atomically(self.folder / f"{which}.json", to_json(content))
 
     def _prune(self, step: int, best: Best | None) -> None:
-        latest = [other for other in self.steps() if other <= step][-self.keep_last :]
-        kept = {*latest, *([best.step] if best else [])}
-        old = [other for other in self.steps() if other < step and other not in kept]
-        for path in map(self.path, old):
+        earlier = [other for other in self.steps() if other <= step]
+        kept = {*earlier[-self.keep_last :], best.step if best else step}
+        for path in (self.path(other) for other in earlier if other not in kept):
             with suppress(OSError):  # keeping it does no harm
                 shutil.rmtree(path.rename(path.with_name(f".{path.name}.old")))
 
@@ -310,32 +302,24 @@ class Checkpoints:
             return found
         if not broken and not (self.folder / "last.json").exists():
             return None
-        problem = (
-            f"the checkpoints of {self.folder} are missing: {self.root} is empty. Restore them"
-        )
-        if broken:
-            problem = f"{broken[0]}, and no intact checkpoint is left. Restore one"
-        again = f"or, to start again from step 0, remove {self.folder}"
-        raise BrokenCheckpointError(f"{problem}; {again}")
+        problem = broken[0] if broken else f"the checkpoints in {self.root} are missing"
+        advice = f"Restore one; or, to start again from step 0, remove {self.folder}"
+        raise BrokenCheckpointError(f"{problem}, and no intact checkpoint is left. {advice}")
 
     def read(self, which: str, warn: Callable[[str], None]) -> Checkpoint:
         """The `"last"` or the `"best"` checkpoint; the last one if there is no best."""
         if which not in ("last", "best"):
             raise ValueError(f"which is {which!r}, expected 'best' or 'last'")
-        found = None if which == "last" else self._best()
-        found = found or self.newest(warn)
+        if which == "best" and (self.folder / "best.json").exists():
+            try:
+                return self.read_step(self._step_of("best"))
+            except BrokenCheckpointError as error:
+                how = "Use the newest intact one instead: which='last' (--which last)"
+                raise BrokenCheckpointError(f"{error}. {how}") from error
+        found = self.newest(warn)
         if found is None:
             raise FileNotFoundError(f"{self.root} has no checkpoint")
         return found
-
-    def _best(self) -> Checkpoint | None:
-        if not (self.folder / "best.json").exists():
-            return None
-        try:
-            return self.read_step(self._step_of("best"))
-        except BrokenCheckpointError as error:
-            how = "Use the newest intact one instead: which='last' (--which last)"
-            raise BrokenCheckpointError(f"{error}. {how}") from error
 
     def _step_of(self, which: str, default: int | None = None) -> int:
         """The step that a pointer names; the default if there is no pointer, or it is damaged."""

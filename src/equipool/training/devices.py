@@ -56,16 +56,13 @@ class Accelerator:
 
         wanted = resolve_device(device)
         launched = distributed.is_available() and distributed.is_torchelastic_launched()
-        several = launched and int(os.environ["WORLD_SIZE"]) > 1
-        devices: int | list[int] = [wanted.index or 0] if wanted.type == "cuda" else 1
-        if several:
-            devices = int(os.environ["LOCAL_WORLD_SIZE"])
-        num_nodes = int(os.environ.get("GROUP_WORLD_SIZE", 1)) if several else 1
+        place: dict[str, Any] = {"devices": [wanted.index or 0] if wanted.type == "cuda" else 1}
+        if launched and int(os.environ["WORLD_SIZE"]) > 1:
+            nodes = int(os.environ.get("GROUP_WORLD_SIZE", 1))
+            place = {"devices": int(os.environ["LOCAL_WORLD_SIZE"]), "num_nodes": nodes}
+            place["strategy"] = "ddp"
         in_fabric: Any = "32-true" if precision == "tf32" else precision
-        self.fabric: Any = Fabric(
-            accelerator=wanted.type, devices=devices, num_nodes=num_nodes, precision=in_fabric,
-            strategy="ddp" if several else "auto",
-        )  # fmt: skip
+        self.fabric: Any = Fabric(accelerator=wanted.type, precision=in_fabric, **place)
         self.fabric.launch()
         self.precision = precision
         self.device: torch.device = self.fabric.device

@@ -92,8 +92,7 @@ class RunFolder:
     def check(self, config: dict[str, Any], resume: bool) -> None:
         """Check that a run with these settings can start or resume here."""
         if not self.config.exists():
-            found = [name for name in LEFT_BY_RUNS if (self.path / name).exists()]
-            if found:
+            if found := [name for name in LEFT_BY_RUNS if (self.path / name).exists()]:
                 raise FileExistsError(
                     f"{self.path} has {', '.join(found)} but no config.json, so the settings of "
                     "that run are unknown: restore config.json or choose another directory"
@@ -103,13 +102,11 @@ class RunFolder:
             how = "resume it (resume=True, --resume) or choose another directory"
             raise FileExistsError(f"{self.path} already holds a run: {how}")
         saved = self.read_config()
-        different = differences(extended(saved, config), config)
-        if different:
-            lines = "\n".join(f"  {line}{_reason(line, saved)}" for line in different)
-            raise ConfigMismatchError(
-                f"{self.path} was started with other settings. Use the same settings "
-                f"or choose another directory:\n{lines}"
-            )
+        if different := differences(extended(saved, config), config):
+            lines = (f"\n  {line}{_reason(line, saved)}" for line in different)
+            advice = "Use the same settings or choose another directory"
+            problem = f"{self.path} was started with other settings"
+            raise ConfigMismatchError(f"{problem}. {advice}:{''.join(lines)}")
 
     def claim(self, config: dict[str, Any]) -> None:
         """Write config.json if this run is new or has more steps than before."""
@@ -253,8 +250,7 @@ class RunState:
 
     def times(self) -> dict[str, Any]:
         """Step and seconds, as each entry of the log has them."""
-        names = ("step", "seconds", "training_seconds")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in ("step", "seconds", "training_seconds")}
 
     def add_steps(self, columns: dict[str, Tensor]) -> list[int]:
         """Count the spikes and skipped steps since `logged_step`; returns the skipped steps."""
@@ -272,11 +268,10 @@ class RunState:
         """Add an evaluation to the curve; returns whether its `value` is the best so far."""
         self.curve.append(entry)
         sign = 1 if lower_is_better else -1
-        beaten = self.best is None or sign * value < sign * self.best.value
-        better = beaten and math.isfinite(value)
-        if better:
-            self.best = Best(self.step, value)
-        return better
+        if not math.isfinite(value) or (self.best and sign * value >= sign * self.best.value):
+            return False
+        self.best = Best(self.step, value)
+        return True
 
     def parts(self) -> list[dict[str, Any]]:
         """Steps, hardware and versions of each part of a resumed run."""

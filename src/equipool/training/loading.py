@@ -40,10 +40,9 @@ def load_network(
     """
     check_extras()
     config, task, _ = _settings(run)
-    different = differences_of_data(config, task)
-    if different:
-        lines = "\n".join(f"  {line}" for line in different)
-        raise ConfigMismatchError(f"the data is not what {run} was trained on:\n{lines}")
+    if different := differences_of_data(config, task):
+        lines = "".join(f"\n  {line}" for line in different)
+        raise ConfigMismatchError(f"the data is not what {run} was trained on:{lines}")
     return load_weights(make_network(task), run, which).to(device)
 
 
@@ -65,12 +64,9 @@ def load_weights(network: nn.Module, run: str | Path, which: str = "best") -> nn
 
 
 def evaluate(
-    run: str | Path,
-    which: str = "best",
-    *,
-    device: str | torch.device | None = None,
-    progress: Progress | None = None,
-) -> dict[str, float]:
+    run: str | Path, which: str = "best", *,
+    device: str | torch.device | None = None, progress: Progress | None = None,
+) -> dict[str, float]:  # fmt: skip
     """The metrics of a run's network by the task's evaluation, in the run's precision.
 
     Args:

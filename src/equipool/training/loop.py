@@ -78,16 +78,10 @@ class Plan(NamedTuple):
 
 
 def train(
-    task: Task,
-    config: TrainingConfig,
-    out: str | Path,
-    resume: bool = False,
-    device: str | torch.device | None = None,
-    *,
-    stop_after: float | None = None,
-    progress: Progress | bool | None = None,
-    how_to_resume: str | None = None,
-) -> Record:
+    task: Task, config: TrainingConfig, out: str | Path, resume: bool = False,
+    device: str | torch.device | None = None, *, stop_after: float | None = None,
+    progress: Progress | bool | None = None, how_to_resume: str | None = None,
+) -> Record:  # fmt: skip
     """Train a task's network in a directory from which the run can be resumed.
 
     On Ctrl-C, SIGTERM or `stop_after` the run saves and returns. A killed run loses only the steps
@@ -117,14 +111,10 @@ def train(
 
 
 def train_together(
-    runs: Sequence[Plan | tuple[Task, TrainingConfig, str | Path]],
-    resume: bool = False,
-    device: str | torch.device | None = None,
-    *,
-    stop_after: float | Stop | None = None,
-    progress: Progress | bool | None = None,
-    how_to_resume: str | None = None,
-) -> list[Record]:
+    runs: Sequence[Plan | tuple[Task, TrainingConfig, str | Path]], resume: bool = False,
+    device: str | torch.device | None = None, *, stop_after: float | Stop | None = None,
+    progress: Progress | bool | None = None, how_to_resume: str | None = None,
+) -> list[Record]:  # fmt: skip
     """Train several runs at once on one device, each with the result that `train` gives (except
     for the rounding of convolutions on a GPU).
 
@@ -170,13 +160,9 @@ class Fitted:
 
 
 def fit(
-    task: Task,
-    config: TrainingConfig,
-    device: str | torch.device | None = None,
-    *,
-    stop_after: float | None = None,
-    progress: Progress | bool | None = False,
-) -> Fitted:
+    task: Task, config: TrainingConfig, device: str | torch.device | None = None, *,
+    stop_after: float | None = None, progress: Progress | bool | None = False,
+) -> Fitted:  # fmt: skip
     """Train a task's network without files: the same loop as `train`, for short trainings.
 
     It shows nothing by default, Ctrl-C interrupts it, and the task need not be a dataclass.
@@ -217,13 +203,9 @@ class _StepNumbers(Sink):
 
 
 def _train(
-    plans: Sequence[Plan],
-    resume: bool,
-    device: str | torch.device | None,
-    stop: float | Stop | None,
-    progress: Progress | bool | None,
-    how_to_resume: str,
-) -> list[Record]:
+    plans: Sequence[Plan], resume: bool, device: str | torch.device | None,
+    stop: float | Stop | None, progress: Progress | bool | None, how_to_resume: str,
+) -> list[Record]:  # fmt: skip
     runs: list[Run] = []
     with _session(plans, device, progress) as session, ExitStack() as stack:
         if not isinstance(stop, Stop):

@@ -73,16 +73,11 @@ class Guard:
     def __call__(
         self, norms: Tensor, losses: Sequence[Tensor], metrics: Sequence[Tensor]
     ) -> tuple[Tensor, Tensor | None]:
-        """Judge a step.
+        """Judge a step by the gradient norm of each parameter `[P]`, and write its history: scalar
+        losses are the first columns, scalar metrics the last.
 
-        Args:
-            norms: the gradient norm of each parameter `[P]`.
-            losses: scalars, the first columns of the history.
-            metrics: scalars, its last columns.
-
-        Returns:
-            1 if the step is skipped, else 0, float32; and the divisor of the gradients, float32 or
-            better, which is None without clipping and meaningless if the step is skipped.
+        Returns 1 if the step is skipped, else 0, float32; and the divisor of the gradients, float32
+        or better, which is None without clipping and meaningless if the step is skipped.
         """
         if kernels_serve(norms):
             return self._fused(norms, losses, metrics)
@@ -99,19 +94,15 @@ class Guard:
         the average."""
         norm = norm.float()
         finite = norm <= LARGEST
-        limit = self._limit()
+        limit = torch.full_like(self.average, LARGEST)
+        if self.factor is not None:
+            trusted = (self.count >= SETTLED) & (self.average > 0)
+            limit = torch.where(trusted, (self.factor * self.average).clamp(max=LARGEST), limit)
         self.count += finite
         weight = (1 / self.count.clamp(min=1)).clamp(min=1 - DECAY)
         moved = torch.lerp(self.average, torch.minimum(norm, limit), weight)
         torch.where(finite, moved, self.average, out=self.average)
         return 1 - (norm <= limit).float()  # the comparison is false for NaN
-
-    def _limit(self) -> Tensor:
-        if self.factor is None:
-            return torch.full_like(self.average, LARGEST)
-        trusted = (self.count >= SETTLED) & (self.average > 0)
-        limit = (self.factor * self.average).clamp(max=LARGEST)
-        return limit.masked_fill(~trusted, LARGEST)
 
     def _fused(
         self, norms: Tensor, losses: Sequence[Tensor], metrics: Sequence[Tensor]
@@ -148,14 +139,12 @@ class Optimizer:
         self.names = {p: name for name, p in network.named_parameters() if p.requires_grad}
         if not self.names:
             raise ValueError("the network has no parameters to train")
-        groups = [
-            ([p for p in self.names if p not in inner], 1.0),
-            ([p for p in self.names if p in inner], config.solver_rate_factor),
-        ]
-        groups = [(parameters, factor) for parameters, factor in groups if parameters]
-        self.factors = [factor for _, factor in groups]
+        by_factor: dict[float, list[nn.Parameter]] = {}
+        for p in sorted(self.names, key=lambda p: p in inner):
+            by_factor.setdefault(config.solver_rate_factor if p in inner else 1.0, []).append(p)
+        self.factors = list(by_factor)
         self.adam = torch.optim.AdamW(
-            [{"params": parameters} for parameters, _ in groups],
+            [{"params": parameters} for parameters in by_factor.values()],
             betas=(config.beta1, config.beta2), eps=config.epsilon,
             weight_decay=config.weight_decay, fused=True, capturable=device.type == "cuda",
         )  # fmt: skip
@@ -182,13 +171,9 @@ class Optimizer:
         return [parameter.grad for parameter in self.names if parameter.grad is not None]
 
     def step(self, rates: Tensor, skipped: Tensor, divisor: Tensor | None) -> None:
-        """Take one step, or change nothing (the step count included) if `skipped` is 1.
-
-        Args:
-            rates: the learning rates `[groups]`, float32.
-            skipped: 1 or 0, float32.
-            divisor: divides the gradients, float32 or float64; None for no division.
-        """
+        """Take one step with the learning rates `[groups]`, float32, and gradients divided by
+        `divisor`, float32 or float64; or change nothing (the step count included) if `skipped`,
+        float32, is 1."""
         if divisor is not None and divisor.dtype == torch.float64:  # torch's Adam reads float32
             torch._foreach_div_(self.gradients(), divisor)
             divisor = None

@@ -91,11 +91,10 @@ def format_numbers(numbers: Mapping[str, float | None]) -> str:
     """Numbers on one line.
 
     Example:
-        >>> format_numbers({"loss": 0.00012345, "steps/s": 412.3})
-        'loss 0.0001234  steps/s 412.3'
+        >>> format_numbers({"loss": 0.00012345, "steps/s": 412.3, "error": None})
+        'loss 0.0001234  steps/s 412.3  error -'
     """
-    texts = {name: "-" if value is None else f"{value:.4g}" for name, value in numbers.items()}
-    return "  ".join(f"{name} {text}" for name, text in texts.items())
+    return "  ".join(f"{k} -" if v is None else f"{k} {v:.4g}" for k, v in numbers.items())
 
 
 class PlainProgress(Progress):
@@ -125,16 +124,13 @@ class PlainProgress(Progress):
 
 def columns() -> tuple[Any, ...]:
     """Columns of a bar of rich: name, bar, count, elapsed and remaining time."""
-    from rich import progress
+    from rich import progress as rich
 
     return (
-        progress.TextColumn("{task.description}"),
-        progress.BarColumn(bar_width=20),
-        progress.MofNCompleteColumn(),
-        progress.TimeElapsedColumn(),
-        progress.TextColumn("left"),
-        progress.TimeRemainingColumn(elapsed_when_finished=True),
-    )
+        rich.TextColumn("{task.description}"), rich.BarColumn(bar_width=20),
+        rich.MofNCompleteColumn(), rich.TimeElapsedColumn(), rich.TextColumn("left"),
+        rich.TimeRemainingColumn(elapsed_when_finished=True),
+    )  # fmt: skip
 
 
 class LiveProgress(Progress):

@@ -7,15 +7,14 @@ import pytest
 import torch
 
 from cases import assert_near
-from equipool import capture_step
 from equipool.baselines import AGGREGATIONS, aggregation_from_name
 from equipool.experiments.median.data import held_out_sets
 from equipool.experiments.registry import MedianTask
 from equipool.training.task import Shard
+from tasks_on_gpu import CUDA, assert_captured_trains_as_eager, assert_nothing_waits
 
 pytestmark = pytest.mark.gpu
 
-CUDA = torch.device("cuda")
 SMALL = MedianTask.quick()
 
 
@@ -35,40 +34,13 @@ def test_rivals_agree_with_the_cpu(name):
 @pytest.mark.parametrize("name", AGGREGATIONS)
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_a_loss_does_not_wait_for_the_device(name):
-    task = dataclasses.replace(SMALL, aggregation=name)
-    network = task.network().to(CUDA)
-    batch = {key: value[0] for key, value in task.batches(0, 1, CUDA, Shard()).items()}
-    task.loss(network, batch).value.backward()  # what is built once
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        task.loss(network, batch).value.backward()
-        task.batches(7, 60, CUDA, Shard())
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+    assert_nothing_waits(dataclasses.replace(SMALL, aggregation=name))
 
 
 @pytest.mark.parametrize("name", ["sum", "scaled-sum", "attention", "equilibrium"])
 def test_a_captured_step_trains_as_an_eager_one(name):
     task = dataclasses.replace(SMALL, aggregation=name)
-    torch.manual_seed(0)
-    start = task.network()
-    weights = []
-    for captured in (False, True):
-        network = copy.deepcopy(start).to(CUDA)
-        optimizer = torch.optim.SGD(network.parameters(), lr=1e-6)
-        batch = {key: value[0] for key, value in task.batches(0, 1, CUDA, Shard()).items()}
-
-        def step(network=network, optimizer=optimizer, batch=batch):
-            optimizer.zero_grad(set_to_none=True)
-            task.loss(network, batch).value.backward()
-            optimizer.step()
-
-        run = capture_step(step, warmup=3) if captured else step
-        for _ in range(2 if captured else 5):
-            run()
-        weights.append(torch.cat([p.detach().flatten() for p in network.parameters()]))
-    assert (weights[0] - torch.cat([p.flatten() for p in start.to(CUDA).parameters()])).norm() > 0
-    assert_near(weights[1], weights[0], 1e-4)
+    assert_captured_trains_as_eager(task, learning_rate=1e-6)
 
 
 def test_steps_on_the_device_are_a_function_of_seed_and_step():

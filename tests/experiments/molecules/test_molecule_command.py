@@ -4,10 +4,9 @@ import dataclasses
 import shutil
 
 import pytest
-from typer.testing import CliRunner
 
 import molecule_table
-from equipool.cli import make_app
+from commands import call
 from equipool.experiments.data import using_data_folder
 from equipool.experiments.presets import EXPERIMENTS
 from equipool.experiments.registry import MoleculeTask
@@ -37,17 +36,8 @@ def equipool(tmp_path, monkeypatch):
     """The command, in a world where nothing has been prepared yet."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("EQUIPOOL_DATA", raising=False)
-    app = make_app()
-
-    def call(*arguments):
-        words = []
-        for argument in arguments:
-            pairs = argument.items() if isinstance(argument, dict) else ()
-            words += [part for pair in pairs for part in pair] or [argument]
-        with using_data_folder(tmp_path / "data"):
-            return CliRunner().invoke(app, [str(word) for word in words])
-
-    return call
+    with using_data_folder(tmp_path / "data"):
+        yield call
 
 
 def flags(table, **more):
@@ -59,21 +49,18 @@ def flags(table, **more):
 def test_a_table_is_trained_on_and_evaluated(equipool, table, tmp_path, split):
     out = tmp_path / "run"
     done = equipool("train", "molecules", flags(table) | {"--split": split}, "--out", out)
-    assert done.exit_code == 0, done.output
     assert f"table.csv: prepared molecules saved to {tmp_path / 'data'}" in done.output
     record = read_record(out / "record.json")
     assert record.complete
     assert record.config["fields"]["csv"] == str(table)
     assert record.config["training"]["aux_weight"] == 0.0  # the task has weights of its own
-    again = equipool("evaluate", out, "--device", "cpu", "--which", "last")
-    assert again.exit_code == 0, again.output
+    equipool("evaluate", out, "--device", "cpu", "--which", "last")
 
 
 def test_several_labels_with_commas(equipool, table, tmp_path):
     out = tmp_path / "run"
     given = flags(table) | {"--labels": "oxygen,letters", "--aux-weight": "0.5"}
-    done = equipool("train", "molecules", given, "--out", out)
-    assert done.exit_code == 0, done.output
+    equipool("train", "molecules", given, "--out", out)
     record = read_record(out / "record.json")
     assert record.config["training"]["aux_weight"] == 0.5
     metrics = record.metrics
@@ -91,8 +78,7 @@ def test_several_labels_with_commas(equipool, table, tmp_path):
 )
 def test_a_column_that_is_not_there_is_named(equipool, table, tmp_path, flag, column, advice):
     given = flags(table) | {flag: column}
-    done = equipool("train", "molecules", given, "--out", tmp_path / "run")
-    assert done.exit_code == 1
+    done = equipool("train", "molecules", given, "--out", tmp_path / "run", status=1)
     assert f"no column '{column}'" in done.output
     assert f"; {advice}\n" in done.output
 
@@ -100,8 +86,9 @@ def test_a_column_that_is_not_there_is_named(equipool, table, tmp_path, flag, co
 def test_columns_of_a_known_data_set_cannot_be_chosen(equipool, tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "tox21.csv").write_text("SMILES,NR-AR\nCC,0\n")
-    done = equipool("train", "molecules", TINY | {"--dataset": "tox21"}, "--out", tmp_path / "run")
-    assert done.exit_code == 1
+    done = equipool(
+        "train", "molecules", TINY | {"--dataset": "tox21"}, "--out", tmp_path / "run", status=1
+    )
     assert "no column" in done.output
     assert "--" not in done.output.partition("no column")[2]
 
@@ -109,8 +96,7 @@ def test_columns_of_a_known_data_set_cannot_be_chosen(equipool, tmp_path):
 @pytest.mark.parametrize("command", ["train", "sweep", "ablate"])
 def test_a_table_and_a_data_set_are_not_both_taken(equipool, table, tmp_path, command):
     given = flags(table) | {"--dataset": "tox21", "--out": tmp_path / "run"}
-    done = equipool(command, "molecules", given)
-    assert done.exit_code == 2
+    done = equipool(command, "molecules", given, status=2)
     assert "give either --csv or --dataset, not both" in done.output
     assert not (tmp_path / "run").exists()
 
@@ -118,11 +104,10 @@ def test_a_table_and_a_data_set_are_not_both_taken(equipool, table, tmp_path, co
 def test_a_run_on_a_table_does_not_go_on_with_a_data_set(equipool, table, tmp_path):
     out = tmp_path / "run"
     given = flags(table) | {"--dataset": "none", "--out": out, "--max-seconds": "1e-9"}
-    assert equipool("train", "molecules", given).exit_code == 3
-    done = equipool("train", "molecules", "--out", out, "--resume", "--dataset", "tox21")
-    assert done.exit_code == 2
+    equipool("train", "molecules", given, status=3)
+    done = equipool("train", "molecules", "--out", out, "--resume", "--dataset", "tox21", status=2)
     assert f"--dataset contradicts the run, which has --csv {table}" in done.output
-    assert equipool("train", "molecules", "--out", out, "--resume").exit_code == 0
+    equipool("train", "molecules", "--out", out, "--resume")
 
 
 def test_runs_of_the_same_name_are_refused(equipool, table, tmp_path):
@@ -130,22 +115,19 @@ def test_runs_of_the_same_name_are_refused(equipool, table, tmp_path):
     other.parent.mkdir()
     shutil.copy(table, other)
     given = flags(f"{table},{other}") | {"--out": tmp_path / "sweep"}
-    done = equipool("sweep", "molecules", given)
-    assert done.exit_code == 2
+    done = equipool("sweep", "molecules", given, status=2)
     name = "csv-table-convolution-gin-equilibrium-seed-0"
     assert f"two of the runs would be called {name}" in done.output.replace("\n", " ")
 
 
 def test_the_kind_of_the_labels_can_be_said(equipool, table, tmp_path):
     given = flags(table) | {"--kind": "regression"}
-    done = equipool("train", "molecules", given, "--out", tmp_path / "run")
-    assert done.exit_code == 0, done.output
+    equipool("train", "molecules", given, "--out", tmp_path / "run")
     record = read_record(tmp_path / "run" / "record.json")
     assert "valid_mae_oxygen" in record.metrics
     assert record.config["data"]["kind"] == "regression"
     given = flags(table) | {"--labels": "letters", "--kind": "classification"}
-    done = equipool("train", "molecules", given, "--out", tmp_path / "other")
-    assert done.exit_code != 0
+    done = equipool("train", "molecules", given, "--out", tmp_path / "other", status=1)
     assert "column 'letters': expected 0 or 1, found '8'" in done.output
 
 
@@ -161,14 +143,13 @@ def test_a_run_whose_table_has_changed_is_neither_gone_on_with_nor_evaluated(
 ):
     out = tmp_path / "run"
     given = flags(table) | {"--labels": "none"}
-    assert equipool("train", "molecules", given, "--out", out).exit_code == 0
-    assert equipool("evaluate", out, "--device", "cpu").exit_code == 0
+    equipool("train", "molecules", given, "--out", out)
+    equipool("evaluate", out, "--device", "cpu")
     change(table)
     changed = "data.labels: ['oxygen', 'letters'] in the run, ['letters', 'oxygen'] here"
     for words in (["evaluate", out, "--device", "cpu"],
                   ["train", "molecules", "--out", out, "--resume", "--device", "cpu"]):  # fmt: skip
-        done = equipool(*words)
-        assert done.exit_code == 1
+        done = equipool(*words, status=1)
         assert changed in done.output
         assert "data.fingerprint" in done.output
 
@@ -177,11 +158,10 @@ def test_a_run_knows_its_table_from_another_folder(equipool, table, tmp_path, mo
     out = tmp_path / "run"
     monkeypatch.chdir(tmp_path)
     given = flags(table) | {"--csv": "table.csv"}
-    assert equipool("train", "molecules", given, "--out", out).exit_code == 0
+    equipool("train", "molecules", given, "--out", out)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    done = equipool("evaluate", "../run", "--device", "cpu")
-    assert done.exit_code == 0, done.output
+    equipool("evaluate", "../run", "--device", "cpu")
 
 
 def test_a_table_that_changes_is_read_again_when_a_run_starts(table, tmp_path):
@@ -200,12 +180,10 @@ def test_a_table_that_changes_is_read_again_when_a_run_starts(table, tmp_path):
 def test_a_sweep_is_planned_without_the_data(equipool, table, tmp_path):
     out = tmp_path / "sweep"
     given = flags(table) | {"--aggregation": "sum,mean"}
-    done = equipool("sweep", "molecules", given, "--out", out)
-    assert done.exit_code == 0, done.output
+    equipool("sweep", "molecules", given, "--out", out)
     table.unlink()
     shutil.rmtree(tmp_path / "data")  # with what was prepared of it
     again = equipool("sweep", "molecules", given, "--out", out)
-    assert again.exit_code == 0, again.output
     assert "2 finished, 0 to resume, 0 to start" in again.output
 
 

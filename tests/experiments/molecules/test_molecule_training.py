@@ -2,17 +2,19 @@
 
 import dataclasses
 import math
+from functools import partial
 
 import pytest
 import torch
-from molecule_runs import assert_same, run
 
 from equipool.experiments.data import using_data_folder
 from equipool.experiments.molecules.storage import Streamed
 from equipool.experiments.registry import MoleculeTask
-from equipool.training import Shard, TrainingConfig, evaluate, read_record
+from equipool.training import Shard, TrainingConfig, evaluate, read_record, train
+from finished_runs import assert_same_run
 from generated_molecules import generated, serve
 
+run = partial(train, device="cpu", progress=False)
 TINY = MoleculeTask(
     "sum", batch_size=8, width=8, depth=2, dropout=0.2, potential=(12, 8, 4), inner_steps=3,
     local_steps=2,
@@ -51,7 +53,7 @@ def test_it_trains_and_goes_on(case, tmp_path, served):
         run(task, TRAINING, pieces, resume=True, stop_after=0)
     run(task, TRAINING, pieces, resume=True)
     assert read_record(pieces / "record.json").pieces > 1
-    assert_same(tmp_path / "whole", pieces)
+    assert_same_run(tmp_path / "whole", pieces)
 
 
 def test_it_learns(tmp_path, monkeypatch):
@@ -84,7 +86,7 @@ def test_streamed_it_is_the_same_run(tmp_path, served, monkeypatch):
         sent = task.batches(0, 1, torch.device("cpu"), Shard())
         assert "atoms" in sent
         run(task, TRAINING, tmp_path / "streamed")
-    assert_same(tmp_path / "resident", tmp_path / "streamed")
+    assert_same_run(tmp_path / "resident", tmp_path / "streamed")
 
 
 def test_a_run_is_evaluated_again(tmp_path, served):

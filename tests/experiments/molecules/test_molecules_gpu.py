@@ -2,24 +2,26 @@
 
 import dataclasses
 import math
+from functools import partial
 
 import pytest
 import torch
-from molecule_runs import Silent, numbers, run, tensors
 
 from equipool.experiments.data import using_data_folder
 from equipool.experiments.molecules.storage import Resident, Streamed
 from equipool.experiments.registry import MoleculeTask
-from equipool.training import Shard, TrainingConfig, read_log, train_together
+from equipool.training import TrainingConfig, read_log, train, train_together
 from equipool.training.step import make_network
+from finished_runs import last_tensors, numbers
 from generated_molecules import generated, serve
+from tasks_on_gpu import CUDA, assert_nothing_waits, first_batch
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 
-CUDA = torch.device("cuda")
+run = partial(train, device="cuda", progress=False)
 SMALL = MoleculeTask(
     "sum", batch_size=16, width=32, depth=3, dropout=0.2, potential=(64, 32, 8), inner_steps=4,
     local_steps=3,
@@ -62,7 +64,7 @@ def task_of(case):
 
 def network_state(folder):
     """The network's state at the end of a run."""
-    found = tensors(folder)
+    found = last_tensors(folder)
     return {name.removeprefix("model/"): found[name] for name in found if name.startswith("model/")}
 
 
@@ -73,10 +75,6 @@ def vectors(state):
         torch.cat([state[name].double().flatten() for name in sorted(names)])
         for names in (state.keys() - tracked, tracked)
     ]
-
-
-def first_batch(task, device):
-    return {name: values[0] for name, values in task.batches(0, 1, device, Shard()).items()}
 
 
 @each_case
@@ -92,16 +90,7 @@ def test_the_loss_is_that_of_the_cpu(case):
 @each_case
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_nothing_waits_for_the_device(case):
-    task = task_of(case)
-    network = task.network().to(CUDA)
-    batch = first_batch(task, CUDA)
-    task.loss(network, batch).value.backward()  # what is built once
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        task.loss(network, batch).value.backward()
-        task.batches(7, 60, CUDA, Shard())
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+    assert_nothing_waits(task_of(case))
 
 
 @each_case
@@ -119,7 +108,7 @@ def test_a_captured_step_is_the_step(case, precision, tolerance, tmp_path):
     )
     folders = [tmp_path / "captured", tmp_path / "eager"]
     for folder, capture in zip(folders, (True, False), strict=True):
-        run(task, dataclasses.replace(training, capture=capture), folder, "cuda")
+        run(task, dataclasses.replace(training, capture=capture), folder)
     start = vectors(make_network(task).state_dict())
     ends = (vectors(network_state(folder)) for folder in folders)
     for before, captured, eager in zip(start, *ends, strict=True):
@@ -134,13 +123,13 @@ def test_a_captured_step_is_the_step(case, precision, tolerance, tmp_path):
 @pytest.mark.parametrize("case", ["sum", "equilibrium", "both"])
 def test_other_precisions_are_captured(case, precision, tmp_path):
     training = dataclasses.replace(TRAINING, precision=precision, capture=True)
-    found = run(task_of(case), training, tmp_path / "run", "cuda")
+    found = run(task_of(case), training, tmp_path / "run")
     assert found.skipped == 0
     assert math.isfinite(found.metrics["valid_loss"])
 
 
 def test_it_is_captured_by_itself(tmp_path):
-    run(task_of("both"), TRAINING, tmp_path / "run", "cuda")
+    run(task_of("both"), TRAINING, tmp_path / "run")
     log = read_log(tmp_path / "run" / "log.jsonl")
     assert not [entry for entry in log if entry.get("event") == "not captured"]
 
@@ -182,10 +171,10 @@ def test_streamed_is_resident():
 
 def test_a_streamed_run_is_the_resident_one(tmp_path, monkeypatch):
     training = dataclasses.replace(TRAINING, steps=15)
-    run(task_of("both"), training, tmp_path / "resident", "cuda")
+    run(task_of("both"), training, tmp_path / "resident")
     monkeypatch.setattr("equipool.experiments.molecules.dataset.choose_storage", Streamed)
     with using_data_folder(tmp_path / "elsewhere"):
-        run(task_of("both"), training, tmp_path / "streamed", "cuda")
+        run(task_of("both"), training, tmp_path / "streamed")
     for one, other in zip(
         numbers(tmp_path / "resident"), numbers(tmp_path / "streamed"), strict=True
     ):
@@ -196,10 +185,10 @@ def test_resumed_it_goes_on(tmp_path):
     """An epoch and more through the engine, in pieces."""
     training = dataclasses.replace(TRAINING, checkpoint_every=10)
     task = task_of("equilibrium")
-    run(task, training, tmp_path / "whole", "cuda")
+    run(task, training, tmp_path / "whole")
     for _ in range(2):
-        run(task, training, tmp_path / "pieces", "cuda", resume=True, stop_after=0)
-    run(task, training, tmp_path / "pieces", "cuda", resume=True)
+        run(task, training, tmp_path / "pieces", resume=True, stop_after=0)
+    run(task, training, tmp_path / "pieces", resume=True)
     for one, other in zip(numbers(tmp_path / "whole"), numbers(tmp_path / "pieces"), strict=True):
         assert one["step"] == other["step"]
         assert one["metrics"] == pytest.approx(other["metrics"], rel=0.02, abs=0.01)
@@ -208,7 +197,7 @@ def test_resumed_it_goes_on(tmp_path):
 def test_several_runs_share_the_data(tmp_path):
     tasks = [dataclasses.replace(task_of("equilibrium"), seed=seed) for seed in range(3)]
     plans = [(task, TRAINING, tmp_path / f"{task.seed}") for task in tasks]
-    records = train_together(plans, device="cuda", progress=Silent())
+    records = train_together(plans, device="cuda", progress=False)
     assert all(record.complete for record in records)
-    alone = run(tasks[1], TRAINING, tmp_path / "alone", "cuda")
+    alone = run(tasks[1], TRAINING, tmp_path / "alone")
     assert records[1].metrics == pytest.approx(alone.metrics, rel=0.02, abs=0.01)

@@ -5,19 +5,12 @@ import tiny_omniglot as tiny
 from equipool.experiments.omniglot import data as omniglot_data
 from equipool.experiments.omniglot.data import area_weights, character_images, held_out, shrink
 
+pytestmark = pytest.mark.usefixtures("tiny_data")
+
 CPU = torch.device("cpu")
 
 # Of the real data. Another choice would make older records the measurement of something else.
 PINNED = ("Anglo-Saxon_Futhorc/character14", "Anglo-Saxon_Futhorc/character19")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def folder(tmp_path_factory):
-    place = tmp_path_factory.mktemp("omniglot")
-    tiny.write_archive(place)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("EQUIPOOL_DATA", str(place))
-        yield place
 
 
 def names_of(data, part):

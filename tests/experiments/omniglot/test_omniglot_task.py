@@ -1,16 +1,13 @@
 import dataclasses
-import json
 
 import pytest
 import torch
 from torch import nn
 
 import tiny_omniglot as tiny
-from equipool import EquilibriumAggregation, LearnedStart
-from equipool.experiments.omniglot.task import held_out_sets
+from equipool import EquilibriumAggregation
 from equipool.experiments.registry import OmniglotTask
 from equipool.training import Shard
-from equipool.training.config import task_from_config
 
 CPU = torch.device("cpu")
 SMALL = OmniglotTask(
@@ -21,13 +18,9 @@ SMALL = OmniglotTask(
 
 
 @pytest.fixture(scope="module", autouse=True)
-def data(tmp_path_factory):
+def data(tiny_data):
     """The tiny data set, at the task's size."""
-    place = tmp_path_factory.mktemp("omniglot")
-    tiny.write_archive(place)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("EQUIPOOL_DATA", str(place))
-        yield SMALL.data(CPU)
+    return SMALL.data(CPU)
 
 
 def batches(task, first_step, num_steps, shard=None):
@@ -95,23 +88,6 @@ def test_a_chunk_belongs_to_the_seed_and_its_first_step():
         assert (other["images"] == first["images"]).float().mean() < 0.1
 
 
-def test_drawing_leaves_torchs_own_stream_alone():
-    torch.manual_seed(0)
-    expected = torch.rand(3)
-    torch.manual_seed(0)
-    batches(SMALL, 0, 3)
-    held_out_sets.cache_clear()
-    SMALL.held_out("test", CPU)
-    assert torch.equal(torch.rand(3), expected)
-
-
-@pytest.mark.parametrize("world", [1, 2, 3])
-def test_shards_join_to_the_whole(world):
-    whole = batches(SMALL, 5, 10)
-    shards = [batches(SMALL, 5, 10, Shard(rank, world)) for rank in range(world)]
-    assert_equal({key: torch.cat([s[key] for s in shards], dim=1) for key in whole}, whole)
-
-
 def test_loss_is_the_cross_entropy(data):
     batch = {key: value[0] for key, value in batches(SMALL, 0, 1).items()}
     logits = torch.tensor([0.0, 1.0, 0.5]).double()
@@ -147,16 +123,6 @@ def test_evaluation_of_the_truth(data):
     assert metrics["test_cross_entropy"] < 1e-12
 
 
-def test_evaluation_depends_neither_on_the_seed_nor_on_its_parts(monkeypatch):
-    network = SMALL.network()
-    other = dataclasses.replace(SMALL, seed=9, batch_size=2)
-    before = SMALL.evaluate(network, CPU)
-    held_out_sets.cache_clear()
-    assert other.evaluate(network, CPU) == before
-    monkeypatch.setattr("equipool.experiments.omniglot.task.SETS_AT_ONCE", 70)
-    assert SMALL.evaluate(network, CPU) == pytest.approx(before, rel=1e-5)
-
-
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
@@ -187,12 +153,6 @@ def test_a_run_remembers_its_images(tmp_path, monkeypatch):
     assert SMALL.facts()["fingerprint"] != known["fingerprint"]
 
 
-def test_fields_survive_json():
-    task = OmniglotTask.quick("attention", seed=3)
-    saved = json.loads(json.dumps(dataclasses.asdict(task)))
-    assert task_from_config({"task": "omniglot", "fields": saved}) == task
-
-
 def test_the_papers_values():
     task = OmniglotTask.paper()
     assert (task.batch_size, task.set_size, task.max_classes, task.image_size) == (8, 16, 10, 32)
@@ -205,35 +165,9 @@ def test_the_papers_values():
     assert [linear.out_features for linear in network.head.linears] == [128, 10]
 
 
-def test_fields_reach_the_network():
-    task = dataclasses.replace(
-        SMALL, aggregation="equilibrium", regularizer_weight=0.3,
-        solver={
-            "name": "restrained-nesterov", "learning_rate": 0.02, "momentum": 0.5,
-            "max_step": 0.25, "curvature_safe": True,
-        },
-        start={"name": "learned", "value": 1.0},
-    )  # fmt: skip
-    network = task.network()
-    layer = network.aggregation
-    assert layer.potential.hidden == (8, 8, 4)
-    assert (layer.num_steps, layer.in_channels, layer.out_channels) == (2, 8, 8)
-    assert layer.solver.learning_rate.item() == pytest.approx(0.02)
-    assert layer.solver.momentum.item() == pytest.approx(0.5)
-    assert (layer.solver.max_step, layer.solver.curvature_safe) == (0.25, True)
-    assert layer.regularizer.weight.item() == pytest.approx(0.3)
-    assert isinstance(layer.start, LearnedStart)
+def test_sizes_reach_the_network():
+    network = dataclasses.replace(SMALL, aggregation="equilibrium").network()
+    assert network.aggregation.potential.hidden == (8, 8, 4)
+    assert network.aggregation.in_channels == 8
     assert [block.first.out_channels for block in network.encoder.blocks] == [4, 4]
     assert [linear.out_features for linear in network.head.linears] == [8, 3]
-    network = dataclasses.replace(SMALL, aggregation="scaled-sum").network()
-    assert network.aggregation.scale == pytest.approx(1 / 5)
-
-
-def test_an_evaluation_shows_its_progress(monkeypatch):
-    shown = []
-    monkeypatch.setattr(
-        "equipool.experiments.omniglot.task.track",
-        lambda parts: (shown.append(part) or part for part in parts),
-    )
-    SMALL.evaluate(SMALL.network(), CPU)
-    assert sum(len(part) for part in shown) == 3 * SMALL.evaluation_sets

@@ -66,10 +66,9 @@ def _by_count(counted: Counted) -> dict[int, float]:
 
 def examination_of(parts: Mapping[str, Counted], data: CharacterImages) -> Examination:
     """Accuracy by number of characters, the confusion matrix of each part, and miscounted sets."""
-    tables = [_accuracy_table(parts), *(_confusion_table(*part) for part in parts.items())]
-    pictures = {part: _mistakes(counted, data) for part, counted in parts.items()}
-    galleries = [Gallery(mistakes_title(part), own) for part, own in pictures.items() if own]
-    return Examination(tuple(tables), tuple(galleries))
+    tables = (_accuracy_table(parts), *(_confusion_table(*part) for part in parts.items()))
+    found = (Gallery(mistakes_title(part), _mistakes(own, data)) for part, own in parts.items())
+    return Examination(tables, tuple(gallery for gallery in found if gallery.pictures))
 
 
 def confusion_title(part: str) -> str:
@@ -94,13 +93,11 @@ def _accuracy_table(parts: Mapping[str, Counted]) -> Table:
 
 
 def _confusion_table(part: str, counted: Counted) -> Table:
-    numbers = _numbers(counted)
+    numbers = [str(number) for number in _numbers(counted)]
     rows = []
     for number, row in zip(numbers, counted.confusion().tolist(), strict=True):
-        shares = [sets / max(sum(row), 1) for sets in row]
-        rows.append((str(number), *shares, sum(row)))
-    headings = ("true \\ said", *map(str, numbers), "sets")
-    return Table(confusion_title(part), headings, tuple(rows))
+        rows.append((number, *(sets / max(sum(row), 1) for sets in row), sum(row)))
+    return Table(confusion_title(part), ("true \\ said", *numbers, "sets"), tuple(rows))
 
 
 def _numbers(counted: Counted) -> range:
@@ -138,9 +135,8 @@ def draw_set(images: Tensor, characters: Tensor, columns: int = 8, scale: int = 
     order = characters.argsort(stable=True)
     _, slot = characters[order].unique_consecutive(return_inverse=True)
     pairs = zip(images[order].cpu(), slot.tolist(), strict=True)
-    tiles = torch.stack(
-        [_framed(image, COLORS[color % len(COLORS)], scale) for image, color in pairs]
-    )
+    framed = [_framed(image, COLORS[color % len(COLORS)], scale) for image, color in pairs]
+    tiles = torch.stack(framed)
     missing = -len(tiles) % columns
     tiles = functional.pad(tiles, (0, 0, 0, 0, 0, 0, 0, missing), value=255)
     rows = tiles.unflatten(0, (-1, columns))  # [rows, columns, height, width, 3]

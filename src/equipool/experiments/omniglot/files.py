@@ -25,17 +25,15 @@ PARTS = ("background", "evaluation")
 # probabilistic program induction" (Science 2015).
 PUBLISHED = "https://raw.githubusercontent.com/brendenlake/omniglot/master/python"
 BACKGROUND = Source(
-    "images_background.zip",
-    f"{PUBLISHED}/images_background.zip",
+    "images_background.zip", f"{PUBLISHED}/images_background.zip",
     "md5:68d2efa1b9178cc56df9314c21c6e718",
     "The first of Omniglot's two files, the training characters,",
-)
+)  # fmt: skip
 EVALUATION = Source(
-    "images_evaluation.zip",
-    f"{PUBLISHED}/images_evaluation.zip",
+    "images_evaluation.zip", f"{PUBLISHED}/images_evaluation.zip",
     "md5:6b91aef0f799c5bb55b94e3f2daec811",
     "The second of Omniglot's two files, the test characters,",
-)
+)  # fmt: skip
 
 # alphabet/character/drawing.png, below any folders
 PICTURE = re.compile(r"(?:.*/)?([^/]+/[^/]+)/([^/.][^/]*)\.png")
@@ -59,14 +57,11 @@ class Omniglot(NamedTuple):
 
 
 def load_omniglot(folder: str | Path | None = None) -> Omniglot:
-    """Load the data set from a folder: from `omniglot.npz` if it exists, else from the official
-    `images_background` and `images_evaluation`, unpacked or as `.zip`. Missing files are
-    downloaded.
+    """Load the data set from a folder, by default `data_folder()`: from `omniglot.npz` if it
+    exists, else from the official `images_background` and `images_evaluation`, unpacked or as
+    `.zip`. Missing files are downloaded.
 
     Both forms give the same data, except for the order of a character's drawings.
-
-    Args:
-        folder: where to look; None for `data_folder()`.
     """
     place = data_folder(folder)
     if place.is_file():

@@ -51,13 +51,8 @@ class ImageEncoder(nn.Module):
     normalisation: group normalisation made no measurable difference, and without it an image's
     embedding depends on the image alone.
 
-    Args:
-        image_size: side of the images, divisible by 2 to the number of blocks.
-        channels: channels of each block.
-        embedding: size of the output.
-
-    Shapes:
-        `[n, 1, image_size, image_size] -> [n, embedding]`.
+    Shapes: `[n, 1, image_size, image_size] -> [n, embedding]`; the size must be divisible by 2 to
+    the number of blocks.
 
     Example:
         >>> ImageEncoder(32, (16, 32, 64), 256)(torch.rand(5, 1, 32, 32)).shape
@@ -90,12 +85,8 @@ class OmniglotNetwork(nn.Module):
     network with layers of size `[head_width, max_classes]` give the logits of 1 to
     `max_classes`: `[B, N, S, S]`, uint8, 255 for ink, `-> [B, max_classes]`.
 
-    Args:
-        encoder: `[n, 1, S, S] -> [n, embedding]`.
-        aggregation: pools padded sets, `[B, N, embedding] -> [B, embedding]`.
-        embedding: size of an image's embedding.
-        max_classes: number of answers.
-        head_width: hidden width of the last network.
+    `encoder` maps `[n, 1, S, S] -> [n, embedding]`; `aggregation` pools padded sets,
+    `[B, N, embedding] -> [B, embedding]`.
 
     Example:
         >>> from equipool.baselines import SumPooling

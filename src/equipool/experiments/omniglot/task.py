@@ -108,9 +108,9 @@ class OmniglotTask(InnerLoop, Task):
     def network(self) -> nn.Module:
         size = self.embedding
         encoder = ImageEncoder(self.image_size, self.encoder, size)
+        pooling: nn.Module
         if self.aggregation == "equilibrium":
-            layer = self.equilibrium_layer(size, size, self.potential, self.inner_steps)
-            pooling: nn.Module = layer
+            pooling = self.equilibrium_layer(size, size, self.potential, self.inner_steps)
         else:
             pooling = aggregation_from_name(self.aggregation, size, size, set_size=self.set_size)
         return OmniglotNetwork(encoder, pooling, size, self.max_classes, self.head_width)
@@ -158,10 +158,9 @@ class OmniglotTask(InnerLoop, Task):
 
     def counted(self, network: nn.Module, part: str, device: torch.device) -> Counted:
         """The network's predictions for the evaluation sets of a part."""
-        data = self.data(device)
-        sets = self.held_out(part, device)
-        parts = sets.images.split(SETS_AT_ONCE)
-        logits = torch.cat([network(data.pixels[images]).double() for images in track(parts)])
+        pixels, sets = self.data(device).pixels, self.held_out(part, device)
+        parts = track(sets.images.split(SETS_AT_ONCE))
+        logits = torch.cat([network(pixels[images]).double() for images in parts])
         return Counted(sets, logits)
 
     def held_out(self, part: str, device: torch.device) -> CharacterSets:

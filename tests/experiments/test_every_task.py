@@ -1,0 +1,107 @@
+"""What holds of every task whose data is drawn."""
+
+import dataclasses
+import importlib
+import json
+
+import pytest
+import torch
+
+from equipool import LearnedStart
+from equipool.experiments.registry import MedianTask, OmniglotTask
+from equipool.training import Shard
+from equipool.training.config import task_from_config
+
+CPU = torch.device("cpu")
+TASKS = [
+    MedianTask(
+        aggregation="mean", embedding=4, batch_size=6, set_size=10, width=8, evaluation_sets=3000
+    ),
+    OmniglotTask(
+        "mean", embedding=8, batch_size=6, set_size=5, max_classes=3, image_size=8,
+        validation_characters=6, encoder=(4, 4), head_width=8, potential=(8, 8, 4), inner_steps=2,
+        evaluation_sets=200,
+    ),
+]  # fmt: skip
+pytestmark = [
+    pytest.mark.usefixtures("tiny_data"),
+    pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name),
+]
+
+
+def module_of(task):
+    return importlib.import_module(type(task).__module__)
+
+
+def clear_held_out(task):
+    module_of(task).held_out_sets.cache_clear()
+
+
+def test_drawing_leaves_torchs_own_stream_alone(task):
+    network = task.network()
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    torch.manual_seed(0)
+    task.batches(0, 3, CPU, Shard())
+    clear_held_out(task)
+    task.evaluate(network, CPU)
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_shards_join_to_the_whole(task, world):
+    whole = task.batches(5, 40, CPU, Shard())
+    shards = [task.batches(5, 40, CPU, Shard(rank, world)) for rank in range(world)]
+    for key, value in whole.items():
+        assert torch.equal(torch.cat([shard[key] for shard in shards], dim=1), value)
+
+
+def test_a_batch_that_cannot_be_shared_out_is_refused(task):
+    with pytest.raises(ValueError, match="6 rows do not divide into 4"):
+        task.batches(0, 2, CPU, Shard(0, 4))
+
+
+def test_evaluation_depends_neither_on_the_seed_nor_on_its_parts(task, monkeypatch):
+    network, other = task.network(), dataclasses.replace(task, seed=9, batch_size=2)
+    before = task.evaluate(network, CPU)
+    clear_held_out(task)
+    assert other.evaluate(network, CPU) == before
+    monkeypatch.setattr(module_of(task), "SETS_AT_ONCE", 70)
+    assert task.evaluate(network, CPU) == pytest.approx(before, rel=1e-5)
+
+
+def test_an_evaluation_shows_its_progress(task, monkeypatch):
+    shown = []
+    watched = lambda parts: (shown.append(part) or part for part in parts)  # noqa: E731
+    monkeypatch.setattr(module_of(task), "track", watched)
+    task.evaluate(task.network(), CPU)
+    parts = {"median": 1, "omniglot": 3}[task.name]
+    assert sum(len(part) for part in shown) == parts * task.evaluation_sets
+    assert len(shown) > 1
+
+
+def test_fields_survive_json(task):
+    quick = type(task).quick("attention", seed=3)
+    saved = json.loads(json.dumps(dataclasses.asdict(quick)))
+    assert task_from_config({"task": task.name, "fields": saved}) == quick
+
+
+def test_fields_reach_the_layer(task):
+    solver = {"name": "restrained-nesterov", "learning_rate": 0.02, "momentum": 0.5,
+              "max_step": 0.25, "curvature_safe": True}  # fmt: skip
+    parts = {"solver": solver, "start": {"name": "learned", "value": 1.0}}
+    made = dataclasses.replace(
+        task, aggregation="equilibrium", inner_steps=2, regularizer_weight=0.3, **parts
+    )
+    layer = made.network().aggregation
+    assert (layer.num_steps, layer.out_channels) == (2, task.embedding)
+    assert layer.solver.learning_rate.item() == pytest.approx(0.02)
+    assert layer.solver.momentum.item() == pytest.approx(0.5)
+    assert (layer.solver.max_step, layer.solver.curvature_safe) == (0.25, True)
+    assert layer.regularizer.weight.item() == pytest.approx(0.3)
+    assert isinstance(layer.start, LearnedStart)
+
+
+def test_scaled_sum_divides_by_the_size_of_the_sets(task):
+    network = dataclasses.replace(task, aggregation="scaled-sum").network()
+    assert network.aggregation.scale == pytest.approx(1 / task.set_size)
