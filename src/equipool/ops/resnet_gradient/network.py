@@ -5,25 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 ALIGNMENT = 8  # columns: 16 bytes in the shortest precision
-
-SECOND_GRADIENT = (
-    "the gradient of the layer's gradient is not available with the fast operation: build the "
-    "potential with ResNetPotential(..., factored=False)"
-)
-FORWARD_MODE = (
-    "forward-mode derivatives (jvp, jacfwd) are not available with the fast operation: build the "
-    "potential with ResNetPotential(..., factored=False)"
-)
-BATCHED = (
-    "batched gradients (is_grads_batched, jacobian(vectorize=True)) are not available with the "
-    "fast operation: build the potential with ResNetPotential(..., factored=False)"
-)
 
 Affine = tuple[Tensor, Tensor]  # weight [b, a], bias [b]
 
@@ -67,10 +54,7 @@ class Maps(NamedTuple):
 
 
 def fold(
-    layers: Sequence[Affine],
-    skips: Sequence[Affine | None],
-    in_channels: int,
-    alignment: int = 1,
+    layers: Sequence[Affine], skips: Sequence[Affine | None], in_channels: int, alignment: int = 1
 ) -> Folded:
     """Fold `z_l = S_l z_(l-1) + s_l + h_l`, with a skip of None for the identity.
 
@@ -115,3 +99,23 @@ def _stack(rows: Tensor, alignment: int, *below: Tensor) -> Tensor:
 def _pad_columns(matrix: Tensor, alignment: int) -> Tensor:
     pad = -matrix.shape[1] % alignment
     return torch.nn.functional.pad(matrix, (0, pad)) if pad else matrix
+
+
+def unavailable(what: str) -> RuntimeError:
+    """The error that names what the hand-written operation cannot do."""
+    return RuntimeError(
+        f"{what} not available with the fast operation: build the potential with "
+        "ResNetPotential(..., factored=False)"
+    )
+
+
+SECOND_GRADIENT = "the gradient of the layer's gradient is"
+BATCHED = "batched gradients (is_grads_batched, jacobian(vectorize=True)) are"
+
+
+class ReverseOnly(torch.autograd.Function):
+    """An operation without forward-mode derivatives."""
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise unavailable("forward-mode derivatives (jvp, jacfwd) are")

@@ -21,9 +21,10 @@ from equipool.ops.resnet_gradient import kernels
 from equipool.ops.resnet_gradient.network import (
     ALIGNMENT,
     BATCHED,
-    FORWARD_MODE,
     SECOND_GRADIENT,
+    ReverseOnly,
     Spec,
+    unavailable,
 )
 from equipool.ops.resnet_gradient.tiles import Part
 from equipool.ops.segments import block_sum
@@ -337,12 +338,12 @@ def _total(tensors: Iterator[Tensor]) -> Tensor:
 def _check_backward(by_output: Tensor) -> None:
     """Gradients are recorded in a backward pass only to be differentiated again."""
     if torch.is_grad_enabled():
-        raise RuntimeError(SECOND_GRADIENT)
+        raise unavailable(SECOND_GRADIENT)
     if is_batched(by_output):
-        raise RuntimeError(BATCHED)
+        raise unavailable(BATCHED)
 
 
-class _Bind(torch.autograd.Function):
+class _Bind(ReverseOnly):
     """Connects what the steps of a solve share to their derivatives.
 
     Each step adds to one set of buffers in its backward, instead of returning tensors for autograd
@@ -364,12 +365,8 @@ class _Bind(torch.autograd.Function):
         _check_backward(token)
         return None, *ctx.evaluator.take_by_shared()
 
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
-        raise RuntimeError(FORWARD_MODE)
 
-
-class _Step(torch.autograd.Function):
+class _Step(ReverseOnly):
     """One evaluation of the gradient."""
 
     @staticmethod
@@ -391,7 +388,3 @@ class _Step(torch.autograd.Function):
         with torch.autocast(y.device.type, enabled=False):
             by_y = ctx.evaluator.vjp(by_gradient, y)
         return None, by_y, by_gradient.new_empty(0), *(None for _ in shared)
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
-        raise RuntimeError(FORWARD_MODE)
