@@ -42,8 +42,7 @@ def step(request):
 def in_pieces(monkeypatch):
     """Several programs, each with sums of its own."""
     monkeypatch.setattr(kernels, "ALONE", 0)
-    for module in ("kernels", "momentum_kernels"):
-        monkeypatch.setattr(f"equipool.ops.{module}.BLOCK", 16)
+    monkeypatch.setattr(kernels, "BLOCK", 16)
 
 
 def inputs(device):

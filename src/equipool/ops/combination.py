@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equipool.ops.availability import is_batched, kernels_serve
-from equipool.ops.derivatives import scaled
+from equipool.ops.availability import kernels_serve
+from equipool.ops.derivatives import is_plain_backward, scaled
 
 
 def combine(
@@ -17,12 +17,8 @@ def combine(
     """`weight * gradient + y_weight * factor * y`. A row whose derivative is zero contributes
     nothing to that by the factor, even if it is not finite.
 
-    Args:
-        gradient: `[num_rows, K]`.
-        weight: `[num_rows, 1]`, not differentiated.
-        y: `[num_rows, K]`.
-        y_weight: `[num_rows, 1]`, not differentiated.
-        factor: a scalar.
+    The rows, gradient and y, are `[num_rows, K]`; their weights, which are not differentiated,
+    `[num_rows, 1]`; the factor is a scalar.
     """
     if kernels_serve(y):
         return _Combine.apply(gradient.contiguous(), weight, y.contiguous(), y_weight, factor)
@@ -51,8 +47,7 @@ class _Combine(torch.autograd.Function):
         if by_out is None:  # nothing depends on it
             return (None,) * 5
         weight, y, y_weight, factor = ctx.saved_tensors
-        if torch.is_grad_enabled() or is_batched(by_out):
-            # To be differentiated again, or for a batch of derivatives.
+        if is_plain_backward(by_out):
             by_factor = (by_out * y_weight * y.nan_to_num(0.0, 0.0, 0.0)).sum()
             return by_out * weight, None, by_out * y_weight * factor, None, by_factor
         grid = kernels.grid(y)

@@ -3,12 +3,35 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from equipool.ops.availability import is_batched, is_exporting, kernels_serve
+
+
+def is_plain_backward(*by_outputs: Tensor | None) -> bool:
+    """Whether a backward pass has to consist of torch operations: it is to be differentiated again,
+    or computes a batch of derivatives."""
+    return torch.is_grad_enabled() or any(is_batched(by) for by in by_outputs if by is not None)
+
+
+def plain_adjoint(
+    plain: Callable[..., Sequence[Tensor]],
+    inputs: Sequence[Tensor],
+    by_outputs: Sequence[Tensor | None],
+) -> tuple[Tensor | None, ...]:
+    """The derivatives by the inputs of an operation, given in torch operations."""
+    recorded = torch.is_grad_enabled()
+    with torch.enable_grad():
+        # Aliases: other paths to the same tensors are not ours, and hooks are not to run here.
+        inputs = [t.view_as(t) if recorded else t.detach() for t in inputs]
+        inputs = [t if t.requires_grad else t.requires_grad_() for t in inputs]
+        pairs = zip(plain(*inputs), by_outputs, strict=True)
+        outputs, by = zip(*((out, by) for out, by in pairs if by is not None), strict=True)
+        return torch.autograd.grad(outputs, inputs, by, create_graph=recorded, allow_unused=True)
 
 
 def attach(y: Tensor, *others: Tensor) -> Tensor:
@@ -90,8 +113,7 @@ class _SquaredNorms(torch.autograd.Function):
         from equipool.ops import kernels
 
         (rows,) = ctx.saved_tensors
-        if torch.is_grad_enabled() or is_batched(by_out):
-            # To be differentiated again, or for a batch of derivatives.
+        if is_plain_backward(by_out):
             return 2 * by_out.unsqueeze(-1) * rows.nan_to_num(0.0, 0.0, 0.0)
         by_rows = torch.empty_like(rows)
         kernels.squared_norms_backward[(rows.shape[0],)](

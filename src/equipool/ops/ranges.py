@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from equipool.ops.availability import is_batched, kernels_serve
+from equipool.ops.availability import kernels_serve
+from equipool.ops.derivatives import is_plain_backward, plain_adjoint
 
 
 def positive(origin: Tensor, raw: Tensor) -> Tensor:
@@ -59,13 +60,8 @@ class _Fused(torch.autograd.Function):
         from equipool.ops import kernels
 
         origin, raw = ctx.saved_tensors
-        recorded = torch.is_grad_enabled()
-        if recorded or is_batched(by_out):
-            # To be differentiated again, or for a batch of derivatives.
-            with torch.enable_grad():
-                raw = raw.view_as(raw)  # an alias: hooks of the parameter are not to run here
-                out = ctx.plain(origin, raw)
-                return None, None, *torch.autograd.grad(out, raw, by_out, create_graph=recorded)
+        if is_plain_backward(by_out):
+            return None, None, *plain_adjoint(lambda raw: [ctx.plain(origin, raw)], [raw], [by_out])
         by_raw = torch.empty_like(raw)
         kernels.bring_into_range_backward[(1,)](
             by_out, origin, raw, by_raw, FRACTION=ctx.plain is _fraction, num_warps=1

@@ -12,7 +12,7 @@ from torch import Tensor
 
 ALIGNMENT = 8  # columns: 16 bytes in the shortest precision
 
-Affine = tuple[Tensor, Tensor]  # weight [b, a], bias [b]
+Affine = tuple[Tensor, Tensor]  # weight [b, a] of a map or [b] of a normalisation, and bias [b]
 
 
 @dataclass(frozen=True)
