@@ -14,11 +14,7 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 
 class Watch:
     """What a layer is made of: its parts, their settings, and where their tensors lie. The settings
-    of the layer itself are not watched.
-
-    Args:
-        layer: the layer.
-    """
+    of the layer itself are not watched."""
 
     def __init__(self, layer: nn.Module) -> None:
         self._lengths: list[tuple[dict[str, Any], int]] = []

@@ -134,28 +134,25 @@ class Evaluator:
         return self._product(both[self.num_rows :], self.from_y)
 
     def _along(self, direction: Tensor, y: Tensor, *, shared: bool) -> tuple[Tensor, Tensor]:
-        """The direction above y, and the sums of `delta` above those of `by_u`."""
-        points, live = self._stack(direction, y)
-        y_parts = self._product(points, self.from_y.T)
-        return points, _total(self._adjoints(part, y_parts, live, shared) for part in self.parts)
-
-    def _stack(self, direction: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """The direction above y, aligned, and whether each row's direction is not zero. A row whose
-        direction is zero has a y of zero, as its own may not be finite."""
+        """The direction above y, aligned, and the sums of `delta` above those of `by_u`. Where the
+        direction of a row is zero its y is too, as it may not be finite."""
         num_rows, width = y.shape
         points = self._buffer(2 * num_rows, width + -width % ALIGNMENT)[:, :width]
-        live = self.x_part.new_empty(num_rows, dtype=torch.float32)
+        live = self.x_part.new_empty(num_rows, dtype=torch.float32)  # whether it is not zero
         kernels.stack_points[(num_rows,)](
             direction.contiguous(), y.contiguous(), points, live, num_rows, width,
             points.stride(0), BLOCK=min(triton.next_power_of_2(width), 1024),
         )  # fmt: skip
-        return points, live
+        y_parts = self._product(points, self.from_y.T)
+        return points, _total(self._adjoints(part, y_parts, live, shared) for part in self.parts)
 
     def take_by_shared(self) -> tuple[Tensor, ...]:
         """Hand over what was added up, and begin anew."""
         self._begin()
         taken, self.by_shared = self.by_shared, ()
-        norms, self.by_norms = [_sum_of_tiles(by_norm) for by_norm in self.by_norms], []
+        # In two passes: one would keep few programs busy.
+        norms = [norm.unflatten(0, (-1, TILES_AT_ONCE)).sum(1).sum(0) for norm in self.by_norms]
+        self.by_norms = []
         for part in self.parts:
             part.by_x_part = None
         return (*taken, *(norm[0] for norm in norms), *(norm[1] for norm in norms))
@@ -294,30 +291,21 @@ class Evaluator:
 
     def _product(self, a: Tensor, b: Tensor) -> Tensor:
         """A product of tensors that belong to sets, in float32."""
-        if self.spec.product_dtype == torch.float32:
+        dtype = self.spec.product_dtype
+        if dtype == torch.float32:
             return a @ b
-        return _wide_product(a, b, self.spec.product_dtype)
+        if a.is_cuda:
+            return torch.mm(a.to(dtype), b.to(dtype), out_dtype=torch.float32)
+        return a.to(dtype).float() @ b.to(dtype).float()
 
     def _add_product(self, total: Tensor, a: Tensor, b: Tensor) -> None:
-        if self.spec.product_dtype == total.dtype:
+        dtype = self.spec.product_dtype
+        if dtype == total.dtype:
             total.addmm_(a, b)
         elif total.is_cuda:
-            a, b = a.to(self.spec.product_dtype), b.to(self.spec.product_dtype)
-            torch.addmm(total, a, b, out_dtype=total.dtype, out=total)
+            torch.addmm(total, a.to(dtype), b.to(dtype), out_dtype=total.dtype, out=total)
         else:
-            total.add_(_wide_product(a, b, self.spec.product_dtype))
-
-
-def _wide_product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
-    """A product of shorter operands whose result is not rounded to them."""
-    if a.is_cuda:
-        return torch.mm(a.to(dtype), b.to(dtype), out_dtype=torch.float32)
-    return a.to(dtype).float() @ b.to(dtype).float()
-
-
-def _sum_of_tiles(by_norm: Tensor) -> Tensor:
-    """`[num_tiles, 2, size] -> [2, size]`, in two passes: one would keep few programs busy."""
-    return by_norm.unflatten(0, (-1, TILES_AT_ONCE)).sum(1).sum(0)
+            total.add_(self._product(a, b))
 
 
 def _zeros(shapes: Sequence[tuple[int, ...]], device: torch.device) -> list[Tensor]:
