@@ -19,9 +19,7 @@ def is_plain_backward(*by_outputs: Tensor | None) -> bool:
 
 
 def plain_adjoint(
-    plain: Callable[..., Sequence[Tensor]],
-    inputs: Sequence[Tensor],
-    by_outputs: Sequence[Tensor | None],
+    plain: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor], by: Sequence[Tensor | None]
 ) -> tuple[Tensor | None, ...]:
     """The derivatives by the inputs of an operation, given in torch operations."""
     recorded = torch.is_grad_enabled()
@@ -29,8 +27,8 @@ def plain_adjoint(
         # Aliases: other paths to the same tensors are not ours, and hooks are not to run here.
         inputs = [t.view_as(t) if recorded else t.detach() for t in inputs]
         inputs = [t if t.requires_grad else t.requires_grad_() for t in inputs]
-        pairs = zip(plain(*inputs), by_outputs, strict=True)
-        outputs, by = zip(*((out, by) for out, by in pairs if by is not None), strict=True)
+        pairs = [p for p in zip(plain(*inputs), by, strict=True) if p[1] is not None]
+        outputs, by = zip(*pairs, strict=True)
         return torch.autograd.grad(outputs, inputs, by, create_graph=recorded, allow_unused=True)
 
 
@@ -120,3 +118,52 @@ class _SquaredNorms(torch.autograd.Function):
             by_out.contiguous(), rows, by_rows, rows.shape[1], BLOCK=kernels.BLOCK
         )
         return by_rows
+
+
+def combine(
+    gradient: Tensor, weight: Tensor, y: Tensor, y_weight: Tensor, factor: Tensor
+) -> Tensor:
+    """`weight * gradient + y_weight * factor * y`: the gradient of an energy from those of its two
+    parts. A row whose derivative is zero adds nothing to that by the factor, even if not finite.
+
+    The rows, gradient and y, are `[num_rows, K]`; their weights, which are not differentiated,
+    `[num_rows, 1]`; the factor is a scalar.
+    """
+    if kernels_serve(y):
+        return _Combine.apply(gradient.contiguous(), weight, y.contiguous(), y_weight, factor)
+    return torch.addcmul(weight * gradient, y_weight, scaled(factor, y))
+
+
+class _Combine(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, gradient: Tensor, weight: Tensor, y: Tensor, y_weight: Tensor, factor: Tensor
+    ) -> Tensor:
+        from equipool.ops import kernels
+
+        out = torch.empty_like(y)
+        kernels.combine[kernels.grid(y)](
+            gradient, weight, y, y_weight, factor, out, y.numel(), y.shape[-1], BLOCK=kernels.BLOCK
+        )
+        ctx.save_for_backward(weight, y, y_weight, factor)
+        ctx.set_materialize_grads(False)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, by_out: Tensor | None) -> tuple[Tensor | None, ...]:
+        from equipool.ops import kernels
+
+        if by_out is None:  # nothing depends on it
+            return (None,) * 5
+        weight, y, y_weight, factor = ctx.saved_tensors
+        if is_plain_backward(by_out):
+            by_factor = (by_out * y_weight * y.nan_to_num(0.0, 0.0, 0.0)).sum()
+            return by_out * weight, None, by_out * y_weight * factor, None, by_factor
+        grid = kernels.grid(y)
+        by_gradient, by_y = torch.empty_like(y), torch.empty_like(y)
+        by_factor = y.new_empty(grid[0])
+        kernels.combine_backward[grid](
+            by_out.contiguous(), weight, y, y_weight, factor, by_gradient, by_y, by_factor,
+            y.numel(), y.shape[-1], BLOCK=kernels.BLOCK,
+        )  # fmt: skip
+        return by_gradient, None, by_y, None, kernels.total(by_factor).to(factor.dtype)

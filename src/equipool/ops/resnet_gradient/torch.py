@@ -56,7 +56,6 @@ class TorchGradient:
         self._room = min(KEPT_PARTS * self.x_part.numel(), KEPT_FLOATS) if eager else 0
 
     def value(self, y: Tensor) -> Tensor:
-        """The potential summed over each set, `[num_rows]`. Without a graph."""
         network = self._network()
         y_part = self._columns(y @ self.from_y.T)
         total = y.new_zeros(y.shape[0])
@@ -66,7 +65,6 @@ class TorchGradient:
         return total
 
     def gradient(self, y: Tensor) -> Tensor:
-        """The derivative of `sum over a set of F(x, y)` by y, `[num_rows, K]`."""
         tensors = (y, *self.shared)
         differentiated = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
         if is_exporting() or (torch.compiler.is_compiling() and not differentiated):
@@ -77,8 +75,7 @@ class TorchGradient:
         return operation.apply(self.spec, keep, y, self.index, *self.shared)[0]
 
     def hessian_product(self, direction: Tensor, y: Tensor) -> Tensor:
-        """The derivative of `sum of direction * gradient` by y: the Hessian being symmetric, its
-        product with the direction, `[num_rows, K]`. Without a graph."""
+        # The derivative of `sum of direction * gradient` by y: the Hessian is symmetric.
         network = self._network()
         y_part, y_part_dot = (self._columns(rows @ self.from_y.T) for rows in (y, direction))
         total = _zeros_like(y_part)
@@ -122,7 +119,7 @@ class TorchGradient:
             if chunk.segments is not None and bool(live[chunk.row_of].all()):
                 alive = None
             if alive is not None:
-                mine = tuple(_masked(part, alive) for part in mine)
+                mine = tuple(torch.where(alive, part, 0) for part in mine)
             u = self._pre_activations(y_part, chunk, alive)
             delta, by_u = network.adjoints(u, _spread(y_part_dot, chunk.row_of), sums, mine)
             for total, part in zip(self._columns(by_x_part[chunk.rows]), by_u, strict=True):
@@ -151,7 +148,7 @@ class TorchGradient:
         """The contributions of x and y; those of x alone to elements that are alive, if given."""
         u = _spread(y_part, chunk.row_of)
         for total, part in zip(u, self._columns(self.x_part[chunk.rows]), strict=True):
-            total.add_(part if alive is None else _masked(part, alive))
+            total.add_(part if alive is None else torch.where(alive, part, 0))
         return u
 
     def _chunks(self) -> Iterator[_Chunk]:
@@ -243,10 +240,6 @@ class _Chunk(NamedTuple):
     rows: slice  # which elements
     row_of: Tensor  # the row of each
     segments: slice | None  # the rows that they are in, where values may be read
-
-
-def _masked(values: Tensor, alive: Tensor) -> Tensor:
-    return torch.where(alive, values, 0)
 
 
 def _zeros_like(columns: Columns) -> Columns:

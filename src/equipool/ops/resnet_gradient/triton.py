@@ -18,6 +18,7 @@ from torch import Tensor
 
 from equipool.ops.availability import is_batched
 from equipool.ops.resnet_gradient import kernels
+from equipool.ops.resnet_gradient.elements import Parameters
 from equipool.ops.resnet_gradient.network import (
     ALIGNMENT,
     BATCHED,
@@ -51,24 +52,15 @@ class Layer:
 
 
 class TritonGradient:
-    """The summed potential of one batch and its derivatives by y.
-
-    Args:
-        spec: sizes and precision.
-        shared: as `TorchGradient` reads it, each layer's columns padded to the alignment.
-        index: row of each element, `[N]`, ascending.
-        num_rows: rows of y.
-    """
+    """The summed potential of one batch and its derivatives by y. `shared` is as `TorchGradient`
+    reads it, each layer's columns padded to the alignment."""
 
     def __init__(self, spec: Spec, shared: Sequence[Tensor], index: Tensor, num_rows: int) -> None:
         # Not one object with the evaluator: autograd holds that, and the token holds autograd.
         self.shared = [tensor.detach() for tensor in shared]
         self.evaluator = Evaluator(spec, self.shared, index, num_rows)
         self.token = _Bind.apply(self.evaluator, *shared) if torch.is_grad_enabled() else None
-
-    def value(self, y: Tensor) -> Tensor:
-        """The potential summed over each set, `[num_rows]`. Without a graph."""
-        return self.evaluator.value(y)
+        self.value, self.hessian_product = self.evaluator.value, self.evaluator.hessian_product
 
     def gradient(self, y: Tensor) -> Tensor:
         """The derivative by y, `[num_rows, K]`, differentiable where the object was made so."""
@@ -76,17 +68,13 @@ class TritonGradient:
             return self.evaluator.gradient(y)
         return _Step.apply(self.evaluator, y, self.token, *self.shared)
 
-    def hessian_product(self, direction: Tensor, y: Tensor) -> Tensor:
-        """The product of the direction with the Hessian at y, `[num_rows, K]`. Without a graph."""
-        return self.evaluator.hessian_product(direction, y)
-
 
 class Evaluator:
     """What `TritonGradient` launches, and the sums of derivatives over the steps of a solve."""
 
     def __init__(self, spec: Spec, shared: Sequence[Tensor], index: Tensor, num_rows: int) -> None:
-        hidden = len(spec.sizes) - 1
         x_part, from_y, *rest = shared
+        from_hidden, self.gammas, self.betas = Parameters.of(tuple(rest))
         self.spec = spec
         self.num_rows, self.width = num_rows, from_y.shape[0]
         columns = [0, *accumulate(size + -size % ALIGNMENT for size in spec.sizes)]
@@ -97,10 +85,9 @@ class Evaluator:
         self.after = [column - first for column in columns[1:]]  # where those after a layer begin
         self.x_part = x_part
         self.from_y = self._aligned(from_y)
-        self.from_hidden = [weight.to(spec.product_dtype) for weight in rest[:hidden]]
+        self.from_hidden = [weight.to(spec.product_dtype) for weight in from_hidden]
         # The tensor cores want both operands to run along the summed dimension.
         self.to_hidden = [weight.T.contiguous() for weight in self.from_hidden]
-        self.gammas, self.betas = rest[hidden : 2 * hidden], rest[2 * hidden :]
         cuts = range(0, max(len(index), 1), LARGEST_PART)
         self.parts = [
             Part(x_part[i : i + LARGEST_PART], index[i : i + LARGEST_PART], num_rows) for i in cuts
