@@ -80,20 +80,17 @@ def _may_spread(rows: Tensor) -> bool:
 
 def scaled(factor: Tensor, rows: Tensor) -> Tensor:
     """`factor * rows`; what is not finite in the rows adds nothing to the factor's derivative."""
-    if not _may_spread(rows):
-        return factor * rows
-    finite = rows.nan_to_num(0.0, 0.0, 0.0)
-    return factor * finite + (rows - finite).detach()
+    finite, rest = separate(rows)
+    return factor * finite if isinstance(rest, float) else factor * finite + rest
 
 
 def squared_norms(rows: Tensor) -> Tensor:
     """`[num_rows, K] -> [num_rows]`; a row whose derivative is zero may not be finite."""
     if kernels_serve(rows):
         return _SquaredNorms.apply(rows.contiguous())
-    if not _may_spread(rows):
-        return rows.square().sum(-1)
-    finite = rows.nan_to_num(0.0, 0.0, 0.0)
-    return finite.square().sum(-1) + (rows - finite).detach().abs().sum(-1)
+    finite, rest = separate(rows)
+    squares = finite.square().sum(-1)
+    return squares if isinstance(rest, float) else squares + rest.abs().sum(-1)
 
 
 class _SquaredNorms(torch.autograd.Function):

@@ -15,11 +15,6 @@ from equipool.ops.segments import segment_sum
 from equipool.replay.capacity import Capacity
 from equipool.sets import Sets, make_sets
 
-SECOND_GRADIENT = (
-    "CUDA graphs cannot compute the gradient of the layer's gradient: build the layer with "
-    "cuda_graphs=False and the potential with ResNetPotential(..., factored=False)"
-)
-
 
 class Memory:
     """The memory that the graphs of a layer share: together they take no more than the largest.
@@ -204,6 +199,9 @@ class Replay(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *by_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():  # to be differentiated again
-            raise RuntimeError(SECOND_GRADIENT)
+            raise RuntimeError(
+                "CUDA graphs cannot compute the gradient of the layer's gradient: build the layer "
+                "with cuda_graphs=False and the potential with ResNetPotential(..., factored=False)"
+            )
         x = ctx.saved_tensors[0]
         return None, None, *ctx.graph.run_backward(ctx.version, x, ctx.sets, by_outputs)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from equipool.descent import Descent, Search
-from equipool.ops.availability import shapes_are_fixed
+from equipool.ops.availability import is_eager_on_gpu, shapes_are_fixed
 from equipool.replay.capacity import LEAST_WASTE, MOST_WASTE, Capacity, capacity_for
 from equipool.replay.graphs import Memory, Replay, SolveGraph
 from equipool.replay.stopping import StoppingGraph
@@ -137,14 +137,9 @@ class Replays:
 
 
 def graphs_serve(x: Tensor) -> bool:
-    """Whether a solve of these elements may be replayed: eagerly, on the current GPU."""
+    """Whether a solve of these elements may be replayed: it would launch kernels eagerly."""
     return (
-        not torch.compiler.is_compiling()
-        and x.is_cuda
-        and x.get_device() == torch.cuda.current_device()
-        and not shapes_are_fixed()
-        and not torch._C._are_functorch_transforms_active()
-        and torch._C._len_torch_dispatch_stack() == 0
+        is_eager_on_gpu(x) and not shapes_are_fixed() and torch._C._len_torch_dispatch_stack() == 0
     )
 
 

@@ -68,10 +68,16 @@ def fold(
     Each layer's columns are padded with zeros to a multiple of the alignment. Padding takes part in
     no normalisation, so it changes nothing.
     """
-    matrix, constant = (_stack(part, alignment) for part in _join(layers[-1], skips[-1]))
+    (weight, bias), skip = layers[-1], skips[-1]
+    if skip is None:
+        weight = weight + torch.eye(weight.shape[0], dtype=weight.dtype, device=weight.device)
+    else:
+        weight, bias = weight + skip[0], bias + skip[1]
+    matrix, constant = _stack(weight, alignment), _stack(bias, alignment)
     from_hidden: list[Tensor] = []
     for (weight, bias), skip in zip(layers[-2::-1], skips[-2::-1], strict=True):
-        from_hidden.insert(0, _pad_columns(matrix, alignment))
+        pad = -matrix.shape[1] % alignment
+        from_hidden.insert(0, torch.nn.functional.pad(matrix, (0, pad)) if pad else matrix)
         if skip is not None:
             matrix, constant = matrix @ skip[0], torch.addmv(constant, matrix, skip[1])
         matrix, constant = _stack(weight, alignment, matrix), _stack(bias, alignment, constant)
@@ -80,25 +86,12 @@ def fold(
     return Folded(from_x, from_y, constant, tuple(from_hidden))
 
 
-def _join(layer: Affine, skip: Affine | None) -> Affine:
-    weight, bias = layer
-    if skip is None:
-        eye = torch.eye(weight.shape[0], dtype=weight.dtype, device=weight.device)
-        return weight + eye, bias
-    return weight + skip[0], bias + skip[1]
-
-
 def _stack(rows: Tensor, alignment: int, *below: Tensor) -> Tensor:
     """Rows, padded to the alignment, and what is below them."""
     pad = -rows.shape[0] % alignment
     padding = [rows.new_zeros(pad, *rows.shape[1:])] if pad else []
     blocks = [rows, *padding, *below]
     return torch.cat(blocks) if len(blocks) > 1 else rows
-
-
-def _pad_columns(matrix: Tensor, alignment: int) -> Tensor:
-    pad = -matrix.shape[1] % alignment
-    return torch.nn.functional.pad(matrix, (0, pad)) if pad else matrix
 
 
 def unavailable(what: str) -> RuntimeError:

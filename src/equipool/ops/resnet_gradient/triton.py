@@ -8,8 +8,10 @@ their product with each other. Elements are taken in parts of bounded size, and 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import reduce
 from itertools import accumulate, pairwise
+from operator import iadd
 from typing import Any
 
 import torch
@@ -99,12 +101,12 @@ class Evaluator:
     def value(self, y: Tensor) -> Tensor:
         """`[num_rows, K] -> [num_rows]`."""
         y_part = self._product(self._aligned(y), self.from_y.T)
-        return _total(self._value(part, y_part) for part in self.parts)
+        return reduce(iadd, (self._value(part, y_part) for part in self.parts))
 
     def gradient(self, y: Tensor) -> Tensor:
         """`[num_rows, K] -> [num_rows, K]`."""
         y_part = self._product(self._aligned(y), self.from_y.T)
-        delta = _total(self._delta(part, y_part) for part in self.parts)
+        delta = reduce(iadd, (self._adjoints(part, y_part) for part in self.parts))
         return self._product(delta, self.from_y)
 
     def vjp(self, by_gradient: Tensor, y: Tensor) -> Tensor:
@@ -130,8 +132,9 @@ class Evaluator:
             direction.contiguous(), y.contiguous(), points, live, num_rows, width,
             points.stride(0), BLOCK=min(triton.next_power_of_2(width), 1024),
         )  # fmt: skip
-        y_parts = self._product(points, self.from_y.T)
-        return points, _total(self._adjoints(part, y_parts, live, shared) for part in self.parts)
+        dot, point = self._product(points, self.from_y.T).split(num_rows)
+        sums = (self._adjoints(part, point, dot, live, shared) for part in self.parts)
+        return points, reduce(iadd, sums)
 
     def take_by_shared(self) -> tuple[Tensor, ...]:
         """Hand over what was added up, and begin anew."""
@@ -172,46 +175,38 @@ class Evaluator:
         values = u.square().sum(1).mul_(self.spec.scale / 2)
         return block_sum(values, part.blocks, self.num_rows)
 
-    def _delta(self, part: Part, y_part: Tensor) -> Tensor:
-        hs, products, stats = self._activate(part, y_part)
-        adjoints = self._buffer(part.num_elements, self.width - self.layers[0].width)
-        sums = y_part.new_empty(part.num_tiles, self.width)
-        self._last_layer(part, y_part, products, adjoints, sums)
-        tiles = part.tiles
-        for j in reversed(range(len(self.layers) - 1)):
-            layer = self.layers[j]
-            by_h = adjoints[:, self.after[j] :] @ self.to_hidden[j].T
-            kernels.hidden_adjoint[(part.num_tiles,)](
-                part.x_part, y_part, part.index, products, stats[j], hs.pop(), by_h,
-                self.gammas[j], tiles.start, tiles.end, adjoints, sums,
-                part.x_part.stride(0), y_part.stride(0), products.stride(0), by_h.stride(0),
-                adjoints.stride(0), sums.stride(0), layer.column, layer.products_column,
-                **layer.by_tiles,
-            )  # fmt: skip
-        return self._reduce(part, sums)
-
-    def _adjoints(self, part: Part, y_parts: Tensor, live: Tensor, shared: bool) -> Tensor:
-        y_part_dot, y_part = y_parts[: self.num_rows], y_parts[self.num_rows :]
+    def _adjoints(
+        self, part: Part, y_part: Tensor,
+        y_part_dot: Tensor | None = None, live: Tensor | None = None, shared: bool = False,
+    ) -> Tensor:  # fmt: skip
+        """The sums of `delta` over each row, with a direction above those of `by_u`."""
         hs, products, stats = self._activate(part, y_part, y_part_dot, live)
-        adjoints = self._buffer(2 * part.num_elements, self.width - self.layers[0].width)
-        sums = y_parts.new_empty(part.num_tiles, 2 * self.width)
+        several = 1 if y_part_dot is None else 2
+        adjoints = self._buffer(several * part.num_elements, self.width - self.layers[0].width)
+        sums = y_part.new_empty(part.num_tiles, several * self.width)
         self._last_layer(part, y_part, products, adjoints, sums, y_part_dot, live, shared)
-        tiles = part.tiles
+        tiles, num_tiles = part.tiles, (part.num_tiles,)
         for j in reversed(range(len(self.layers) - 1)):
-            layer = self.layers[j]
-            after = adjoints[:, self.after[j] :]
-            h = hs.pop()
+            layer, h, after = self.layers[j], hs.pop(), adjoints[:, self.after[j] :]
             if shared:
                 self._add_product(self.by_shared[2 + j], after.T, h)
-            by_hs = after @ self.to_hidden[j].T
-            kernels.hidden_adjoints[(part.num_tiles,)](
-                part.x_part, y_part, y_part_dot, live, part.index, products, stats[j], h, by_hs,
-                self.gammas[j], tiles.start, tiles.end,
-                adjoints, sums, part.by_x_part, self.by_norms[j] if shared else None,
-                part.num_elements, part.x_part.stride(0), y_part.stride(0), products.stride(0),
-                by_hs.stride(0), adjoints.stride(0), sums.stride(0), self.width,
-                layer.column, layer.products_column, HAS_SHARED=shared, **layer.by_tiles,
-            )  # fmt: skip
+            by_h = after @ self.to_hidden[j].T
+            tensors = (part.x_part, y_part, products, by_h, adjoints, sums)
+            strides = [tensor.stride(0) for tensor in tensors]
+            if y_part_dot is None:
+                kernels.hidden_adjoint[num_tiles](
+                    part.x_part, y_part, part.index, products, stats[j], h, by_h, self.gammas[j],
+                    tiles.start, tiles.end, adjoints, sums,
+                    *strides, layer.column, layer.products_column, **layer.by_tiles,
+                )  # fmt: skip
+            else:
+                kernels.hidden_adjoints[num_tiles](
+                    part.x_part, y_part, y_part_dot, live, part.index, products, stats[j], h, by_h,
+                    self.gammas[j], tiles.start, tiles.end,
+                    adjoints, sums, part.by_x_part, self.by_norms[j] if shared else None,
+                    part.num_elements, *strides, self.width, layer.column, layer.products_column,
+                    HAS_SHARED=shared, **layer.by_tiles,
+                )  # fmt: skip
         return self._reduce(part, sums)
 
     def _activate(
@@ -242,7 +237,7 @@ class Evaluator:
 
     def _last_layer(
         self, part: Part, y_part: Tensor, products: Tensor, adjoints: Tensor, sums: Tensor,
-        y_part_dot: Tensor | None = None, live: Tensor | None = None, shared: bool = False,
+        y_part_dot: Tensor | None, live: Tensor | None, shared: bool,
     ) -> None:  # fmt: skip
         layer, tiles = self.layers[-1], part.tiles
         kernels.last_layer[(part.num_tiles,)](
@@ -301,13 +296,6 @@ def _zeros(shapes: Sequence[tuple[int, ...]], device: torch.device) -> list[Tens
     padded = [size + -size % ALIGNMENT for size in sizes]
     parts = torch.zeros(sum(padded), dtype=torch.float32, device=device).split(padded)
     return [p[:n].view(shape) for p, n, shape in zip(parts, sizes, shapes, strict=True)]
-
-
-def _total(tensors: Iterator[Tensor]) -> Tensor:
-    total = next(tensors)
-    for tensor in tensors:
-        total += tensor
-    return total
 
 
 def _check_backward(by_output: Tensor) -> None:
