@@ -131,16 +131,13 @@ def largest_eigenvalues(weights: Tensor, matrix: Tensor) -> Tensor:
     the eigenvalue (1.07 for $n = 64$), where $n$ is the smaller of $H$ and $K$. It uses products
     alone, so a row that is not finite does not affect others.
     """
-    size = min(matrix.shape)
-    chunk = max(CHUNK_FLOATS // max(size * size, 1), 1)
-    return torch.cat([_schatten_norms(_grams(part, matrix)) for part in weights.split(chunk)])
-
-
-def _grams(weights: Tensor, matrix: Tensor) -> Tensor:
-    """The smaller of the two Gram matrices, which share their nonzero eigenvalues: `[R, n, n]`."""
-    scaled = weights.sqrt().unsqueeze(-1) * matrix
-    wide = matrix.shape[0] < matrix.shape[1]
-    return scaled @ scaled.mT if wide else scaled.mT @ scaled
+    size, wide = min(matrix.shape), matrix.shape[0] < matrix.shape[1]
+    found = []
+    for part in weights.split(max(CHUNK_FLOATS // max(size * size, 1), 1)):
+        scaled = part.sqrt().unsqueeze(-1) * matrix
+        # The smaller of the two Gram matrices, which share their nonzero eigenvalues.
+        found.append(_schatten_norms(scaled @ scaled.mT if wide else scaled.mT @ scaled))
+    return torch.cat(found)
 
 
 def _schatten_norms(grams: Tensor) -> Tensor:

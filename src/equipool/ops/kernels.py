@@ -24,11 +24,8 @@ def total(of_programs: Tensor) -> Tensor:
 
 class Shape:
     """How a momentum step divides `[num_rows, K]`: the row length that a program sees, padded to
-    `block` columns, the rows that it takes at a time, and the number of programs.
-
-    Without limits a step does not depend on where a row ends, and the tensors are taken as one long
-    row, cut into blocks.
-    """
+    `block` columns, the rows that it takes at a time, and the number of programs. Without limits a
+    step does not depend on where a row ends, and one long row is cut into blocks."""
 
     def __init__(self, tensor: Tensor, *, by_rows: bool) -> None:
         self.width: int = tensor.shape[-1] if by_rows else BLOCK

@@ -62,17 +62,15 @@ def momentum_step(
     `c = min(1, 1 / (alpha L))`, where L is the largest curvature so far, this step's included:
     $L = \lVert g - g' \rVert / \lVert p - p' \rVert$. Without one c is 1.
 
-    A row whose derivative is zero contributes nothing to those by the scalars, even if it is not
-    finite.
-
     y, velocity and gradient are `[num_rows, K]`; the learning rate, alpha, and the momentum, mu,
-    are scalars; the limits are s and r.
+    are scalars; the limits are s and r. A row whose derivative is zero contributes nothing to those
+    by the scalars, even if it is not finite.
     """
     by_rows = limits.any or history is not None
     if kernels_serve(y) and (not by_rows or y.shape[-1] <= LARGEST_WIDTH):
         rows = (tensor.contiguous() for tensor in (y, velocity, gradient))
         constant = [None] * 4 if history is None else [t.detach().contiguous() for t in history]
-        return Step(*_FusedStep.apply(*rows, learning_rate, momentum, *constant, limits))
+        return Step(*_FusedStep.apply(*rows, learning_rate, momentum, limits, *constant))
     curvature = None
     if history is not None:
         curvature = torch.maximum(history.curvature, _secant(gradient, history))
@@ -126,17 +124,17 @@ class _FusedStep(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, y: Tensor, velocity: Tensor, gradient: Tensor, learning_rate: Tensor,
-        momentum: Tensor, point: Tensor | None, last_point: Tensor | None,
-        last_gradient: Tensor | None, curvature: Tensor | None, limits: Limits,
+        momentum: Tensor, limits: Limits, *history: Tensor | None,
     ) -> tuple[Tensor | None, ...]:  # fmt: skip
         from equipool.ops import kernels
 
+        curvature = history[-1]
         new_y, new_velocity, ahead = (torch.empty_like(y) for _ in range(3))
         new_curvature = None if curvature is None else torch.empty_like(curvature)
         shape = kernels.Shape(y, by_rows=limits.any or curvature is not None)
         kernels.momentum_step[shape.grid](
-            y, velocity, gradient, learning_rate, momentum, point, last_point, last_gradient,
-            curvature, new_y, new_velocity, ahead, new_curvature, y.numel(), shape.width,
+            y, velocity, gradient, learning_rate, momentum, *history,
+            new_y, new_velocity, ahead, new_curvature, y.numel(), shape.width,
             **_constants(limits, curvature), ROWS=shape.rows, WIDTH=shape.block,
         )  # fmt: skip
         ctx.limits = limits

@@ -91,8 +91,7 @@ class PaddedBatch:
 class SolveGraph:
     """The solve of a batch, recorded: elements in set order and their sets -> tensors with one row
     per set, which are differentiated by the parameters, and by the elements if those given need a
-    gradient. Without parameters no backward pass is recorded.
-    """
+    gradient. Without parameters no backward pass is recorded."""
 
     def __init__(
         self,

@@ -80,10 +80,9 @@ class Replays:
         self._memory = None
 
     def _find(self, kind: Hashable, need: Capacity) -> SolveGraph | StoppingGraph | None:
-        fitting = [
-            key for key in self._graphs if key[0] == kind and key[1].holds(need, self._waste)
-        ]
-        return self._graphs[min(fitting, key=lambda key: key[1])] if fitting else None
+        kinds = [capacity for own, capacity in self._graphs if own == kind]
+        fitting = [capacity for capacity in kinds if capacity.holds(need, self._waste)]
+        return self._graphs[kind, min(fitting)] if fitting else None
 
     def _is_worth_recording(self, kind: Hashable) -> bool:
         """Not on a first call, which may be the only one, and which compiles the kernels."""

@@ -55,11 +55,8 @@ class Watch:
     def holds(self) -> bool:
         """Whether all of it is still as it was."""
         for tensors, name, tensor, place, trainable in self._tensors:
-            if (
-                tensors.get(name) is not tensor
-                or tensor.data_ptr() != place
-                or tensor.requires_grad != trainable
-            ):
+            now = tensors.get(name)
+            if now is not tensor or now.data_ptr() != place or now.requires_grad != trainable:
                 return False
         if any(len(content) != length for content, length in self._lengths):
             return False

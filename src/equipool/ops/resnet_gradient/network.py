@@ -19,17 +19,10 @@ Affine = tuple[Tensor, Tensor]  # weight [b, a] of a map or [b] of a normalisati
 class Spec:
     """Shape and precision of a residual potential."""
 
-    sizes: tuple[int, ...]
-    """Sizes of the layers, the last one included."""
-
-    scale: float
-    """The potential is half of this times the sum of the last layer's squares."""
-
-    eps: float
-    """Added to the variance in the normalisations."""
-
-    product_dtype: torch.dtype
-    """Precision of the matrix products' operands; sums are taken in float32 at least."""
+    sizes: tuple[int, ...]  # of the layers, the last one included
+    scale: float  # the potential is half of this times the sum of the last layer's squares
+    eps: float  # added to the variance in the normalisations
+    product_dtype: torch.dtype  # of the matrix products' operands; sums are in float32 at least
 
 
 class Folded(NamedTuple):
@@ -94,16 +87,19 @@ def _stack(rows: Tensor, alignment: int, *below: Tensor) -> Tensor:
     return torch.cat(blocks) if len(blocks) > 1 else rows
 
 
-def unavailable(what: str) -> RuntimeError:
-    """The error that names what the hand-written operation cannot do."""
+UNAVAILABLE = {
+    "second": "the gradient of the layer's gradient is",
+    "batched": "batched gradients (is_grads_batched, jacobian(vectorize=True)) are",
+    "forward": "forward-mode derivatives (jvp, jacfwd) are",
+}
+
+
+def unavailable(kind: str) -> RuntimeError:
+    """The error for derivatives that the hand-written operation does not have."""
     return RuntimeError(
-        f"{what} not available with the fast operation: build the potential with "
+        f"{UNAVAILABLE[kind]} not available with the fast operation: build the potential with "
         "ResNetPotential(..., factored=False)"
     )
-
-
-SECOND_GRADIENT = "the gradient of the layer's gradient is"
-BATCHED = "batched gradients (is_grads_batched, jacobian(vectorize=True)) are"
 
 
 class ReverseOnly(torch.autograd.Function):
@@ -111,4 +107,4 @@ class ReverseOnly(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
-        raise unavailable("forward-mode derivatives (jvp, jacfwd) are")
+        raise unavailable("forward")

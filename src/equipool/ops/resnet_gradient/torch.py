@@ -17,13 +17,7 @@ from torch import Tensor
 from equipool.ops import segments
 from equipool.ops.availability import is_batched, is_exporting
 from equipool.ops.resnet_gradient.elements import Columns, Network, Parameters
-from equipool.ops.resnet_gradient.network import (
-    BATCHED,
-    SECOND_GRADIENT,
-    ReverseOnly,
-    Spec,
-    unavailable,
-)
+from equipool.ops.resnet_gradient.network import ReverseOnly, Spec, unavailable
 
 # Pre-activations at a time on the CPU, so that what is computed for them stays in its caches.
 # Not too many rows either: a sum over them is taken one after the other, and loses digits.
@@ -39,12 +33,9 @@ KEPT_FLOATS = 1 << 24
 class TorchGradient:
     """The summed potential of one batch and its derivatives by y.
 
-    Args:
-        spec: sizes and precision.
-        shared: what all steps of a solve read: `x_part [N, H]`, the contribution of x and the
-            constants to the pre-activations; `from_y [H, K]`; for each hidden layer the matrix by
-            which the layers after it read it; scales and shifts of the normalisations.
-        index: row of each element, `[N]`, ascending.
+    `shared` is what all steps of a solve read: `x_part [N, H]`, the contribution of x and the
+    constants to the pre-activations; `from_y [H, K]`; for each hidden layer the matrix by which the
+    layers after it read it; scales and shifts of the normalisations. `index [N]` is ascending.
     """
 
     def __init__(self, spec: Spec, shared: Sequence[Tensor], index: Tensor) -> None:
@@ -99,10 +90,8 @@ class TorchGradient:
         return torch.cat(total, 1) @ self.from_y, *all_kept
 
     def vjp(self, by_gradient: Tensor, y: Tensor, kept: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """The derivatives by y and by `shared`, given what `evaluate` kept.
-
-        A row whose derivative is zero contributes nothing, even if it is not finite.
-        """
+        """The derivatives by y and by `shared`, given what `evaluate` kept. A row whose derivative
+        is zero contributes nothing, even if it is not finite."""
         live = by_gradient.any(-1)
         y = torch.where(live.unsqueeze(-1), y, 0)
         network, num_rows, remaining = self._network(), y.shape[0], iter(kept)
@@ -186,7 +175,7 @@ class _Gradient(torch.autograd.Function):
         if by_gradient is None:  # nothing depends on it
             return (None,) * (2 + ctx.num_tensors)
         if not torch._C._are_functorch_transforms_active() and is_batched(by_gradient):
-            raise unavailable(BATCHED)
+            raise unavailable("batched")
         # No second gradient passes through a compiled region, so nothing is lost there.
         vjp = _vjp if torch.compiler.is_compiling() else _Vjp.apply
         # A backward pass that is run inside autocast must not round what the forward did not.
@@ -231,7 +220,7 @@ class _Vjp(_OneByOne):
 
     @staticmethod
     def backward(ctx: Any, *by_outputs: Tensor) -> Any:
-        raise unavailable(SECOND_GRADIENT)
+        raise unavailable("second")
 
 
 class _Chunk(NamedTuple):

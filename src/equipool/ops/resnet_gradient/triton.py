@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import reduce
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from operator import iadd
 from typing import Any
 
@@ -21,14 +21,7 @@ from torch import Tensor
 from equipool.ops.availability import is_batched
 from equipool.ops.resnet_gradient import kernels
 from equipool.ops.resnet_gradient.elements import Parameters
-from equipool.ops.resnet_gradient.network import (
-    ALIGNMENT,
-    BATCHED,
-    SECOND_GRADIENT,
-    ReverseOnly,
-    Spec,
-    unavailable,
-)
+from equipool.ops.resnet_gradient.network import ALIGNMENT, ReverseOnly, Spec, unavailable
 from equipool.ops.resnet_gradient.tiles import Part
 from equipool.ops.segments import block_sum
 
@@ -81,30 +74,24 @@ class Evaluator:
         self.num_rows, self.width = num_rows, from_y.shape[0]
         columns = [0, *accumulate(size + -size % ALIGNMENT for size in spec.sizes)]
         first = columns[1]
-        self.layers = [
-            Layer(s, c, first) for s, (c, _) in zip(spec.sizes, pairwise(columns), strict=True)
-        ]
+        self.layers = [Layer(*of, first) for of in zip(spec.sizes, columns[:-1], strict=True)]
         self.after = [column - first for column in columns[1:]]  # where those after a layer begin
         self.x_part = x_part
         self.from_y = self._aligned(from_y)
         self.from_hidden = [weight.to(spec.product_dtype) for weight in from_hidden]
         # The tensor cores want both operands to run along the summed dimension.
         self.to_hidden = [weight.T.contiguous() for weight in self.from_hidden]
-        cuts = range(0, max(len(index), 1), LARGEST_PART)
-        self.parts = [
-            Part(x_part[i : i + LARGEST_PART], index[i : i + LARGEST_PART], num_rows) for i in cuts
-        ]
+        parts = zip(x_part.split(LARGEST_PART), index.split(LARGEST_PART), strict=True)
+        self.parts = [Part(*part, num_rows) for part in parts]
         self.by_shared: tuple[Tensor, ...] = ()  # derivatives, while they are added up
         self.by_norms: list[Tensor] = []  # [num_tiles, 2, size] for each hidden layer, likewise
         self.adding_for = -1  # the backward pass they are added up for
 
     def value(self, y: Tensor) -> Tensor:
-        """`[num_rows, K] -> [num_rows]`."""
         y_part = self._product(self._aligned(y), self.from_y.T)
         return reduce(iadd, (self._value(part, y_part) for part in self.parts))
 
     def gradient(self, y: Tensor) -> Tensor:
-        """`[num_rows, K] -> [num_rows, K]`."""
         y_part = self._product(self._aligned(y), self.from_y.T)
         delta = reduce(iadd, (self._adjoints(part, y_part) for part in self.parts))
         return self._product(delta, self.from_y)
@@ -301,9 +288,9 @@ def _zeros(shapes: Sequence[tuple[int, ...]], device: torch.device) -> list[Tens
 def _check_backward(by_output: Tensor) -> None:
     """Gradients are recorded in a backward pass only to be differentiated again."""
     if torch.is_grad_enabled():
-        raise unavailable(SECOND_GRADIENT)
+        raise unavailable("second")
     if is_batched(by_output):
-        raise unavailable(BATCHED)
+        raise unavailable("batched")
 
 
 class _Bind(ReverseOnly):
