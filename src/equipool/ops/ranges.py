@@ -35,10 +35,7 @@ def _fraction(origin: Tensor, raw: Tensor) -> Tensor:
     return origin / (origin + (1 - origin) * torch.exp(-raw))
 
 
-Plain = Callable[[Tensor, Tensor], Tensor]
-
-
-def _serve(plain: Plain, origin: Tensor, raw: Tensor) -> Tensor:
+def _serve(plain: Callable[..., Tensor], origin: Tensor, raw: Tensor) -> Tensor:
     if kernels_serve(raw) and raw.dim() == origin.dim() == 0:
         return _Fused.apply(plain, origin, raw)
     return plain(origin, raw)
@@ -46,7 +43,7 @@ def _serve(plain: Plain, origin: Tensor, raw: Tensor) -> Tensor:
 
 class _Fused(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, plain: Plain, origin: Tensor, raw: Tensor) -> Tensor:
+    def forward(ctx: Any, plain: Callable[..., Tensor], origin: Tensor, raw: Tensor) -> Tensor:
         from equipool.ops import kernels
 
         out = torch.empty_like(raw)

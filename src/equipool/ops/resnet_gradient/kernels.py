@@ -39,24 +39,28 @@ def _add_five(a, b, c, d, e, a_more, b_more, c_more, d_more, e_more):
 
 
 @triton.jit
-def _sums_of_two(a, b, AXIS: tl.constexpr):
-    """Sums of two tensors in one go, as a sum across warps waits for them all."""
-    if INTERPRETED:
-        return tl.sum(a, AXIS), tl.sum(b, AXIS)
-    return tl.reduce((a, b), AXIS, _add_two)
-
-
-@triton.jit
 def _means(a, b, SIZE: tl.constexpr):
-    a, b = _sums_of_two(a, b, 1)
+    """Means of two tensors' rows in one go, as a sum across warps waits for them all."""
+    if INTERPRETED:
+        a, b = tl.sum(a, 1), tl.sum(b, 1)
+    else:
+        a, b = tl.reduce((a, b), 1, _add_two)
     return a[:, None] / SIZE, b[:, None] / SIZE
 
 
 @triton.jit
 def _sums_of_five(a, b, c, d, e):
+    """Sums of five rows in one go."""
     if INTERPRETED:
         return tl.sum(a, 0), tl.sum(b, 0), tl.sum(c, 0), tl.sum(d, 0), tl.sum(e, 0)
     return tl.reduce((a, b, c, d, e), 0, _add_five)
+
+
+@triton.jit
+def _sums_of_two(a, b):
+    if INTERPRETED:
+        return tl.sum(a, 0), tl.sum(b, 0)
+    return tl.reduce((a, b), 0, _add_two)
 
 
 @triton.jit(do_not_specialize=["num_elements"])
@@ -205,7 +209,7 @@ def hidden_adjoint(
         h = tl.load(h_in + row * by_h_stride + cols, mask=live, other=0.0).to(tl.float32)
         by_h_here = tl.load(by_h + row * by_h_stride + cols, mask=live, other=0.0).to(tl.float32)
         by_xhat = scale * by_h_here * (1 - h * h)
-        total, across = _sums_of_two(by_xhat, by_xhat * xhat, 0)
+        total, across = _sums_of_two(by_xhat, by_xhat * xhat)
         delta = tl.where(live, rstd * (by_xhat - total / SIZE - xhat * (across / SIZE)), 0.0)
         delta_sum += delta
         if HAS_PRODUCTS:
