@@ -12,7 +12,7 @@ from equipool import EquilibriumAggregation, ResNetPotential
 from equipool.experiments.molecules.network import norm
 from equipool.experiments.molecules.network.norm import MaskedBatchNorm, RealRows
 from equipool.experiments.registry import MedianTask
-from equipool.ops import combination, derivatives, momentum, ranges
+from equipool.ops import derivatives, momentum, ranges
 from equipool.ops.resnet_gradient import implementations
 from equipool.training import TrainingConfig, optimizer
 from equipool.training.devices import Accelerator
@@ -20,7 +20,7 @@ from equipool.training.step import NUMBERS, TrainStep
 from forced_kernels import force_kernels
 from kernel_launches import jitted, launches
 
-SERVED = (implementations, combination, derivatives, momentum, norm, ranges, optimizer)
+SERVED = (implementations, derivatives, momentum, norm, ranges, optimizer)
 HERE = Path(__file__).parent
 
 pytestmark = [

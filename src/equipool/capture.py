@@ -71,12 +71,9 @@ def capture_step(step: Callable[[], object], warmup: int = 3, pool: Any = None) 
     """
     if not torch.cuda.is_available():
         raise RuntimeError("capture_step needs a CUDA device: call the step itself instead")
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
+    with side_stream():
         for _ in range(max(warmup, 1)):
             step()
-    torch.cuda.current_stream().wait_stream(stream)
     # Graphs of autograd that are still alive tie gradients to the stream they were made on.
     gc.collect()
     torch.cuda.synchronize()
@@ -84,6 +81,16 @@ def capture_step(step: Callable[[], object], warmup: int = 3, pool: Any = None) 
     with own_workspaces(), no_garbage_collection(), torch.cuda.graph(graph, pool=pool):
         output = step()
     return CapturedStep(graph, output)
+
+
+@contextmanager
+def side_stream() -> Iterator[None]:
+    """Run the block on a stream of its own, as a recording does afterwards."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        yield
+    torch.cuda.current_stream().wait_stream(stream)
 
 
 @contextmanager

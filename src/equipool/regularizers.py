@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from equipool.objective import Bounds
-from equipool.ops.combination import combine
-from equipool.ops.derivatives import separate
+from equipool.ops.derivatives import combine, separate
 from equipool.scalars import PositiveScalar
 
 AddProduct = Callable[[Tensor, Tensor], Tensor]

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from equipool.ops import kernels
-from equipool.ops.combination import combine
+from equipool.ops.derivatives import combine
 
 
 def run(device):
@@ -23,7 +23,7 @@ def test_fused_combination(alone, device, forced, monkeypatch):
         monkeypatch.setattr(kernels, "ALONE", 0)
         monkeypatch.setattr(kernels, "BLOCK", 16)
     fused = run(device)
-    monkeypatch.setattr("equipool.ops.combination.kernels_serve", lambda x: False)
+    monkeypatch.setattr("equipool.ops.derivatives.kernels_serve", lambda x: False)
     for a, b in zip(fused, run(device), strict=True):
         assert torch.allclose(a, b, rtol=1e-5, atol=1e-6)
 

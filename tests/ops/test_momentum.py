@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from equipool import EquilibriumAggregation, Nesterov, ResNetPotential
-from equipool.ops import kernels, momentum_kernels
+from equipool.ops import kernels
 from equipool.ops.momentum import History, Limits, momentum_step
 
 OPTIONS = list(itertools.product([None, 0.5], [None, 1.5], [False, True]))
@@ -64,9 +64,8 @@ def test_fused_step(shape, options, device, forced, monkeypatch):
 def test_parts_that_nothing_depends_on(used, restrained, device, forced, monkeypatch):
     """By several programs, each with sums of its own."""
     monkeypatch.setattr(kernels, "ALONE", 0)
-    for module in (kernels, momentum_kernels):
-        monkeypatch.setattr(module, "BLOCK", 16)
-    assert momentum_kernels.Shape(torch.zeros(5, 7), by_rows=restrained).grid == (3,)
+    monkeypatch.setattr(kernels, "BLOCK", 16)
+    assert kernels.Shape(torch.zeros(5, 7), by_rows=restrained).grid == (3,)
     moving, history = inputs((5, 7), device)
     case = (moving, Limits(0.5, 1.5), history) if restrained else (moving, Limits(), None)
     fused = run(*case, used)

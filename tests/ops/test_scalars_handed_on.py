@@ -32,8 +32,7 @@ def step(request):
 def in_pieces(monkeypatch):
     """Several programs, each with sums of its own."""
     monkeypatch.setattr(kernels, "ALONE", 0)
-    for module in ("kernels", "momentum_kernels"):
-        monkeypatch.setattr(f"equipool.ops.{module}.BLOCK", 16)
+    monkeypatch.setattr(kernels, "BLOCK", 16)
 
 
 def inputs(device):
@@ -65,7 +64,7 @@ def assert_close(found, expected, tolerance=1e-4):
 
 def plainly(monkeypatch, compute):
     with monkeypatch.context() as patched:
-        for module in ("momentum", "combination", "ranges"):
+        for module in ("momentum", "derivatives", "ranges"):
             patched.setattr(f"equipool.ops.{module}.kernels_serve", lambda x: False)
         return compute()
 

@@ -26,16 +26,18 @@ def kernels(enabled: bool) -> Iterator[None]:
 
 
 def kernels_serve(x: Tensor) -> bool:
-    """Whether the kernels can take this tensor: on the current GPU, which is where they are
-    launched, eager, in float32 or shorter."""
+    """Whether the kernels can take this tensor: eagerly, on the current GPU, in float32 or
+    shorter."""
+    return _enabled and is_eager_on_gpu(x) and x.dtype != torch.float64 and triton_is_installed()
+
+
+def is_eager_on_gpu(x: Tensor) -> bool:
+    """Whether operations on x are run one by one on the current GPU, where kernels are launched."""
     return (
-        _enabled
-        and x.is_cuda
-        and x.get_device() == torch.cuda.current_device()
-        and x.dtype != torch.float64
+        x.is_cuda
         and not torch.compiler.is_compiling()
+        and x.get_device() == torch.cuda.current_device()
         and not torch._C._are_functorch_transforms_active()
-        and triton_is_installed()
     )
 
 

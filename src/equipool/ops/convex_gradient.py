@@ -32,6 +32,9 @@ class Network(NamedTuple):
     gates: Tensor  # [N, H], not negative
     mixes: tuple[Tensor, ...]  # [h_l, h_{l-1}] from the second layer on, not negative
 
+    def layer_gates(self) -> tuple[Tensor, ...]:
+        return self.gates.split(self.sizes, -1)
+
 
 class Slopes(NamedTuple):
     """The factors in products with the Hessian. With `s_l = sigmoid(a_l)` and `d_l` the derivative
@@ -44,12 +47,12 @@ class Slopes(NamedTuple):
 def element_values(network: Network, b: Tensor) -> Tensor:
     """The network's value at each element, `[N, H] -> [N]`."""
     last = _pre_activations(network, b)[-1]
-    return (_gates(network)[-1] * softplus(last, threshold=THRESHOLD)).sum(-1)
+    return (network.layer_gates()[-1] * softplus(last, threshold=THRESHOLD)).sum(-1)
 
 
 def element_gradients(network: Network, b: Tensor) -> Tensor:
     """Its derivative by `b`, `[N, H] -> [N, H]`."""
-    gates = _gates(network)
+    gates = network.layer_gates()
     layers = _pre_activations(network, b)
     by_z = gates[-1]
     found = [by_z * torch.sigmoid(layers[-1])]
@@ -75,7 +78,11 @@ def gradients_along(network: Network, slopes: Slopes, direction: Tensor) -> Tens
     GPU their number decides the cost."""
     along = direction.split(network.sizes, -1)  # becomes that of the pre-activations
     for layer, mix in enumerate(network.mixes):
-        _add_mixed(along[layer + 1], slopes.passed[layer] * along[layer], mix)
+        z = slopes.passed[layer] * along[layer]
+        if z.dtype == mix.dtype:
+            along[layer + 1].addmm_(z, mix.T)
+        else:
+            along[layer + 1].add_(_mixed(z, mix))
     found = slopes.bent * direction
     parts = found.split(network.sizes, -1)
     for layer, mix in reversed(list(enumerate(network.mixes))):
@@ -97,25 +104,22 @@ def curvature_weights(network: Network, matrix: Tensor) -> Tensor:
 
     From the last layer down, this turns all squares of $p$ into squares of $t$.
 
-    Args:
-        matrix: $B$, `[H, K]`.
-
-    Returns:
-        `[N, H]`.
+    The matrix is $B$, `[H, K]`, and the weights are `[N, H]`.
     """
-    gates, mixes = _gates(network), network.mixes
+    gates, mixes = network.layer_gates(), network.mixes
     totals = [_mixed(gate, mix) for gate, mix in zip(gates[:-1], mixes, strict=True)]
     ratios = _ratios(network, totals, matrix)
     by_z = gates[-1]
     weight = by_z / 4
     found: list[Tensor] = []
-    for gate, mix, total, ratio in zip(
-        gates[-2::-1], mixes[::-1], totals[::-1], ratios[::-1], strict=True
-    ):
+    layers = list(zip(gates[:-1], mixes, totals, ratios, strict=True))
+    for gate, mix, total, ratio in layers[::-1]:
         found.insert(0, (1 + ratio) * weight)
         passed = gate * _mixed_back((1 + 1 / ratio) * total * weight, mix)
         by_z = gate * _mixed_back(by_z, mix)
-        weight = _largest_weight(by_z, passed)
+        # The largest by_z s (1 - s) + passed s for s between 0 and 1.
+        inside = (by_z + passed).square() / (4 * by_z)
+        weight = torch.where(passed < by_z, inside, passed)
     return torch.cat([weight, *found], -1)
 
 
@@ -127,16 +131,13 @@ def largest_eigenvalues(weights: Tensor, matrix: Tensor) -> Tensor:
     the eigenvalue (1.07 for $n = 64$), where $n$ is the smaller of $H$ and $K$. It uses products
     alone, so a row that is not finite does not affect others.
     """
-    size = min(matrix.shape)
-    chunk = max(CHUNK_FLOATS // max(size * size, 1), 1)
-    return torch.cat([_schatten_norms(_grams(part, matrix)) for part in weights.split(chunk)])
-
-
-def _grams(weights: Tensor, matrix: Tensor) -> Tensor:
-    """The smaller of the two Gram matrices, which share their nonzero eigenvalues: `[R, n, n]`."""
-    scaled = weights.sqrt().unsqueeze(-1) * matrix
-    wide = matrix.shape[0] < matrix.shape[1]
-    return scaled @ scaled.mT if wide else scaled.mT @ scaled
+    size, wide = min(matrix.shape), matrix.shape[0] < matrix.shape[1]
+    found = []
+    for part in weights.split(max(CHUNK_FLOATS // max(size * size, 1), 1)):
+        scaled = part.sqrt().unsqueeze(-1) * matrix
+        # The smaller of the two Gram matrices, which share their nonzero eigenvalues.
+        found.append(_schatten_norms(scaled @ scaled.mT if wide else scaled.mT @ scaled))
+    return torch.cat(found)
 
 
 def _schatten_norms(grams: Tensor) -> Tensor:
@@ -158,9 +159,8 @@ def _ratios(network: Network, totals: list[Tensor], matrix: Tensor) -> list[Tens
     lengths = matrix.square().sum(-1).split(network.sizes)
     squares = lengths[0]
     found: list[Tensor] = []
-    for gate, mix, total, own in zip(
-        _gates(network)[:-1], network.mixes, totals, lengths[1:], strict=True
-    ):
+    gates = network.layer_gates()[:-1]
+    for gate, mix, total, own in zip(gates, network.mixes, totals, lengths[1:], strict=True):
         passed = total * _mixed(gate * squares, mix)
         tiny = torch.finfo(passed.dtype).tiny
         found.append((passed / own.clamp(min=tiny)).sqrt().clamp(1e-3, 1e3))
@@ -168,36 +168,18 @@ def _ratios(network: Network, totals: list[Tensor], matrix: Tensor) -> list[Tens
     return found
 
 
-def _largest_weight(by_z: Tensor, passed: Tensor) -> Tensor:
-    """The largest `by_z s (1 - s) + passed s` for s between 0 and 1."""
-    inside = (by_z + passed).square() / (4 * by_z)
-    return torch.where(passed < by_z, inside, passed)
-
-
 def _pre_activations(network: Network, b: Tensor) -> list[Tensor]:
     own = b.split(network.sizes, -1)
     found = [own[0]]
-    for gate, mix, b_l in zip(_gates(network)[:-1], network.mixes, own[1:], strict=True):
+    for gate, mix, b_l in zip(network.layer_gates()[:-1], network.mixes, own[1:], strict=True):
         z = softplus(found[-1], threshold=THRESHOLD)
         found.append(b_l + _mixed(gate * z, mix))
     return found
 
 
-def _gates(network: Network) -> tuple[Tensor, ...]:
-    return network.gates.split(network.sizes, -1)
-
-
 def _mixed(z: Tensor, mix: Tensor) -> Tensor:
     """The product in the mix's precision, its result in that of z."""
     return (z.to(mix.dtype) @ mix.T).to(z.dtype)
-
-
-def _add_mixed(total: Tensor, z: Tensor, mix: Tensor) -> None:
-    """Add the product in place."""
-    if z.dtype == mix.dtype:
-        total.addmm_(z, mix.T)
-    else:
-        total.add_(_mixed(z, mix))
 
 
 def _mixed_back(by_a: Tensor, mix: Tensor) -> Tensor:

@@ -1,5 +1,5 @@
-"""Triton kernels of `combination.py`, `derivatives.py` and `ranges.py`, and the launch of kernels
-that go over all numbers of a tensor."""
+"""Triton kernels of the operations on rows and scalars, and the launch of those that go over all
+numbers of a tensor. Small batches are bound by the number of kernels launched."""
 
 # ruff: noqa: N803
 from __future__ import annotations
@@ -20,6 +20,19 @@ def grid(tensor: Tensor) -> tuple[int]:
 def total(of_programs: Tensor) -> Tensor:
     """The sum over the last dimension, of one number for each program."""
     return of_programs[..., 0] if of_programs.shape[-1] == 1 else of_programs.sum(-1)
+
+
+class Shape:
+    """How a momentum step divides `[num_rows, K]`: the row length that a program sees, padded to
+    `block` columns, the rows that it takes at a time, and the number of programs. Without limits a
+    step does not depend on where a row ends, and one long row is cut into blocks."""
+
+    def __init__(self, tensor: Tensor, *, by_rows: bool) -> None:
+        self.width: int = tensor.shape[-1] if by_rows else BLOCK
+        self.block: int = triton.next_power_of_2(self.width)
+        self.rows = max(1, BLOCK // self.block)
+        num_rows = -(-tensor.numel() // max(self.width, 1))
+        self.grid = grid(tensor) if grid(tensor) == (1,) else (-(-num_rows // self.rows),)
 
 
 @triton.jit
@@ -79,6 +92,144 @@ def squared_norms_backward(by_out, rows, by_rows, width, BLOCK: tl.constexpr):
         mask = columns < width
         value = tl.load(rows + row * width + columns, mask=mask, other=0.0)
         tl.store(by_rows + row * width + columns, tl.where(by == 0, 0.0, 2 * by * value), mask=mask)
+
+
+@triton.jit
+def _length(rows):
+    return tl.sqrt(tl.sum(rows * rows, axis=1))[:, None]
+
+
+@triton.jit
+def _by_cut(by, rows, longest):
+    """From the derivative by rows that were cut to the one by the rows. Rows whose derivative is
+    zero may not be finite."""
+    live = tl.max(tl.abs(by), axis=1)[:, None] > 0
+    rows = tl.where(live, rows, 0.0)
+    length = _length(rows)
+    long = length > longest
+    safe = tl.where(long, length, 1.0)
+    along = tl.sum(rows * by, axis=1)[:, None] / (safe * safe)
+    return tl.where(long, longest / safe * (by - along * rows), by)
+
+
+@triton.jit
+def _times(by, values):
+    """The product, zero where the derivative is: the values may not be finite there."""
+    return tl.where(by == 0, 0.0, by * values)
+
+
+@triton.jit
+def _store_sum(sums, own, later, HAS_LATER: tl.constexpr):
+    """A program's part of the derivative by a scalar; the first adds that of the later steps."""
+    program = tl.program_id(0)
+    if HAS_LATER:
+        own += tl.load(later, mask=program == 0, other=0.0).to(tl.float32)
+    tl.store(sums + program, own)
+
+
+@triton.jit
+def momentum_step(
+    y, velocity, gradient, learning_rate, momentum, point, last_point, last_gradient, curvature,
+    new_y, new_velocity, ahead, new_curvature, size, width, longest, longest_gradient,
+    CUT: tl.constexpr, CUT_GRADIENT: tl.constexpr, SAFE: tl.constexpr,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    mu, alpha = tl.load(momentum).to(tl.float32), tl.load(learning_rate).to(tl.float32)
+    columns = tl.arange(0, WIDTH)[None, :]
+    num_rows = tl.cdiv(size, width)
+    for start in range(tl.program_id(0) * ROWS, num_rows, tl.num_programs(0) * ROWS):
+        rows = (start + tl.arange(0, ROWS)).to(tl.int64)[:, None]
+        at = rows * width + columns
+        mask = (columns < width) & (at < size)
+        g = tl.load(gradient + at, mask=mask, other=0.0).to(tl.float32)
+        step = alpha * g
+        if CUT_GRADIENT:
+            step = step * (longest_gradient / tl.maximum(_length(g), longest_gradient))
+        if SAFE:
+            within = rows < num_rows
+            here = tl.load(point + at, mask=mask, other=0.0).to(tl.float32)
+            moved = _length(here - tl.load(last_point + at, mask=mask, other=0.0))
+            bent = _length(g - tl.load(last_gradient + at, mask=mask, other=0.0))
+            secant = tl.where(moved > 0, bent / tl.where(moved > 0, moved, 1.0), 0.0)
+            largest = tl.load(curvature + rows, mask=within, other=0.0).to(tl.float32)
+            largest = tl.maximum(largest, secant)
+            tl.store(new_curvature + rows, largest, mask=within)
+            step = step / tl.maximum(alpha * largest, 1.0)
+        v = mu * tl.load(velocity + at, mask=mask, other=0.0) - step
+        if CUT:
+            v = v * (longest / tl.maximum(_length(v), longest))
+        moved_to = tl.load(y + at, mask=mask, other=0.0) + v
+        tl.store(new_velocity + at, v, mask=mask)
+        tl.store(new_y + at, moved_to, mask=mask)
+        tl.store(ahead + at, moved_to + mu * v, mask=mask)
+
+
+@triton.jit
+def momentum_step_backward(
+    by_y, by_velocity, by_ahead, by_rate, by_momentum,
+    velocity, gradient, learning_rate, momentum, curvature,
+    out_y, out_velocity, out_gradient, by_scalars, size, width, num_programs,
+    longest, longest_gradient,
+    HAS_Y: tl.constexpr, HAS_VELOCITY: tl.constexpr, HAS_AHEAD: tl.constexpr,
+    HAS_RATE: tl.constexpr, HAS_MOMENTUM: tl.constexpr,
+    CUT: tl.constexpr, CUT_GRADIENT: tl.constexpr, SAFE: tl.constexpr,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """The step once more, and then back through it."""
+    program = tl.program_id(0)
+    mu, alpha = tl.load(momentum).to(tl.float32), tl.load(learning_rate).to(tl.float32)
+    columns = tl.arange(0, WIDTH)[None, :]
+    num_rows = tl.cdiv(size, width)
+    by_mu = tl.zeros([ROWS, WIDTH], tl.float32)
+    by_alpha = tl.zeros([ROWS, WIDTH], tl.float32)
+    for start in range(program * ROWS, num_rows, tl.num_programs(0) * ROWS):
+        rows = (start + tl.arange(0, ROWS)).to(tl.int64)[:, None]
+        at = rows * width + columns
+        mask = (columns < width) & (at < size)
+        v = tl.load(velocity + at, mask=mask, other=0.0).to(tl.float32)
+        g = tl.load(gradient + at, mask=mask, other=0.0).to(tl.float32)
+        followed = g
+        if CUT_GRADIENT:
+            followed = g * (longest_gradient / tl.maximum(_length(g), longest_gradient))
+        step = alpha * followed
+        if SAFE:
+            curved = tl.load(curvature + rows, mask=rows < num_rows, other=0.0).to(tl.float32)
+            share = 1 / tl.maximum(alpha * curved, 1.0)
+            step = step * share
+        whole = mu * v - step
+        new_v = whole
+        if CUT:
+            new_v = whole * (longest / tl.maximum(_length(whole), longest))
+        to_y = tl.zeros([ROWS, WIDTH], tl.float32)
+        to_v = tl.zeros([ROWS, WIDTH], tl.float32)
+        if HAS_Y:
+            to_y += tl.load(by_y + at, mask=mask, other=0.0)
+        if HAS_VELOCITY:
+            to_v += tl.load(by_velocity + at, mask=mask, other=0.0)
+        if HAS_AHEAD:
+            to_ahead = tl.load(by_ahead + at, mask=mask, other=0.0)
+            to_y += to_ahead
+            to_v += mu * to_ahead
+            by_mu += _times(to_ahead, new_v)
+        to_v += to_y
+        if CUT:
+            to_v = _by_cut(to_v, whole, longest)
+        by_mu += _times(to_v, v)
+        to_g = -alpha * to_v
+        if SAFE:  # where the curvature limits the step, alpha cancels
+            by_alpha -= tl.where(alpha * curved < 1.0, _times(to_v, followed), 0.0)
+            to_g = _times(to_g, share)
+        else:
+            by_alpha -= _times(to_v, followed)
+        if CUT_GRADIENT:
+            to_g = _by_cut(to_g, g, longest_gradient)
+        tl.store(out_y + at, to_y, mask=mask)
+        tl.store(out_velocity + at, mu * to_v, mask=mask)
+        tl.store(out_gradient + at, to_g, mask=mask)
+    of_alpha = tl.sum(tl.sum(by_alpha, axis=1), axis=0)
+    of_mu = tl.sum(tl.sum(by_mu, axis=1), axis=0)
+    _store_sum(by_scalars, of_alpha, by_rate, HAS_RATE)
+    _store_sum(by_scalars + num_programs, of_mu, by_momentum, HAS_MOMENTUM)
 
 
 # Ranges are computed in float64, which costs nothing with one number: in float32, logarithms near 1

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from equipool.ops.availability import is_batched, kernels_serve
-from equipool.ops.derivatives import scaled, separate
+from equipool.ops.availability import kernels_serve
+from equipool.ops.derivatives import is_plain_backward, plain_adjoint, scaled, separate
 
 LARGEST_WIDTH = 4096  # of a row whose length one program of the kernels measures
 
@@ -46,16 +47,13 @@ class Step(NamedTuple):
     curvature: Tensor | None  # [num_rows, 1] with a history; constant in the derivative
 
 
-NO_LIMITS = Limits()
-
-
 def momentum_step(
     y: Tensor,
     velocity: Tensor,
     gradient: Tensor,
     learning_rate: Tensor,
     momentum: Tensor,
-    limits: Limits = NO_LIMITS,
+    limits: Limits = Limits(),  # noqa: B008 (it cannot be changed)
     history: History | None = None,
 ) -> Step:
     r"""`v <- cut_s(mu v - alpha c cut_r(g))`, `y <- y + v`, and the look-ahead `y + mu v` after it.
@@ -64,23 +62,15 @@ def momentum_step(
     `c = min(1, 1 / (alpha L))`, where L is the largest curvature so far, this step's included:
     $L = \lVert g - g' \rVert / \lVert p - p' \rVert$. Without one c is 1.
 
-    A row whose derivative is zero contributes nothing to those by the scalars, even if it is not
-    finite.
-
-    Args:
-        y: `[num_rows, K]`.
-        velocity: `[num_rows, K]`.
-        gradient: `[num_rows, K]`.
-        learning_rate: alpha, a scalar.
-        momentum: mu, a scalar.
-        limits: s and r.
-        history: the last points and gradients, to keep the step within the inverse curvature.
+    y, velocity and gradient are `[num_rows, K]`; the learning rate, alpha, and the momentum, mu,
+    are scalars; the limits are s and r. A row whose derivative is zero contributes nothing to those
+    by the scalars, even if it is not finite.
     """
     by_rows = limits.any or history is not None
     if kernels_serve(y) and (not by_rows or y.shape[-1] <= LARGEST_WIDTH):
         rows = (tensor.contiguous() for tensor in (y, velocity, gradient))
         constant = [None] * 4 if history is None else [t.detach().contiguous() for t in history]
-        return Step(*_FusedStep.apply(*rows, learning_rate, momentum, *constant, limits))
+        return Step(*_FusedStep.apply(*rows, learning_rate, momentum, limits, *constant))
     curvature = None
     if history is not None:
         curvature = torch.maximum(history.curvature, _secant(gradient, history))
@@ -134,17 +124,17 @@ class _FusedStep(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, y: Tensor, velocity: Tensor, gradient: Tensor, learning_rate: Tensor,
-        momentum: Tensor, point: Tensor | None, last_point: Tensor | None,
-        last_gradient: Tensor | None, curvature: Tensor | None, limits: Limits,
+        momentum: Tensor, limits: Limits, *history: Tensor | None,
     ) -> tuple[Tensor | None, ...]:  # fmt: skip
-        from equipool.ops import momentum_kernels as kernels
+        from equipool.ops import kernels
 
+        curvature = history[-1]
         new_y, new_velocity, ahead = (torch.empty_like(y) for _ in range(3))
         new_curvature = None if curvature is None else torch.empty_like(curvature)
         shape = kernels.Shape(y, by_rows=limits.any or curvature is not None)
-        kernels.forward[shape.grid](
-            y, velocity, gradient, learning_rate, momentum, point, last_point, last_gradient,
-            curvature, new_y, new_velocity, ahead, new_curvature, y.numel(), shape.width,
+        kernels.momentum_step[shape.grid](
+            y, velocity, gradient, learning_rate, momentum, *history,
+            new_y, new_velocity, ahead, new_curvature, y.numel(), shape.width,
             **_constants(limits, curvature), ROWS=shape.rows, WIDTH=shape.block,
         )  # fmt: skip
         ctx.limits = limits
@@ -156,21 +146,23 @@ class _FusedStep(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *by_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
-        from equipool.ops import momentum_kernels as kernels
+        from equipool.ops import kernels
 
         by = by_outputs[:5]
         constant = (None,) * 5
         if all(part is None for part in by[:3]):  # nothing depends on the step
             return (None, None, None, *by[3:], *constant)
-        velocity, gradient, learning_rate, momentum, curvature = ctx.saved_tensors
-        if torch.is_grad_enabled() or any(is_batched(t) for t in by if t is not None):
-            # To be differentiated again, or for a batch of derivatives.
-            return (*_plain_adjoint(by, ctx.saved_tensors, ctx.limits), *constant)
+        *inputs, curvature = ctx.saved_tensors
+        velocity, gradient, learning_rate, momentum = inputs
+        if is_plain_backward(*by):
+            y = torch.zeros_like(velocity)  # the derivative does not depend on it
+            step = partial(_plain_step, curvature=curvature, limits=ctx.limits)
+            return (*plain_adjoint(step, [y, *inputs], by), *constant)
         given = [None if part is None else part.contiguous() for part in by]
         outs = tuple(torch.empty_like(velocity) for _ in range(3))
         shape = kernels.Shape(velocity, by_rows=ctx.limits.any or curvature is not None)
         by_scalars = velocity.new_empty(2, shape.grid[0], dtype=torch.float32)
-        kernels.backward[shape.grid](
+        kernels.momentum_step_backward[shape.grid](
             *given, velocity, gradient, learning_rate, momentum, curvature, *outs, by_scalars,
             velocity.numel(), shape.width, shape.grid[0],
             HAS_Y=given[0] is not None, HAS_VELOCITY=given[1] is not None,
@@ -180,25 +172,3 @@ class _FusedStep(torch.autograd.Function):
         )  # fmt: skip
         by_rate, by_momentum = kernels.total(by_scalars).unbind()
         return (*outs, by_rate.to(learning_rate.dtype), by_momentum.to(momentum.dtype), *constant)
-
-
-def _plain_adjoint(
-    by_outputs: tuple[Tensor | None, ...], saved: tuple[Tensor, ...], limits: Limits
-) -> tuple[Tensor | None, ...]:
-    """The kernel's backward in operations that can be differentiated again."""
-    # Aliases: tensors of an earlier step depend on the same scalars; those paths are not ours.
-    *given, curvature = saved
-    recorded = torch.is_grad_enabled()
-    with torch.enable_grad():
-        y = torch.zeros_like(given[0])  # the derivative does not depend on it
-        inputs = [y, *(t.view_as(t) if recorded else t.detach() for t in given)]
-        inputs = [t if t.requires_grad else t.requires_grad_() for t in inputs]
-        velocity, gradient, learning_rate, momentum = inputs[1:]
-        outputs = _plain_step(
-            inputs[0], velocity, gradient, learning_rate, momentum, curvature, limits
-        )
-        used = [(out, by) for out, by in zip(outputs, by_outputs, strict=True) if by is not None]
-        return torch.autograd.grad(
-            [out for out, _ in used], inputs, [by for _, by in used],
-            create_graph=recorded, allow_unused=True,
-        )  # fmt: skip

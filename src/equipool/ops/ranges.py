@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from equipool.ops.availability import is_batched, kernels_serve
+from equipool.ops.availability import kernels_serve
+from equipool.ops.derivatives import is_plain_backward, plain_adjoint
 
 
 def positive(origin: Tensor, raw: Tensor) -> Tensor:
@@ -34,10 +35,7 @@ def _fraction(origin: Tensor, raw: Tensor) -> Tensor:
     return origin / (origin + (1 - origin) * torch.exp(-raw))
 
 
-Plain = Callable[[Tensor, Tensor], Tensor]
-
-
-def _serve(plain: Plain, origin: Tensor, raw: Tensor) -> Tensor:
+def _serve(plain: Callable[..., Tensor], origin: Tensor, raw: Tensor) -> Tensor:
     if kernels_serve(raw) and raw.dim() == origin.dim() == 0:
         return _Fused.apply(plain, origin, raw)
     return plain(origin, raw)
@@ -45,7 +43,7 @@ def _serve(plain: Plain, origin: Tensor, raw: Tensor) -> Tensor:
 
 class _Fused(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, plain: Plain, origin: Tensor, raw: Tensor) -> Tensor:
+    def forward(ctx: Any, plain: Callable[..., Tensor], origin: Tensor, raw: Tensor) -> Tensor:
         from equipool.ops import kernels
 
         out = torch.empty_like(raw)
@@ -59,13 +57,8 @@ class _Fused(torch.autograd.Function):
         from equipool.ops import kernels
 
         origin, raw = ctx.saved_tensors
-        recorded = torch.is_grad_enabled()
-        if recorded or is_batched(by_out):
-            # To be differentiated again, or for a batch of derivatives.
-            with torch.enable_grad():
-                raw = raw.view_as(raw)  # an alias: hooks of the parameter are not to run here
-                out = ctx.plain(origin, raw)
-                return None, None, *torch.autograd.grad(out, raw, by_out, create_graph=recorded)
+        if is_plain_backward(by_out):
+            return None, None, *plain_adjoint(lambda raw: [ctx.plain(origin, raw)], [raw], [by_out])
         by_raw = torch.empty_like(raw)
         kernels.bring_into_range_backward[(1,)](
             by_out, origin, raw, by_raw, FRACTION=ctx.plain is _fraction, num_warps=1

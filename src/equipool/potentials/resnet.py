@@ -248,10 +248,8 @@ class FactoredSum(AutogradSum):
             product_dtype=torch.get_autocast_dtype(device) if autocast else x.dtype,
         )
         with torch.autocast(device, enabled=False):
-            self.factored = make_gradient(
-                spec, _maps(potential, kept), x, sets.index, sets.num_rows,
-                [gamma for gamma, _ in scales], [beta for _, beta in scales],
-            )  # fmt: skip
+            maps = _maps(potential, kept)
+            self.factored = make_gradient(spec, maps, scales, x, sets.index, sets.num_rows)
 
     def value(self, y: Tensor) -> Tensor:
         if torch.is_grad_enabled() or torch.compiler.is_compiling():

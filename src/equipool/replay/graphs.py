@@ -10,15 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equipool.capture import no_garbage_collection, own_workspaces
+from equipool.capture import no_garbage_collection, own_workspaces, side_stream
 from equipool.ops.segments import segment_sum
 from equipool.replay.capacity import Capacity
 from equipool.sets import Sets, make_sets
-
-SECOND_GRADIENT = (
-    "CUDA graphs cannot compute the gradient of the layer's gradient: build the layer with "
-    "cuda_graphs=False and the potential with ResNetPotential(..., factored=False)"
-)
 
 
 class Memory:
@@ -62,23 +57,8 @@ def recording(graph: torch.cuda.CUDAGraph, memory: Memory) -> Any:
         yield
 
 
-@contextmanager
-def beside() -> Any:
-    """Run the block on a stream of its own, before the same is recorded there."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with own_workspaces(), torch.cuda.stream(stream):
-        yield
-    torch.cuda.current_stream().wait_stream(stream)
-
-
 class PaddedBatch:
-    """A batch in memory of its own, padded to a capacity.
-
-    Args:
-        capacity: elements and sets.
-        like: elements `[N, C]` of the same size and dtype.
-    """
+    """A batch in memory of its own, padded to a capacity, for elements like those given."""
 
     def __init__(self, capacity: Capacity, like: Tensor) -> None:
         shape = (capacity.elements, like.shape[1])
@@ -109,15 +89,9 @@ class PaddedBatch:
 
 
 class SolveGraph:
-    """The solve of a batch, recorded.
-
-    Args:
-        capacity: elements and sets that there is room for.
-        solve: elements in set order and their sets -> tensors with one row per set.
-        like: elements, for their size, dtype and whether they need a gradient.
-        parameters: the outputs are differentiated by these; None to record no backward pass.
-        memory: is shared with the layer's other graphs.
-    """
+    """The solve of a batch, recorded: elements in set order and their sets -> tensors with one row
+    per set, which are differentiated by the parameters, and by the elements if those given need a
+    gradient. Without parameters no backward pass is recorded."""
 
     def __init__(
         self,
@@ -138,11 +112,10 @@ class SolveGraph:
             def differentiate(outputs: Sequence[Tensor]) -> list[Tensor | None]:
                 pairs = zip(outputs, self._by, strict=True)
                 used = [(out, by) for out, by in pairs if out.requires_grad]
-                by = [by for _, by in used]
-                outputs = [out for out, _ in used]
+                outputs, by = [out for out, _ in used], [by for _, by in used]
                 return list(torch.autograd.grad(outputs, inputs, by, allow_unused=True))
 
-            with beside():
+            with own_workspaces(), side_stream():
                 outputs = solve(x, self._batch.sets())
                 self._by = [torch.zeros_like(out) for out in outputs]
                 if parameters is not None:
@@ -180,10 +153,9 @@ class SolveGraph:
             if self.memory.version != version:
                 self._run_forward(x, sets)
             for own, by in zip(self._by, by_outputs, strict=True):
-                rows = 0 if by is None else by.shape[0]
                 if by is not None:
-                    own[:rows].copy_(by)
-                own[rows:].zero_()
+                    own[: by.shape[0]].copy_(by)
+                own[0 if by is None else by.shape[0] :].zero_()
             self.memory.run(self._backward)
             by_x = None if self._by_x is None else self._by_x[: x.shape[0]].clone()
             return by_x, *self._by_parameters.copies()
@@ -226,6 +198,9 @@ class Replay(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *by_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():  # to be differentiated again
-            raise RuntimeError(SECOND_GRADIENT)
+            raise RuntimeError(
+                "CUDA graphs cannot compute the gradient of the layer's gradient: build the layer "
+                "with cuda_graphs=False and the potential with ResNetPotential(..., factored=False)"
+            )
         x = ctx.saved_tensors[0]
         return None, None, *ctx.graph.run_backward(ctx.version, x, ctx.sets, by_outputs)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from equipool.descent import Descent, Search
-from equipool.ops.availability import shapes_are_fixed
+from equipool.ops.availability import is_eager_on_gpu, shapes_are_fixed
 from equipool.replay.capacity import LEAST_WASTE, MOST_WASTE, Capacity, capacity_for
 from equipool.replay.graphs import Memory, Replay, SolveGraph
 from equipool.replay.stopping import StoppingGraph
@@ -47,33 +47,23 @@ class Replays:
     def solve(
         self, layer: Any, x: Tensor, sets: Sets, budget: Budget, keep_squared_gradient: bool
     ) -> Descent | None:
-        """Solve a batch by a graph. None if it has to be launched kernel by kernel: on a first
-        call, and after recording has failed.
-
-        Args:
-            layer: the `EquilibriumAggregation` whose graphs these are.
-            x: elements in set order, `[N, C]`.
-            sets: their sets.
-            budget: how long to search.
-            keep_squared_gradient: whether the auxiliary loss is needed.
-        """
+        """Solve a batch, its elements `x [N, C]` in set order, by a graph. None if it has to be
+        launched kernel by kernel: on a first call, and after recording has failed."""
         if self.failed or sets.num_elements == 0 or sets.num_sets == 0:
             return None
-        settings = (layer.scaling, layer.differentiation, budget, keep_squared_gradient)
         with self._lock:
             watch = self._current_watch(layer)
             recorded = torch.is_grad_enabled() and (x.requires_grad or bool(watch.trainable))
             if recorded and budget.stop_at is not None:
                 return None
-            kind = (*settings, recorded, recorded and x.requires_grad, x.device, x.dtype, *_modes())
+            asked = (budget, keep_squared_gradient, recorded, recorded and x.requires_grad)
+            kind = (*asked, layer.scaling, layer.differentiation, x.device, x.dtype, *_modes())
             need = Capacity(sets.num_elements, sets.num_sets)
             graph = self._find(kind, need) if watch.replayable else None
             if graph is None and watch.replayable and self._is_worth_recording(kind):
-                graph = self._record(layer, kind, need, x, settings, recorded)
+                graph = self._record(layer, kind, need, x)
         if graph is None:
             return None
-        if isinstance(graph, StoppingGraph):
-            return graph.run(x, sets)
         found = Replay.apply(graph, sets, x, *watch.trainable) if recorded else graph.run(x, sets)
         y, squared_gradient, steps = found
         return Descent(y, squared_gradient, steps)
@@ -90,10 +80,9 @@ class Replays:
         self._memory = None
 
     def _find(self, kind: Hashable, need: Capacity) -> SolveGraph | StoppingGraph | None:
-        fitting = [
-            key for key in self._graphs if key[0] == kind and key[1].holds(need, self._waste)
-        ]
-        return self._graphs[min(fitting, key=lambda key: key[1])] if fitting else None
+        kinds = [capacity for own, capacity in self._graphs if own == kind]
+        fitting = [capacity for capacity in kinds if capacity.holds(need, self._waste)]
+        return self._graphs[kind, min(fitting)] if fitting else None
 
     def _is_worth_recording(self, kind: Hashable) -> bool:
         """Not on a first call, which may be the only one, and which compiles the kernels."""
@@ -109,18 +98,12 @@ class Replays:
         return not self.failed
 
     def _record(
-        self,
-        layer: Any,
-        kind: Hashable,
-        need: Capacity,
-        x: Tensor,
-        settings: tuple[Any, ...],
-        recorded: bool,
+        self, layer: Any, kind: tuple[Any, ...], need: Capacity, x: Tensor
     ) -> SolveGraph | StoppingGraph | None:
         capacity = capacity_for(need, self._waste)
         self._memory = self._memory or Memory()
         alias, aliases = _alias(layer)
-        *_, budget, keep = settings
+        budget, keep, recorded, *_ = kind
 
         def search(x: Tensor, sets: Sets) -> Search:
             return alias.search(x, sets, budget, keep_squared_gradient=keep)
@@ -153,14 +136,9 @@ class Replays:
 
 
 def graphs_serve(x: Tensor) -> bool:
-    """Whether a solve of these elements may be replayed: eagerly, on the current GPU."""
+    """Whether a solve of these elements may be replayed: it would launch kernels eagerly."""
     return (
-        not torch.compiler.is_compiling()
-        and x.is_cuda
-        and x.get_device() == torch.cuda.current_device()
-        and not shapes_are_fixed()
-        and not torch._C._are_functorch_transforms_active()
-        and torch._C._len_torch_dispatch_stack() == 0
+        is_eager_on_gpu(x) and not shapes_are_fixed() and torch._C._len_torch_dispatch_stack() == 0
     )
 
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from equipool.capture import own_workspaces
-from equipool.descent import Descent, Progress, Search
+from equipool.capture import own_workspaces, side_stream
+from equipool.descent import Progress, Search
 from equipool.replay.capacity import Capacity
-from equipool.replay.graphs import Memory, PaddedBatch, beside, recording
+from equipool.replay.graphs import Memory, PaddedBatch, recording
 from equipool.rows import copy_into, in_own_memory
 from equipool.sets import Sets
 
@@ -18,14 +18,7 @@ LARGEST_STRIDE = 10  # steps between two looks at whether all sets have stopped
 
 
 class StoppingGraph:
-    """The search of a batch until every set has reached the tolerance, recorded. No gradients.
-
-    Args:
-        capacity: elements and sets that there is room for.
-        search: elements in set order and their sets -> the search.
-        like: elements, for their size and dtype.
-        memory: is shared with the layer's other graphs.
-    """
+    """The search of a batch until every set has reached the tolerance, recorded. No gradients."""
 
     def __init__(
         self,
@@ -38,7 +31,7 @@ class StoppingGraph:
         self._begin, self._steps = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         with torch.inference_mode(False), torch.no_grad():
             self._batch = PaddedBatch(capacity, like)
-            with beside():
+            with own_workspaces(), side_stream():
                 self._progress, _ = self._advance(search(self._batch.x, self._batch.sets()))
             with own_workspaces():
                 with recording(self._begin, memory):
@@ -57,8 +50,8 @@ class StoppingGraph:
         return progress, progress.moving.any()
 
     @torch.no_grad()
-    def run(self, x: Tensor, sets: Sets) -> Descent:
-        """The result for a batch."""
+    def run(self, x: Tensor, sets: Sets) -> tuple[Tensor, ...]:
+        """The first three parts of a batch's `Descent`."""
         with self.memory.in_use():
             self._batch.fill(x, sets)
             self.memory.run(self._begin)
@@ -66,9 +59,7 @@ class StoppingGraph:
                 self.memory.run(self._steps)
                 if not bool(self._moving):
                     break
-            descent = self._progress.finish()
-            y, squared_gradient, steps = (p[: sets.num_rows].clone() for p in descent[:3])
-            return Descent(y, squared_gradient, steps)
+            return tuple(part[: sets.num_rows].clone() for part in self._progress.finish()[:3])
 
 
 def stride(num_steps: int) -> int:

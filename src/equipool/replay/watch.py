@@ -14,11 +14,7 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 
 class Watch:
     """What a layer is made of: its parts, their settings, and where their tensors lie. The settings
-    of the layer itself are not watched.
-
-    Args:
-        layer: the layer.
-    """
+    of the layer itself are not watched."""
 
     def __init__(self, layer: nn.Module) -> None:
         self._lengths: list[tuple[dict[str, Any], int]] = []
@@ -59,11 +55,8 @@ class Watch:
     def holds(self) -> bool:
         """Whether all of it is still as it was."""
         for tensors, name, tensor, place, trainable in self._tensors:
-            if (
-                tensors.get(name) is not tensor
-                or tensor.data_ptr() != place
-                or tensor.requires_grad != trainable
-            ):
+            now = tensors.get(name)
+            if now is not tensor or now.data_ptr() != place or now.requires_grad != trainable:
                 return False
         if any(len(content) != length for content, length in self._lengths):
             return False

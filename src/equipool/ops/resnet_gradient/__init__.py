@@ -4,6 +4,6 @@
 """
 
 from equipool.ops.resnet_gradient.implementations import ResNetGradient, make_gradient
-from equipool.ops.resnet_gradient.network import Folded, Maps, Spec, fold
+from equipool.ops.resnet_gradient.network import Maps, Spec
 
-__all__ = ["Folded", "Maps", "ResNetGradient", "Spec", "fold", "make_gradient"]
+__all__ = ["Maps", "ResNetGradient", "Spec", "make_gradient"]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from equipool.ops.availability import kernels_serve
-from equipool.ops.resnet_gradient.network import ALIGNMENT, Maps, Spec, fold
+from equipool.ops.resnet_gradient.network import ALIGNMENT, Affine, Maps, Spec, fold
 from equipool.ops.resnet_gradient.torch import TorchGradient
 
 
@@ -27,13 +27,7 @@ class ResNetGradient(Protocol):
 
 
 def make_gradient(
-    spec: Spec,
-    maps: Maps,
-    x: Tensor,
-    index: Tensor,
-    num_rows: int,
-    gammas: Sequence[Tensor],
-    betas: Sequence[Tensor],
+    spec: Spec, maps: Maps, norms: Sequence[Affine], x: Tensor, index: Tensor, num_rows: int
 ) -> ResNetGradient:
     """The potential summed over sets, and its derivatives by y.
 
@@ -42,23 +36,21 @@ def make_gradient(
     Args:
         spec: shape and precision of the potential.
         maps: its layers and skips, in float32 at least.
+        norms: scale and shift of each hidden layer's normalisation.
         x: elements in set order, `[N, C]`.
         index: row of each element, `[N]`, ascending.
         num_rows: rows of y.
-        gammas: scales of the hidden layers' normalisations.
-        betas: their shifts.
     """
-    if kernels_serve(x) and x.shape[0] > 0:
+    serve = kernels_serve(x) and x.shape[0] > 0
+    folded = fold(*maps, x.shape[1], ALIGNMENT if serve else 1)
+    parameters = (*folded.from_hidden, *(gamma for gamma, _ in norms), *(beta for _, beta in norms))
+    if serve:
         from equipool.ops.resnet_gradient.triton import TritonGradient
 
-        folded = fold(*maps, x.shape[1], ALIGNMENT)
         # It is read at every step: in the precision of the products that are added to it.
         operands = (folded.constant, x, folded.from_x.T)
         x_part = torch.addmm(*(operand.to(spec.product_dtype) for operand in operands))
-        shared = (x_part, folded.from_y, *folded.from_hidden, *gammas, *betas)
-        return TritonGradient(spec, shared, index, num_rows)
-    folded = fold(*maps, x.shape[1])
+        return TritonGradient(spec, (x_part, folded.from_y, *parameters), index, num_rows)
     product = x.to(spec.product_dtype) @ folded.from_x.T.to(spec.product_dtype)
     x_part = product.to(folded.constant.dtype) + folded.constant
-    shared = (x_part, folded.from_y, *folded.from_hidden, *gammas, *betas)
-    return TorchGradient(spec, shared, index)
+    return TorchGradient(spec, (x_part, folded.from_y, *parameters), index)

@@ -5,44 +5,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 ALIGNMENT = 8  # columns: 16 bytes in the shortest precision
 
-SECOND_GRADIENT = (
-    "the gradient of the layer's gradient is not available with the fast operation: build the "
-    "potential with ResNetPotential(..., factored=False)"
-)
-FORWARD_MODE = (
-    "forward-mode derivatives (jvp, jacfwd) are not available with the fast operation: build the "
-    "potential with ResNetPotential(..., factored=False)"
-)
-BATCHED = (
-    "batched gradients (is_grads_batched, jacobian(vectorize=True)) are not available with the "
-    "fast operation: build the potential with ResNetPotential(..., factored=False)"
-)
-
-Affine = tuple[Tensor, Tensor]  # weight [b, a], bias [b]
+Affine = tuple[Tensor, Tensor]  # weight [b, a] of a map or [b] of a normalisation, and bias [b]
 
 
 @dataclass(frozen=True)
 class Spec:
     """Shape and precision of a residual potential."""
 
-    sizes: tuple[int, ...]
-    """Sizes of the layers, the last one included."""
-
-    scale: float
-    """The potential is half of this times the sum of the last layer's squares."""
-
-    eps: float
-    """Added to the variance in the normalisations."""
-
-    product_dtype: torch.dtype
-    """Precision of the matrix products' operands; sums are taken in float32 at least."""
+    sizes: tuple[int, ...]  # of the layers, the last one included
+    scale: float  # the potential is half of this times the sum of the last layer's squares
+    eps: float  # added to the variance in the normalisations
+    product_dtype: torch.dtype  # of the matrix products' operands; sums are in float32 at least
 
 
 class Folded(NamedTuple):
@@ -67,10 +47,7 @@ class Maps(NamedTuple):
 
 
 def fold(
-    layers: Sequence[Affine],
-    skips: Sequence[Affine | None],
-    in_channels: int,
-    alignment: int = 1,
+    layers: Sequence[Affine], skips: Sequence[Affine | None], in_channels: int, alignment: int = 1
 ) -> Folded:
     """Fold `z_l = S_l z_(l-1) + s_l + h_l`, with a skip of None for the identity.
 
@@ -84,24 +61,22 @@ def fold(
     Each layer's columns are padded with zeros to a multiple of the alignment. Padding takes part in
     no normalisation, so it changes nothing.
     """
-    matrix, constant = (_stack(part, alignment) for part in _join(layers[-1], skips[-1]))
+    (weight, bias), skip = layers[-1], skips[-1]
+    if skip is None:
+        weight = weight + torch.eye(weight.shape[0], dtype=weight.dtype, device=weight.device)
+    else:
+        weight, bias = weight + skip[0], bias + skip[1]
+    matrix, constant = _stack(weight, alignment), _stack(bias, alignment)
     from_hidden: list[Tensor] = []
     for (weight, bias), skip in zip(layers[-2::-1], skips[-2::-1], strict=True):
-        from_hidden.insert(0, _pad_columns(matrix, alignment))
+        pad = -matrix.shape[1] % alignment
+        from_hidden.insert(0, torch.nn.functional.pad(matrix, (0, pad)) if pad else matrix)
         if skip is not None:
             matrix, constant = matrix @ skip[0], torch.addmv(constant, matrix, skip[1])
         matrix, constant = _stack(weight, alignment, matrix), _stack(bias, alignment, constant)
     # Not `tensor_split`, whose derivative fills both parts with zeros and adds them.
     from_x, from_y = matrix.split([in_channels, matrix.shape[1] - in_channels], dim=1)
     return Folded(from_x, from_y, constant, tuple(from_hidden))
-
-
-def _join(layer: Affine, skip: Affine | None) -> Affine:
-    weight, bias = layer
-    if skip is None:
-        eye = torch.eye(weight.shape[0], dtype=weight.dtype, device=weight.device)
-        return weight + eye, bias
-    return weight + skip[0], bias + skip[1]
 
 
 def _stack(rows: Tensor, alignment: int, *below: Tensor) -> Tensor:
@@ -112,6 +87,24 @@ def _stack(rows: Tensor, alignment: int, *below: Tensor) -> Tensor:
     return torch.cat(blocks) if len(blocks) > 1 else rows
 
 
-def _pad_columns(matrix: Tensor, alignment: int) -> Tensor:
-    pad = -matrix.shape[1] % alignment
-    return torch.nn.functional.pad(matrix, (0, pad)) if pad else matrix
+UNAVAILABLE = {
+    "second": "the gradient of the layer's gradient is",
+    "batched": "batched gradients (is_grads_batched, jacobian(vectorize=True)) are",
+    "forward": "forward-mode derivatives (jvp, jacfwd) are",
+}
+
+
+def unavailable(kind: str) -> RuntimeError:
+    """The error for derivatives that the hand-written operation does not have."""
+    return RuntimeError(
+        f"{UNAVAILABLE[kind]} not available with the fast operation: build the potential with "
+        "ResNetPotential(..., factored=False)"
+    )
+
+
+class ReverseOnly(torch.autograd.Function):
+    """An operation without forward-mode derivatives."""
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise unavailable("forward")

@@ -56,20 +56,12 @@ class Part:
     """A run of the batch's elements, and what is added up over the steps for each."""
 
     def __init__(self, x_part: Tensor, index: Tensor, num_rows: int) -> None:
-        self.x_part = x_part
-        self.index = index
-        self.num_rows = num_rows
+        self.x_part, self.index, self.num_rows = x_part, index, num_rows
         self.tiles = make_tiles(index, num_rows)
+        self.num_elements: int = index.shape[0]
+        self.num_tiles: int = self.tiles.start.shape[0]
         self.by_x_part: Tensor | None = None  # of this part, while it is added up
 
     @cached_property
     def blocks(self) -> Blocks:
         return make_blocks(self.index, self.num_rows)
-
-    @property
-    def num_elements(self) -> int:
-        return self.index.shape[0]
-
-    @property
-    def num_tiles(self) -> int:
-        return self.tiles.start.shape[0]

@@ -7,31 +7,17 @@ the results of their matrix products.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from equipool.ops import segments
 from equipool.ops.availability import is_batched, is_exporting
-from equipool.ops.resnet_gradient.elements import (
-    Columns,
-    Kept,
-    Network,
-    Sums,
-    element_adjoints,
-    element_gradient,
-    element_value,
-)
-from equipool.ops.resnet_gradient.network import BATCHED, FORWARD_MODE, SECOND_GRADIENT, Spec
-from equipool.ops.segments import (
-    block_sum,
-    blocks_are_wanted,
-    make_blocks,
-    segment_spread,
-    segment_sum,
-)
+from equipool.ops.resnet_gradient.elements import Columns, Network, Parameters
+from equipool.ops.resnet_gradient.network import ReverseOnly, Spec, unavailable
 
 # Pre-activations at a time on the CPU, so that what is computed for them stays in its caches.
 # Not too many rows either: a sum over them is taken one after the other, and loses digits.
@@ -47,12 +33,9 @@ KEPT_FLOATS = 1 << 24
 class TorchGradient:
     """The summed potential of one batch and its derivatives by y.
 
-    Args:
-        spec: sizes and precision.
-        shared: what all steps of a solve read: `x_part [N, H]`, the contribution of x and the
-            constants to the pre-activations; `from_y [H, K]`; for each hidden layer the matrix by
-            which the layers after it read it; scales and shifts of the normalisations.
-        index: row of each element, `[N]`, ascending.
+    `shared` is what all steps of a solve read: `x_part [N, H]`, the contribution of x and the
+    constants to the pre-activations; `from_y [H, K]`; for each hidden layer the matrix by which the
+    layers after it read it; scales and shifts of the normalisations. `index [N]` is ascending.
     """
 
     def __init__(self, spec: Spec, shared: Sequence[Tensor], index: Tensor) -> None:
@@ -64,17 +47,15 @@ class TorchGradient:
         self._room = min(KEPT_PARTS * self.x_part.numel(), KEPT_FLOATS) if eager else 0
 
     def value(self, y: Tensor) -> Tensor:
-        """The potential summed over each set, `[num_rows]`. Without a graph."""
         network = self._network()
         y_part = self._columns(y @ self.from_y.T)
         total = y.new_zeros(y.shape[0])
         for chunk in self._chunks():
-            values = element_value(network, self._pre_activations(y_part, chunk))
+            values = network.value(self._pre_activations(y_part, chunk))
             total = _add_segments(total, chunk, values)
         return total
 
     def gradient(self, y: Tensor) -> Tensor:
-        """The derivative of `sum over a set of F(x, y)` by y, `[num_rows, K]`."""
         tensors = (y, *self.shared)
         differentiated = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
         if is_exporting() or (torch.compiler.is_compiling() and not differentiated):
@@ -85,34 +66,32 @@ class TorchGradient:
         return operation.apply(self.spec, keep, y, self.index, *self.shared)[0]
 
     def hessian_product(self, direction: Tensor, y: Tensor) -> Tensor:
-        """The derivative of `sum of direction * gradient` by y: the Hessian being symmetric, its
-        product with the direction, `[num_rows, K]`. Without a graph."""
+        # The derivative of `sum of direction * gradient` by y: the Hessian is symmetric.
         network = self._network()
         y_part, y_part_dot = (self._columns(rows @ self.from_y.T) for rows in (y, direction))
         total = _zeros_like(y_part)
         for chunk in self._chunks():
             u = self._pre_activations(y_part, chunk)
-            _, by_u = element_adjoints(network, u, _spread(y_part_dot, chunk.row_of), None, None)
+            _, by_u = network.adjoints(u, _spread(y_part_dot, chunk.row_of), None, ())
             total = _add_columns(total, chunk, by_u)
         return torch.cat(total, 1) @ self.from_y
 
     def evaluate(self, y: Tensor, *, keep: bool) -> tuple[Tensor, ...]:
         """The gradient, and what is kept of each chunk for `vjp`."""
-        network, all_kept = self._network(), []
+        network = self._network()
+        all_kept: list[Tensor] = []
         y_part = self._columns(y @ self.from_y.T)
         total = _zeros_like(y_part)
         for chunk in self._chunks():
-            delta, kept = element_gradient(network, self._pre_activations(y_part, chunk))
+            delta, kept = network.gradient(self._pre_activations(y_part, chunk))
             total = _add_columns(total, chunk, delta)
             if keep:
-                all_kept += [kept.others, *kept.by_h]
+                all_kept += kept
         return torch.cat(total, 1) @ self.from_y, *all_kept
 
     def vjp(self, by_gradient: Tensor, y: Tensor, kept: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """The derivatives by y and by `shared`, given what `evaluate` kept.
-
-        A row whose derivative is zero contributes nothing, even if it is not finite.
-        """
+        """The derivatives by y and by `shared`, given what `evaluate` kept. A row whose derivative
+        is zero contributes nothing, even if it is not finite."""
         live = by_gradient.any(-1)
         y = torch.where(live.unsqueeze(-1), y, 0)
         network, num_rows, remaining = self._network(), y.shape[0], iter(kept)
@@ -120,21 +99,18 @@ class TorchGradient:
         y_parts = points @ self.from_y.T
         y_part_dot, y_part = self._columns(y_parts[:num_rows]), self._columns(y_parts[num_rows:])
         by_parameters = tuple(torch.zeros_like(parameter) for parameter in self.shared[2:])
-        sums = self._sums(by_parameters)
+        sums = Parameters.of(by_parameters)
         by_x_part = torch.empty_like(self.x_part)
         delta_sum, by_y_part = _zeros_like(y_part), _zeros_like(y_part)
         for chunk in self._chunks():
-            mine = _next_kept(remaining, len(network.gammas)) if kept else None
+            mine = tuple(islice(remaining, len(self.spec.sizes)))
             alive: Tensor | None = live[chunk.row_of].unsqueeze(-1)
             if chunk.segments is not None and bool(live[chunk.row_of].all()):
                 alive = None
-            if mine is not None and alive is not None:
-                mine = Kept(
-                    _masked(mine.others, alive), tuple(_masked(h, alive) for h in mine.by_h)
-                )
+            if alive is not None:
+                mine = tuple(torch.where(alive, part, 0) for part in mine)
             u = self._pre_activations(y_part, chunk, alive)
-            u_dot = _spread(y_part_dot, chunk.row_of)
-            delta, by_u = element_adjoints(network, u, u_dot, sums, mine)
+            delta, by_u = network.adjoints(u, _spread(y_part_dot, chunk.row_of), sums, mine)
             for total, part in zip(self._columns(by_x_part[chunk.rows]), by_u, strict=True):
                 total.copy_(part)
             delta_sum = _add_columns(delta_sum, chunk, delta)
@@ -150,16 +126,7 @@ class TorchGradient:
         return fits
 
     def _network(self) -> Network:
-        from_hidden, gammas, betas = self._sums(self.shared[2:])
-        return Network(
-            self.spec.sizes, self.spec.scale, self.spec.eps, self.spec.product_dtype,
-            from_hidden, gammas, betas,
-            tuple(-2 * gamma for gamma in gammas), tuple(-2 * beta for beta in betas),
-        )  # fmt: skip
-
-    def _sums(self, parameters: tuple[Tensor, ...]) -> Sums:
-        hidden = len(self.spec.sizes) - 1
-        return Sums(parameters[:hidden], parameters[hidden : 2 * hidden], parameters[2 * hidden :])
+        return Network(self.spec, Parameters.of(self.shared[2:]))
 
     def _columns(self, u: Tensor) -> Columns:
         return Columns(*u.tensor_split((self.spec.sizes[0],), dim=1))
@@ -170,7 +137,7 @@ class TorchGradient:
         """The contributions of x and y; those of x alone to elements that are alive, if given."""
         u = _spread(y_part, chunk.row_of)
         for total, part in zip(u, self._columns(self.x_part[chunk.rows]), strict=True):
-            total.add_(part if alive is None else _masked(part, alive))
+            total.add_(part if alive is None else torch.where(alive, part, 0))
         return u
 
     def _chunks(self) -> Iterator[_Chunk]:
@@ -208,7 +175,7 @@ class _Gradient(torch.autograd.Function):
         if by_gradient is None:  # nothing depends on it
             return (None,) * (2 + ctx.num_tensors)
         if not torch._C._are_functorch_transforms_active() and is_batched(by_gradient):
-            raise RuntimeError(BATCHED)
+            raise unavailable("batched")
         # No second gradient passes through a compiled region, so nothing is lost there.
         vjp = _vjp if torch.compiler.is_compiling() else _Vjp.apply
         # A backward pass that is run inside autocast must not round what the forward did not.
@@ -221,36 +188,22 @@ class _CompiledGradient(_Gradient):
     pass
 
 
-class _EagerGradient(_Gradient):
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
-        raise RuntimeError(FORWARD_MODE)
+class _OneByOne(ReverseOnly):
+    """Calls in a batch are made one after the other: each is large enough to fill the machine."""
 
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Any, Any]:
-        return _one_by_one(_EagerGradient.apply, info.batch_size, in_dims, inputs)
+    @classmethod
+    def vmap(cls, info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Any, Any]:
+        pairs = list(zip(inputs, in_dims, strict=True))
+        outputs = [
+            cls.apply(*(v if dim is None else v.select(dim, i) for v, dim in pairs))
+            for i in range(info.batch_size)
+        ]
+        stacked = tuple(torch.stack(column) for column in zip(*outputs, strict=True))
+        return stacked, (0,) * len(stacked)
 
 
-class _Vjp(torch.autograd.Function):
-    @staticmethod
-    def forward(spec: Spec, num_kept: int, *tensors: Tensor) -> tuple[Tensor, ...]:
-        return _vjp(spec, num_kept, *tensors)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *by_outputs: Tensor) -> Any:
-        raise RuntimeError(SECOND_GRADIENT)
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
-        raise RuntimeError(FORWARD_MODE)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Any, Any]:
-        return _one_by_one(_Vjp.apply, info.batch_size, in_dims, inputs)
+class _EagerGradient(_Gradient, _OneByOne):
+    pass
 
 
 def _vjp(spec: Spec, num_kept: int, by_gradient: Tensor, *saved: Tensor) -> tuple[Tensor, ...]:
@@ -258,21 +211,16 @@ def _vjp(spec: Spec, num_kept: int, by_gradient: Tensor, *saved: Tensor) -> tupl
     return TorchGradient(spec, shared, index).vjp(by_gradient, y, kept)
 
 
-def _one_by_one(
-    function: Callable[..., Any],
-    size: int,
-    in_dims: tuple[int | None, ...],
-    inputs: tuple[Any, ...],
-) -> tuple[Any, Any]:
-    """A batch of calls, one after the other: each is large enough to fill the machine."""
-    outputs = [
-        function(
-            *(v if d is None else v.select(d, i) for v, d in zip(inputs, in_dims, strict=True))
-        )
-        for i in range(size)
-    ]
-    stacked = tuple(torch.stack(column) for column in zip(*outputs, strict=True))
-    return stacked, (0,) * len(stacked)
+class _Vjp(_OneByOne):
+    forward = staticmethod(_vjp)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *by_outputs: Tensor) -> Any:
+        raise unavailable("second")
 
 
 class _Chunk(NamedTuple):
@@ -283,21 +231,13 @@ class _Chunk(NamedTuple):
     segments: slice | None  # the rows that they are in, where values may be read
 
 
-def _next_kept(kept: Iterator[Tensor], hidden: int) -> Kept:
-    return Kept(next(kept), tuple(islice(kept, hidden)))
-
-
-def _masked(values: Tensor, alive: Tensor) -> Tensor:
-    return torch.where(alive, values, 0)
-
-
 def _zeros_like(columns: Columns) -> Columns:
     return Columns(*(part.new_zeros(part.shape) for part in columns))
 
 
 def _spread(rows: Columns, index: Tensor) -> Columns:
     """Give each element the row of its segment."""
-    return Columns(*(segment_spread(part, index) for part in rows))
+    return Columns(*(segments.segment_spread(part, index) for part in rows))
 
 
 def _add_columns(total: Columns, chunk: _Chunk, values: Columns) -> Columns:
@@ -312,12 +252,10 @@ def _add_segments(total: Tensor, chunk: _Chunk, values: Tensor) -> Tensor:
     The sum over a chunk is taken by itself before it is added, so that a sum over a million
     elements does not lose digits to its own size.
     """
-    index, segments = chunk.row_of, chunk.segments
-    if segments is None:
-        if blocks_are_wanted(values.shape[0]):
-            blocks = make_blocks(index, total.shape[0])
-            return total + block_sum(values, blocks, total.shape[0])
-        return total + segment_sum(values, index, total.shape[0])
-    num_segments = segments.stop - segments.start
-    total[segments] += segment_sum(values, index - segments.start, num_segments)
-    return total
+    index, rows, num_rows = chunk.row_of, chunk.segments, total.shape[0]
+    if rows is not None:
+        total[rows] += segments.segment_sum(values, index - rows.start, rows.stop - rows.start)
+        return total
+    if segments.blocks_are_wanted(values.shape[0]):
+        return total + segments.block_sum(values, segments.make_blocks(index, num_rows), num_rows)
+    return total + segments.segment_sum(values, index, num_rows)

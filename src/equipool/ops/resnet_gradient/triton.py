@@ -8,8 +8,10 @@ their product with each other. Elements are taken in parts of bounded size, and 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from itertools import accumulate, pairwise
+from collections.abc import Sequence
+from functools import reduce
+from itertools import accumulate
+from operator import iadd
 from typing import Any
 
 import torch
@@ -18,13 +20,8 @@ from torch import Tensor
 
 from equipool.ops.availability import is_batched
 from equipool.ops.resnet_gradient import kernels
-from equipool.ops.resnet_gradient.network import (
-    ALIGNMENT,
-    BATCHED,
-    FORWARD_MODE,
-    SECOND_GRADIENT,
-    Spec,
-)
+from equipool.ops.resnet_gradient.elements import Parameters
+from equipool.ops.resnet_gradient.network import ALIGNMENT, ReverseOnly, Spec, unavailable
 from equipool.ops.resnet_gradient.tiles import Part
 from equipool.ops.segments import block_sum
 
@@ -50,24 +47,15 @@ class Layer:
 
 
 class TritonGradient:
-    """The summed potential of one batch and its derivatives by y.
-
-    Args:
-        spec: sizes and precision.
-        shared: as `TorchGradient` reads it, each layer's columns padded to the alignment.
-        index: row of each element, `[N]`, ascending.
-        num_rows: rows of y.
-    """
+    """The summed potential of one batch and its derivatives by y. `shared` is as `TorchGradient`
+    reads it, each layer's columns padded to the alignment."""
 
     def __init__(self, spec: Spec, shared: Sequence[Tensor], index: Tensor, num_rows: int) -> None:
         # Not one object with the evaluator: autograd holds that, and the token holds autograd.
         self.shared = [tensor.detach() for tensor in shared]
         self.evaluator = Evaluator(spec, self.shared, index, num_rows)
         self.token = _Bind.apply(self.evaluator, *shared) if torch.is_grad_enabled() else None
-
-    def value(self, y: Tensor) -> Tensor:
-        """The potential summed over each set, `[num_rows]`. Without a graph."""
-        return self.evaluator.value(y)
+        self.value, self.hessian_product = self.evaluator.value, self.evaluator.hessian_product
 
     def gradient(self, y: Tensor) -> Tensor:
         """The derivative by y, `[num_rows, K]`, differentiable where the object was made so."""
@@ -75,48 +63,37 @@ class TritonGradient:
             return self.evaluator.gradient(y)
         return _Step.apply(self.evaluator, y, self.token, *self.shared)
 
-    def hessian_product(self, direction: Tensor, y: Tensor) -> Tensor:
-        """The product of the direction with the Hessian at y, `[num_rows, K]`. Without a graph."""
-        return self.evaluator.hessian_product(direction, y)
-
 
 class Evaluator:
     """What `TritonGradient` launches, and the sums of derivatives over the steps of a solve."""
 
     def __init__(self, spec: Spec, shared: Sequence[Tensor], index: Tensor, num_rows: int) -> None:
-        hidden = len(spec.sizes) - 1
         x_part, from_y, *rest = shared
+        from_hidden, self.gammas, self.betas = Parameters.of(tuple(rest))
         self.spec = spec
         self.num_rows, self.width = num_rows, from_y.shape[0]
         columns = [0, *accumulate(size + -size % ALIGNMENT for size in spec.sizes)]
         first = columns[1]
-        self.layers = [
-            Layer(s, c, first) for s, (c, _) in zip(spec.sizes, pairwise(columns), strict=True)
-        ]
+        self.layers = [Layer(*of, first) for of in zip(spec.sizes, columns[:-1], strict=True)]
         self.after = [column - first for column in columns[1:]]  # where those after a layer begin
         self.x_part = x_part
         self.from_y = self._aligned(from_y)
-        self.from_hidden = [weight.to(spec.product_dtype) for weight in rest[:hidden]]
+        self.from_hidden = [weight.to(spec.product_dtype) for weight in from_hidden]
         # The tensor cores want both operands to run along the summed dimension.
         self.to_hidden = [weight.T.contiguous() for weight in self.from_hidden]
-        self.gammas, self.betas = rest[hidden : 2 * hidden], rest[2 * hidden :]
-        cuts = range(0, max(len(index), 1), LARGEST_PART)
-        self.parts = [
-            Part(x_part[i : i + LARGEST_PART], index[i : i + LARGEST_PART], num_rows) for i in cuts
-        ]
+        parts = zip(x_part.split(LARGEST_PART), index.split(LARGEST_PART), strict=True)
+        self.parts = [Part(*part, num_rows) for part in parts]
         self.by_shared: tuple[Tensor, ...] = ()  # derivatives, while they are added up
         self.by_norms: list[Tensor] = []  # [num_tiles, 2, size] for each hidden layer, likewise
         self.adding_for = -1  # the backward pass they are added up for
 
     def value(self, y: Tensor) -> Tensor:
-        """`[num_rows, K] -> [num_rows]`."""
         y_part = self._product(self._aligned(y), self.from_y.T)
-        return _total(self._value(part, y_part) for part in self.parts)
+        return reduce(iadd, (self._value(part, y_part) for part in self.parts))
 
     def gradient(self, y: Tensor) -> Tensor:
-        """`[num_rows, K] -> [num_rows, K]`."""
         y_part = self._product(self._aligned(y), self.from_y.T)
-        delta = _total(self._delta(part, y_part) for part in self.parts)
+        delta = reduce(iadd, (self._adjoints(part, y_part) for part in self.parts))
         return self._product(delta, self.from_y)
 
     def vjp(self, by_gradient: Tensor, y: Tensor) -> Tensor:
@@ -133,28 +110,26 @@ class Evaluator:
         return self._product(both[self.num_rows :], self.from_y)
 
     def _along(self, direction: Tensor, y: Tensor, *, shared: bool) -> tuple[Tensor, Tensor]:
-        """The direction above y, and the sums of `delta` above those of `by_u`."""
-        points, live = self._stack(direction, y)
-        y_parts = self._product(points, self.from_y.T)
-        return points, _total(self._adjoints(part, y_parts, live, shared) for part in self.parts)
-
-    def _stack(self, direction: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """The direction above y, aligned, and whether each row's direction is not zero. A row whose
-        direction is zero has a y of zero, as its own may not be finite."""
+        """The direction above y, aligned, and the sums of `delta` above those of `by_u`. Where the
+        direction of a row is zero its y is too, as it may not be finite."""
         num_rows, width = y.shape
         points = self._buffer(2 * num_rows, width + -width % ALIGNMENT)[:, :width]
-        live = self.x_part.new_empty(num_rows, dtype=torch.float32)
+        live = self.x_part.new_empty(num_rows, dtype=torch.float32)  # whether it is not zero
         kernels.stack_points[(num_rows,)](
             direction.contiguous(), y.contiguous(), points, live, num_rows, width,
             points.stride(0), BLOCK=min(triton.next_power_of_2(width), 1024),
         )  # fmt: skip
-        return points, live
+        dot, point = self._product(points, self.from_y.T).split(num_rows)
+        sums = (self._adjoints(part, point, dot, live, shared) for part in self.parts)
+        return points, reduce(iadd, sums)
 
     def take_by_shared(self) -> tuple[Tensor, ...]:
         """Hand over what was added up, and begin anew."""
         self._begin()
         taken, self.by_shared = self.by_shared, ()
-        norms, self.by_norms = [_sum_of_tiles(by_norm) for by_norm in self.by_norms], []
+        # In two passes: one would keep few programs busy.
+        norms = [norm.unflatten(0, (-1, TILES_AT_ONCE)).sum(1).sum(0) for norm in self.by_norms]
+        self.by_norms = []
         for part in self.parts:
             part.by_x_part = None
         return (*taken, *(norm[0] for norm in norms), *(norm[1] for norm in norms))
@@ -187,46 +162,38 @@ class Evaluator:
         values = u.square().sum(1).mul_(self.spec.scale / 2)
         return block_sum(values, part.blocks, self.num_rows)
 
-    def _delta(self, part: Part, y_part: Tensor) -> Tensor:
-        hs, products, stats = self._activate(part, y_part)
-        adjoints = self._buffer(part.num_elements, self.width - self.layers[0].width)
-        sums = y_part.new_empty(part.num_tiles, self.width)
-        self._last_layer(part, y_part, products, adjoints, sums)
-        tiles = part.tiles
-        for j in reversed(range(len(self.layers) - 1)):
-            layer = self.layers[j]
-            by_h = adjoints[:, self.after[j] :] @ self.to_hidden[j].T
-            kernels.hidden_adjoint[(part.num_tiles,)](
-                part.x_part, y_part, part.index, products, stats[j], hs.pop(), by_h,
-                self.gammas[j], tiles.start, tiles.end, adjoints, sums,
-                part.x_part.stride(0), y_part.stride(0), products.stride(0), by_h.stride(0),
-                adjoints.stride(0), sums.stride(0), layer.column, layer.products_column,
-                **layer.by_tiles,
-            )  # fmt: skip
-        return self._reduce(part, sums)
-
-    def _adjoints(self, part: Part, y_parts: Tensor, live: Tensor, shared: bool) -> Tensor:
-        y_part_dot, y_part = y_parts[: self.num_rows], y_parts[self.num_rows :]
+    def _adjoints(
+        self, part: Part, y_part: Tensor,
+        y_part_dot: Tensor | None = None, live: Tensor | None = None, shared: bool = False,
+    ) -> Tensor:  # fmt: skip
+        """The sums of `delta` over each row, with a direction above those of `by_u`."""
         hs, products, stats = self._activate(part, y_part, y_part_dot, live)
-        adjoints = self._buffer(2 * part.num_elements, self.width - self.layers[0].width)
-        sums = y_parts.new_empty(part.num_tiles, 2 * self.width)
+        several = 1 if y_part_dot is None else 2
+        adjoints = self._buffer(several * part.num_elements, self.width - self.layers[0].width)
+        sums = y_part.new_empty(part.num_tiles, several * self.width)
         self._last_layer(part, y_part, products, adjoints, sums, y_part_dot, live, shared)
-        tiles = part.tiles
+        tiles, num_tiles = part.tiles, (part.num_tiles,)
         for j in reversed(range(len(self.layers) - 1)):
-            layer = self.layers[j]
-            after = adjoints[:, self.after[j] :]
-            h = hs.pop()
+            layer, h, after = self.layers[j], hs.pop(), adjoints[:, self.after[j] :]
             if shared:
                 self._add_product(self.by_shared[2 + j], after.T, h)
-            by_hs = after @ self.to_hidden[j].T
-            kernels.hidden_adjoints[(part.num_tiles,)](
-                part.x_part, y_part, y_part_dot, live, part.index, products, stats[j], h, by_hs,
-                self.gammas[j], tiles.start, tiles.end,
-                adjoints, sums, part.by_x_part, self.by_norms[j] if shared else None,
-                part.num_elements, part.x_part.stride(0), y_part.stride(0), products.stride(0),
-                by_hs.stride(0), adjoints.stride(0), sums.stride(0), self.width,
-                layer.column, layer.products_column, HAS_SHARED=shared, **layer.by_tiles,
-            )  # fmt: skip
+            by_h = after @ self.to_hidden[j].T
+            tensors = (part.x_part, y_part, products, by_h, adjoints, sums)
+            strides = [tensor.stride(0) for tensor in tensors]
+            if y_part_dot is None:
+                kernels.hidden_adjoint[num_tiles](
+                    part.x_part, y_part, part.index, products, stats[j], h, by_h, self.gammas[j],
+                    tiles.start, tiles.end, adjoints, sums,
+                    *strides, layer.column, layer.products_column, **layer.by_tiles,
+                )  # fmt: skip
+            else:
+                kernels.hidden_adjoints[num_tiles](
+                    part.x_part, y_part, y_part_dot, live, part.index, products, stats[j], h, by_h,
+                    self.gammas[j], tiles.start, tiles.end,
+                    adjoints, sums, part.by_x_part, self.by_norms[j] if shared else None,
+                    part.num_elements, *strides, self.width, layer.column, layer.products_column,
+                    HAS_SHARED=shared, **layer.by_tiles,
+                )  # fmt: skip
         return self._reduce(part, sums)
 
     def _activate(
@@ -257,7 +224,7 @@ class Evaluator:
 
     def _last_layer(
         self, part: Part, y_part: Tensor, products: Tensor, adjoints: Tensor, sums: Tensor,
-        y_part_dot: Tensor | None = None, live: Tensor | None = None, shared: bool = False,
+        y_part_dot: Tensor | None, live: Tensor | None, shared: bool,
     ) -> None:  # fmt: skip
         layer, tiles = self.layers[-1], part.tiles
         kernels.last_layer[(part.num_tiles,)](
@@ -293,30 +260,21 @@ class Evaluator:
 
     def _product(self, a: Tensor, b: Tensor) -> Tensor:
         """A product of tensors that belong to sets, in float32."""
-        if self.spec.product_dtype == torch.float32:
+        dtype = self.spec.product_dtype
+        if dtype == torch.float32:
             return a @ b
-        return _wide_product(a, b, self.spec.product_dtype)
+        if a.is_cuda:
+            return torch.mm(a.to(dtype), b.to(dtype), out_dtype=torch.float32)
+        return a.to(dtype).float() @ b.to(dtype).float()
 
     def _add_product(self, total: Tensor, a: Tensor, b: Tensor) -> None:
-        if self.spec.product_dtype == total.dtype:
+        dtype = self.spec.product_dtype
+        if dtype == total.dtype:
             total.addmm_(a, b)
         elif total.is_cuda:
-            a, b = a.to(self.spec.product_dtype), b.to(self.spec.product_dtype)
-            torch.addmm(total, a, b, out_dtype=total.dtype, out=total)
+            torch.addmm(total, a.to(dtype), b.to(dtype), out_dtype=total.dtype, out=total)
         else:
-            total.add_(_wide_product(a, b, self.spec.product_dtype))
-
-
-def _wide_product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
-    """A product of shorter operands whose result is not rounded to them."""
-    if a.is_cuda:
-        return torch.mm(a.to(dtype), b.to(dtype), out_dtype=torch.float32)
-    return a.to(dtype).float() @ b.to(dtype).float()
-
-
-def _sum_of_tiles(by_norm: Tensor) -> Tensor:
-    """`[num_tiles, 2, size] -> [2, size]`, in two passes: one would keep few programs busy."""
-    return by_norm.unflatten(0, (-1, TILES_AT_ONCE)).sum(1).sum(0)
+            total.add_(self._product(a, b))
 
 
 def _zeros(shapes: Sequence[tuple[int, ...]], device: torch.device) -> list[Tensor]:
@@ -327,22 +285,15 @@ def _zeros(shapes: Sequence[tuple[int, ...]], device: torch.device) -> list[Tens
     return [p[:n].view(shape) for p, n, shape in zip(parts, sizes, shapes, strict=True)]
 
 
-def _total(tensors: Iterator[Tensor]) -> Tensor:
-    total = next(tensors)
-    for tensor in tensors:
-        total += tensor
-    return total
-
-
 def _check_backward(by_output: Tensor) -> None:
     """Gradients are recorded in a backward pass only to be differentiated again."""
     if torch.is_grad_enabled():
-        raise RuntimeError(SECOND_GRADIENT)
+        raise unavailable("second")
     if is_batched(by_output):
-        raise RuntimeError(BATCHED)
+        raise unavailable("batched")
 
 
-class _Bind(torch.autograd.Function):
+class _Bind(ReverseOnly):
     """Connects what the steps of a solve share to their derivatives.
 
     Each step adds to one set of buffers in its backward, instead of returning tensors for autograd
@@ -364,12 +315,8 @@ class _Bind(torch.autograd.Function):
         _check_backward(token)
         return None, *ctx.evaluator.take_by_shared()
 
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
-        raise RuntimeError(FORWARD_MODE)
 
-
-class _Step(torch.autograd.Function):
+class _Step(ReverseOnly):
     """One evaluation of the gradient."""
 
     @staticmethod
@@ -391,7 +338,3 @@ class _Step(torch.autograd.Function):
         with torch.autocast(y.device.type, enabled=False):
             by_y = ctx.evaluator.vjp(by_gradient, y)
         return None, by_y, by_gradient.new_empty(0), *(None for _ in shared)
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
-        raise RuntimeError(FORWARD_MODE)

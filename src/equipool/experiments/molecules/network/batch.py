@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from equipool.checks import values_are_at_hand
 from equipool.experiments.molecules.network.norm import RealRows
+from equipool.potentials.base import wide
 from equipool.sets import Sets, make_sets
 
 
@@ -122,8 +123,7 @@ def segment_sum(values: Tensor, ptr: Tensor) -> Tensor:
         tensor([[3.],
                 [0.]])
     """
-    wide = values.to(torch.promote_types(values.dtype, torch.float32))
-    return torch.segment_reduce(wide, "sum", offsets=ptr, axis=0, unsafe=True)
+    return torch.segment_reduce(wide(values), "sum", offsets=ptr, axis=0, unsafe=True)
 
 
 def spread(rows: Tensor, index: Tensor, ptr: Tensor, order: Tensor | None = None) -> Tensor:

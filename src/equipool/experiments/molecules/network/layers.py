@@ -13,6 +13,7 @@ from equipool.aggregation import EquilibriumAggregation
 from equipool.experiments.molecules.data.molecule_set import BOND_CATEGORIES
 from equipool.experiments.molecules.network.batch import MoleculeBatch, elements_of
 from equipool.experiments.molecules.network.norm import MaskedBatchNorm, RealRows
+from equipool.potentials.base import wide
 
 
 class MultiHot(nn.Module):
@@ -81,8 +82,7 @@ class Units(nn.Module):
         self.register_buffer("deviation", deviation.clone())
 
     def forward(self, z: Tensor) -> Tensor:
-        wide = z.to(torch.promote_types(z.dtype, torch.float32))
-        return torch.addcmul(self.mean, wide, self.deviation)
+        return torch.addcmul(self.mean, wide(z), self.deviation)
 
 
 class SumOfMessages(nn.Module):

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from equipool.checks import values_are_at_hand
 from equipool.ops.availability import kernels_serve
+from equipool.potentials.base import wide
 
 
 class RealRows(NamedTuple):
@@ -58,21 +59,19 @@ class MaskedBatchNorm(nn.BatchNorm1d):
 
     def forward(self, x: Tensor, rows: RealRows, relu: bool = False) -> Tensor:  # type: ignore[override]
         """Normalise `x [N, C]`; with `relu`, return its positive part."""
-        weight, bias = _wide(self.weight), _wide(self.bias)
+        weight, bias = wide(self.weight), wide(self.bias)
         if self.training and kernels_serve(x):
             return _Fused.apply(x, rows.weight, weight, bias, self, relu)
-        if self.training and (rows.leading or 0) >= 2 and self._has_dtype_of(x):
-            y = super().forward(_wide(x[: rows.leading]))  # on a CPU several times faster
+        same_dtype = self.running_mean.dtype == torch.promote_types(x.dtype, torch.float32)
+        if self.training and (rows.leading or 0) >= 2 and same_dtype:
+            y = super().forward(wide(x[: rows.leading]))  # on a CPU several times faster
             y = functional.pad(y, (0, 0, 0, x.shape[0] - y.shape[0]))
         elif self.training:
-            y = self._normalize(_wide(x), rows, weight, bias)
+            y = self._normalize(wide(x), rows, weight, bias)
         else:
-            scale = weight * torch.rsqrt(_wide(self.running_var) + self.eps)
-            y = torch.addcmul(bias, _wide(x) - _wide(self.running_mean), scale)
+            scale = weight * torch.rsqrt(wide(self.running_var) + self.eps)
+            y = torch.addcmul(bias, wide(x) - wide(self.running_mean), scale)
         return (torch.relu(y) if relu else y).to(x.dtype)
-
-    def _has_dtype_of(self, x: Tensor) -> bool:
-        return self.running_mean.dtype == torch.promote_types(x.dtype, torch.float32)
 
     def _normalize(self, x: Tensor, rows: RealRows, weight: Tensor, bias: Tensor) -> Tensor:
         real = rows.weight > 0
@@ -130,17 +129,10 @@ class _Fused(torch.autograd.Function):
         gradient = gradients[0].contiguous()
         grid, sizes = kernels.launch(x)
         sums = real.new_empty(kernels.RUNS, 2, x.shape[1])
-        kernels.adjoint_sums[grid](
-            gradient, x, real, statistics, sums, weight, bias, *sizes,
-            RELU=ctx.relu, **kernels.TILE,
-        )  # fmt: skip
-        by_x, by_weight, by_bias = (torch.empty_like(t) for t in (x, weight, weight))
+        read = (gradient, x, real, statistics, sums, weight, bias)
+        kernels.adjoint_sums[grid](*read, *sizes, RELU=ctx.relu, **kernels.TILE)
+        outs = tuple(torch.empty_like(tensor) for tensor in (x, weight, weight))
         kernels.adjoint[grid](
-            gradient, x, real, statistics, sums, weight, bias, by_x, by_weight, by_bias,
-            *sizes, RELU=ctx.relu, RUNS=kernels.RUNS, **kernels.TILE,
-        )  # fmt: skip
-        return by_x, None, by_weight, by_bias, None, None
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+            *read, *outs, *sizes, RELU=ctx.relu, RUNS=kernels.RUNS, **kernels.TILE
+        )
+        return outs[0], None, *outs[1:], None, None
