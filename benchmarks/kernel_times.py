@@ -15,7 +15,14 @@ import typer
 from torch.profiler import ProfilerActivity, profile
 
 from equipool.bench.cases import PRECISIONS, Case, Precision, make_batch
-from equipool.bench.command import Commit, Names, Out, check_names, check_out, choose_device
+from equipool.bench.command import (
+    Commit,
+    Out,
+    Precisions,
+    check_names,
+    check_out,
+    choose_device,
+)
 from equipool.bench.paths import PATHS
 from equipool.bench.record import git_commit
 from equipool.bench.steps import make_step
@@ -33,7 +40,7 @@ def main(
     sets: Annotated[
         list[int] | None, typer.Option(help="number of sets; can be repeated", metavar="INT")
     ] = None,
-    precision: Names = None,
+    precision: Precisions = None,
     out: Out = None,
     commit: Commit = None,
 ) -> None:

@@ -24,12 +24,12 @@ from rich.table import Table
 from equipool.bench.command import (
     Commit,
     Device,
-    Names,
     Out,
     check_names,
     check_out,
     choose_device,
     full_command,
+    only,
 )
 from equipool.bench.record import FORMAT, git_commit, read_content
 from equipool.bench.terminal import make_console, progress_bar
@@ -340,8 +340,8 @@ def main(
     device: Device = "auto",
     seeds: Annotated[int, typer.Option(min=1, help="networks per option", metavar="INT")] = 20,
     steps: Annotated[int, typer.Option(min=1, help="training steps", metavar="INT")] = 1000,
-    option: Names = None,
-    setting: Names = None,
+    option: Annotated[list[str] | None, only("this one")] = None,
+    setting: Annotated[list[str] | None, only("this one")] = None,
     quick: Annotated[
         bool,
         typer.Option(

@@ -102,14 +102,18 @@ def own_workspaces() -> Iterator[None]:
     them out in turn, so the warm-up may have used the same one. The graph would then read memory
     that is not its own and is freed while the graph is alive.
     """
-    clear: Callable[[], None] | None = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
-    if clear is not None:
-        clear()
+    clear_workspaces()
     try:
         yield
     finally:
-        if clear is not None:
-            clear()
+        clear_workspaces()
+
+
+def clear_workspaces() -> None:
+    """Free the scratch memory that torch keeps for matrix products."""
+    clear: Callable[[], None] | None = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+    if clear is not None:
+        clear()
 
 
 @contextmanager

@@ -69,7 +69,7 @@ def test_a_record_of_another_format_is_refused(tmp_path):
         read_record(file)
 
 
-@pytest.mark.parametrize("name", ["cpu-quick", "cpu-elements", "h200-layer", "h200-median"])
+@pytest.mark.parametrize("name", ["cpu-quick", "cpu-elements", "h200-layer"])
 def test_older_records_are_read_under_the_paths_names_of_today(name):
     file = ROOT / "benchmarks" / "records" / f"{name}.json"
     written = {row["path"] for row in json.loads(file.read_text())["rows"]}

@@ -39,13 +39,14 @@ Commit = Annotated[
 ]
 
 
-def _only(what: str) -> Any:
+def only(what: str) -> Any:
+    """An option that can be repeated."""
     return typer.Option(help=f"time only {what}; can be repeated", metavar="NAME")
 
 
-Paths = Annotated[list[str] | None, _only("this path of `equipool bench paths`")]
-Precisions = Annotated[list[str] | None, _only("float32, tf32 or bf16")]
-Modes = Annotated[list[str] | None, _only("training or inference")]
+Paths = Annotated[list[str] | None, only("this path of `equipool bench paths`")]
+Precisions = Annotated[list[str] | None, only("float32, tf32 or bf16")]
+Modes = Annotated[list[str] | None, only("training or inference")]
 Records = Annotated[
     list[Path], typer.Argument(exists=True, dir_okay=False, help="records of `equipool bench`")
 ]

@@ -25,6 +25,7 @@ import torch
 from equipool.bench.cases import Budget, Case, Mode, Precision
 from equipool.bench.record import Floor, Rates, Timing
 from equipool.bench.steps import products_in
+from equipool.capture import clear_workspaces
 from equipool.comparison.measure import peak_bytes_of, seconds_of
 
 Step = Callable[[], object]
@@ -95,6 +96,7 @@ def release_memory(device: torch.device) -> None:
     gc.collect()
     if device.type == "cuda":
         torch.cuda.synchronize()
+        clear_workspaces()  # they would be freed by the next recording, and count as gained
         torch.cuda.empty_cache()
 
 

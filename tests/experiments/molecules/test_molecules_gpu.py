@@ -166,7 +166,9 @@ def test_streamed_is_resident():
                 for i in range(2)
             ]
         )
-    torch.testing.assert_close(found[0], found[1], rtol=0, atol=0, equal_nan=True)
+    for one, other in zip(*found, strict=True):
+        tensors = [(vars(some.molecules), some.labels) for some in (one, other)]
+        torch.testing.assert_close(*tensors, rtol=0, atol=0, equal_nan=True)
 
 
 def test_a_streamed_run_is_the_resident_one(tmp_path, monkeypatch):
