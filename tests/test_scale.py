@@ -42,7 +42,7 @@ LONG = """
 small = [x[:1].double(), x[:0].double(), x[1:1001].double(), x[-3:].double()]
 shuffled = torch.randperm(len(index))
 for scaling, rate, factored in [
-    ("log", 0.125, True), ("mean", 0.125, True), ("sum", 1e-7, True), ("log", 0.125, False)
+    ("log", 0.125, True), ("sum", 1e-7, True), ("mean", 0.125, False)
 ]:
     layer = make_layer(2, scaling, rate, factored)
     with torch.no_grad():

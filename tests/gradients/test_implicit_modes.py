@@ -133,7 +133,7 @@ def test_transforms_are_refused():
 def test_compiled(factored):
     """Every step of the linear solver is taken there, so there are few; one set falls back."""
     layer = make_layer(
-        hidden=(5, 3), learning_rate=0.03, momentum=0.8, num_steps=8, factored=factored
+        hidden=(5, 3), learning_rate=0.03, momentum=0.8, num_steps=4, factored=factored
     )
     x, index = flatten(make_sets((3, 0, 5, 1)))
     residual = layer.solve(x, index).residual

@@ -109,7 +109,7 @@ def test_steps_as_documented_where_rounding_hides_the_decrease(seed, exponent):
 @pytest.mark.parametrize("precision", DTYPES)
 def test_steps_that_go_on_at_the_minimum_leave_the_gradient_alone(precision):
     """Unrolled, 200 steps of which most change nothing have the gradient of the minimum."""
-    for seed in range(12):
+    for seed in range(4):
         torch.manual_seed(seed)
         layer = EquilibriumAggregation(
             3, 2, potential=ConvexPotential(3, 2, hidden=(6, 5)), regularizer=SquaredNorm(1.0),

@@ -152,16 +152,15 @@ def assert_agree(found, expected):
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the interpreter, where it overflows
 @pytest.mark.parametrize(
-    ("factor", "clip_norm", "num_parameters", "dtypes"),
+    ("factor", "clip_norm", "num_parameters", "dtypes", "dtype"),
     [
-        (10.0, 1.0, 1, ()),
-        (10.0, 3.0, 7, (torch.float64, torch.bfloat16, torch.int64, torch.bool)),
-        (10.0, None, 300, (torch.float32,)),
-        (None, 3.0, 7, ()),
-        (None, None, 7, ()),
+        (10.0, 1.0, 1, (), torch.float32),
+        (10.0, 3.0, 7, (torch.float64, torch.bfloat16, torch.int64, torch.bool), torch.bfloat16),
+        (10.0, None, 300, (torch.float32,), torch.float32),
+        (None, 3.0, 7, (), torch.bfloat16),
+        (None, None, 7, (), torch.float32),
     ],
 )
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_kernel_agrees(request, factor, clip_norm, num_parameters, dtypes, dtype):
     norms = random_norms(300, num_parameters, dtype)
     dtypes = (torch.float32, torch.float32, *dtypes)
