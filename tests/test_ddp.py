@@ -59,28 +59,16 @@ def shard(rank):
     return make_sets(SHARDS[rank], seed=10 + rank)
 
 
-def join_group(rank, folder):
+def work(rank, folder):
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo", init_method=f"file://{folder / 'rendezvous'}", rank=rank, world_size=len(SHARDS),
         timeout=timedelta(seconds=SECONDS),
     )  # fmt: skip
-
-
-def run_processes(target, *arguments):
-    processes = mp.spawn(target, arguments, nprocs=len(SHARDS), join=False)
-    deadline = time.monotonic() + SECONDS
-    try:
-        while not processes.join(timeout=1):
-            assert time.monotonic() < deadline, "the processes did not end"
-    finally:
-        for process in processes.processes:
-            process.kill()
-
-
-def work(rank, folder):
-    join_group(rank, folder)
-    states = {}
+    torch.manual_seed(rank)
+    steps = RandomSteps(1, 64)
+    drawn = [steps.budget(training=True).num_steps for _ in range(50)]
+    states = {"drawn": torch.tensor(drawn)}
     for name, (differentiation, aux_weight, _) in METHODS.items():
         model = Model(differentiation)
         train(DistributedDataParallel(model), shard(rank), aux_weight)
@@ -94,7 +82,14 @@ def work(rank, folder):
 def trained(tmp_path_factory):
     """States of both processes, for each method."""
     folder = tmp_path_factory.mktemp("ddp")
-    run_processes(work, folder)
+    processes = mp.spawn(work, (folder,), nprocs=len(SHARDS), join=False)
+    deadline = time.monotonic() + SECONDS
+    try:
+        while not processes.join(timeout=1):
+            assert time.monotonic() < deadline, "the processes did not end"
+    finally:
+        for process in processes.processes:
+            process.kill()
     return [torch.load(folder / f"state.{rank}", weights_only=True) for rank in range(2)]
 
 
@@ -114,20 +109,9 @@ def test_two_processes_train_as_one(method, trained):
         assert torch.equal(model.state_dict()[name], start[name]) != learned, name
 
 
-def draw_steps(rank, folder):
-    """With seeds and numbers drawn before that differ between the processes."""
-    join_group(rank, folder)
-    torch.manual_seed(rank)
-    torch.rand(rank)
-    steps = RandomSteps(1, 64)
-    drawn = [steps.budget(training=True).num_steps for _ in range(50)]
-    torch.save(torch.tensor(drawn), folder / f"drawn.{rank}")
-    dist.destroy_process_group()
-
-
 @pytest.mark.skipif(not dist.is_gloo_available(), reason="torch is built without gloo")
-def test_all_processes_draw_the_same_number_of_steps(tmp_path):
-    run_processes(draw_steps, tmp_path)
-    first, second = (torch.load(tmp_path / f"drawn.{rank}", weights_only=True) for rank in range(2))
+def test_all_processes_draw_the_same_number_of_steps(trained):
+    """With seeds that differ between the processes."""
+    first, second = (states["drawn"] for states in trained)
     assert torch.equal(first, second)
     assert set(first.tolist()) == set(RandomSteps(1, 64).choices)
