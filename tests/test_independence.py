@@ -75,6 +75,7 @@ def test_bad_arguments(settings, message):
 
 
 def test_table_and_picture(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
     found = path_independence(make_layer(), X, INDEX, steps=(1, 20), num_starts=2)
     lines = str(found).splitlines()
     assert len({len(line) for line in lines[:3]}) == 1

@@ -6,7 +6,7 @@ from implicit_cases import SIZES, gradients
 
 import equipool
 from cases import Quadratic, assert_near, first_seed, flatten, make_layer, make_sets
-from equipool import EquilibriumAggregation
+from equipool import EquilibriumAggregation, SquaredNorm
 from equipool.differentiation import Implicit
 from equipool.linear_solvers import ConjugateGradients
 from equipool.ops import momentum
@@ -25,6 +25,7 @@ def test_half_precision(kind, factored):
     def solve(seed, dtype, method):
         layer = make_layer(learning_rate=0.05, momentum=0.8, num_steps=200, seed=seed, dtype=dtype,
                            factored=factored)  # fmt: skip
+        layer.regularizer = SquaredNorm(2.0).to(dtype)  # curved well enough for eight bits
         layer.differentiation = method
         inputs = x.to(dtype).requires_grad_()
         with torch.autocast("cpu", torch.bfloat16, dtype != torch.float64 and kind == "autocast"):
