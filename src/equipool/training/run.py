@@ -13,14 +13,7 @@ from equipool.environment import hardware, now, versions
 from equipool.training.checkpoint import Checkpoints
 from equipool.training.config import TrainingConfig
 from equipool.training.devices import Clock, Session, StepRandomness
-from equipool.training.folder import (
-    RECENT,
-    Record,
-    RunFolder,
-    RunState,
-    read_record,
-    summarize,
-)
+from equipool.training.folder import RECENT, Record, RunFolder, RunState, read_record, summarize
 from equipool.training.progress import Entry, LogFile, Sink, TensorBoard, tracking
 from equipool.training.step import (
     NUMBERS,
