@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from equipool.checks import FLOATS, check_like, check_part
 from equipool.descent import Descent, Search
-from equipool.differentiation import Differentiation, Implicit, Unrolled
+from equipool.differentiation import Differentiation, Unrolled
 from equipool.energy import Energy
 from equipool.layouts import gather_sets
 from equipool.potentials.base import AutogradSum, Potential, SummedPotential
@@ -23,7 +23,7 @@ from equipool.scalings import SCALINGS, ScalingName, scaling_weights
 from equipool.sets import Sets, empty_invalid_sets
 from equipool.solution import Solution, active_recorders, make_solution
 from equipool.solvers import Nesterov, Solver
-from equipool.starts import NormalStart, Start, ZeroStart
+from equipool.starts import Start, ZeroStart
 from equipool.steps import Budget, Steps, as_steps, with_num_steps
 
 
@@ -255,13 +255,11 @@ class EquilibriumAggregation(nn.Module):
         return self.differentiation(search), search
 
     def _is_replayable(self) -> bool:
-        """Whether the search is the same program for every batch. Dropout and random starts draw
-        another for each call, and the backward pass of `Implicit` decides by values what to do
-        next."""
-        draws = self.training and getattr(self.potential, "dropout", 0) > 0
-        draws = draws or (self.start.training and isinstance(self.start, NormalStart))
-        decides = torch.is_grad_enabled() and isinstance(self.differentiation, Implicit)
-        return not draws and not decides and self.solver.recordable
+        """Whether the search is the same program for every batch. Dropout draws another for each
+        call; the parts know of themselves."""
+        drops = self.training and getattr(self.potential, "dropout", 0) > 0
+        backward = self.differentiation.recordable or not torch.is_grad_enabled()
+        return not drops and backward and self.start.recordable and self.solver.recordable
 
     def search(
         self,

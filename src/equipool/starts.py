@@ -17,6 +17,11 @@ class Start(nn.Module):
     with its own.
     """
 
+    @property
+    def recordable(self) -> bool:
+        """Whether the starts can be recorded in a CUDA graph, which draws nothing at random."""
+        return True
+
     @abstractmethod
     def forward(self, x: Tensor, sets: Sets) -> Tensor:
         """The starts of a batch whose elements `x [N, C]` are in set order."""
@@ -85,6 +90,10 @@ class NormalStart(Start):
             raise ValueError(f"std is {std!r}, expected a number of 0 or more")
         self.out_channels = out_channels
         self.std = std
+
+    @property
+    def recordable(self) -> bool:
+        return not self.training
 
     def forward(self, x: Tensor, sets: Sets) -> Tensor:
         y = x.new_zeros(sets.num_rows, self.out_channels)

@@ -6,7 +6,8 @@ import pickle
 import pytest
 import torch
 
-from equipool import EquilibriumAggregation
+import equipool
+from equipool import EquilibriumAggregation, ResNetPotential
 from equipool.replay import Replays
 from equipool.replay.capacity import Capacity, capacity_for
 from equipool.replay.stopping import stride
@@ -41,3 +42,23 @@ def test_on_a_cpu_nothing_is_recorded():
 @pytest.mark.parametrize("num_steps", [1, 7, 10, 60, 199, 200])
 def test_strides_make_up_the_number_of_steps(num_steps):
     assert num_steps % stride(num_steps) == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "trained", "trains", "evaluated"),
+    [
+        ({}, True, True, True),
+        ({"start": equipool.NormalStart(24)}, False, False, True),
+        ({"differentiation": equipool.Implicit()}, False, True, True),
+        ({"solver": equipool.Newton()}, False, False, False),
+        ({"potential": ResNetPotential(16, 24, dropout=0.1)}, False, False, True),
+    ],
+    ids=["plain", "random start", "implicit", "newton", "dropout"],
+)
+def test_what_is_another_program_at_each_call_is_not_recorded(settings, trained, trains, evaluated):
+    """In training with gradients, without them, and in evaluation without them."""
+    layer = EquilibriumAggregation(16, 24, **settings)
+    assert layer._is_replayable() == trained
+    with torch.no_grad():
+        assert layer._is_replayable() == trains
+        assert layer.eval()._is_replayable() == evaluated

@@ -25,6 +25,9 @@ class Differentiation(ABC):
         False
     """
 
+    recordable = True
+    """Whether the backward pass can be recorded as a CUDA graph."""
+
     @abstractmethod
     def __call__(self, search: Search) -> Descent:
         """Run the search."""

@@ -64,6 +64,8 @@ class Implicit(Differentiation):
         tensor([False])
     """
 
+    recordable = False  # it decides by values what to do next
+
     def __init__(
         self,
         linear_solver: LinearSolver | None = None,
