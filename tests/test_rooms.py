@@ -43,10 +43,9 @@ PARTS = set(MAY_IMPORT) - {"reference"}
 MAY_IMPORT["aggregation"] = PARTS
 MAY_IMPORT["closed_form"] = PARTS | {"aggregation"}
 MAY_IMPORT["comparison"] = PARTS | {"aggregation"}
-MAY_IMPORT["independence"] = PARTS | {"aggregation"}
 MAY_IMPORT["recipes"] = PARTS
 MAY_IMPORT["public"] = PARTS | {
-    "aggregation", "closed_form", "comparison", "independence", "recipes",
+    "aggregation", "closed_form", "comparison", "recipes",
 }  # fmt: skip
 MAY_IMPORT["__init__"] = {"public"}
 MAY_IMPORT["pyg"] = PARTS | {"aggregation", "closed_form", "__init__"}
@@ -72,7 +71,6 @@ AROUND = set(MAY_IMPORT_AROUND)
 # Packages that one room alone may import, beside torch.
 THIRD_PARTIES = {
     "comparison": {"matplotlib"},
-    "independence": {"matplotlib"},
     "ops": {"triton"},
     "pyg": {"torch_geometric"},
 }

@@ -3,10 +3,14 @@
 from equipool import closed_form
 from equipool.aggregation import EquilibriumAggregation
 from equipool.capture import CapturedStep, capture_step
-from equipool.comparison import GradientComparison, compare_gradients
+from equipool.comparison import (
+    GradientComparison,
+    PathIndependence,
+    compare_gradients,
+    path_independence,
+)
 from equipool.descent import Descent, Search
 from equipool.differentiation import Differentiation, Implicit, OneStep, Truncated, Unrolled
-from equipool.independence import PathIndependence, path_independence
 from equipool.linear_solvers import (
     Cholesky,
     ConjugateGradients,

@@ -6,7 +6,10 @@ import math
 import statistics
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 MEBIBYTE = 2**20
 HEADINGS = (
@@ -113,18 +116,11 @@ class GradientComparison:
     def plot(self, path: str | Path) -> None:
         """Draw error, time and memory of each method to a file; its suffix chooses the format.
         The same numbers give the same bytes. Needs matplotlib."""
-        try:
-            import matplotlib
-            from matplotlib.figure import Figure
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(
-                f'plot needs {error.name}: pip install "equipool[report]"', name=error.name
-            ) from error
+        figure = make_figure(11, 1.4 + 0.35 * len(self.rows))
         errors = [(row.parameters or row.x).relative_error for row in self.rows]
         lengths = [max(e, SMALLEST_ERROR) if math.isfinite(e) else math.nan for e in errors]
         times = [1000 * row.seconds.median for row in self.rows]
         memory = [row.peak_bytes / MEBIBYTE for row in self.rows]
-        figure = Figure(figsize=(11, 1.4 + 0.35 * len(self.rows)), layout="constrained")
         axes = figure.subplots(1, 3, sharey=True)
         fell_back = [f", {percent(r.fallback)} fell back" if r.fallback else "" for r in self.rows]
         names = [row.method + note for row, note in zip(self.rows, fell_back, strict=True)]
@@ -139,8 +135,21 @@ class GradientComparison:
         axes[0].set_xscale("log")
         axes[0].invert_yaxis()
         figure.supxlabel(self.setting, fontsize=8, color="#666666")
+        import matplotlib
+
         with matplotlib.rc_context({"svg.hashsalt": "equipool", "svg.fonttype": "none"}):
             figure.savefig(path, metadata={"Date": None} if Path(path).suffix == ".svg" else None)
+
+
+def make_figure(width: float, height: float) -> Figure:
+    """An empty figure of this size in inches, or what to install for one."""
+    try:
+        import matplotlib.figure
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f'plot needs {error.name}: pip install "equipool[report]"', name=error.name
+        ) from error
+    return matplotlib.figure.Figure(figsize=(width, height), layout="constrained")
 
 
 def three_digits(value: float) -> str:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from equipool.aggregation import EquilibriumAggregation
 from equipool.checks import as_count
+from equipool.comparison.result import make_figure
 from equipool.starts import NormalStart
 from equipool.steps import Fixed
 
@@ -70,13 +71,7 @@ class PathIndependence:
     def plot(self, path: str | Path | None = None) -> Figure:
         """Draw distance and residual over the steps, and save the figure if `path` is given. Needs
         matplotlib."""
-        try:
-            from matplotlib.figure import Figure
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(
-                f'plot needs {error.name}: pip install "equipool[report]"', name=error.name
-            ) from error
-        figure = Figure(figsize=(7, 4), layout="constrained")
+        figure = make_figure(7, 4)
         axes = figure.add_subplot()
         steps = [row.num_steps for row in self.rows]
         for name, line in (("distance", "o-"), ("residual", "s-"), ("residual_99", "s--")):
