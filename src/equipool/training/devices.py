@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import time
 from collections.abc import Iterator
@@ -44,6 +46,17 @@ def resolve_device(device: str | torch.device | None) -> torch.device:
     return device
 
 
+def leave_group() -> None:
+    """End the process group and its threads.
+
+    A network wrapped for several processes is part of a cycle of references and keeps the group
+    alive until it is collected; threads that outlive the interpreter can abort the process.
+    """
+    gc.collect()
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
 class Accelerator:
     """The device, the precision and the processes of a run.
 
@@ -61,6 +74,7 @@ class Accelerator:
             nodes = int(os.environ.get("GROUP_WORLD_SIZE", 1))
             place = {"devices": int(os.environ["LOCAL_WORLD_SIZE"]), "num_nodes": nodes}
             place["strategy"] = "ddp"
+            atexit.register(leave_group)
         in_fabric: Any = "32-true" if precision == "tf32" else precision
         self.fabric: Any = Fabric(accelerator=wanted.type, precision=in_fabric, **place)
         self.fabric.launch()
