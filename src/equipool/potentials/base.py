@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import _global_backward_hooks, _global_backward_pre_hooks
+from torch.nn.modules import module as hooks
 
 from equipool.objective import Bounds, LinearMap
 from equipool.ops.availability import is_batched, shapes_are_fixed
@@ -161,8 +161,19 @@ class AutogradSum(SummedPotential):
 
 def _has_backward_hooks(potential: object) -> bool:
     modules = potential.modules() if isinstance(potential, nn.Module) else ()
-    everywhere = (_global_backward_hooks, _global_backward_pre_hooks)
-    return any(everywhere) or any(m._backward_hooks or m._backward_pre_hooks for m in modules)
+    everywhere = any(global_backward_hooks())
+    return everywhere or any(m._backward_hooks or m._backward_pre_hooks for m in modules)
+
+
+def global_backward_hooks() -> tuple[dict[int, Any], ...]:
+    """Backward hooks of all modules."""
+    return hooks._global_backward_hooks, hooks._global_backward_pre_hooks
+
+
+def has_global_hooks() -> bool:
+    """Whether all modules have a hook of any kind."""
+    forward = hooks._global_forward_hooks, hooks._global_forward_pre_hooks
+    return any(forward) or any(global_backward_hooks())
 
 
 def draw_weights(weight: Tensor, std: float) -> None:
