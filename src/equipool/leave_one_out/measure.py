@@ -84,9 +84,9 @@ def influence(
     """
     check_part("layer", layer, EquilibriumAggregation, "EquilibriumAggregation(3, 8)")
     _check_arguments(function, method, gradient)
-    if any(module.training for module in layer.modules()):
-        layer = copy.deepcopy(layer).eval()
     with torch.inference_mode(False), torch.no_grad():
+        if any(module.training for module in layer.modules()):
+            layer = copy.deepcopy(layer).eval()
         x = x.clone() if x.is_inference() else x
         solution = layer.solve(x, index, ptr=ptr, mask=mask, dim_size=dim_size)
         every = gather_parts(x, index, ptr, mask, dim_size, groups)
@@ -191,8 +191,7 @@ class Placement:
 
     def __init__(self, x: Tensor, every: Parts, numbers: Tensor, parts: Parts) -> None:
         self.every, self.numbers, self.parts = every, numbers, parts
-        nested = x.is_nested
-        self.shape = x.values().shape[:-1] if nested else x.shape[:-1]
+        self.shape = (x.values() if x.is_nested else x).shape[:-1]
 
     def __call__(self, values: Tensor) -> Tensor:
         """`[Q, ...]`, a row for each part of the finite sets."""
@@ -225,29 +224,23 @@ class Placement:
 
 
 def _warn_of(solution: Solution, solved: Tensor, method: str) -> None:
-    """Name what is not known, once."""
+    """Count what is not known, in one warning."""
+    messages = []
     open_sets = ~_known(solution.converged) & solution.finite
-    unsolved = int((~solved).sum())
     if open_sets.any():
         worst = float(_known(solution.residual)[open_sets].max())
-        warnings.warn(
+        messages.append(
             f"{int(open_sets.sum())} of {open_sets.shape[0]} sets have not converged (gradient of "
             f"up to {worst:.2g}), so their influence is not that of a minimum: search longer, "
-            "layer.steps = ToTolerance(1e-3, max_steps=1000), or train with equipool.converging()",
-            UserWarning,
-            stacklevel=3,
+            "layer.steps = ToTolerance(1e-3, max_steps=1000), or train with equipool.converging()"
         )
-    if unsolved and method == "newton":
-        warnings.warn(
-            f"the energy without {unsolved} of {solved.shape[0]} removals does not curve upwards "
-            'at y, so their change is NaN: use method="exact"',
-            UserWarning,
-            stacklevel=3,
+    if not solved.all():
+        number = f"{int((~solved).sum())} of {solved.shape[0]} removals"
+        messages.append(
+            f"for {number} the energy that is left does not curve upwards at y, so the change is "
+            'NaN: use method="exact"'
+            if method == "newton"
+            else f"the searches of {number} have not converged: give the layer more steps"
         )
-    elif unsolved:
-        warnings.warn(
-            f"the searches without {unsolved} of {solved.shape[0]} removals have not converged: "
-            "give the layer more steps",
-            UserWarning,
-            stacklevel=3,
-        )
+    if messages:
+        warnings.warn("; ".join(messages), UserWarning, stacklevel=3)
