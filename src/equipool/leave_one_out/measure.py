@@ -108,12 +108,12 @@ def influence(
     place = Placement(x, every, numbers, parts)
     return Influence(
         y=solution.y,
-        change=place(change),
-        effect=None if effect is None else place(effect),
-        gradient=None if slopes is None else place.elements(slopes.to(x.dtype)),
+        change=place.of_parts(change),
+        effect=None if effect is None else place.of_parts(effect),
+        gradient=None if slopes is None else place.of_elements(slopes.to(x.dtype)),
         converged=_known(solution.converged),
-        solved=place(solved),
-        set_index=place.sets(),
+        solved=place.of_parts(solved),
+        set_index=place.set_index(),
         group_index=every.group_of,
         method=method,
     )
@@ -184,7 +184,7 @@ def _gradient(
 
 
 class Placement:
-    """Puts results of the parts in the order of the given x, or one row per set and group.
+    """Puts results in the order of the given x, or in one row per set and group.
 
     Padding changes nothing, so its rows are zero. Rows of sets that are not finite are NaN.
     """
@@ -193,34 +193,32 @@ class Placement:
         self.every, self.numbers, self.parts = every, numbers, parts
         self.shape = (x.values() if x.is_nested else x).shape[:-1]
 
-    def __call__(self, values: Tensor) -> Tensor:
-        """`[Q, ...]`, a row for each part of the finite sets."""
-        rest = values.shape[1:]
-        unknown = torch.nan if values.is_floating_point() else 0
-        rows = values.new_full((self.every.num_parts, *rest), unknown)
+    def of_parts(self, values: Tensor) -> Tensor:
+        """Place `[Q, ...]`, a row for each part of the finite sets."""
+        if self.every.group_of is None:
+            return self.of_elements(values)
+        rows = values.new_full((self.every.num_parts, *values.shape[1:]), _unknown(values))
         rows[self.numbers] = values
-        if self.every.group_of is not None:
-            return rows
-        return self._in_place(rows, self.every.positions, 0)
+        return rows
 
-    def elements(self, values: Tensor) -> Tensor:
-        """`[M, C]`, a row for each element of the finite sets."""
-        rows = values.new_full((self.every.x.shape[0], values.shape[1]), torch.nan)
-        slot = values.new_zeros(self.shape.numel(), dtype=torch.long)
-        slot[self.every.positions] = torch.arange(self.every.x.shape[0], device=slot.device)
-        rows[slot[self.parts.positions]] = values
-        return self._in_place(rows, self.every.positions, 0)
+    def of_elements(self, values: Tensor) -> Tensor:
+        """Place `[M, ...]`, a row for each element of the finite sets."""
+        rows = values.new_zeros(self.shape.numel(), *values.shape[1:])
+        rows[self.every.positions] = _unknown(values)
+        rows[self.parts.positions] = values
+        return rows.view(*self.shape, *values.shape[1:])
 
-    def sets(self) -> Tensor:
+    def set_index(self) -> Tensor:
         """The set of each row; -1 for padding."""
         if self.every.group_of is not None:
             return self.every.set_of
-        return self._in_place(self.every.index, self.every.positions, -1)
+        rows = self.every.index.new_full((self.shape.numel(),), -1)
+        rows[self.every.positions] = self.every.index
+        return rows.view(self.shape)
 
-    def _in_place(self, rows: Tensor, positions: Tensor, padding: int) -> Tensor:
-        flat = rows.new_full((self.shape.numel(), *rows.shape[1:]), padding)
-        flat[positions] = rows
-        return flat.view(*self.shape, *rows.shape[1:])
+
+def _unknown(values: Tensor) -> float:
+    return torch.nan if values.is_floating_point() else 0
 
 
 def _warn_of(solution: Solution, solved: Tensor, method: str) -> None:
