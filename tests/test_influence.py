@@ -398,6 +398,14 @@ class TestFunction:
         assert_near(found.change, expected.change, 1e-9)
         assert_near(found.gradient, expected.gradient, 1e-9)
 
+    def test_autocast_is_off(self):
+        layer = curved().float()
+        layer.steps = ToTolerance(1e-4, max_steps=1000)
+        expected = influence(layer, X.float(), INDEX, dim_size=len(SIZES)).change
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = influence(layer, X.float(), INDEX, dim_size=len(SIZES)).change
+        assert_near(found, expected, 1e-6)
+
     def test_dropout_is_off(self):
         layer = make_layer()
         layer.potential.dropout = 0.5

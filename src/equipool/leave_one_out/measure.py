@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from equipool.aggregation import EquilibriumAggregation
-from equipool.checks import check_part
+from equipool.checks import check_elements, check_part
 from equipool.leave_one_out.exact import exact_changes
 from equipool.leave_one_out.newton import energy_of, newton_changes, solver_for
 from equipool.leave_one_out.parts import Parts, gather_parts
@@ -58,7 +58,7 @@ def influence(
     search left to do does not count as a change. Both require a search that has converged: sets for
     which it has not are counted in a warning and marked in `Influence.converged`. An element that
     is alone in its set leaves an empty one, whose output is the start. The layer is used in
-    evaluation mode and is not changed; nothing is recorded for gradients.
+    evaluation mode and is not changed; nothing is recorded for gradients, and autocast is off.
 
     Args:
         layer: the trained layer.
@@ -84,7 +84,9 @@ def influence(
     """
     check_part("layer", layer, EquilibriumAggregation, "EquilibriumAggregation(3, 8)")
     _check_arguments(function, method, gradient)
-    with torch.inference_mode(False), torch.no_grad():
+    check_elements(x)
+    exact_products = torch.autocast(x.device.type, enabled=False)
+    with torch.inference_mode(False), torch.no_grad(), exact_products:
         if any(module.training for module in layer.modules()):
             layer = copy.deepcopy(layer).eval()
         x = x.clone() if x.is_inference() else x

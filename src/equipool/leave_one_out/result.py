@@ -121,6 +121,10 @@ class Influence:
             return "effect"
         return "|change|" if self.effect is None else "|effect|"
 
+    def __repr__(self) -> str:
+        rows, sets = list(self.set_index.shape), self.converged.shape[0]
+        return f"Influence(rows={rows}, sets={sets}, method={self.method!r})"
+
     def __str__(self) -> str:
         num_rows, num_sets = int((self.set_index >= 0).sum()), self.converged.shape[0]
         by = "one Newton step" if self.method == "newton" else "a search without it"
