@@ -39,6 +39,7 @@ class Passes:
         self.device = device
         self.like: Tensor | None = None  # [0, C] as the first chunk
         self.num_elements: int | None = None  # in all chunks, after the first pass
+        self._recorded = torch.is_grad_enabled()
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor | None]]:
@@ -65,13 +66,16 @@ class Passes:
             )
 
     def _chunks(self) -> Iterator[Chunk]:
+        # In the thread that reads, where gradients would always be recorded, and in every pass, of
+        # which most record none: the caller's chunks must not depend on it.
+        torch.set_grad_enabled(self._recorded)
         for number, chunk in enumerate(self.chunks):
             x, index = _as_tensors(chunk, f"chunk {number}")
             self._check(x, index, f"chunk {number}")
             yield self._to_device(x, index)
 
     def _check(self, x: Tensor, index: Tensor | None, name: str) -> None:
-        if x.requires_grad and torch.is_grad_enabled():
+        if x.requires_grad and self._recorded:
             raise ValueError(
                 f"{name} requires grad, but gradients do not reach the chunks: pass the module "
                 "that computes it as encoder=..., or call the layer itself"
@@ -110,10 +114,9 @@ def read_ahead(items: Iterable[Item], ahead: int = AHEAD) -> Iterator[Item]:
     the items is raised here. The thread ends with the iteration, also with one that is left
     early."""
     queue: Queue[tuple[list[Item], BaseException | None]] = Queue(maxsize=ahead)
-    stopped, recorded = threading.Event(), torch.is_grad_enabled()
+    stopped = threading.Event()
 
     def read() -> None:
-        torch.set_grad_enabled(recorded)  # which is off or on for each thread by itself
         error = None
         try:
             for item in items:
