@@ -18,7 +18,7 @@ Pair = tuple[Any, Any]
 class ArrayChunks:
     """Chunks of an array `[N, C]`, in memory or on disk.
 
-    A `.npy` file is mapped to memory: only the part that is being read occupies any.
+    Of a `.npy` file, no more than a chunk is in memory.
 
     Args:
         x: the elements: a tensor, a NumPy array or memory map, or the path of a `.npy` file.
@@ -42,6 +42,24 @@ class ArrayChunks:
 
     def __iter__(self) -> Iterator[Any | Pair]:
         return _slices(self.x, self.index, len(self.x), self.chunk_size)
+
+
+class _NpyFile:
+    """A `.npy` file that is mapped to memory while rows of it are copied, and no longer: pages of a
+    map that stays count as memory of the process, up to the whole file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.num_rows = len(self._map())
+
+    def __len__(self) -> int:
+        return self.num_rows
+
+    def __getitem__(self, rows: slice) -> Any:
+        return self._map()[rows].copy()
+
+    def _map(self) -> Any:
+        return _imported("numpy").load(self.path, mmap_mode="r")
 
 
 class SafetensorsChunks:
@@ -156,7 +174,7 @@ def _opened(array: Any) -> Any:
             f"{Path(array).name} is not a .npy file: use SafetensorsChunks or ParquetChunks for "
             "those, or open it and pass the array"
         )
-    return _imported("numpy").load(array, mmap_mode="r")
+    return _NpyFile(Path(array))
 
 
 def _check_lengths(num_elements: int, num_indices: int | None = None) -> None:
