@@ -81,6 +81,7 @@ AROUND = set(MAY_IMPORT_AROUND)
 
 # Packages that one room alone may import, beside torch.
 THIRD_PARTIES = {
+    "chunks": {"numpy", "pyarrow", "safetensors"},
     "comparison": {"matplotlib"},
     "ops": {"triton"},
     "pyg": {"torch_geometric"},

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import blake2b
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.distributed import ProcessGroup
 
 from equipool.checks import values_are_at_hand
 from equipool.descent import Descent
@@ -21,6 +20,9 @@ from equipool.potentials.base import SummedPotential, check_no_dropout
 from equipool.sets import Sets
 from equipool.starts import Start, check_start
 from equipool.steps import Budget
+
+if TYPE_CHECKING:  # torch may be built without it
+    from torch.distributed import ProcessGroup
 
 
 class _Block:
