@@ -233,8 +233,6 @@ def _check_agreement(block: _Block, layer: Any, x: Tensor, sets: Sets, budget: B
     """Compare the calls of the processes: sums of other sizes would never end."""
     if shapes_are_fixed() or (block.checked and not values_are_at_hand(x)):
         return
-    check_no_dropout(layer.potential, "the processes would draw different units")
-    check_start(layer.start, "a process has only some of them")
     settings = _settings(layer, x, sets, budget)
     if not block.checked:
         sums = [p.detach().sum(dtype=torch.float64) for p in layer.parameters()]
@@ -246,6 +244,9 @@ def _check_agreement(block: _Block, layer: Any, x: Tensor, sets: Sets, budget: B
     distributed.all_gather(found, own, group=block.group)
     if len(set(torch.cat(found).tolist())) > 1:
         _raise_disagreement(block, settings)
+    # The same on all processes by now, so that none waits for one that has failed.
+    check_no_dropout(layer.potential, "the processes would draw different units")
+    check_start(layer.start, "a process has only some of them")
 
 
 def _settings(layer: Any, x: Tensor, sets: Sets, budget: Budget) -> dict[str, object]:
@@ -258,6 +259,9 @@ def _settings(layer: Any, x: Tensor, sets: Sets, budget: Budget) -> dict[str, ob
         "number of steps": budget.num_steps,
         "tolerance": (budget.converged_at, budget.stop_at),
         "layer": layer.extra_repr(),
+        "potential": f"{type(layer.potential).__name__}({layer.potential.extra_repr()})",
+        "potential in training mode": layer.potential.training,
+        "start": repr(layer.start),
         "solver": repr(layer.solver),
         "regularizer": repr(layer.regularizer),
         "training mode": layer.training,
