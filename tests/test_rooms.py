@@ -43,9 +43,10 @@ PARTS = set(MAY_IMPORT) - {"reference"}
 MAY_IMPORT["aggregation"] = PARTS
 MAY_IMPORT["closed_form"] = PARTS | {"aggregation"}
 MAY_IMPORT["comparison"] = PARTS | {"aggregation"}
+MAY_IMPORT["posterior"] = PARTS | {"aggregation"}
 MAY_IMPORT["recipes"] = PARTS
 MAY_IMPORT["public"] = PARTS | {
-    "aggregation", "closed_form", "comparison", "recipes",
+    "aggregation", "closed_form", "comparison", "posterior", "recipes",
 }  # fmt: skip
 MAY_IMPORT["__init__"] = {"public"}
 MAY_IMPORT["pyg"] = PARTS | {"aggregation", "closed_form", "__init__"}

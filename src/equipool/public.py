@@ -19,6 +19,7 @@ from equipool.linear_solvers import (
     Neumann,
 )
 from equipool.objective import Bounds, Objective
+from equipool.posterior import Laplace, laplace
 from equipool.potentials import (
     AutogradSum,
     ConvexPotential,
@@ -48,12 +49,12 @@ from equipool.steps import Budget, Fixed, RandomSteps, Steps, ToTolerance
 __all__ = [
     "AutogradSum", "BoundRegularizer", "Bounds", "Budget", "CapturedStep", "Cholesky",
     "ConjugateGradients", "ConvexPotential", "Descent", "Differentiation", "EquilibriumAggregation",
-    "Fixed", "GradientComparison", "GradientDescent", "HeavyBall", "Implicit", "LearnedStart",
-    "LinearSolution", "LinearSolver", "Nesterov", "Neumann", "Newton", "NoRegularizer",
-    "NormalStart", "Objective", "OneStep", "PathIndependence", "Polished", "Potential",
-    "RandomSteps", "Regularizer", "ResNetPotential", "RestrainedNesterov",
+    "Fixed", "GradientComparison", "GradientDescent", "HeavyBall", "Implicit", "Laplace",
+    "LearnedStart", "LinearSolution", "LinearSolver", "Nesterov", "Neumann", "Newton",
+    "NoRegularizer", "NormalStart", "Objective", "OneStep", "PathIndependence", "Polished",
+    "Potential", "RandomSteps", "Regularizer", "ResNetPotential", "RestrainedNesterov",
     "SafeguardedNesterov", "Search", "Sets", "Solution", "Solutions", "Solver", "SolverState",
     "SquaredNorm", "Start", "Steps", "StronglyConvexNesterov", "SummedPotential", "ToTolerance",
     "Truncated", "Unrolled", "ZeroStart", "capture_step", "closed_form", "compare_gradients",
-    "converging", "path_independence", "record",
+    "converging", "laplace", "path_independence", "record",
 ]  # fmt: skip
