@@ -34,6 +34,7 @@ MAY_IMPORT = {
     "solvers": {"checks", "objective", "ops", "rows", "scalars"},
     "descent": {"objective", "ops", "rows", "solvers", "steps"},
     "linear_solvers": {"checks", "objective", "ops", "rows"},
+    "spectrum": {"linear_solvers", "objective"},
     "differentiation": {"checks", "descent", "linear_solvers", "objective", "ops"},
     "solution": {"descent", "objective", "sets", "steps"},
     "capture": set(),

@@ -17,17 +17,13 @@ from equipool.aggregation import EquilibriumAggregation
 from equipool.checks import as_count, check_part
 from equipool.energy import Energy
 from equipool.layouts import gather_sets
-from equipool.linear_solvers import ROUNDINGS
-from equipool.objective import LinearMap, assemble
 from equipool.scalings import Weights
 from equipool.sets import Sets, empty_invalid_sets
+from equipool.spectrum import Spectrum, extreme_spectrum, full_spectrum
 
 # Outputs of up to this size get their full covariance by default; larger ones, this rank.
 LARGEST_FULL = 128
 RANK = 64
-
-# Random directions that measure the curvature beside the leading ones.
-PROBES = 8
 
 # An output counts as converged if the minimum is nearer than this many standard deviations.
 NEAR = 0.1
@@ -41,15 +37,6 @@ class Interval(NamedTuple):
     centre: Tensor
     lower: Tensor
     upper: Tensor
-
-
-class Spectrum(NamedTuple):
-    """A symmetric matrix for each row: eigenvalues `[num_rows, r]` with their eigenvectors
-    `[num_rows, K, r]`, and one number `[num_rows]` for all directions beside them."""
-
-    vectors: Tensor
-    values: Tensor
-    rest: Tensor
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -78,8 +65,8 @@ class Laplace:
         """`[B]` distance from y to the minimum, estimated by a Newton step, in standard deviations
         of the posterior: $\\sqrt{g^\\top H^{-1} g / T}$ with the gradient $g$. NaN where the
         Hessian is not positive definite."""
-        square = self._variance_along(self.gradient.unsqueeze(-2)).squeeze(-1)
-        return square.sqrt() / self.temperature
+        square = self.spectrum.inverse_along(self.gradient.unsqueeze(-2)).squeeze(-1)
+        return (square / self.temperature).sqrt()
 
     @property
     def converged(self) -> Tensor:
@@ -90,17 +77,14 @@ class Laplace:
     @property
     def covariance(self) -> Tensor:
         """`[B, K, K]`."""
-        vectors, values, rest = self.spectrum
-        inside = vectors @ vectors.mT
-        outside = torch.eye(vectors.shape[-2], dtype=inside.dtype, device=inside.device) - inside
-        scaled = vectors / values.unsqueeze(-2)
-        return self.temperature * (scaled @ vectors.mT + outside / rest[:, None, None])
+        return self.temperature * self.spectrum.inverse()
 
     @property
     def variance(self) -> Tensor:
         """`[B, K]`, the diagonal of the covariance."""
         units = torch.eye(self.mean.shape[-1], dtype=self.mean.dtype, device=self.mean.device)
-        return self._variance_along(units.expand(self.mean.shape[0], -1, -1))
+        directions = units.expand(self.mean.shape[0], -1, -1)
+        return self.temperature * self.spectrum.inverse_along(directions)
 
     def sample(self, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
         """Draw outputs, `[num_samples, B, K]`.
@@ -110,68 +94,72 @@ class Laplace:
         but not on the other sets.
         """
         num_samples = as_count("num_samples", num_samples)
-        vectors, values, rest = self.spectrum
         num_sets, size = self.mean.shape
-        noise = self.mean.new_empty(num_samples, num_sets, size)
-        for position in range(num_sets):
-            torch.randn(num_samples, size, generator=generator, out=noise[:, position])
-        # The symmetric root of the covariance: unlike the eigenvectors, it is unique.
-        inside = torch.einsum("nbk,bkr->nbr", noise, vectors)
-        outside = noise - torch.einsum("nbr,bkr->nbk", inside, vectors)
-        spread = torch.einsum("nbr,bkr->nbk", inside * values.rsqrt(), vectors)
-        deviation = spread + outside * rest.rsqrt().unsqueeze(-1)
-        return self.mean + math.sqrt(self.temperature) * deviation
+        noise = self.mean.new_empty(num_sets, num_samples, size)
+        for rows in noise:  # one draw for all would depend on the number of sets
+            torch.randn(num_samples, size, generator=generator, out=rows)
+        deviation = math.sqrt(self.temperature) * self.spectrum.times_inverse_root(noise)
+        return self.mean + deviation.transpose(0, 1)
 
-    def interval(self, function: Callable[[Tensor], Tensor], level: float = 0.9) -> Interval:
+    def interval(
+        self, function: Callable[[Tensor], Tensor], level: float = 0.9, *, noise: float = 0.0
+    ) -> Interval:
         r"""An interval for each value of a function of y, such as a head's prediction, by
         linearisation (the delta method): with the function's Jacobian $J$ at y,
 
-        $$f(y) \pm z \sqrt{T \, J H^{-1} J^\top},$$
+        $$f(y) \pm z \sqrt{T \, J H^{-1} J^\top + s^2},$$
 
-        where $z$ is the normal quantile of the level. It has no randomness and costs one backward
-        pass per value that the function returns for a set. For a probability, take the interval of
-        the logit and pass its ends through the sigmoid. For a function that is far from linear
-        within a standard deviation, use quantiles of `function` over `sample`.
-
-        The interval is about y: errors of the function itself, and noise of what it predicts, are
-        not in the posterior. `fit_temperature` accounts for them on average.
+        where $z$ is the normal quantile of the level and $s$ the noise. It has no randomness and
+        costs one backward pass per value that the function returns for a set. For a probability,
+        take the interval of the logit and pass its ends through the sigmoid. For a function that is
+        far from linear within a standard deviation, use quantiles of `function` over `sample`.
 
         Args:
             function: `[B, K] -> [B, ...]`, each set by itself. Switch a network to evaluation mode.
-            level: the probability that the interval shall cover, between 0 and 1.
+            level: the probability that the interval should cover, between 0 and 1.
+            noise: standard deviation of what you compare with around a perfect prediction, such as
+                that of the measurements. The posterior is about y and does not contain it.
         """
         quantile = _normal_quantile(level)
+        _check_noise(noise)
         centre, variance = self._linearise(function)
-        half = quantile * variance.sqrt()
+        half = quantile * (variance + noise**2).sqrt()
         return Interval(centre, centre - half, centre + half)
 
     def fit_temperature(
-        self, function: Callable[[Tensor], Tensor], target: Tensor, level: float = 0.9
-    ) -> float:
+        self, function: Callable[[Tensor], Tensor], target: Tensor, level: float = 0.9, *,
+        noise: float = 0.0,
+    ) -> float:  # fmt: skip
         r"""The temperature with which intervals at this level cover the right fraction of targets.
 
         Call it on the posterior of validation sets, never of test sets, and pass the result to
-        `laplace(..., temperature=...)`. Each target $t$ needs at least the temperature
-        $(t - f(y))^2 / (z^2 J H^{-1} J^\top)$ to be covered; the result is the quantile of these.
-        This is split conformal prediction with the posterior's deviation as its scale: for sets
-        like the validation sets, coverage is right whatever the distribution of the errors. A fit
-        by maximum likelihood averages the squared errors instead, so a few large ones make most
-        intervals too wide. For Gaussian errors both agree.
+        `laplace(..., temperature=...)`. To cover the target $t$, an interval needs at least the
+        temperature $((t - f(y))^2 / z^2 - s^2) / J H^{-1} J^\top$; the result is the quantile of
+        these. This is split conformal prediction with the posterior's deviation as its scale: for
+        sets like the validation sets, coverage is right whatever the distribution of the errors. A
+        fit by maximum likelihood averages squared errors instead, so that a few large ones make
+        most intervals too wide. If the errors are normal, both agree.
 
         Args:
             function: as in `interval`.
             target: what the function should have returned, in the same shape. Sets whose Hessian is
                 not positive definite, and targets that are NaN, are left out.
             level: the fraction of targets to cover.
+            noise: as in `interval`.
         """
         quantile = _normal_quantile(level)
+        _check_noise(noise)
         centre, variance = self._linearise(function)
-        if target.shape != centre.shape:
-            raise ValueError(
-                f"target has shape {list(target.shape)}, expected {list(centre.shape)}, that of "
-                "what the function returns"
+        if not isinstance(target, Tensor) or target.shape != centre.shape:
+            found = (
+                f"has shape {list(target.shape)}" if isinstance(target, Tensor) else "is not one"
             )
-        needed = (target - centre).square() / (quantile**2 / self.temperature * variance)
+            raise ValueError(
+                f"target {found}, expected a tensor of shape {list(centre.shape)}, that of what "
+                "the function returns"
+            )
+        excess = ((target - centre) / quantile).square() - noise**2
+        needed = self.temperature * excess / variance
         needed = needed[~needed.isnan()].double()
         place = math.ceil((needed.numel() + 1) * level)
         if place > needed.numel():
@@ -182,8 +170,8 @@ class Laplace:
         fitted = float(needed.kthvalue(place).values)
         if not 0 < fitted < math.inf:
             raise ValueError(
-                f"the temperature would be {fitted}: expected a function that depends on y, and "
-                "targets that it does not predict exactly"
+                f"the temperature would be {fitted:.3g}, expected a positive number: the function "
+                "must depend on y, and the noise be smaller than the errors"
             )
         return fitted
 
@@ -199,20 +187,19 @@ class Laplace:
                     f"function returned {found} for y of shape {list(y.shape)}, expected a tensor "
                     f"with {num_sets} rows: one for each set"
                 )
-            columns = values.reshape(num_sets, values[:1].numel()).unbind(-1)
+            if not values.requires_grad:
+                raise ValueError(
+                    "the result of function has no gradient by y, expected a differentiable "
+                    "function of y, without torch.no_grad() or detach()"
+                )
+            columns = values.reshape(num_sets, math.prod(values.shape[1:])).unbind(-1)
             rows = [
-                torch.autograd.grad(column.sum(), y, retain_graph=True)[0] for column in columns
+                torch.autograd.grad(column.sum(), y, retain_graph=True, materialize_grads=True)[0]
+                for column in columns
             ]
         jacobian = torch.stack(rows, dim=-2)
-        return values.detach(), self._variance_along(jacobian).view_as(values)
-
-    def _variance_along(self, directions: Tensor) -> Tensor:
-        """Variance of the products of y with `directions [B, M, K]`: `[B, M]`."""
-        vectors, values, rest = self.spectrum
-        inside = (directions @ vectors).square()
-        outside = (directions.square().sum(-1) - inside.sum(-1)).clamp(min=0)
-        total = (inside / values.unsqueeze(-2)).sum(-1) + outside / rest.unsqueeze(-1)
-        return self.temperature * total
+        variance = self.temperature * self.spectrum.inverse_along(jacobian)
+        return values.detach(), variance.view_as(values)
 
     def __repr__(self) -> str:
         sets, size = self.mean.shape
@@ -252,10 +239,10 @@ def laplace(
     Args:
         layer: the layer, which is not changed.
         x: elements; `index`, `ptr`, `mask` and `dim_size` describe the sets as in the layer's call.
-        rank: None computes the full covariance from K products with the Hessian if K is at most
-            128, and uses rank 64 above. With a rank, `rank` products find the largest and smallest
-            curvatures with their directions (Lanczos), and a few more the mean curvature of all
-            others. Negative curvature in those goes unnoticed.
+        rank: with None, the full covariance is computed from K products with the Hessian if K is
+            at most 128, and rank 64 is used above. With a rank, as many products find the largest
+            and smallest curvatures with their directions (Lanczos), and up to 64 more the mean
+            variance in all others. Negative curvature may go unnoticed there.
         temperature: factor of the covariance, see `Laplace.fit_temperature`.
 
     Example:
@@ -285,15 +272,16 @@ def laplace(
         if sets.padded:
             rows = torch.cat([rows, rows.new_zeros(1, size)])
         product = energy.hessian(rows)
-        found = _full(product, rows) if rank >= size else _low_rank(product, rows, rank)
-        spectrum = Spectrum(*(sets.real(part) for part in found))
+        whole = rank >= size
+        found = full_spectrum(product, rows) if whole else extreme_spectrum(product, rows, rank)
+        vectors, values, rest = (sets.real(part) for part in found)
         gradient = sets.real(energy.gradient(rows))
         finite = torch.isfinite(y).all(-1)
-        definite = finite & _is_definite(spectrum)
-        values = torch.where(definite.unsqueeze(-1), spectrum.values, torch.nan)
-        rest = torch.where(definite, spectrum.rest, torch.nan)
-        marked = Spectrum(spectrum.vectors, values, rest)
-        result = Laplace(y, float(temperature), definite, gradient, marked)
+        definite = finite & Spectrum(vectors, values, rest).is_definite()
+        values = torch.where(definite.unsqueeze(-1), values, torch.nan)
+        rest = torch.where(definite, rest, torch.nan)
+        spectrum = Spectrum(vectors, values, rest)
+        result = Laplace(y, float(temperature), definite, gradient, spectrum)
         _warn(result, finite)
     return result
 
@@ -307,65 +295,6 @@ def _posterior_energy(layer: EquilibriumAggregation, x: Tensor, sets: Sets) -> E
     outer, inner = scaled.weights
     weights = Weights(torch.where(occupied, outer / inner, 1), occupied.to(inner.dtype))
     return Energy(scaled.potential, scaled.regularizer, weights, scaled.bound)
-
-
-def _full(product: LinearMap, like: Tensor) -> Spectrum:
-    matrix = assemble(product, like)
-    values, vectors = _eigh(matrix)
-    return Spectrum(vectors, values, values[:, -1])
-
-
-def _low_rank(product: LinearMap, like: Tensor, rank: int) -> Spectrum:
-    """The Ritz pairs of a Krylov space. Its extreme eigenvalues converge first, at both ends: the
-    smallest curvatures are the largest variances. All directions beside it get their mean
-    curvature, measured by random probes.
-
-    The space starts at the same random vector for every set, so that a set's result does not depend
-    on the batch."""
-    generator = torch.Generator().manual_seed(0)
-    size = like.shape[-1]
-    draws = torch.randn(rank + PROBES, size, generator=generator, dtype=torch.float64).to(like)
-    basis, images = (like.new_zeros(*like.shape, rank) for _ in range(2))
-    image = torch.zeros_like(like)
-    for step in range(rank):
-        known = basis[..., :step]
-        fresh, following = _beside(known, draws[step].expand_as(like)), _beside(known, image)
-        # A space that the Hessian maps to itself is complete: begin another one beside it.
-        tiny = math.sqrt(torch.finfo(like.dtype).eps) * image.norm(dim=-1, keepdim=True)
-        direction = torch.where(following.norm(dim=-1, keepdim=True) > tiny, following, fresh)
-        basis[..., step] = torch.nn.functional.normalize(direction, dim=-1)
-        image = product(basis[..., step])
-        images[..., step] = image
-    small = basis.mT @ images
-    values, rotation = _eigh((small + small.mT) / 2)
-    probes = [_beside(basis, draw.expand_as(like)) for draw in draws[rank:]]
-    along = sum((probe * product(probe)).sum(-1) for probe in probes)
-    rest = along / sum(probe.square().sum(-1) for probe in probes)
-    return Spectrum(basis @ rotation, values, rest)
-
-
-def _beside(basis: Tensor, vector: Tensor) -> Tensor:
-    """The part of `vector [num_rows, K]` at right angles to `basis [num_rows, K, r]`; twice, for
-    rounding."""
-    for _ in range(2):
-        vector = vector - (basis @ (basis.mT @ vector.unsqueeze(-1))).squeeze(-1)
-    return vector
-
-
-def _eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues, ascending, and eigenvectors; zero for a matrix that is not finite, which torch
-    refuses for the whole batch."""
-    finite = torch.isfinite(matrix).all(-1).all(-1)
-    values, vectors = torch.linalg.eigh(torch.where(finite[:, None, None], matrix, 0))
-    return values, vectors
-
-
-def _is_definite(spectrum: Spectrum) -> Tensor:
-    """Whether all curvature is more than rounding of the largest."""
-    rounding = ROUNDINGS * torch.finfo(spectrum.values.dtype).eps
-    smallest = torch.minimum(spectrum.values[:, 0], spectrum.rest)
-    largest = torch.maximum(spectrum.values[:, -1], spectrum.rest)
-    return (smallest > rounding * largest) & (largest < torch.inf)
 
 
 def _warn(posterior: Laplace, finite: Tensor) -> None:
@@ -393,6 +322,11 @@ def _warn_of(chosen: Tensor, message: str) -> None:
     listed = ", ".join(map(str, numbers[:NAMED])) + (", ..." if len(numbers) > NAMED else "")
     count = f"{len(numbers)} of {chosen.shape[0]} sets ({listed})"
     warnings.warn(f"{count}: {message}", UserWarning, stacklevel=4)
+
+
+def _check_noise(noise: float) -> None:
+    if not 0 <= noise < math.inf:
+        raise ValueError(f"noise is {noise!r}, expected a finite number of 0 or more")
 
 
 def _normal_quantile(level: float) -> float:
