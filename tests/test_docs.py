@@ -13,9 +13,12 @@ DOCS = ROOT / "docs"
 GUIDES = sorted([*DOCS.glob("*.md"), *DOCS.glob("reproduction/*.md")])
 
 
-@pytest.mark.parametrize(
-    "page", ["index", "quickstart", "idea", "choosing", "stability", "measurements/gradients"]
-)
+EXAMPLES = (
+    "index", "quickstart", "idea", "choosing", "stability", "uncertainty", "measurements/gradients",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("page", EXAMPLES)
 def test_examples(page):
     run_page(f"docs/{page}.md")
 

@@ -23,6 +23,7 @@ matplotlib.use("agg")
 
 import matplotlib.pyplot as plt
 import torch
+from idea import BLUE, GREY, ORANGE, STYLE
 from torch import Tensor, nn
 
 import equipool
@@ -32,7 +33,6 @@ from equipool.experiments.median import MedianTask
 from equipool.experiments.median.data import medians, sample_sets
 from equipool.experiments.presets import RECIPES
 from equipool.training import Batch, Loss, Shard, Task, TrainingConfig, fit
-from idea import BLUE, GREY, ORANGE, STYLE
 
 ROOT = Path(__file__).parents[2]
 RECORD, PICTURE = "cpu-uncertainty.json", "uncertainty-sines.svg"

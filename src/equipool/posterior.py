@@ -151,12 +151,9 @@ class Laplace:
         _check_noise(noise)
         centre, variance = self._linearise(function)
         if not isinstance(target, Tensor) or target.shape != centre.shape:
-            found = (
-                f"has shape {list(target.shape)}" if isinstance(target, Tensor) else "is not one"
-            )
             raise ValueError(
-                f"target {found}, expected a tensor of shape {list(centre.shape)}, that of what "
-                "the function returns"
+                f"target is {_describe(target)}, expected a tensor of shape {list(centre.shape)}, "
+                "that of what the function returns"
             )
         excess = ((target - centre) / quantile).square() - noise**2
         needed = self.temperature * excess / variance
@@ -182,10 +179,9 @@ class Laplace:
             y = self.mean.clone().requires_grad_()
             values = function(y)
             if not isinstance(values, Tensor) or values.shape[:1] != (num_sets,):
-                found = f"shape {list(values.shape)}" if isinstance(values, Tensor) else values
                 raise ValueError(
-                    f"function returned {found} for y of shape {list(y.shape)}, expected a tensor "
-                    f"with {num_sets} rows: one for each set"
+                    f"function returned {_describe(values)} for y of shape {list(y.shape)}, "
+                    f"expected a tensor with {num_sets} rows: one for each set"
                 )
             if not values.requires_grad:
                 raise ValueError(
@@ -322,6 +318,12 @@ def _warn_of(chosen: Tensor, message: str) -> None:
     listed = ", ".join(map(str, numbers[:NAMED])) + (", ..." if len(numbers) > NAMED else "")
     count = f"{len(numbers)} of {chosen.shape[0]} sets ({listed})"
     warnings.warn(f"{count}: {message}", UserWarning, stacklevel=4)
+
+
+def _describe(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {list(value.shape)}"
+    return f"a {type(value).__name__}"
 
 
 def _check_noise(noise: float) -> None:
