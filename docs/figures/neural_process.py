@@ -160,15 +160,16 @@ def covered(found: equipool.Laplace, sets: Sets, noise: float) -> Tensor:
 
 
 def measure(network: nn.Module, hold_out: Callable[[nn.Module, int], Sets], noise: float) -> Any:
-    """Fit the temperature on validation sets and measure coverage on test sets."""
+    """Fit the temperature on validation sets and measure coverage on test sets. `constant_width` is
+    the half width that covers as many validation targets if it is the same for all."""
     validation, test = hold_out(network, 1), hold_out(network, 2)
-    temperature = posterior(network, validation).fit_temperature(
-        validation.head, validation.target, LEVEL, noise=noise
-    )
+    before = posterior(network, validation)
+    temperature = before.fit_temperature(validation.head, validation.target, LEVEL, noise=noise)
+    errors = validation.target - before.interval(validation.head).centre
     found, plain = posterior(network, test, temperature), posterior(network, test)
-    inside = covered(found, test, noise)
-    sizes = test.mask.sum(-1)
+    inside, sizes = covered(found, test, noise), test.mask.sum(-1)
     interval = found.interval(test.head, LEVEL, noise=noise)
+    half_widths = (interval.upper - interval.lower) / 2
     return {
         "level": LEVEL,
         "sets": SETS,
@@ -178,14 +179,13 @@ def measure(network: nn.Module, hold_out: Callable[[nn.Module, int], Sets], nois
         "converged": found.converged.double().mean().item(),
         "coverage": inside.nanmean().item(),
         "coverage_without_temperature": covered(plain, test, noise).nanmean().item(),
-        "half_width": ((interval.upper - interval.lower) / 2).nanmean().item(),
+        "half_width": half_widths.nanmean().item(),
+        "constant_width": errors.abs().flatten().nanquantile(LEVEL).item(),
         "rmse": (interval.centre - test.target).square().nanmean().sqrt().item(),
         "by_size": {
             size: {
                 "coverage": inside[sizes == size].nanmean().item(),
-                "half_width": ((interval.upper - interval.lower) / 2)[sizes == size]
-                .nanmean()
-                .item(),
+                "half_width": half_widths[sizes == size].nanmean().item(),
             }
             for size in sizes.unique().tolist()
         },
@@ -195,7 +195,7 @@ def measure(network: nn.Module, hold_out: Callable[[nn.Module, int], Sets], nois
 def draw_picture(network: NeuralProcess, temperature: float, seed: int = 3) -> None:
     """One held-out function, from a few observations to many."""
     generator = torch.Generator().manual_seed(seed)
-    t = torch.linspace(-2, 2, 200)
+    t = torch.linspace(-2, 2, 101)
     curve = 1.1 * torch.sin(1.6 * t + 0.7)
     at = 4 * torch.rand(max(SHOWN), generator=generator) - 2
     seen = 1.1 * torch.sin(1.6 * at + 0.7) + NOISE * torch.randn(at.shape, generator=generator)
@@ -211,7 +211,7 @@ def draw_picture(network: NeuralProcess, temperature: float, seed: int = 3) -> N
         axis.plot(t, centre, color=BLUE, label="prediction")
         axis.plot(at[:count], seen[:count], "o", color=ORANGE, ms=4, label="observations")
         axis.set(title=f"{count} observations", xlabel="$t$", ylim=(-2, 2))
-    axes[-1].legend(loc="lower left", fontsize=7)
+    axes[-1].legend(loc="upper left", fontsize=7)
 
 
 def main(arguments: list[str]) -> None:
