@@ -22,8 +22,9 @@ def percent(fraction):
 def test_coverage(row, name):
     found = NETWORKS[name]
     ((_, *cells),) = table_rows(PAGE, row)
-    plain = percent(found["coverage_without_temperature"])
-    assert cells == [f"{found['temperature']:.2g}", percent(found["coverage"]), plain]
+    numbers = [f"{found[key]:.2g}" for key in ("temperature", "half_width", "constant_width")]
+    coverages = [percent(found[key]) for key in ("coverage", "coverage_without_temperature")]
+    assert cells == [numbers[0], *coverages, *numbers[1:]]
     assert 0.85 <= found["coverage"] <= 0.95  # the goal
 
 
@@ -34,6 +35,15 @@ def test_by_number_of_observations():
     assert coverage == [percent(by_size[size]["coverage"]) for size in sizes]
     ((_, *widths),) = table_rows(PAGE, "mean half width")
     assert widths == [f"{by_size[size]['half_width']:.2f}" for size in sizes]
+
+
+def test_widths_follow_the_errors_of_one_network_alone():
+    sines, median = NETWORKS["sines"], NETWORKS["median"]
+    coverage = [found["coverage"] for found in sines["by_size"].values()]
+    assert 0.85 <= min(coverage) <= max(coverage) <= 0.95
+    assert sines["by_size"]["12"]["half_width"] < 0.25 * sines["by_size"]["1"]["half_width"]
+    assert sines["half_width"] < sines["constant_width"]
+    assert median["half_width"] > median["constant_width"]
 
 
 def test_what_the_page_says_of_the_run():
