@@ -34,28 +34,22 @@ MAY_IMPORT = {
     "solvers": {"checks", "objective", "ops", "rows", "scalars"},
     "descent": {"objective", "ops", "rows", "solvers", "steps"},
     "linear_solvers": {"checks", "objective", "ops", "rows"},
+    "spectrum": {"linear_solvers", "objective"},
     "differentiation": {"checks", "descent", "linear_solvers", "objective", "ops"},
     "sharding": {
-        "checks",
-        "descent",
-        "objective",
-        "ops",
-        "potentials",
-        "sets",
-        "starts",
-        "steps",
+        "checks", "descent", "objective", "ops", "potentials", "sets", "starts", "steps",
     },
     "solution": {"descent", "objective", "sets", "steps"},
     "capture": set(),
     "replay": {"capture", "descent", "ops", "rows", "sets", "steps"},
-}
+}  # fmt: skip
 PARTS = set(MAY_IMPORT) - {"reference"}
 MAY_IMPORT["aggregation"] = PARTS
 MAY_IMPORT["closed_form"] = PARTS | {"aggregation"}
 MAY_IMPORT["figures"] = set()
 MAY_IMPORT["recipes"] = PARTS
 # What stands on the layer.
-for room in ("chunks", "comparison", "leave_one_out"):
+for room in ("chunks", "comparison", "leave_one_out", "posterior"):
     MAY_IMPORT[room] = PARTS | {"aggregation", "figures"}
 MAY_IMPORT["public"] = set(MAY_IMPORT) - {"figures", "reference"}
 MAY_IMPORT["__init__"] = {"public"}

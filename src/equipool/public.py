@@ -21,6 +21,7 @@ from equipool.linear_solvers import (
     Neumann,
 )
 from equipool.objective import Bounds, Objective
+from equipool.posterior import Laplace, laplace
 from equipool.potentials import (
     AutogradSum,
     ConvexPotential,
@@ -52,12 +53,12 @@ __all__ = [
     "ArrayChunks", "AutogradSum", "BoundRegularizer", "Bounds", "Budget", "CapturedStep",
     "Cholesky", "ConjugateGradients", "ConvexPotential", "Descent", "Differentiation",
     "EquilibriumAggregation", "Fixed", "GradientComparison", "GradientDescent", "HeavyBall",
-    "Implicit", "Influence", "LearnedStart", "LinearSolution", "LinearSolver", "Nesterov",
-    "Neumann", "Newton", "NoRegularizer", "NormalStart", "Objective", "OneStep", "ParquetChunks",
-    "PathIndependence", "Polished", "Potential", "RandomSteps", "Regularizer", "ResNetPotential",
-    "RestrainedNesterov", "SafeguardedNesterov", "SafetensorsChunks", "Search", "Sets", "Solution",
-    "Solutions", "Solver", "SolverState", "SquaredNorm", "Start", "Steps", "StronglyConvexNesterov",
-    "SummedPotential", "ToTolerance", "Truncated", "Unrolled", "ZeroStart", "average_gradients",
-    "capture_step", "closed_form", "compare_gradients", "converging", "influence",
-    "path_independence", "record", "sharded", "solve_chunks",
+    "Implicit", "Influence", "Laplace", "LearnedStart", "LinearSolution", "LinearSolver",
+    "Nesterov", "Neumann", "Newton", "NoRegularizer", "NormalStart", "Objective", "OneStep",
+    "ParquetChunks", "PathIndependence", "Polished", "Potential", "RandomSteps", "Regularizer",
+    "ResNetPotential", "RestrainedNesterov", "SafeguardedNesterov", "SafetensorsChunks", "Search",
+    "Sets", "Solution", "Solutions", "Solver", "SolverState", "SquaredNorm", "Start", "Steps",
+    "StronglyConvexNesterov", "SummedPotential", "ToTolerance", "Truncated", "Unrolled",
+    "ZeroStart", "average_gradients", "capture_step", "closed_form", "compare_gradients",
+    "converging", "influence", "laplace", "path_independence", "record", "sharded", "solve_chunks",
 ]  # fmt: skip
