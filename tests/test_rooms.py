@@ -44,8 +44,9 @@ MAY_IMPORT["aggregation"] = PARTS
 MAY_IMPORT["closed_form"] = PARTS | {"aggregation"}
 MAY_IMPORT["comparison"] = PARTS | {"aggregation"}
 MAY_IMPORT["recipes"] = PARTS
+MAY_IMPORT["streaming"] = PARTS | {"aggregation"}
 MAY_IMPORT["public"] = PARTS | {
-    "aggregation", "closed_form", "comparison", "recipes",
+    "aggregation", "closed_form", "comparison", "recipes", "streaming",
 }  # fmt: skip
 MAY_IMPORT["__init__"] = {"public"}
 MAY_IMPORT["pyg"] = PARTS | {"aggregation", "closed_form", "__init__"}
@@ -73,6 +74,7 @@ THIRD_PARTIES = {
     "comparison": {"matplotlib"},
     "ops": {"triton"},
     "pyg": {"torch_geometric"},
+    "streaming": {"safetensors"},
 }
 
 

@@ -229,7 +229,7 @@ class EquilibriumAggregation(nn.Module):
     ) -> tuple[Tensor, Sets]:
         """The elements `[N, C]` in set order, and the sets."""
         x, sets = gather_sets(x, index, ptr=ptr, mask=mask, dim_size=dim_size)
-        self._check_fits(x)
+        self.check_fits(x)
         return empty_invalid_sets(_normal(x), sets)
 
     def _descend(
@@ -313,7 +313,8 @@ class EquilibriumAggregation(nn.Module):
             if found is not None and found != expected:
                 raise ValueError(f"the {part}'s {name} is {found}, expected {expected}")
 
-    def _check_fits(self, x: Tensor) -> None:
+    def check_fits(self, x: Tensor) -> None:
+        """Raise an error unless elements `x [N, C]` have the layer's width, dtype and device."""
         if x.shape[-1] != self.in_channels:
             raise ValueError(
                 f"x has {x.shape[-1]} channels, expected in_channels = {self.in_channels}"

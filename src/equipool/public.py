@@ -44,6 +44,7 @@ from equipool.solvers import (
 )
 from equipool.starts import LearnedStart, NormalStart, Start, ZeroStart
 from equipool.steps import Budget, Fixed, RandomSteps, Steps, ToTolerance
+from equipool.streaming import Stream, StreamCheck
 
 __all__ = [
     "AutogradSum", "BoundRegularizer", "Bounds", "Budget", "CapturedStep", "Cholesky",
@@ -53,7 +54,7 @@ __all__ = [
     "NormalStart", "Objective", "OneStep", "PathIndependence", "Polished", "Potential",
     "RandomSteps", "Regularizer", "ResNetPotential", "RestrainedNesterov",
     "SafeguardedNesterov", "Search", "Sets", "Solution", "Solutions", "Solver", "SolverState",
-    "SquaredNorm", "Start", "Steps", "StronglyConvexNesterov", "SummedPotential", "ToTolerance",
-    "Truncated", "Unrolled", "ZeroStart", "capture_step", "closed_form", "compare_gradients",
-    "converging", "path_independence", "record",
+    "SquaredNorm", "Start", "Steps", "Stream", "StreamCheck", "StronglyConvexNesterov",
+    "SummedPotential", "ToTolerance", "Truncated", "Unrolled", "ZeroStart", "capture_step",
+    "closed_form", "compare_gradients", "converging", "path_independence", "record",
 ]  # fmt: skip
