@@ -337,7 +337,8 @@ class TestEmptyAndNotFinite:
         assert (stream.y[1] != 0.25).all()
 
     def test_a_set_that_is_not_finite_recovers(self):
-        stream, clean = make_stream(), make_stream().y
+        stream = make_stream()
+        clean = stream.y
         bad = draw(2, 3)
         bad[0, 1], bad[1, 2] = torch.nan, torch.inf
         ids = stream.add(bad, [2, 0])

@@ -45,9 +45,9 @@ class Entries:
         first, self.num_entries = self.num_entries, self.num_entries + count - reused
         if self.num_entries > self.uses.shape[0]:
             more = max(self.num_entries, 2 * self.uses.shape[0]) - self.uses.shape[0]
-            self.uses = grown(self.uses, more, 0)
-            self.slot, self.owner = grown(self.slot, more, -1), grown(self.owner, more, -1)
-            self._free = grown(self._free, more, 0)
+            self.uses = extended(self.uses, more, 0)
+            self.slot, self.owner = extended(self.slot, more, -1), extended(self.owner, more, -1)
+            self._free = extended(self._free, more, 0)
         return torch.cat([old, torch.arange(first, self.num_entries)])
 
     def give_back(self, entries: Tensor) -> None:
@@ -75,6 +75,6 @@ def entries_of(ids: Tensor) -> Tensor:
     return ids & ((1 << ENTRY_BITS) - 1)
 
 
-def grown(rows: Tensor, more: int, value: float) -> Tensor:
+def extended(rows: Tensor, more: int, value: float) -> Tensor:
     """Rows with `more` further ones after them, filled with a value."""
     return torch.cat([rows, rows.new_full((more, *rows.shape[1:]), value)])

@@ -87,7 +87,7 @@ def elements_like(layer: EquilibriumAggregation) -> Tensor:
 
 
 @contextmanager
-def plainly(device: torch.device) -> Iterator[None]:
+def inference_context(device: torch.device) -> Iterator[None]:
     """Without gradients, in the layer's own precision, and outside inference mode, whose tensors
     cannot be used elsewhere."""
     with torch.inference_mode(False), torch.no_grad(), torch.autocast(device.type, enabled=False):

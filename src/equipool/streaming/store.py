@@ -93,7 +93,7 @@ class Store:
         short = needed > self._room[sets]
         if not bool(short.any()):
             return
-        room = roomy(needed[short])
+        room = range_sizes(needed[short])
         if self._used + int(room.sum()) > self.x.shape[0]:
             self._rebuild(self.counts.index_copy(0, sets, needed))
             return
@@ -106,7 +106,7 @@ class Store:
     def _rebuild(self, counts: Tensor) -> None:
         """Move all sets to a new tensor, with room for so many elements each."""
         old, (x, _, ids) = self.x, self.elements(torch.arange(self.counts.shape[0]))
-        self._room = roomy(counts)
+        self._room = range_sizes(counts)
         self._begins = self._room.cumsum(0) - self._room
         self._used = int(self._room.sum())
         capacity = self._used + self._used // 2
@@ -130,7 +130,7 @@ class Store:
         self.entries.slot[entries] = after
 
 
-def roomy(counts: Tensor) -> Tensor:
+def range_sizes(counts: Tensor) -> Tensor:
     """The sizes of ranges for so many elements: half as many again; none for an empty set."""
     return torch.where(counts > 0, (counts + counts // 2).clamp(min=LEAST_ROOM), 0)
 

@@ -24,7 +24,7 @@ from equipool.streaming.solving import (
     Solved,
     check_steps,
     elements_like,
-    plainly,
+    inference_context,
     solve,
 )
 from equipool.streaming.store import Store
@@ -112,7 +112,7 @@ class Stream:
             x = elements_like(layer)
             index = torch.zeros(0, dtype=torch.long, device=x.device)
         check_elements(x)
-        with plainly(x.device):
+        with inference_context(x.device):
             ordered, sets = gather_sets(x, index, ptr=ptr, mask=mask, dim_size=dim_size)
             layer.check_fits(ordered)
             self._store = Store(sets.num_sets, ordered)
@@ -172,7 +172,7 @@ class Stream:
         check_new(x, self._store.x)
         self.layer.check_fits(x)
         owners = read_index(index, x.shape[0], self.num_sets)
-        with self._plainly():
+        with self._context():
             ids = self._store.add(x.detach(), owners)
         self._changed[owners] = True
         return ids
@@ -182,7 +182,7 @@ class Stream:
         y ends with the next solve, up to the tolerance."""
         entries = read_ids(ids, self._store.entries)
         self._changed[self._store.entries.owner[entries]] = True
-        with self._plainly():
+        with self._context():
             self._store.remove(entries)
 
     def replace(self, ids: Numbers, x: Tensor) -> None:
@@ -193,7 +193,7 @@ class Stream:
         if x.shape[0] != entries.shape[0]:
             raise ValueError(f"x has {x.shape[0]} elements, expected {entries.shape[0]}, as ids")
         self._changed[self._store.entries.owner[entries]] = True
-        with self._plainly():
+        with self._context():
             self._store.replace(entries, x.detach())
 
     def elements(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -209,7 +209,7 @@ class Stream:
         """Solve all sets from scratch and compare. The stream keeps its own outputs; call `refresh`
         to take over those from scratch."""
         own, bound = self._update(), None
-        with self._plainly():
+        with self._context():
             scratch = self._solve(torch.arange(self.num_sets), None)
         if own.error_bound is not None and scratch.error_bound is not None:
             bound = own.error_bound + scratch.error_bound
@@ -241,7 +241,7 @@ class Stream:
             steps: as for `Stream`.
         """
         device = elements_like(layer).device
-        with plainly(device):
+        with inference_context(device):
             content, made_by = read(path, device)
             num_sets = content.counts.shape[0]
             none = content.x.new_empty(0, dtype=torch.long)
@@ -263,8 +263,8 @@ class Stream:
     def _steps(self) -> Steps:
         return self.layer.steps if self._own_steps is None else self._own_steps
 
-    def _plainly(self) -> AbstractContextManager[None]:
-        return plainly(self._store.x.device)
+    def _context(self) -> AbstractContextManager[None]:
+        return inference_context(self._store.x.device)
 
     def _update(self) -> Solved:
         """Solve the sets that have changed."""
@@ -272,7 +272,7 @@ class Stream:
             self.refresh()
         if self._solved is not None and not bool(self._changed.any()):
             return self._solved
-        with self._plainly():
+        with self._context():
             if self._solved is None:
                 self._solved = self._solve(torch.arange(self.num_sets), None)
             else:
