@@ -36,6 +36,7 @@ from equipool.environment import hardware, now, versions
 
 CHANNELS = 8
 MAX_STEPS = 2000
+ELSEWHERE = 0.01
 GOAL = 0.2  # of the steps of a solve from scratch
 CPU = torch.device("cpu")
 
@@ -89,6 +90,11 @@ class Drift:
     """To a solve from scratch."""
     largest_over_bound: float | None
     """That distance over the bound from the two residuals; at most 1 if the bound holds."""
+    median_distance: float
+    elsewhere: int
+    """Sets farther than `ELSEWHERE` from the solve from scratch: in another minimum."""
+    elsewhere_lower: int
+    """Those of them whose energy in the stream is the lower one."""
 
 
 @dataclass(frozen=True)
@@ -222,15 +228,21 @@ def edit_often(
         else:
             stream.replace(ids[place], draw(1, dtype))
         _ = stream.y
-    check = stream.check()
-    over = None
+    check, over = stream.check(), None
     if check.error_bound is not None:
-        over = float(f"{float((check.distance / check.error_bound).max()):.3g}")
+        over = digits((check.distance / check.error_bound).max())
+    elsewhere = check.distance > ELSEWHERE
     return Drift(
         name, str(dtype), tolerance, sets, edits, bool(stream.converged.all()),
-        float(f"{float(stream.residual.max()):.3g}"), float(f"{float(check.distance.max()):.3g}"),
-        over,
+        digits(stream.residual.max()), digits(check.distance.max()), over,
+        digits(check.distance.median()), int(elsewhere.sum()),
+        int((elsewhere & (check.energy < 0)).sum()),
     )  # fmt: skip
+
+
+def digits(value: Tensor) -> float:
+    """Three significant digits."""
+    return float(f"{float(value):.3g}")
 
 
 def edit_one_of_many(name: str, sets: int, per_set: int, edits: int) -> ManySets:
@@ -257,6 +269,7 @@ def main(
     edits: Annotated[int, typer.Option(min=2, help="replaced elements per case")] = 10,
     many_edits: Annotated[int, typer.Option(min=2, help="edits without drift")] = 1000,
     many_sets: Annotated[int, typer.Option(min=2, help="sets of the largest stream")] = 10_000,
+    drifts_only: Annotated[bool, typer.Option("--drifts-only", help="only the many edits")] = False,
     out: Out = None,
     commit: Commit = None,
 ) -> None:
@@ -266,6 +279,7 @@ def main(
     torch.set_num_threads(1)
     flags = {"elements": elements, "edits": edits, "many-edits": many_edits, "many-sets": many_sets}
     command = "python benchmarks/streaming.py " + " ".join(f"--{k} {v}" for k, v in flags.items())
+    command += " --drifts-only" if drifts_only else ""
     content: dict[str, Any] = {
         "command": command, "date": now(), "commit": commit or git_commit(),
         "versions": versions(), "hardware": hardware(CPU), "format": FORMAT,
@@ -280,10 +294,10 @@ def main(
             out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
     for name in LAYERS:
-        for dtype, tolerance in CASES:
+        for dtype, tolerance in () if drifts_only else CASES:
             keep("replacements", replace_one(name, dtype, tolerance, elements, edits))
         keep("drifts", edit_often(name, torch.float64, 1e-5, 100, elements, many_edits))
-    for sets in sorted({10, many_sets}):
+    for sets in () if drifts_only else sorted({10, many_sets}):
         keep("many_sets", edit_one_of_many("convex", sets, 20, 5 * edits))
     if missed(content):
         raise typer.Exit(1)
