@@ -49,7 +49,7 @@ MAY_IMPORT["closed_form"] = PARTS | {"aggregation"}
 MAY_IMPORT["figures"] = set()
 MAY_IMPORT["recipes"] = PARTS
 # What stands on the layer.
-for room in ("chunks", "comparison", "leave_one_out", "posterior"):
+for room in ("chunks", "comparison", "leave_one_out", "posterior", "streaming"):
     MAY_IMPORT[room] = PARTS | {"aggregation", "figures"}
 MAY_IMPORT["public"] = set(MAY_IMPORT) - {"figures", "reference"}
 MAY_IMPORT["__init__"] = {"public"}
@@ -81,6 +81,7 @@ THIRD_PARTIES = {
     "leave_one_out": {"matplotlib"},
     "ops": {"triton"},
     "pyg": {"torch_geometric"},
+    "streaming": {"safetensors"},
 }
 
 

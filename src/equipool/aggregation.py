@@ -312,7 +312,7 @@ class EquilibriumAggregation(nn.Module):
                 raise ValueError(f"the {part}'s {name} is {found}, expected {expected}")
 
     def check_fits(self, x: Tensor) -> None:
-        """Check that the layer can take elements like these."""
+        """Raise an error unless elements `x [N, C]` have the layer's width, dtype and device."""
         if x.shape[-1] != self.in_channels:
             raise ValueError(
                 f"x has {x.shape[-1]} channels, expected in_channels = {self.in_channels}"

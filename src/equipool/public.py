@@ -48,6 +48,7 @@ from equipool.solvers import (
 )
 from equipool.starts import LearnedStart, NormalStart, Start, ZeroStart
 from equipool.steps import Budget, Fixed, RandomSteps, Steps, ToTolerance
+from equipool.streaming import Stream, StreamCheck
 
 __all__ = [
     "ArrayChunks", "AutogradSum", "BoundRegularizer", "Bounds", "Budget", "CapturedStep",
@@ -58,7 +59,8 @@ __all__ = [
     "ParquetChunks", "PathIndependence", "Polished", "Potential", "RandomSteps", "Regularizer",
     "ResNetPotential", "RestrainedNesterov", "SafeguardedNesterov", "SafetensorsChunks", "Search",
     "Sets", "Solution", "Solutions", "Solver", "SolverState", "SquaredNorm", "Start", "Steps",
-    "StronglyConvexNesterov", "SummedPotential", "ToTolerance", "Truncated", "Unrolled",
-    "ZeroStart", "average_gradients", "capture_step", "closed_form", "compare_gradients",
-    "converging", "influence", "laplace", "path_independence", "record", "sharded", "solve_chunks",
+    "Stream", "StreamCheck", "StronglyConvexNesterov", "SummedPotential", "ToTolerance",
+    "Truncated", "Unrolled", "ZeroStart", "average_gradients", "capture_step", "closed_form",
+    "compare_gradients", "converging", "influence", "laplace", "path_independence", "record",
+    "sharded", "solve_chunks",
 ]  # fmt: skip
