@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import chain
 from typing import NamedTuple
 
@@ -84,14 +82,6 @@ def elements_like(layer: EquilibriumAggregation) -> Tensor:
     tensors = chain(layer.parameters(), layer.buffers())
     own = next((one for one in tensors if one.is_floating_point()), torch.empty(0))
     return own.detach().new_empty(0, layer.in_channels)
-
-
-@contextmanager
-def inference_context(device: torch.device) -> Iterator[None]:
-    """Without gradients, in the layer's own precision, and outside inference mode, whose tensors
-    cannot be used elsewhere."""
-    with torch.inference_mode(False), torch.no_grad(), torch.autocast(device.type, enabled=False):
-        yield
 
 
 class LayerWatch:

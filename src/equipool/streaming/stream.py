@@ -12,6 +12,7 @@ from torch import Tensor
 
 from equipool.aggregation import EquilibriumAggregation
 from equipool.checks import check_elements, refuse_with
+from equipool.evaluation import inference_context
 from equipool.layouts import gather_sets
 from equipool.rows import put_rows
 from equipool.sets import Sets, make_sets
@@ -24,7 +25,6 @@ from equipool.streaming.solving import (
     Solved,
     check_steps,
     elements_like,
-    inference_context,
     solve,
 )
 from equipool.streaming.store import Store
