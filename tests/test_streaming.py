@@ -506,9 +506,9 @@ class TestSeveralMinima:
 
 
 class WithDropout(torch.nn.Module):
-    def __init__(self):
+    def __init__(self, kind=torch.nn.Dropout):
         super().__init__()
-        self.dropout = torch.nn.Dropout(0.5)
+        self.dropout = kind(0.5)
 
     def forward(self, x, y):
         return (self.dropout(x[:, :1]) - y).square().sum(-1)
@@ -589,9 +589,10 @@ class TestBadInput:
         [
             {"potential": ResNetPotential(3, 4, dropout=0.5), "solver": None},
             {"potential": WithDropout(), "solver": None},
+            {"potential": WithDropout(torch.nn.Dropout1d), "solver": None},
             {"start": NormalStart(4)},
         ],
-        ids=["dropout", "a module's dropout", "start"],
+        ids=["dropout", "a module's dropout", "channels", "start"],
     )
     def test_random_layers(self, change):
         layer = make_layer(**change).train()

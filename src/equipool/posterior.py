@@ -230,9 +230,9 @@ def laplace(
     posterior of twice the observations. With the scaling `"mean"`, y minimises
     $N R + \sum_i F$, and so the prior is $N R$ there. An empty set has the prior $R$ alone.
 
-    The layer searches in evaluation mode, without autocast. The result reports whether the search reached the minimum
-    (`converged`) and whether the Hessian is positive definite (`definite`), and a warning names the
-    sets where not.
+    The layer searches in evaluation mode, without autocast. The result reports whether the search
+    reached the minimum (`converged`) and whether the Hessian is positive definite (`definite`), and
+    a warning names the sets where not.
 
     Args:
         layer: the layer, which is not changed.

@@ -245,7 +245,7 @@ def _check_agreement(block: _Block, layer: Any, x: Tensor, sets: Sets, budget: B
     if len(set(torch.cat(found).tolist())) > 1:
         _raise_disagreement(block, settings)
     # The same on all processes by now, so that none waits for one that has failed.
-    check_no_dropout(layer.potential, "the processes would draw different units")
+    check_no_dropout("potential", layer.potential, "the processes would draw different units")
     check_start(layer.start, "a process has only some of them")
 
 

@@ -6,15 +6,14 @@ from itertools import chain
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from equipool.aggregation import EquilibriumAggregation
+from equipool.potentials.base import drops_units
 from equipool.replay.watch import Watch
 from equipool.sets import Sets, empty_invalid_sets
 from equipool.solution import make_solution
 from equipool.steps import Steps
-
-DROPOUTS = (nn.Dropout, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 
 class Solved(NamedTuple):
@@ -64,17 +63,11 @@ def check_steps(steps: Steps) -> None:
 
 def _check_draws_nothing(layer: EquilibriumAggregation) -> None:
     """Reject a layer whose energy or start is another at each call."""
-    if any(_drops(module) for module in layer.modules()) or not layer.start.recordable:
+    if drops_units(layer) or not layer.start.recordable:
         raise RuntimeError(
             "the layer is in training mode with dropout or a random start, expected the same "
             "energy and start at each solve: call layer.eval()"
         )
-
-
-def _drops(module: nn.Module) -> bool:
-    """Whether a module says that it drops units now."""
-    rate = getattr(module, "p" if isinstance(module, DROPOUTS) else "dropout", 0)
-    return module.training and isinstance(rate, float) and rate > 0
 
 
 def elements_like(layer: EquilibriumAggregation) -> Tensor:
