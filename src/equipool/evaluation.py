@@ -15,8 +15,10 @@ Module = TypeVar("Module", bound=nn.Module)
 
 def in_evaluation_mode(module: Module) -> Module:
     """The module, or a copy in evaluation mode if any part of it is in training mode."""
-    training = any(part.training for part in module.modules())
-    return copy.deepcopy(module).eval() if training else module
+    if not any(part.training for part in module.modules()):
+        return module
+    with torch.inference_mode(False):  # its tensors could not be differentiated
+        return copy.deepcopy(module).eval()
 
 
 @contextmanager
