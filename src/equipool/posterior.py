@@ -19,6 +19,7 @@ from equipool.evaluation import in_evaluation_mode, inference_context
 from equipool.layouts import gather_sets
 from equipool.scalings import Weights
 from equipool.sets import Sets, empty_invalid_sets
+from equipool.sharding import refuse_sharded
 from equipool.spectrum import Spectrum, extreme_spectrum, full_spectrum
 
 # Outputs of up to this size get their full covariance by default; larger ones, this rank.
@@ -259,6 +260,7 @@ def laplace(
     if rank is None:
         rank = size if size <= LARGEST_FULL else RANK
     rank = as_count("rank", rank, least=1)
+    refuse_sharded("laplace")
     check_elements(x)
     layer = in_evaluation_mode(layer)
     with inference_context(x.device):

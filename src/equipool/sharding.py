@@ -126,6 +126,15 @@ def is_sharded() -> bool:
     return bool(_blocks.open)
 
 
+def refuse_sharded(name: str) -> None:
+    """Reject a call that needs all elements of a set in this process."""
+    if _blocks.open:
+        raise RuntimeError(
+            f"{name} is called inside sharded(), expected outside: it needs all elements of a set "
+            "on one process"
+        )
+
+
 def share_sets(layer: Any, x: Tensor, sets: Sets, budget: Budget) -> Sets:
     """The sets with the numbers of elements of all processes. A set that is not valid on one of
     them is valid on none. Compares the calls of the processes first."""

@@ -19,6 +19,7 @@ from equipool.leave_one_out.result import Influence
 from equipool.linear_solvers import LinearSolver
 from equipool.ops.availability import shapes_are_fixed
 from equipool.sets import Sets, make_sets
+from equipool.sharding import refuse_sharded
 from equipool.solution import Solution
 
 METHODS = ("newton", "exact")
@@ -84,6 +85,7 @@ def influence(
     """
     check_part("layer", layer, EquilibriumAggregation, "EquilibriumAggregation(3, 8)")
     _check_arguments(function, method, gradient)
+    refuse_sharded("influence")
     check_elements(x)
     layer = in_evaluation_mode(layer)
     with inference_context(x.device):

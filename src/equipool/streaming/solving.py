@@ -12,6 +12,7 @@ from equipool.aggregation import EquilibriumAggregation
 from equipool.potentials.base import drops_units
 from equipool.replay.watch import Watch
 from equipool.sets import Sets, empty_invalid_sets
+from equipool.sharding import refuse_sharded
 from equipool.solution import make_solution
 from equipool.steps import Steps
 
@@ -31,6 +32,7 @@ def solve(
     layer: EquilibriumAggregation, steps: Steps, x: Tensor, sets: Sets, y: Tensor | None
 ) -> Solved:
     """Solve sets to a tolerance, at rest from their last outputs `y [B, K]`, or from scratch."""
+    refuse_sharded("the solve of a Stream")
     check_steps(steps)
     _check_draws_nothing(layer)
     layer.check_fits(x)
