@@ -95,7 +95,7 @@ def _count(
             continue
         x = x if encoder is None else _encoded(encoder, x)
         layer.check_fits(x)
-        like = x[:0]
+        like = x.new_empty(0, x.shape[1])  # not a view, which would keep the chunk in memory
         infinite = ~torch.isfinite(x).all(-1)
         if index is None:
             counts += len(x)
