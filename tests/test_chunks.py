@@ -30,7 +30,8 @@ from equipool import (
     Unrolled,
     solve_chunks,
 )
-from equipool.chunks.passes import read_ahead
+from equipool.chunks.passes import Passes, read_ahead
+from equipool.chunks.solve import _count
 from equipool.potentials import Sum
 
 NAN = float("nan")
@@ -438,6 +439,12 @@ class TestBadInput:
 
     def test_no_layer(self, batch):
         self.fails([batch[0]], TypeError, "layer is Quadratic", layer=Quadratic())
+
+
+def test_counting_keeps_no_chunk_in_memory(batch):
+    passes = Passes([batch[0]], 1, torch.device("cpu"))
+    like, _ = _count(make_layer(), passes, None)
+    assert like.untyped_storage().nbytes() == 0
 
 
 def test_only_empty_chunks():
