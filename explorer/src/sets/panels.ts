@@ -1,0 +1,116 @@
+/** The answers, and what each element contributes, in words and numbers. */
+
+import { exactInfluence } from "../engine/influence.ts";
+import { distance, norm, type Vector } from "../engine/vectors.ts";
+import { html, shown, shownVector } from "../page/dom.ts";
+import { relativeSizes } from "./points.ts";
+import type { Scene } from "./state.ts";
+
+const CONVERGED = 1e-2; // largest component of the gradient
+const LONGEST_LIST = 128;
+
+/** y, the true answer and the rivals' answers. */
+export class AnswersPanel {
+  readonly element = html("div", { class: "answers" });
+
+  update({ state, y, answer, rivals, residual, energy }: Scene): void {
+    const { pooling, numSteps } = state;
+    const error = (found: Vector): string => `off by ${shown(distance(found, answer))}`;
+    const rows = [
+      row("y", "circle", "y, where the search is", shownVector(y), error(y)),
+      row("answer", "diamond", pooling.answerName, shownVector(answer), ""),
+      ...rivals.map((rival) =>
+        row(rival.name, rival.name === "sum" ? "triangle" : "square", `${rival.name} pooling`, shownVector(rival.y), error(rival.y)),
+      ),
+    ];
+    const stopped =
+      residual < CONVERGED ? "the slope there is nearly zero" : `the slope there is still ${shown(residual)}`;
+    const kinked = energy.potential.kinked
+      ? "This energy has kinks: the search ends within a step of the lowest point."
+      : `After ${numSteps} ${numSteps === 1 ? "step" : "steps"} ${stopped}.`;
+    const notes = [html("p", { class: "note" }, kinked)];
+    if (pooling.trained !== null) {
+      const all = [["equilibrium", pooling.trained.rmse] as const, ...rivals.map((r) => [r.name, r.rmse] as const)];
+      const errors = all.map(([name, rmse]) => `${name} ${rmse.toFixed(3)}`).join(", ");
+      notes.push(html("p", { class: "note" }, `Error on 2,000 new sets, root mean square: ${errors}.`));
+    }
+    this.element.replaceChildren(html("dl", {}, ...rows), ...notes);
+  }
+}
+
+function row(kind: string, marker: string, name: string, value: string, note: string): HTMLElement {
+  return html(
+    "div", { class: "answer" },
+    html("dt", {}, html("span", { class: `key ${kind} ${marker}`, "aria-hidden": "true" }), name),
+    html("dd", {}, html("b", {}, value), " ", html("span", { class: "note" }, note)),
+  );
+}
+
+/** For every element: how y moves when it is left out, by a Newton step and by solving again. */
+export class ContributionsPanel {
+  readonly element = html("div", { class: "contributions" });
+  /** How y moves by solving again, as far as computed. */
+  exact: (Vector | null)[] = [];
+  private scene: Scene | null = null;
+
+  constructor(private readonly select: (position: number) => void) {}
+
+  /** Solving again takes a moment for each element, so it starts over and waits for idle time. */
+  update(scene: Scene): void {
+    this.scene = scene;
+    this.exact = scene.state.elements.map(() => null);
+    this.show();
+  }
+
+  /** Solve without some more elements; true when all are done. */
+  advance(milliseconds: number): boolean {
+    const scene = this.scene;
+    if (scene === null) return true;
+    const { solver, start, numSteps, elements } = scene.state;
+    const end = performance.now() + milliseconds;
+    const budget = { num_steps: numSteps, stop_at: null };
+    for (let i = 0; i < elements.length; i++) {
+      if (this.exact[i] !== null) continue;
+      this.exact[i] = exactInfluence(scene.energy, solver, start, budget, scene.y, i);
+      if (performance.now() > end) return false;
+    }
+    this.show();
+    return true;
+  }
+
+  /** The best known influences: solved again where that is done. */
+  influences(): (Vector | null)[] {
+    const newton = this.scene?.newton ?? [];
+    return this.exact.every((value) => value !== null) ? this.exact : newton;
+  }
+
+  private show(): void {
+    const scene = this.scene;
+    if (scene === null) return;
+    const best = this.influences();
+    const sizes = relativeSizes(best);
+    const order = [...best.keys()].sort((a, b) => sizes[b] - sizes[a]).slice(0, LONGEST_LIST);
+    const rows = order.map((i) => this.row(scene, i, sizes[i]));
+    const head = html("tr", {}, ...["element", "", "solved again", "Newton"].map((text) => html("th", { scope: "col" }, text)));
+    this.element.replaceChildren(html("table", {}, html("thead", {}, head), html("tbody", {}, ...rows)));
+  }
+
+  private row(scene: Scene, i: number, size: number): HTMLElement {
+    const cell = (text: string): HTMLElement => html("td", { class: "number" }, text);
+    const bar = html("td", { class: "bar" }, html("span", { style: `width:${(100 * size).toFixed(1)}%` }));
+    const element = html(
+      "tr", { class: i === scene.state.selected ? "selected" : "" },
+      html("td", {}, `${i + 1} at ${shownVector(scene.state.elements[i])}`),
+      bar, cell(moved(this.exact[i])), cell(moved(scene.newton[i])),
+    );
+    element.addEventListener("click", () => this.select(i));
+    return element;
+  }
+}
+
+/** The signed move of a number, the length of a vector's. */
+function moved(influence: Vector | null | undefined): string {
+  if (influence === null || influence === undefined) return "–";
+  if (influence.length > 1) return shown(norm(influence));
+  return influence[0] > 0.005 ? `+${shown(influence[0])}` : shown(influence[0]);
+}
