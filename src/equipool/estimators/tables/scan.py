@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from equipool.estimators.tables.schema import Feature, Missing, Place, missing_value, read_numbers
+from equipool.estimators.tables.schema import Feature, Missing, Place, check_finite, missing_value
 from equipool.estimators.tables.source import TableError, as_numbers, as_text, is_readable
 
 MAX_CATEGORIES = 100
@@ -50,7 +50,8 @@ class ColumnScan:
         if self.names or text.any():
             self._add_categories(column)
         else:
-            self._add_numbers(*read_numbers(self.name, column, place))
+            check_finite(self.name, column, values, missing, place)
+            self._add_numbers(values[~missing])
 
     def feature(self) -> Feature | None:
         """The feature that the column is; None if all its values are equal."""
@@ -85,10 +86,9 @@ class ColumnScan:
                 f"(--exclude {self.name}), or name the columns to use with features (--features)"
             )
 
-    def _add_numbers(self, values: np.ndarray, missing: np.ndarray) -> None:
-        present = values[~missing]
-        if present.size:
-            self.sum += float(present.sum())
-            self.count += present.size
-            self.low = min(self.low, float(present.min()))
-            self.high = max(self.high, float(present.max()))
+    def _add_numbers(self, values: np.ndarray) -> None:
+        if values.size:
+            self.sum += float(values.sum())
+            self.count += values.size
+            self.low = min(self.low, float(values.min()))
+            self.high = max(self.high, float(values.max()))

@@ -50,7 +50,8 @@ class Feature:
         """The features of the rows of a batch, `[rows, channels]` float32: numbers, or 1 for the
         row's category and 0 for the others."""
         if self.categories is None:
-            values, missing = read_numbers(self.name, column, place)
+            values, missing = as_numbers(column)
+            check_finite(self.name, column, values, missing, place)
             self._check_missing(missing, place)
             if self.fill is not None:
                 values = np.where(missing, self.fill, values)
@@ -116,16 +117,15 @@ class TableSchema:
         return cls(content["bag"], tuple(content["labels"]), tuple(features), content["weight"])
 
 
-def read_numbers(name: str, column: pa.Array, place: Place) -> tuple[np.ndarray, np.ndarray]:
-    """A column of finite numbers, NaN if missing, and which are missing. Anything else is an error
-    that names the row."""
-    values, missing = as_numbers(column)
-    broken = ~(np.abs(values) <= LARGEST) & ~missing
-    if broken.any():
-        row = np.flatnonzero(broken)[0]
-        found = column[int(row)].as_py()
-        raise TableError(f"{place(row)}: column {name!r} has {found!r}, expected a finite number")
-    return values, missing
+def check_finite(
+    name: str, column: pa.Array, values: np.ndarray, missing: np.ndarray, place: Place
+) -> None:
+    """Refuse cells of a column that are present and are no finite numbers of float32."""
+    broken = np.flatnonzero(~(np.abs(values) <= LARGEST) & ~missing)
+    if broken.size:
+        found = column[int(broken[0])].as_py()
+        expected = "expected a finite number"
+        raise TableError(f"{place(broken[0])}: column {name!r} has {found!r}, {expected}")
 
 
 def missing_value(name: str, place: str) -> TableError:
