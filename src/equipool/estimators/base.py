@@ -23,6 +23,7 @@ from equipool.estimators.network import BagNetwork
 from equipool.estimators.prediction import predict_bags
 from equipool.estimators.scaling import measure_scaling
 from equipool.estimators.schedule import ENOUGH_TO_VALIDATE, Schedule, make_schedule
+from equipool.estimators.tables.methods import TableMethods
 from equipool.estimators.task import BagTask, LabelledBags, LossName
 from equipool.training import TrainingConfig, fit
 from equipool.training.devices import resolve_device
@@ -41,12 +42,13 @@ class Targets:
     num_outputs: int
 
 
-class SetEstimator(BaseEstimator, ABC):
+class SetEstimator(TableMethods, BaseEstimator, ABC):
     """The base of `SetClassifier` and `SetRegressor`."""
 
     def __init__(
         self, aggregation: str = "equilibrium", *, hidden_size: int = 64, channels: int = 32,
         n_estimators: int = 1, max_steps: int | Auto = "auto", batch_size: int | Auto = "auto",
+        max_seconds: float | None = None,
         learning_rate: float = 3e-3, weight_decay: float = 1e-2, dropout: float = 0.0,
         early_stopping: bool | Auto = "auto", validation_fraction: float = 0.1,
         n_iter_no_change: int = 5, max_elements: int = 1024, warm_start: bool = False,
@@ -58,6 +60,7 @@ class SetEstimator(BaseEstimator, ABC):
         self.channels = channels
         self.n_estimators = n_estimators
         self.max_steps = max_steps
+        self.max_seconds = max_seconds
         self.batch_size = batch_size
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
@@ -157,6 +160,7 @@ class SetEstimator(BaseEstimator, ABC):
         )
         return MemberSettings(
             schedule, held_out, self.max_elements, self.learning_rate, self.weight_decay,
+            self.max_seconds,
             resolve_device(None if self.device == "auto" else self.device), self.verbose > 0,
         )  # fmt: skip
 
@@ -208,6 +212,8 @@ class SetEstimator(BaseEstimator, ABC):
         expect("hidden_size", self.hidden_size >= 0, "0 or more")
         expect("learning_rate", self.learning_rate > 0, "more than 0")
         expect("weight_decay", self.weight_decay >= 0, "0 or more")
+        positive = self.max_seconds is None or self.max_seconds > 0
+        expect("max_seconds", positive, "more than 0, or None")
         expect("dropout", 0 <= self.dropout < 1, "at least 0 and less than 1")
         expect("early_stopping", self.early_stopping in (True, False, "auto"), "a bool or 'auto'")
         expect("validation_fraction", 0 < self.validation_fraction < 1, "between 0 and 1")
@@ -222,6 +228,7 @@ class MemberSettings:
     max_elements: int
     learning_rate: float
     weight_decay: float
+    max_seconds: float | None
     device: torch.device
     verbose: bool
 
@@ -249,7 +256,7 @@ def train_member(
         evaluate_every=schedule.evaluate_every,
     )  # fmt: skip
     fitted = fit(
-        task, config, settings.device, patience=schedule.patience,
+        task, config, settings.device, patience=schedule.patience, stop_after=settings.max_seconds,
         progress=None if settings.verbose else False,
     )  # fmt: skip
     history = {"loss": fitted.history["loss"].numpy()}

@@ -22,6 +22,7 @@ class SetClassifier(ClassifierMixin, SetEstimator):
     def __init__(
         self, aggregation: str = "equilibrium", *, hidden_size: int = 64, channels: int = 32,
         n_estimators: int = 1, max_steps: int | Auto = "auto", batch_size: int | Auto = "auto",
+        max_seconds: float | None = None,
         learning_rate: float = 3e-3, weight_decay: float = 1e-2, dropout: float = 0.0,
         class_weight: Mapping[Any, float] | str | None = None,
         early_stopping: bool | Auto = "auto", validation_fraction: float = 0.1,
@@ -32,6 +33,7 @@ class SetClassifier(ClassifierMixin, SetEstimator):
         super().__init__(
             aggregation, hidden_size=hidden_size, channels=channels, n_estimators=n_estimators,
             max_steps=max_steps, batch_size=batch_size, learning_rate=learning_rate,
+            max_seconds=max_seconds,
             weight_decay=weight_decay, dropout=dropout, early_stopping=early_stopping,
             validation_fraction=validation_fraction, n_iter_no_change=n_iter_no_change,
             max_elements=max_elements, warm_start=warm_start, device=device, n_jobs=n_jobs,

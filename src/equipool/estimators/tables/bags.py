@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from equipool.estimators.bags import Array, Bags
 from equipool.estimators.tables.index import BagIndex
 from equipool.estimators.tables.scan import ColumnScan
 from equipool.estimators.tables.schema import Missing, TableSchema, Unknown
@@ -25,15 +27,13 @@ IN_MEMORY = 2**28  # bytes; larger arrays are in a temporary file
 
 
 @dataclass(frozen=True, eq=False)
-class TableBags(Sequence[np.ndarray]):
-    """The bags of a table, in the order in which they first appear. `bags[i]` is a view
-    `[n_i, channels]` of `x`.
+class TableBags:
+    """The bags of a table, in the order in which they first appear.
 
     Args:
         ids: of the bags, as text.
-        x: the elements of all bags, bag by bag, `[N, channels]` float32. In a temporary file if it
-            is large.
-        ptr: bag `i` has the elements `ptr[i]` to `ptr[i + 1]`.
+        bags: their elements, float32, in the order of the rows. In a temporary file if they are
+            many.
         rows: the row of each element in the table, from 0.
         y: labels of the bags, `[B]`, or `[B, labels]` with NaN for missing ones; None if not read.
         group: the group of each bag, as text.
@@ -41,31 +41,17 @@ class TableBags(Sequence[np.ndarray]):
     """
 
     ids: list[str]
-    x: np.ndarray
-    ptr: np.ndarray
-    rows: np.ndarray
-    y: np.ndarray | None = None
-    group: np.ndarray | None = None
-    weight: np.ndarray | None = None
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    @overload
-    def __getitem__(self, number: int) -> np.ndarray: ...
-    @overload
-    def __getitem__(self, number: slice) -> list[np.ndarray]: ...
-    def __getitem__(self, number: int | slice) -> np.ndarray | list[np.ndarray]:
-        if isinstance(number, slice):
-            return [self[one] for one in range(*number.indices(len(self)))]
-        at = range(len(self))[number]
-        return self.x[self.ptr[at] : self.ptr[at + 1]]
+    bags: Bags
+    rows: NDArray[np.int64]
+    y: Array | None = None
+    group: Array | None = None
+    weight: Array | None = None
 
 
 def read_training_table(
     table: Any, *, bag: str, label: str | Sequence[str], features: Sequence[str] | None = None,
     exclude: Sequence[str] = (), categories: Sequence[str] = (), missing: Missing = "error",
-    group: str | None = None, weight: str | None = None,
+    weight: str | None = None, group: str | None = None,
 ) -> tuple[TableSchema, TableBags]:  # fmt: skip
     """Read a table with one row per element, and learn its schema. The table is read twice.
 
@@ -79,13 +65,13 @@ def read_training_table(
         categories: columns of numbers to read as categories.
         missing: `"error"`, or `"mean"` to replace missing numbers with the column's mean; a missing
             category is then zero for every category.
-        group: column of groups of bags, for folds.
         weight: column of the bags' weights.
+        group: column of groups of bags, for folds.
 
     Example:
         >>> table = {"bag": ["a", "b", "a"], "label": [1, 0, 1], "size": [0.5, 2.0, 1.5]}
-        >>> schema, bags = read_training_table(table, bag="bag", label="label")
-        >>> bags.ids, bags.y, bags[0]
+        >>> schema, found = read_training_table(table, bag="bag", label="label")
+        >>> found.ids, found.y, found.bags[0]
         (['a', 'b'], array([1, 0]), array([[0.5],
                [1.5]], dtype=float32))
     """
@@ -148,11 +134,11 @@ def _pack(
         encoded = [one.encode(columns[one.name], place, unknown) for one in schema.features]
         x[to] = np.concatenate(encoded, axis=1)
         rows[to] = np.arange(first, first + len(bags))
-    ids = list(index.numbers)
+    ids, found = list(index.numbers), Bags(x, ptr, schema.channels)
     if not index.names:
-        return TableBags(ids, x, ptr, rows)
+        return TableBags(ids, found, rows)
     return TableBags(
-        ids, x, ptr, rows, index.labels(schema.labels),
+        ids, found, rows, index.labels(schema.labels),
         None if group is None else np.array(index.values_of(group)),
         None if schema.weight is None else index.weights(schema.weight),
     )  # fmt: skip
@@ -174,7 +160,7 @@ def _check_apart(
         raise TableError("no column is left for the features of the elements")
 
 
-def _places(bags: np.ndarray, free: np.ndarray) -> np.ndarray:
+def _places(bags: Array, free: Array) -> Array:
     """Where the rows of a batch go; moves `free` on."""
     order = np.argsort(bags, kind="stable")
     ordered = bags[order]
@@ -186,7 +172,7 @@ def _places(bags: np.ndarray, free: np.ndarray) -> np.ndarray:
     return to
 
 
-def _allocate(shape: tuple[int, ...], kind: type[np.generic]) -> np.ndarray:
+def _allocate(shape: tuple[int, ...], kind: type[np.generic]) -> Array:
     size = int(np.prod(shape)) * np.dtype(kind).itemsize
     if size <= IN_MEMORY:
         return np.empty(shape, kind)
@@ -202,12 +188,3 @@ def _allocate(shape: tuple[int, ...], kind: type[np.generic]) -> np.ndarray:
             f"the table needs {size / 2**30:.1f} GiB in {tempfile.gettempdir()}: {error.strerror}. "
             "Choose another directory with the environment variable TMPDIR"
         ) from error
-
-
-def batches_of(bags: TableBags, max_elements: int) -> Iterator[slice]:
-    """Consecutive bags with at most so many elements together, but at least one bag."""
-    start = 0
-    while start < len(bags):
-        stop = int(np.searchsorted(bags.ptr, bags.ptr[start] + max_elements, "right")) - 1
-        yield slice(start, max(stop, start + 1))
-        start = max(stop, start + 1)
