@@ -32,7 +32,7 @@ function pageData() {
 }
 
 async function bundle(entry) {
-  const options = { bundle: true, minify: !process.env.DEBUG, write: false, format: "iife", target: "es2022", charset: "utf8" };
+  const options = { bundle: true, minify: true, write: false, format: "iife", target: "es2022", charset: "utf8" };
   const result = await build({ ...options, entryPoints: [join(here, entry)], legalComments: "none" });
   return result.outputFiles[0].text.trim().replaceAll("</script", "<\\/script");
 }

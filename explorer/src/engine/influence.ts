@@ -1,37 +1,73 @@
-/** What each element contributes: how y would move if the element were not there. */
+/**
+ * What each element contributes: how the minimum would move if the element were not there. Defined
+ * as in `equipool.influence`. Generators yield after each element, so that a page can pause.
+ */
 
 import { type Energy, scalingWeights } from "./energy.ts";
 import { type Budget, descend, type SolverData } from "./solvers.ts";
-import { difference, solve, type Vector, zeros } from "./vectors.ts";
+import { difference, solvePositive, type Vector, zeros } from "./vectors.ts";
+
+export type Influences = (Vector | null)[];
+
+/** A search that starts at the minimum must not stop there. */
+const PRECISION = 1e-6;
 
 /**
- * For each element one Newton step from y on the energy without it, `y(without i) - y`; null where
- * that Hessian is singular. Presumes that y is the minimum.
+ * The difference of two Newton steps from y: of the energy without the element and of the whole.
+ * Null where a Hessian is not positive definite, and for energies with kinks.
  */
-export function newtonInfluence(energy: Energy, y: Vector): (Vector | null)[] {
+export function* newtonInfluence(energy: Energy, y: Vector, start: Vector): Generator<void, Influences> {
+  const { elements, regularizer, scaling, potential } = energy;
   const size = y.length;
-  const count = energy.elements.length;
-  if (energy.potential.kinked || count < 2) return energy.elements.map(() => null);
-  const gradients = energy.elements.map((x) => energy.elementGradient(x, y));
-  const hessians = energy.elements.map((x) => energy.elementHessian(x, y));
+  if (elements.length === 1) return [difference(start, y)];
+  if (potential.kinked) return elements.map(() => null);
+  const gradients: Vector[] = [];
+  const hessians: Vector[] = [];
+  for (const x of elements) {
+    gradients.push(energy.elementGradient(x, y));
+    hessians.push(energy.elementHessian(x, y));
+    yield;
+  }
   const gradient = sum(gradients, size);
   const hessian = sum(hessians, size * size);
-  const { regularizer, potential } = scalingWeights(energy.scaling, count - 1);
-  const curvature = 2 * regularizer * energy.regularizer;
-  return energy.elements.map((_, i) => {
-    const left = y.map((value, k) => curvature * value + potential * (gradient[k] - gradients[i][k]));
-    const matrix = hessian.map((value, k) => potential * (value - hessians[i][k]));
+  const step = (count: number, g: Vector, h: Vector): Vector | null => {
+    const weights = scalingWeights(scaling, count);
+    const curvature = 2 * weights.regularizer * regularizer;
+    const matrix = h.map((value) => weights.potential * value);
     for (let k = 0; k < size; k++) matrix[k * size + k] += curvature;
-    const step = solve(matrix, left);
-    return step && step.map((value) => -value);
-  });
+    return solvePositive(matrix, y.map((value, k) => -curvature * value - weights.potential * g[k]));
+  };
+  const whole = step(elements.length, gradient, hessian);
+  const found: Influences = [];
+  for (let i = 0; i < elements.length; i++) {
+    const rest = step(elements.length - 1, difference(gradient, gradients[i]), difference(hessian, hessians[i]));
+    found.push(whole && rest && difference(rest, whole));
+    yield;
+  }
+  return found;
 }
 
-/** The answer without the element minus the answer with it, by solving again. */
-export function exactInfluence(
-  energy: Energy, solver: SolverData, start: Vector, budget: Budget, y: Vector, position: number,
-): Vector {
-  return difference(descend(energy.without(position), solver, start, budget).y, y);
+/** Searches from y without each element, compared with one with all of them. */
+export function* exactInfluence(
+  energy: Energy, solver: SolverData, start: Vector, budget: Budget, y: Vector,
+): Generator<void, Influences> {
+  if (energy.elements.length === 1) return [difference(start, y)];
+  const finer = { ...budget, stop_at: PRECISION };
+  const whole = descend(energy, solver, y, finer).y;
+  const found: Influences = [];
+  for (let i = 0; i < energy.elements.length; i++) {
+    found.push(difference(descend(energy.without(i), solver, y, finer).y, whole));
+    yield;
+  }
+  return found;
+}
+
+/** Take all steps at once. */
+export function finish<T>(steps: Generator<void, T>): T {
+  for (;;) {
+    const { done, value } = steps.next();
+    if (done) return value;
+  }
 }
 
 function sum(vectors: Vector[], size: number): Vector {

@@ -28,7 +28,8 @@ export type PoolingData =
   | EquilibriumData
   | { kind: "sum"; scale: number; linear: AffineData | null }
   | { kind: "mean" | "max"; linear: AffineData | null }
-  | { kind: "attention"; query: number[][]; keys: AffineData; values: AffineData };
+  | { kind: "attention"; query: number[][]; keys: AffineData; values: AffineData }
+  | { kind: "gated-attention"; content: AffineData; gate: AffineData; score: AffineData; linear: AffineData | null };
 
 export interface NetworkData {
   encoder: ModuleData[];
@@ -150,6 +151,10 @@ export function erf(x: number): number {
 function makePool(data: Exclude<PoolingData, EquilibriumData>): Pool {
   if (data.kind === "attention") return attention(data.query, linear(data.keys), linear(data.values));
   const after: Map = data.linear === null ? (x) => x : linear(data.linear);
+  if (data.kind === "gated-attention") {
+    const mean = gatedMean(linear(data.content), linear(data.gate), linear(data.score));
+    return (elements) => after(mean(elements));
+  }
   return (elements) => after(reduced(data, elements));
 }
 
@@ -172,15 +177,34 @@ function attention(query: number[][], keys: Map, values: Map): Pool {
     const allValues = elements.map(values);
     query.forEach((q, head) => {
       const scores = allKeys.map((key) => dotFrom(key, head * size, q) / Math.sqrt(size));
-      const most = Math.max(...scores);
-      const weights = scores.map((score) => Math.exp(score - most));
-      const total = weights.reduce((sum, weight) => sum + weight, 0);
-      weights.forEach((weight, i) => {
-        for (let k = 0; k < size; k++) out[head * size + k] += (weight / total) * allValues[i][head * size + k];
+      softmax(scores).forEach((weight, i) => {
+        for (let k = 0; k < size; k++) out[head * size + k] += weight * allValues[i][head * size + k];
       });
     });
     return out;
   };
+}
+
+/** The mean of the elements, weighted by softmax of score(tanh(content) * sigmoid(gate)). */
+function gatedMean(content: Map, gate: Map, score: Map): Pool {
+  return (elements) => {
+    const scores = elements.map((x) => {
+      const open = gate(x);
+      return score(content(x).map((value, k) => Math.tanh(value) / (1 + Math.exp(-open[k]))))[0];
+    });
+    const out = zeros(elements[0].length);
+    softmax(scores).forEach((weight, i) => {
+      for (let k = 0; k < out.length; k++) out[k] += weight * elements[i][k];
+    });
+    return out;
+  };
+}
+
+export function softmax(scores: readonly number[]): number[] {
+  const most = Math.max(...scores);
+  const weights = scores.map((score) => Math.exp(score - most));
+  const total = weights.reduce((sum, weight) => sum + weight, 0);
+  return weights.map((weight) => weight / total);
 }
 
 function dotFrom(a: Vector, first: number, b: number[]): number {

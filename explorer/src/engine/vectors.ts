@@ -33,10 +33,6 @@ export function difference(a: Vector, b: Vector): Vector {
   return a.map((value, i) => value - b[i]);
 }
 
-export function isFinite(a: Vector): boolean {
-  return a.every((value) => Number.isFinite(value));
-}
-
 /** A linear map with a bias, its weights row by row. */
 export interface Affine {
   readonly weight: Vector;
@@ -78,42 +74,38 @@ export function addTransposed(map: Affine, d: Vector, out: Vector, first: number
 }
 
 /**
- * The solution of `matrix * w = b` by elimination with pivoting, or null if the matrix `[n * n]`,
- * row by row, is singular to the precision of the numbers.
+ * The solution of `matrix * w = b` by Cholesky's method, or null if the symmetric matrix `[n * n]`
+ * is not positive definite beyond rounding.
  */
-export function solve(matrix: Vector, b: Vector): Vector | null {
+export function solvePositive(matrix: Vector, b: Vector): Vector | null {
   const n = b.length;
-  const m = matrix.slice();
-  const w = b.slice();
-  const scale = largest(m);
-  for (let column = 0; column < n; column++) {
-    let pivot = column;
-    for (let row = column + 1; row < n; row++) {
-      if (Math.abs(m[row * n + column]) > Math.abs(m[pivot * n + column])) pivot = row;
-    }
-    if (!(Math.abs(m[pivot * n + column]) > 1e-9 * scale)) return null;
-    swapRows(m, w, n, column, pivot);
-    for (let row = column + 1; row < n; row++) {
-      const factor = m[row * n + column] / m[column * n + column];
-      for (let k = column; k < n; k++) m[row * n + k] -= factor * m[column * n + k];
-      w[row] -= factor * w[column];
+  const root = zeros(n * n);
+  let smallest = Infinity;
+  let most = 0;
+  for (let row = 0; row < n; row++) {
+    for (let column = 0; column <= row; column++) {
+      let value = (matrix[row * n + column] + matrix[column * n + row]) / 2;
+      for (let k = 0; k < column; k++) value -= root[row * n + k] * root[column * n + k];
+      if (column < row) {
+        root[row * n + column] = value / root[column * n + column];
+        continue;
+      }
+      smallest = Math.min(smallest, value);
+      most = Math.max(most, value);
+      if (!(smallest > ROUNDING * most)) return null;
+      root[row * n + row] = Math.sqrt(value);
     }
   }
+  const w = b.slice();
+  for (let row = 0; row < n; row++) {
+    for (let k = 0; k < row; k++) w[row] -= root[row * n + k] * w[k];
+    w[row] /= root[row * n + row];
+  }
   for (let row = n - 1; row >= 0; row--) {
-    for (let k = row + 1; k < n; k++) w[row] -= m[row * n + k] * w[k];
-    w[row] /= m[row * n + row];
+    for (let k = row + 1; k < n; k++) w[row] -= root[k * n + row] * w[k];
+    w[row] /= root[row * n + row];
   }
   return w;
 }
 
-function swapRows(m: Vector, w: Vector, n: number, a: number, b: number): void {
-  if (a === b) return;
-  for (let k = 0; k < n; k++) {
-    const kept = m[a * n + k];
-    m[a * n + k] = m[b * n + k];
-    m[b * n + k] = kept;
-  }
-  const kept = w[a];
-  w[a] = w[b];
-  w[b] = kept;
-}
+const ROUNDING = 1e-9; // of the finite differences that Hessians are made of

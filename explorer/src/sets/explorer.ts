@@ -1,8 +1,10 @@
 /** The explorer of sets: connects state, picture and controls. */
 
 import type { Vector } from "../engine/vectors.ts";
+import { exactInfluence, type Influences } from "../engine/influence.ts";
 import { Canvas } from "../page/canvas.ts";
 import { byId, shownVector } from "../page/dom.ts";
+import { IdleTask } from "../page/idle.ts";
 import { type Colours, readColours } from "../page/theme.ts";
 import { allPoolings, type Pooling, type TaskData } from "../poolings.ts";
 import { Controls } from "./controls.ts";
@@ -13,8 +15,7 @@ import { Points, relativeSizes } from "./points.ts";
 import * as states from "./state.ts";
 import type { View } from "./view.ts";
 
-const IDLE_MS = 150; // without a change, before elements are left out one by one
-const SLICE_MS = 8;
+const LEAST_STEPS = 40; // of the searches without an element
 
 export class SetsExplorer {
   state: states.State;
@@ -29,7 +30,7 @@ export class SetsExplorer {
   private colours: Colours = readColours();
   private frame = 0;
   private changed = true;
-  private idle = 0;
+  private readonly idle = new IdleTask();
 
   constructor(tasks: TaskData[]) {
     this.poolings = allPoolings(tasks);
@@ -116,8 +117,11 @@ export class SetsExplorer {
       this.answers.update(this.scene);
       this.contributions.update(this.scene);
       byId("about").textContent = this.state.pooling.about;
-      window.clearTimeout(this.idle);
-      this.idle = window.setTimeout(() => this.rest(), IDLE_MS);
+      const scene = this.scene;
+      this.idle.run(() => this.rest(scene), (exact) => {
+        this.contributions.setExact(exact);
+        this.request();
+      });
     }
     if (this.canvas.width === 0) return;
     this.view.fit(this.canvas, this.scene);
@@ -126,16 +130,13 @@ export class SetsExplorer {
   }
 
   /** When nothing has changed for a moment: announce the answer, and leave out each element. */
-  private rest(): void {
-    const { y, answer, state } = this.scene;
+  private *rest(scene: states.Scene): Generator<void, Influences> {
+    const { y, answer, state, energy } = scene;
     byId("announcement").textContent =
       `${state.pooling.label} of ${state.elements.length} elements: y is ${shownVector(y)} after ` +
       `${state.numSteps} steps; the ${state.pooling.answerName} is ${shownVector(answer)}.`;
-    const continueIdle = (): void => {
-      if (this.contributions.advance(SLICE_MS)) this.request();
-      else this.idle = window.setTimeout(continueIdle, 0);
-    };
-    continueIdle();
+    const budget = { num_steps: Math.max(LEAST_STEPS, state.numSteps), stop_at: null };
+    return yield* exactInfluence(energy, state.solver, state.start, budget, y);
   }
 }
 

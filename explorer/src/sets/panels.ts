@@ -1,6 +1,6 @@
 /** The answers, and what each element contributes, in words and numbers. */
 
-import { exactInfluence } from "../engine/influence.ts";
+import type { Influences } from "../engine/influence.ts";
 import { distance, norm, type Vector } from "../engine/vectors.ts";
 import { html, shown, shownVector } from "../page/dom.ts";
 import { relativeSizes } from "./points.ts";
@@ -46,42 +46,29 @@ function row(kind: string, marker: string, name: string, value: string, note: st
   );
 }
 
-/** For every element: how y moves when it is left out, by a Newton step and by solving again. */
+/** For every element: how y moves when it is left out, by searching again and by a Newton step. */
 export class ContributionsPanel {
   readonly element = html("div", { class: "contributions" });
-  /** How y moves by solving again, as far as computed. */
-  exact: (Vector | null)[] = [];
+  private exact: Influences | null = null;
   private scene: Scene | null = null;
 
   constructor(private readonly select: (position: number) => void) {}
 
-  /** Solving again takes a moment for each element, so it starts over and waits for idle time. */
   update(scene: Scene): void {
     this.scene = scene;
-    this.exact = scene.state.elements.map(() => null);
+    this.exact = null;
     this.show();
   }
 
-  /** Solve without some more elements; true when all are done. */
-  advance(milliseconds: number): boolean {
-    const scene = this.scene;
-    if (scene === null) return true;
-    const { solver, start, numSteps, elements } = scene.state;
-    const end = performance.now() + milliseconds;
-    const budget = { num_steps: numSteps, stop_at: null };
-    for (let i = 0; i < elements.length; i++) {
-      if (this.exact[i] !== null) continue;
-      this.exact[i] = exactInfluence(scene.energy, solver, start, budget, scene.y, i);
-      if (performance.now() > end) return false;
-    }
+  /** Searching again takes a moment, so its results come later. */
+  setExact(exact: Influences): void {
+    this.exact = exact;
     this.show();
-    return true;
   }
 
-  /** The best known influences: solved again where that is done. */
-  influences(): (Vector | null)[] {
-    const newton = this.scene?.newton ?? [];
-    return this.exact.every((value) => value !== null) ? this.exact : newton;
+  /** The best known influences: by searching again if that is done. */
+  influences(): Influences {
+    return this.exact ?? this.scene?.newton ?? [];
   }
 
   private show(): void {
@@ -91,7 +78,7 @@ export class ContributionsPanel {
     const sizes = relativeSizes(best);
     const order = [...best.keys()].sort((a, b) => sizes[b] - sizes[a]).slice(0, LONGEST_LIST);
     const rows = order.map((i) => this.row(scene, i, sizes[i]));
-    const head = html("tr", {}, ...["element", "", "solved again", "Newton"].map((text) => html("th", { scope: "col" }, text)));
+    const head = html("tr", {}, ...["element", "", "exact", "Newton"].map((text) => html("th", { scope: "col" }, text)));
     this.element.replaceChildren(html("table", {}, html("thead", {}, head), html("tbody", {}, ...rows)));
   }
 
@@ -101,7 +88,7 @@ export class ContributionsPanel {
     const element = html(
       "tr", { class: i === scene.state.selected ? "selected" : "" },
       html("td", {}, `${i + 1} at ${shownVector(scene.state.elements[i])}`),
-      bar, cell(moved(this.exact[i])), cell(moved(scene.newton[i])),
+      bar, cell(moved(this.exact?.[i])), cell(moved(scene.newton[i])),
     );
     element.addEventListener("click", () => this.select(i));
     return element;

@@ -1,7 +1,7 @@
 /** What the reader has chosen, and what follows from it. */
 
 import { Energy } from "../engine/energy.ts";
-import { newtonInfluence } from "../engine/influence.ts";
+import { finish, type Influences, newtonInfluence } from "../engine/influence.ts";
 import { type Descent, descend, type SolverData } from "../engine/solvers.ts";
 import { largest, type Vector, vector, zeros } from "../engine/vectors.ts";
 import type { Pooling } from "../poolings.ts";
@@ -33,7 +33,7 @@ export interface Scene {
   readonly answer: Vector;
   readonly rivals: { readonly name: "sum" | "attention"; readonly y: Vector; readonly rmse: number }[];
   /** By one Newton step, for each element. */
-  readonly newton: (Vector | null)[];
+  readonly newton: Influences;
 }
 
 const NUMBERS = [[-1.5], [-0.9], [-0.55], [-0.3], [0.15], [1.75]];
@@ -70,7 +70,7 @@ export function computeScene(state: State): Scene {
     rivals: (pooling.trained?.rivals ?? []).map(({ name, network, rmse }) => ({
       name, rmse, y: network.predict(elements),
     })),
-    newton: newtonInfluence(energy, y),
+    newton: finish(newtonInfluence(energy, y, start)),
   };
 }
 

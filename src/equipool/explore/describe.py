@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from equipool.aggregation import EquilibriumAggregation
-from equipool.baselines.learned import AttentionPooling
+from equipool.baselines.learned import AttentionPooling, GatedAttentionPooling
 from equipool.baselines.reductions import MaxPooling, MeanPooling, SumPooling
 from equipool.potentials import ResNetPotential
 from equipool.regularizers import NoRegularizer, Regularizer, SquaredNorm
@@ -93,6 +93,9 @@ def describe_aggregation(aggregation: nn.Module) -> Data:
             "keys": _affine(aggregation.keys),
             "values": _affine(aggregation.values),
         }
+    if isinstance(aggregation, GatedAttentionPooling):
+        parts = {name: _affine(getattr(aggregation, name)) for name in ("content", "gate", "score")}
+        return {"kind": "gated-attention", **parts, "linear": _matched(aggregation.linear)}
     if isinstance(aggregation, SumPooling):
         scale = aggregation.scale
         return {"kind": "sum", "scale": scale, "linear": _matched(aggregation.linear)}
