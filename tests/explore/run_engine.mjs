@@ -9,6 +9,8 @@ const page = readFileSync(process.argv[2], "utf8");
 runInThisContext(page.slice(page.lastIndexOf("<script>") + "<script>".length, page.lastIndexOf("</script>")));
 const { Equilibrium, Network, exactInfluence, finish, newtonInfluence, vector } = globalThis.equipool.engine;
 
+const { Bag, allInfluences } = globalThis.equipool;
+
 const plain = (influences) => influences.map((influence) => influence && [...influence]);
 
 const methods = {
@@ -33,6 +35,10 @@ const methods = {
       newton: plain(finish(newtonInfluence(energy, y, start))),
       exact: plain(finish(exactInfluence(energy, data.solver, start, data.budget, y))),
     };
+  },
+  bag({ data, active }) {
+    const bag = new Bag(data);
+    return { values: bag.predict(active), influences: allInfluences(bag, active) };
   },
 };
 

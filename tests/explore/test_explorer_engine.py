@@ -1,12 +1,8 @@
 """The page's engine computes what the layer computes. Node runs the script of the built page."""
 
-import json
-import shutil
-import subprocess
-from pathlib import Path
-
 import pytest
 import torch
+from explorer_engine import close, needs_node, run_engine
 from torch import nn
 
 import equipool
@@ -25,26 +21,6 @@ from equipool import (
 from equipool.baselines.learned import AttentionPooling, GatedAttentionPooling
 from equipool.baselines.reductions import MaxPooling, MeanPooling, SumPooling
 from equipool.explore.describe import describe_aggregation, describe_network
-from equipool.explore.page import PAGE
-
-NODE = shutil.which("node")
-needs_node = pytest.mark.skipif(NODE is None, reason="needs node")
-
-
-def run_engine(cases):
-    script = Path(__file__).parent / "run_engine.mjs"
-    done = subprocess.run(
-        [NODE, script, PAGE], input=json.dumps(cases), capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-def close(found, expected, tolerance=1e-4):
-    expected = torch.as_tensor(expected, dtype=torch.float64)
-    found = torch.tensor(found, dtype=torch.float64)
-    torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)
-
 
 SOLVERS = [
     GradientDescent(0.05),

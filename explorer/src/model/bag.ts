@@ -1,0 +1,113 @@
+/** A fitted estimator on one bag, some of whose elements may be switched off. */
+
+import { exactInfluence, finish, newtonInfluence } from "../engine/influence.ts";
+import { Network, type NetworkData, softmax } from "../engine/network.ts";
+import { type Vector, vector, zeros } from "../engine/vectors.ts";
+
+export type OutputData =
+  /** One logit, of the second class. */
+  | { kind: "binary"; names: string[] }
+  /** A logit for each class. */
+  | { kind: "classes"; names: string[] }
+  /** A logit for each column, by itself. */
+  | { kind: "columns"; names: string[] }
+  | { kind: "numbers"; names: string[]; mean: number[]; scale: number[] };
+
+/** What `equipool explore` writes. */
+export interface ModelData {
+  kind: "model";
+  title: string;
+  networks: NetworkData[];
+  scaling: { mean: number[]; scale: number[] };
+  output: OutputData;
+  features: string[];
+  elements: number[][];
+  /** Of the elements. */
+  names: string[];
+  /** Two coordinates for each element, and the share of the variance that each has. */
+  components: number[][];
+  explained: number[];
+}
+
+export class Bag {
+  private readonly networks: Network[];
+  /** The elements as each network encodes them. */
+  private readonly encoded: Vector[][];
+
+  constructor(readonly data: ModelData) {
+    const { mean, scale } = data.scaling;
+    const scaled = data.elements.map((x) => vector(x.map((value, k) => (value - mean[k]) / scale[k])));
+    this.networks = data.networks.map((network) => new Network(network));
+    this.encoded = this.networks.map((network) => scaled.map(network.encode));
+  }
+
+  /** Probabilities or numbers, one for each name of the output. */
+  predict(active: readonly boolean[]): number[] {
+    return this.values(this.networks.map((network, n) => network.decode(network.poolEncoded(this.kept(n, active)))));
+  }
+
+  /**
+   * For each active element the prediction without it minus the prediction: by a Newton step of each
+   * equilibrium, or by a search where that is not possible; null for elements that are off.
+   */
+  *influence(active: readonly boolean[]): Generator<void, (number[] | null)[]> {
+    const positions = active.flatMap((on, i) => (on ? [i] : []));
+    const found: (number[] | null)[] = active.map(() => null);
+    if (positions.length < 2) return found;
+    const whole = this.predict(active);
+    const without: Vector[][] = [];
+    for (let n = 0; n < this.networks.length; n++) without.push(yield* this.outputsWithout(n, active));
+    positions.forEach((position, i) => {
+      const values = this.values(without.map((outputs) => outputs[i]));
+      found[position] = values.map((value, k) => value - whole[k]);
+    });
+    return found;
+  }
+
+  /** One network's outputs without each active element. */
+  private *outputsWithout(n: number, active: readonly boolean[]): Generator<void, Vector[]> {
+    const network = this.networks[n];
+    const elements = this.kept(n, active);
+    const layer = network.equilibrium;
+    if (layer === null) {
+      return elements.map((_, i) => network.decode(network.poolEncoded(elements.filter((_, j) => j !== i))));
+    }
+    const energy = layer.energy(elements);
+    const { y } = layer.solve(elements);
+    let changes = yield* newtonInfluence(energy, y, layer.start);
+    if (changes.includes(null)) {
+      changes = yield* exactInfluence(energy, layer.data.solver, layer.start, layer.data.budget, y);
+    }
+    return changes.map((change) => network.decode(y.map((value, k) => value + change![k])));
+  }
+
+  private kept(n: number, active: readonly boolean[]): Vector[] {
+    return this.encoded[n].filter((_, i) => active[i]);
+  }
+
+  /** The networks' mean outputs as probabilities or numbers. */
+  private values(outputs: Vector[]): number[] {
+    const mean = zeros(outputs[0].length);
+    for (const output of outputs) output.forEach((value, k) => { mean[k] += value / outputs.length; });
+    const { output } = this.data;
+    switch (output.kind) {
+      case "binary":
+        return [sigmoid(-mean[0]), sigmoid(mean[0])];
+      case "classes":
+        return softmax([...mean]);
+      case "columns":
+        return [...mean].map(sigmoid);
+      case "numbers":
+        return [...mean].map((value, k) => value * output.scale[k] + output.mean[k]);
+    }
+  }
+}
+
+function sigmoid(x: number): number {
+  return 1 / (1 + Math.exp(-x));
+}
+
+/** All influences at once, for tests. */
+export function allInfluences(bag: Bag, active: readonly boolean[]): (number[] | null)[] {
+  return finish(bag.influence(active));
+}
