@@ -38,7 +38,7 @@ const methods = {
   },
   bag({ data, active }) {
     const bag = new Bag(data);
-    return { values: bag.predict(active), influences: allInfluences(bag, active) };
+    return { ...bag.predict(active), influences: allInfluences(bag, active) };
   },
 };
 

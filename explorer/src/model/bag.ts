@@ -29,6 +29,14 @@ export interface ModelData {
   explained: number[];
 }
 
+/** One number for each name of the output. */
+export interface Prediction {
+  /** Probabilities or numbers. */
+  readonly values: number[];
+  /** Logits or numbers: elements contribute to these, as probabilities saturate. */
+  readonly scores: number[];
+}
+
 export class Bag {
   private readonly networks: Network[];
   /** The elements as each network encodes them. */
@@ -41,25 +49,26 @@ export class Bag {
     this.encoded = this.networks.map((network) => scaled.map(network.encode));
   }
 
-  /** Probabilities or numbers, one for each name of the output. */
-  predict(active: readonly boolean[]): number[] {
-    return this.values(this.networks.map((network, n) => network.decode(network.poolEncoded(this.kept(n, active)))));
+  predict(active: readonly boolean[]): Prediction {
+    const outputs = this.networks.map((network, n) => network.decode(network.poolEncoded(this.kept(n, active))));
+    const scores = this.scores(outputs);
+    return { scores, values: this.values(scores) };
   }
 
   /**
-   * For each active element the prediction without it minus the prediction: by a Newton step of each
+   * For each active element the scores without it minus the scores: by a Newton step of each
    * equilibrium, or by a search where that is not possible; null for elements that are off.
    */
   *influence(active: readonly boolean[]): Generator<void, (number[] | null)[]> {
     const positions = active.flatMap((on, i) => (on ? [i] : []));
     const found: (number[] | null)[] = active.map(() => null);
     if (positions.length < 2) return found;
-    const whole = this.predict(active);
+    const whole = this.predict(active).scores;
     const without: Vector[][] = [];
     for (let n = 0; n < this.networks.length; n++) without.push(yield* this.outputsWithout(n, active));
     positions.forEach((position, i) => {
-      const values = this.values(without.map((outputs) => outputs[i]));
-      found[position] = values.map((value, k) => value - whole[k]);
+      const scores = this.scores(without.map((outputs) => outputs[i]));
+      found[position] = scores.map((score, k) => score - whole[k]);
     });
     return found;
   }
@@ -85,21 +94,20 @@ export class Bag {
     return this.encoded[n].filter((_, i) => active[i]);
   }
 
-  /** The networks' mean outputs as probabilities or numbers. */
-  private values(outputs: Vector[]): number[] {
+  /** The networks' mean outputs, one for each name of the output. */
+  private scores(outputs: Vector[]): number[] {
     const mean = zeros(outputs[0].length);
     for (const output of outputs) output.forEach((value, k) => { mean[k] += value / outputs.length; });
     const { output } = this.data;
-    switch (output.kind) {
-      case "binary":
-        return [sigmoid(-mean[0]), sigmoid(mean[0])];
-      case "classes":
-        return softmax([...mean]);
-      case "columns":
-        return [...mean].map(sigmoid);
-      case "numbers":
-        return [...mean].map((value, k) => value * output.scale[k] + output.mean[k]);
-    }
+    if (output.kind === "binary") return [-mean[0], mean[0]];
+    if (output.kind === "numbers") return [...mean].map((value, k) => value * output.scale[k] + output.mean[k]);
+    return [...mean];
+  }
+
+  private values(scores: number[]): number[] {
+    const { kind } = this.data.output;
+    if (kind === "numbers") return scores;
+    return kind === "classes" ? softmax(scores) : scores.map(sigmoid);
   }
 }
 

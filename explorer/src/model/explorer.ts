@@ -4,7 +4,7 @@ import { Canvas } from "../page/canvas.ts";
 import { button, byId, html, shown } from "../page/dom.ts";
 import { IdleTask } from "../page/idle.ts";
 import { type Colours, readColours } from "../page/theme.ts";
-import { Bag, type ModelData } from "./bag.ts";
+import { Bag, type ModelData, type Prediction } from "./bag.ts";
 import { type Axis, ramp, Scatter } from "./scatter.ts";
 
 const CONTRIBUTION = "contribution";
@@ -13,10 +13,10 @@ const MANY = 200; // rows of the list
 export class ModelExplorer {
   readonly bag: Bag;
   active: boolean[];
-  prediction: number[];
+  prediction: Prediction;
   influences: (number[] | null)[];
   private readonly axes: Axis[];
-  private readonly whole: number[];
+  private readonly whole: Prediction;
   private readonly canvas = new Canvas(() => this.draw());
   private readonly scatter: Scatter;
   private readonly idle = new IdleTask();
@@ -29,8 +29,9 @@ export class ModelExplorer {
     this.whole = this.prediction = this.bag.predict(this.active);
     this.influences = this.active.map(() => null);
     this.axes = makeAxes(data);
-    const best = this.whole.indexOf(Math.max(...this.whole));
-    this.chosen = { x: 0, y: Math.min(1, this.axes.length - 1), colour: CONTRIBUTION, output: data.output.kind === "classes" ? best : this.whole.length > 2 || data.output.kind !== "binary" ? 0 : 1 };
+    const isClass = data.output.kind === "binary" || data.output.kind === "classes";
+    const output = isClass ? this.whole.values.indexOf(Math.max(...this.whole.values)) : 0;
+    this.chosen = { x: 0, y: 1, colour: CONTRIBUTION, output };
     this.scatter = new Scatter(this.canvas, this.active.length, (position) => this.toggle(position));
     this.build();
     this.update();
@@ -80,7 +81,7 @@ export class ModelExplorer {
     const id = `choose-${label.toLowerCase().replaceAll(" ", "-")}`;
     const element = html("select", { id }, ...options.map(([key, name]) => html("option", { value: key, selected: key === value }, name)));
     element.addEventListener("change", () => { changed(element.value); this.show(); });
-    return html("div", { class: "group" }, html("label", { for: id, class: "label" }, label), element);
+    return html("div", { class: "group pair" }, html("label", { for: id, class: "label" }, label), element);
   }
 
   private update(): void {
@@ -98,7 +99,7 @@ export class ModelExplorer {
   }
 
   private described(): string[] {
-    return this.data.output.names.map((name, k) => `${name} ${this.shownValue(this.prediction[k])}`);
+    return this.data.output.names.map((name, k) => `${name} ${this.shownValue(this.prediction.values[k])}`);
   }
 
   private shownValue(value: number): string {
@@ -109,7 +110,7 @@ export class ModelExplorer {
     const { names, kind } = this.data.output;
     const rows = names.map((name, k) => html("div", { class: "answer" },
       html("dt", {}, name),
-      html("dd", {}, html("b", { "data-output": k }, this.shownValue(this.prediction[k])), " ", html("span", { class: "note" }, `all: ${this.shownValue(this.whole[k])}`)),
+      html("dd", {}, html("b", { "data-output": k }, this.shownValue(this.prediction.values[k])), " ", html("span", { class: "note" }, `all: ${this.shownValue(this.whole.values[k])}`)),
     ));
     byId("answers").replaceChildren(html("dl", {}, ...rows));
     const on = this.active.filter(Boolean).length;
@@ -127,7 +128,8 @@ export class ModelExplorer {
     const most = Math.max(...effects.map((effect) => Math.abs(effect ?? 0)), 1e-12);
     const order = [...effects.keys()].sort((a, b) => Math.abs(effects[b] ?? 0) - Math.abs(effects[a] ?? 0)).slice(0, MANY);
     const output = this.data.output.names[this.chosen.output];
-    byId("contributions-note").textContent = `How “${output}” changes without the element. Larger dots contribute more; red ones raise it, blue ones lower it.`;
+    const measured = this.data.output.kind === "numbers" ? `“${output}”` : `the log odds of “${output}”`;
+    byId("contributions-note").textContent = `How ${measured} would change without the element. Larger dots contribute more: red ones raise it, blue ones lower it.`;
     const rows = order.map((i) => {
       const effect = effects[i];
       const style = `width:${((100 * Math.abs(effect ?? 0)) / most).toFixed(1)}%;background:${ramp(0.5 - 0.5 * Math.sign(effect ?? 0), true)}`;
@@ -142,9 +144,8 @@ export class ModelExplorer {
   }
 
   private shownChange(effect: number): string {
-    const sign = effect > 0 ? "+" : "";
-    if (this.data.output.kind === "numbers") return sign + String(Number(effect.toPrecision(3))).replace("-", "−");
-    return `${sign}${shown(100 * effect, 1)} %`;
+    const text = this.data.output.kind === "numbers" ? String(Number(effect.toPrecision(3))).replace("-", "−") : shown(effect);
+    return effect > 0 && Number(effect.toPrecision(3)) > 0 ? `+${text}` : text;
   }
 
   private switchOffStrongest(): void {
@@ -170,7 +171,7 @@ export class ModelExplorer {
 
 function makeAxes({ components, explained, features, elements }: ModelData): Axis[] {
   const all = explained.map((share, k) => ({
-    name: `component ${k + 1} (${Math.round(100 * share)} % of the variance)`, values: components.map((row) => row[k]),
+    name: `component ${k + 1} (${Math.round(100 * share)} %)`, values: components.map((row) => row[k]),
   }));
   return [...all, ...features.map((name, k) => ({ name, values: elements.map((x) => x[k]) }))];
 }
