@@ -14,7 +14,7 @@ TRITON := triton==3.6.0; sys_platform == "linux"
 export PIP_CONSTRAINT := constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench test test-fast test-floor lint format docs docs-serve clean
+.PHONY: help setup demo bench test test-fast test-floor lint format explorer docs docs-serve clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -71,6 +71,13 @@ lint: $(READY)  ## Check style and types
 format: $(READY)  ## Fix style where ruff can
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
+
+explorer: explorer/node_modules  ## Check and build the explorer page (needs node and npm)
+	@cd explorer && npm run --silent build
+
+explorer/node_modules: explorer/package-lock.json
+	@cd explorer && npm ci --silent
+	@touch $@
 
 # Otherwise the theme announces its successor in every build.
 docs docs-serve: export NO_MKDOCS_2_WARNING := 1

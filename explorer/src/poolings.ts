@@ -138,7 +138,7 @@ const NUMBERS: Pooling[] = [
     about: "Only elements above y pull. Everything beyond the largest is a minimum: the search stops at the first it meets, so move the start.",
     potential: () => ({ kind: "max" }),
     answer: () => answers.maximum,
-    solver: KINKED,
+    solver: { ...KINKED, learning_rate: 0.25 },
     numSteps: 80,
   }),
   SUM,

@@ -36,7 +36,7 @@ export class SetsExplorer {
     this.poolings = allPoolings(tasks);
     this.state = this.initial(1, this.poolings[1][0]);
     this.scene = states.computeScene(this.state);
-    this.points = new Points(this.canvas.layer, () => this.view, {
+    this.points = new Points(this.canvas.layer, () => this.view, () => this.state, {
       move: (position, x) => this.change({ elements: replaced(this.state.elements, position, x), selected: position }),
       moveStart: (start) => this.change({ start }),
       add: (x) => this.add(x),

@@ -17,17 +17,17 @@ export class AnswersPanel {
     const { pooling, numSteps } = state;
     const error = (found: Vector): string => `off by ${shown(distance(found, answer))}`;
     const rows = [
-      row("y", "circle", "y, where the search is", shownVector(y), error(y)),
+      row("y", "circle", `y after ${numSteps} ${numSteps === 1 ? "step" : "steps"}`, shownVector(y), error(y)),
       row("answer", "diamond", pooling.answerName, shownVector(answer), ""),
       ...rivals.map((rival) =>
         row(rival.name, rival.name === "sum" ? "triangle" : "square", `${rival.name} pooling`, shownVector(rival.y), error(rival.y)),
       ),
     ];
     const stopped =
-      residual < CONVERGED ? "the slope there is nearly zero" : `the slope there is still ${shown(residual)}`;
+      residual < CONVERGED ? "the slope is nearly zero" : `the slope is still ${shown(residual)}: take more steps`;
     const kinked = energy.potential.kinked
       ? "This energy has kinks: the search ends within a step of the lowest point."
-      : `After ${numSteps} ${numSteps === 1 ? "step" : "steps"} ${stopped}.`;
+      : `At y ${stopped}.`;
     const notes = [html("p", { class: "note" }, kinked)];
     if (pooling.trained !== null) {
       const all = [["equilibrium", pooling.trained.rmse] as const, ...rivals.map((r) => [r.name, r.rmse] as const)];
@@ -50,11 +50,13 @@ function row(kind: string, marker: string, name: string, value: string, note: st
 export class ContributionsPanel {
   readonly element = html("div", { class: "contributions" });
   private exact: Influences | null = null;
+  private last: Influences = []; // known before the last change
   private scene: Scene | null = null;
 
   constructor(private readonly select: (position: number) => void) {}
 
   update(scene: Scene): void {
+    this.last = this.influences();
     this.scene = scene;
     this.exact = null;
     this.show();
@@ -66,9 +68,11 @@ export class ContributionsPanel {
     this.show();
   }
 
-  /** The best known influences: by searching again if that is done. */
+  /** The best known influences. While an energy with kinks changes, these are the last ones. */
   influences(): Influences {
-    return this.exact ?? this.scene?.newton ?? [];
+    const newton = this.scene?.newton ?? [];
+    if (this.exact !== null || !newton.includes(null)) return this.exact ?? newton;
+    return this.last.length === newton.length ? this.last : newton;
   }
 
   private show(): void {

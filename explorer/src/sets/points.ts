@@ -2,7 +2,7 @@
 
 import { norm, type Vector, vector } from "../engine/vectors.ts";
 import { shownVector, svg } from "../page/dom.ts";
-import { clamp, LIMIT, type Scene } from "./state.ts";
+import { clamp, LIMIT, type Scene, type State } from "./state.ts";
 import type { Pixel, View } from "./view.ts";
 
 export interface PointActions {
@@ -22,11 +22,12 @@ const START = -1; // the position of the start among the points
 export class Points {
   private readonly marks: SVGGElement[] = [];
   private readonly start = this.makeMark(START);
-  private scene: Scene | null = null;
 
+  /** `state` is newer than the last scene when several keys are pressed within a frame. */
   constructor(
     private readonly layer: SVGSVGElement,
     private readonly view: () => View,
+    private readonly state: () => State,
     private readonly actions: PointActions,
   ) {
     layer.append(this.start);
@@ -38,7 +39,6 @@ export class Points {
 
   /** Put every mark where it belongs; larger ones contribute more. */
   update(scene: Scene, sizes: readonly number[]): void {
-    this.scene = scene;
     const { elements, selected, dimension, start } = scene.state;
     while (this.marks.length < elements.length) {
       const mark = this.makeMark(this.marks.length);
@@ -97,8 +97,8 @@ export class Points {
 
   private press(event: KeyboardEvent, position: number): void {
     const arrow = ARROWS[event.key];
-    if (arrow !== undefined && this.scene !== null) {
-      const { elements, start, dimension } = this.scene.state;
+    if (arrow !== undefined) {
+      const { elements, start, dimension } = this.state();
       const x = position === START ? start : elements[position];
       const step = KEY_STEP * (event.shiftKey ? 5 : 1);
       const by = dimension === 1 ? [arrow[0] || arrow[1]] : arrow;
