@@ -7,7 +7,7 @@ import tempfile
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,8 +63,8 @@ def read_training_table(
             becomes one number per category, 1 for the row's own and 0 otherwise.
         exclude: columns that are no features.
         categories: columns of numbers to read as categories.
-        missing: `"error"`, or `"mean"` to replace missing numbers with the column's mean; a missing
-            category is then zero for every category.
+        missing: `"error"`, `"mean"` to replace missing numbers with the column's mean, or `"keep"`
+            to leave them NaN. A missing category is zero for every category.
         weight: column of the bags' weights.
         group: column of groups of bags, for folds.
 
@@ -75,6 +75,8 @@ def read_training_table(
         (['a', 'b'], array([1, 0]), array([[0.5],
                [1.5]], dtype=float32))
     """
+    if missing not in get_args(Missing):
+        raise ValueError(f"missing is {missing!r}, expected one of {get_args(Missing)}")
     source = open_table(table)
     labels = (label,) if isinstance(label, str) else tuple(label)
     special = [name for name in (group, weight) if name is not None]
@@ -108,8 +110,8 @@ def read_table(table: Any, schema: TableSchema, *, unknown: Unknown = "error") -
         schema: of the model.
         unknown: `"error"`, or `"ignore"` to read a category that training did not have as none.
     """
-    if unknown not in ("error", "ignore"):
-        raise ValueError(f"unknown is {unknown!r}, expected 'error' or 'ignore'")
+    if unknown not in get_args(Unknown):
+        raise ValueError(f"unknown is {unknown!r}, expected one of {get_args(Unknown)}")
     source = open_table(table)
     source.check_columns([schema.bag, *(feature.name for feature in schema.features)])
     index = BagIndex(source.name, schema.bag, [])

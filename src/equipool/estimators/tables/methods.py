@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import pyarrow as pa
 from sklearn.base import is_classifier
@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from equipool.estimators.bags import Bags
 from equipool.estimators.tables.bags import TableBags, read_table, read_training_table
-from equipool.estimators.tables.schema import Missing, TableSchema, Unknown
+from equipool.estimators.tables.schema import TableSchema, Unknown
 from equipool.estimators.tables.source import TableError
 
 
@@ -28,7 +28,8 @@ class TableMethods:
     def fit_table(
         self, table: Any, *, bag: str, label: str | Sequence[str],
         features: Sequence[str] | None = None, exclude: Sequence[str] = (),
-        categories: Sequence[str] = (), missing: Missing = "error", weight: str | None = None,
+        categories: Sequence[str] = (), missing: Literal["error", "mean"] = "error",
+        weight: str | None = None,
     ) -> Self:  # fmt: skip
         """Train on a table with one row per element, in any order. The table is read twice, a batch
         of rows at a time.
@@ -47,6 +48,8 @@ class TableMethods:
                 missing category is then zero for every category.
             weight: column of the bags' weights.
         """
+        if missing not in ("error", "mean"):
+            raise ValueError(f"missing is {missing!r}, expected 'error' or 'mean'")
         schema, found = read_training_table(
             table, bag=bag, label=label, features=features, exclude=exclude, categories=categories,
             missing=missing, weight=weight,
