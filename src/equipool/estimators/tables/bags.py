@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from equipool.estimators.bags import Array, Bags
 from equipool.estimators.tables.index import BagIndex
 from equipool.estimators.tables.scan import ColumnScan
-from equipool.estimators.tables.schema import Missing, TableSchema, Unknown
+from equipool.estimators.tables.schema import Feature, Missing, TableSchema, Unknown
 from equipool.estimators.tables.source import (
     TableError,
     TableSource,
@@ -85,20 +85,14 @@ def read_training_table(
     used = [name for name in source.columns if name in left] if features is None else list(features)
     source.check_columns(used)
     _check_apart(bag, labels, special, used)
+    reasons = dict.fromkeys(labels, "a bag has one label")
+    if weight is not None:
+        reasons[weight] = "a bag has one weight"
+    if group is not None:
+        reasons[group] = "the bag would be in two folds"
+    index = BagIndex(source.name, bag, reasons)
     scans = [ColumnScan(name, name in categories, missing) for name in used]
-    index = BagIndex(source.name, bag, [*labels, *special])
-    for first, columns in source.batches([bag, *index.names, *used]):
-        place = index.update(first, columns)
-        for scan in scans:
-            scan.update(columns[scan.name], place)
-    found = [scan.feature() for scan in scans]
-    constant = [scan.name for scan, feature in zip(scans, found, strict=True) if feature is None]
-    if constant:
-        warnings.warn(f"left out, as all values are equal: {listed(constant)}", stacklevel=3)
-    if len(constant) == len(found):
-        raise TableError(f"{source.name} has no feature: every column is constant or excluded")
-    kept = tuple(feature for feature in found if feature is not None)
-    schema = TableSchema(bag, labels, kept, weight)
+    schema = TableSchema(bag, labels, _scan(source, index, scans), weight)
     return schema, _pack(source, schema, index, "error", group)
 
 
@@ -114,10 +108,25 @@ def read_table(table: Any, schema: TableSchema, *, unknown: Unknown = "error") -
         raise ValueError(f"unknown is {unknown!r}, expected one of {get_args(Unknown)}")
     source = open_table(table)
     source.check_columns([schema.bag, *(feature.name for feature in schema.features)])
-    index = BagIndex(source.name, schema.bag, [])
+    index = BagIndex(source.name, schema.bag, {})
     for first, columns in source.batches([schema.bag]):
         index.update(first, columns)
     return _pack(source, schema, index, unknown)
+
+
+def _scan(source: TableSource, index: BagIndex, scans: Sequence[ColumnScan]) -> tuple[Feature, ...]:
+    """Read the table for its bags and for what its columns hold. Warns about constant columns."""
+    for first, columns in source.batches([index.bag, *index.names, *(one.name for one in scans)]):
+        place = index.update(first, columns)
+        for scan in scans:
+            scan.update(columns[scan.name], place)
+    found = {scan.name: scan.feature() for scan in scans}
+    constant = [name for name, feature in found.items() if feature is None]
+    if len(constant) == len(found):
+        raise TableError(f"{source.name}: all features are constant: {listed(constant)}")
+    if constant:
+        warnings.warn(f"left out, as all values are equal: {listed(constant)}", stacklevel=4)
+    return tuple(feature for feature in found.values() if feature is not None)
 
 
 def _pack(
@@ -132,10 +141,14 @@ def _pack(
     names = [feature.name for feature in schema.features]
     for first, columns in source.batches([schema.bag, *names]):
         bags, place = index.bags_of(first, columns[schema.bag])
+        if len(index.numbers) > len(free):
+            break
         to = _places(bags, free)
         encoded = [one.encode(columns[one.name], place, unknown) for one in schema.features]
         x[to] = np.concatenate(encoded, axis=1)
         rows[to] = np.arange(first, first + len(bags))
+    if (free != ptr[1:]).any() or len(index.numbers) > len(free):
+        raise TableError(f"{source.name} changed while it was read, or cannot be read twice")
     ids, found = list(index.numbers), Bags(x, ptr, schema.channels)
     if not index.names:
         return TableBags(ids, found, rows)
