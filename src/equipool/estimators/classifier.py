@@ -43,7 +43,6 @@ class SetClassifier(ClassifierMixin, SetEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.three_d_array = True
         tags.classifier_tags.multi_label = True
         return tags
 

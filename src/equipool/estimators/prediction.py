@@ -36,13 +36,15 @@ def batches(sizes: Array, max_elements: int = ELEMENTS) -> Iterator[slice]:
 def predict_bags(
     networks: Sequence[nn.Module], scaling: Scaling, bags: Bags, device: torch.device
 ) -> Array:
-    """The mean of the networks' outputs for each bag, `[B, O]`, float32. The networks must be in
+    """The mean of the networks' outputs for each bag, `[B, O]`, in their precision. They must be in
     evaluation mode."""
     networks = [network.to(device) for network in networks]
+    wide = next(networks[0].parameters()).dtype == torch.float64
+    dtype = np.float64 if wide else np.float32
     found = []
     for part in batches(bags.sizes):
         some = bags[part]
-        x = torch.from_numpy(scaling(some.elements)).to(device)
+        x = torch.from_numpy(scaling(some.elements, dtype)).to(device)
         ptr = torch.from_numpy(some.ptr).to(device)
         outputs = torch.stack([network(x, ptr=ptr) for network in networks])
         found.append(outputs.mean(0).cpu().numpy())

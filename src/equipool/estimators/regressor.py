@@ -17,7 +17,6 @@ class SetRegressor(RegressorMixin, SetEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.three_d_array = True
         tags.target_tags.multi_output = True
         return tags
 
@@ -49,5 +48,5 @@ class SetRegressor(RegressorMixin, SetEstimator):
 
     def predict(self, X: Any) -> Array:  # noqa: N803
         """A number for each bag `[B]`, or for each bag and column `[B, columns]`."""
-        values = (self._outputs(X) * self.target_scale_ + self.target_mean_).astype(np.float32)
+        values = self._outputs(X) * self.target_scale_ + self.target_mean_
         return values if self.columns_ else values[:, 0]
