@@ -16,9 +16,7 @@ PATIENTS = [2, 1, 2, 3, 1]  # no text, which this anndata cannot write with pand
 def adata(request, tmp_path):
     values = np.arange(15, dtype=np.float32).reshape(5, 3)
     cells = pandas.Index([f"c{number}" for number in range(5)], dtype=object)
-    obs = pandas.DataFrame(
-        {"patient": pandas.Categorical(PATIENTS)}, index=cells
-    )
+    obs = pandas.DataFrame({"patient": pandas.Categorical(PATIENTS)}, index=cells)
     made = anndata.AnnData(sparse.csr_matrix(values) if request.param == "sparse" else values, obs)
     made.layers["counts"] = made.X * 2
     made.obsm["X_pca"] = np.asarray(values)[:, :2].astype(np.float64)

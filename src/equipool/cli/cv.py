@@ -141,7 +141,7 @@ def _record(
 def _print(results: list[MethodScores], metric: str) -> None:
     first = results[0].name
     headings = ["aggregation", f"mean {metric}", "deviation", f"p, against {first}", "seconds"]
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (one.name, f"{one.mean:.4f}", f"{one.deviation:.4f}",
          "" if one.p_value is None else f"{one.p_value:.3g}", f"{one.seconds:,.0f}")
         for one in results

@@ -14,7 +14,7 @@ from equipool.cli import console
 from equipool.cli.flags import CHOICES
 
 if TYPE_CHECKING:
-    from equipool.estimators import TableSchema
+    from equipool.estimators import Bags, TableSchema
     from equipool.estimators.tables import TableBags
 
 MOST_CLASSES = 10  # of whole numbers, to take them for classes
@@ -31,6 +31,7 @@ def _option(about: str, metavar: str) -> Any:
 
 TableFile = Annotated[Path, typer.Argument(
     help="CSV, gzipped CSV or Parquet, with one row per element", metavar="TABLE")]  # fmt: skip
+Model = Annotated[Path, typer.Argument(help="directory of the model", metavar="MODEL")]
 Bag = Annotated[str, _option("column that names the bag of each element", "COLUMN")]
 Label = Annotated[str, _option(
     "column of the label, the same in all rows of a bag", "COLUMN")]  # fmt: skip
@@ -135,14 +136,18 @@ def make_estimator(
     )  # fmt: skip
 
 
+def first_bags(found: TableBags) -> Bags:
+    """Some of the bags, to choose the number of threads with."""
+    return found.bags[: max(int(found.bags.ptr.searchsorted(MEASURED, "right")) - 1, 1)]
+
+
 def training_step(found: TableBags, aggregation: str) -> Callable[[], object]:
-    """A step of training on the first bags, to choose the number of threads with."""
+    """A step of training on the first bags."""
     import torch
 
     from equipool.estimators import BagNetwork
 
-    number = max(int(found.bags.ptr.searchsorted(MEASURED, "right")) - 1, 1)
-    some = found.bags[:number]
+    some = first_bags(found)
     x, ptr = torch.from_numpy(some.elements.copy()).nan_to_num(), torch.from_numpy(some.ptr)
     network = BagNetwork(some.num_features, 1, aggregation=aggregation)
     return lambda: network(x, ptr=ptr).sum().backward()
@@ -172,6 +177,37 @@ def check_new(out: Path) -> None:
     """Refuse to write over something that exists."""
     if out.exists():
         raise ValueError(f"--out is {out}, which exists: choose another name or remove it")
+
+
+def check_output(out: Path | None, table: Path) -> None:
+    """Refuse an output that is the input, no file, or of no known format."""
+    if out is None:
+        return
+    if out.exists() and not out.is_file():
+        raise ValueError(f"--out is {out}, expected a file")
+    if out.resolve() == table.resolve():
+        raise ValueError(f"--out is {out}, which is the input")
+    from equipool.estimators.tables.writing import check_ending
+
+    check_ending(out, "--out")
+
+
+def is_model(path: Path) -> bool:
+    """Whether this is the directory of a model, and not of a run."""
+    return (path / "model.json").exists()
+
+
+def load_model(path: Path, device: str) -> Any:
+    """The estimator in a directory, which computes on this device."""
+    from equipool.estimators import load
+
+    estimator = load(path)
+    return estimator.set_params(device=device)
+
+
+def note(text: str) -> None:
+    """Print a line on stderr, beside a table on stdout."""
+    typer.echo(text, err=True)
 
 
 def check_table(table: Path) -> None:

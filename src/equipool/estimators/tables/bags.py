@@ -47,6 +47,12 @@ class TableBags:
     group: Array | None = None
     weight: Array | None = None
 
+    def number(self, bag: str) -> int:
+        """The position of a bag, by its id."""
+        if bag not in self.ids:
+            raise ValueError(f"the table has no bag {bag!r}: it has {listed(self.ids)}")
+        return self.ids.index(bag)
+
 
 def read_training_table(
     table: Any, *, bag: str, label: str | Sequence[str], features: Sequence[str] | None = None,
