@@ -50,12 +50,9 @@ def test_a_table_is_fitted_predicted_and_explained(place, tmp_path):
     assert [float(row[3]) for row in printed[1:]] == expected["probability of 1"].to_pylist()
     for name in ("predicted.csv", "predicted.csv.gz", "predicted.parquet"):
         call("predict", model, table, on, {"--out": tmp_path / name})
-    read = [pandas.read_csv(tmp_path / "predicted.csv"), pandas.read_csv(tmp_path / "predicted.csv.gz"),
-            pandas.read_parquet(tmp_path / "predicted.parquet")]  # fmt: skip
-    for one in read:
-        assert np.array_equal(
-            one["probability of 1"].astype(np.float32), expected["probability of 1"]
-        )
+        read = pandas.read_parquet if name.endswith("parquet") else pandas.read_csv
+        found = read(tmp_path / name)["probability of 1"].astype(np.float32)
+        assert np.array_equal(found, expected["probability of 1"])
 
     given = {"--bag": "7", "--out": tmp_path / "influence.csv", "--picture": tmp_path / "i.svg"}
     call("explain", model, table, on, given)

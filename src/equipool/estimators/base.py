@@ -7,6 +7,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -14,14 +15,17 @@ import torch
 from joblib import Parallel, delayed
 from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils.validation import check_is_fitted
-from torch import nn
+from torch import Tensor, nn
 
 from equipool.baselines import AGGREGATIONS
 from equipool.estimators.bags import Array, Bags
+from equipool.estimators.explanation import effects
+from equipool.estimators.export import PaddedBags, export_onnx
 from equipool.estimators.member import History, MemberSettings, train_member
 from equipool.estimators.network import BagNetwork
-from equipool.estimators.prediction import predict_bags
+from equipool.estimators.prediction import predict_bags, to_tensor
 from equipool.estimators.reading import BagReader
+from equipool.estimators.saving import save
 from equipool.estimators.scaling import measure_scaling
 from equipool.estimators.schedule import ENOUGH_TO_VALIDATE, make_schedule
 from equipool.estimators.tables.methods import TableMethods
@@ -172,6 +176,59 @@ class SetEstimator(TableMethods, BagReader, ABC):
         check_is_fitted(self)
         bags = self._read(X, reset=False)
         return predict_bags(self.networks_, self.scaling_, bags, self._device())
+
+    def element_influence(self, bag: Any, method: str = "auto") -> Array:
+        """How the prediction of a bag would change if an element were not there: the output
+        without it (`decision_function`, or the number predicted) minus the output.
+
+        Args:
+            bag: the elements, `[n, d]`.
+            method: `"exact"` predicts again without each element; `"newton"` uses
+                `equipool.influence`, for the equilibrium alone, whose cost grows linearly;
+                `"auto"` is `"newton"` for an equilibrium with 256 elements or more, else `"exact"`.
+
+        Returns:
+            `[n]`, or `[n, outputs]` for more than two classes or several columns.
+        """
+        check_is_fitted(self)
+        if method not in ("auto", "exact", "newton"):
+            raise ValueError(f"method is {method!r}, expected 'auto', 'exact' or 'newton'")
+        bags, device = self._read([bag], reset=False), self._device()
+        x = to_tensor(self.scaling_, bags, self.networks_[0]).to(device)
+        found = torch.stack([effects(one.to(device), x, method) for one in self.networks_])
+        outputs = found.mean(0).cpu().numpy() * self._output_scale()
+        return outputs[:, 0] if outputs.shape[1] == 1 else outputs
+
+    def save(self, folder: str | Path) -> None:
+        """Write the fitted estimator to a folder: `model.json` and `weights.safetensors`. Read it
+        with `equipool.estimators.load`.
+
+        Args:
+            folder: created if it does not exist.
+        """
+        check_is_fitted(self)
+        save(self, folder)
+
+    def export_onnx(self, file: str | Path) -> None:
+        """Write an ONNX model of the fitted estimator, which runs without torch.
+
+        It maps `x [B, L, d]`, float32, not scaled, and `mask [B, L]`, True for real elements, to
+        `y [B, ...]`: `predict_proba` of a classifier, `predict` of a regressor.
+
+        Args:
+            file: the file to write.
+        """
+        check_is_fitted(self)
+        model = PaddedBags(self.networks_, self.scaling_, self._finish)
+        export_onnx(model, self.n_features_in_, file)
+
+    @abstractmethod
+    def _finish(self, outputs: Tensor) -> Tensor:
+        """What an exported model gives for the networks' outputs `[B, O]`."""
+
+    @abstractmethod
+    def _output_scale(self) -> Array | float:
+        """The unit of the networks' outputs."""
 
     def _check_parameters(self) -> None:
         def expect(name: str, met: bool, expected: str) -> None:

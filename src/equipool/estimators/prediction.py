@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from equipool.estimators.bags import Array, Bags
 from equipool.estimators.scaling import Scaling
@@ -39,13 +39,17 @@ def predict_bags(
     """The mean of the networks' outputs for each bag, `[B, O]`, in their precision. They must be in
     evaluation mode."""
     networks = [network.to(device) for network in networks]
-    wide = next(networks[0].parameters()).dtype == torch.float64
-    dtype = np.float64 if wide else np.float32
     found = []
     for part in batches(bags.sizes):
         some = bags[part]
-        x = torch.from_numpy(scaling(some.elements, dtype)).to(device)
+        x = to_tensor(scaling, some, networks[0]).to(device)
         ptr = torch.from_numpy(some.ptr).to(device)
         outputs = torch.stack([network(x, ptr=ptr) for network in networks])
         found.append(outputs.mean(0).cpu().numpy())
     return np.concatenate(found)
+
+
+def to_tensor(scaling: Scaling, bags: Bags, network: nn.Module) -> Tensor:
+    """The scaled elements, `[N, d]`, in the network's precision."""
+    wide = next(network.parameters()).dtype == torch.float64
+    return torch.from_numpy(scaling(bags.elements, np.float64 if wide else np.float32))

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import _check_feature_names_in, validate_data
 
-from equipool.estimators.bags import Bags, read_bags
+from equipool.estimators.bags import Array, Bags, read_bags
 
 
 class BagReader(BaseEstimator):
@@ -25,7 +25,7 @@ class BagReader(BaseEstimator):
     def _read(self, X: Any, reset: bool) -> Bags:  # noqa: N803
         """The bags, whose features must be those of the training unless `reset`."""
         bags = read_bags(X)
-        if _is_table(X):
+        if is_table(X):
             validate_data(self, X, reset=reset, skip_check_array=True)
         elif reset:
             self.n_features_in_ = bags.num_features
@@ -48,8 +48,12 @@ class BagReader(BaseEstimator):
             )
         return bags
 
+    def _feature_names(self, given: Any = None) -> Array:
+        """The names of the features: those given, those of the training, or `x0`, `x1`, ..."""
+        return np.asarray(_check_feature_names_in(self, given), dtype=object)
 
-def _is_table(X: Any) -> bool:  # noqa: N803
+
+def is_table(X: Any) -> bool:  # noqa: N803
     """Whether X is a 2-D array or data frame, of which scikit-learn knows shape and names."""
     shape = getattr(X, "shape", None)
     return not isinstance(X, torch.Tensor) and shape is not None and len(shape) == 2
