@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
+
+from equipool.estimators.tables.writing import check_ending, write_file
 
 SHIFT, SPREAD = 2.0, 0.5  # of the elements that positive bags have in addition
 
@@ -59,22 +62,11 @@ def write_table(
         bags: arrays `[n_i, d]`, none of them empty.
         labels: of the bags.
     """
-    import pyarrow as pa
-    from pyarrow import csv, parquet
-
-    name = str(path)
-    if not name.endswith((".csv", ".csv.gz", ".parquet")):
-        raise ValueError(
-            f"path is {name!r}, expected a name that ends in .csv, .csv.gz or .parquet"
-        )
+    check_ending(path)
     if not all(len(bag) for bag in bags):
         raise ValueError("a bag is empty: a table cannot have bags without rows")
     sizes = [len(bag) for bag in bags]
     x = np.concatenate(bags)
     columns = {"bag": np.repeat(np.arange(len(bags)), sizes), "label": np.repeat(labels, sizes)}
-    table = pa.table(columns | {f"x{number}": x[:, number] for number in range(x.shape[1])})
-    if name.endswith(".parquet"):
-        parquet.write_table(table, name)
-    else:
-        with pa.output_stream(name) as stream:  # compresses by the name's ending
-            csv.write_csv(table, stream)
+    columns |= {f"x{number}": x[:, number] for number in range(x.shape[1])}
+    write_file(pa.table(columns), path)

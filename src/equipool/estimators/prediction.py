@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from equipool.estimators.bags import Array, Bags
 from equipool.estimators.scaling import Scaling
@@ -36,14 +36,20 @@ def batches(sizes: Array, max_elements: int = ELEMENTS) -> Iterator[slice]:
 def predict_bags(
     networks: Sequence[nn.Module], scaling: Scaling, bags: Bags, device: torch.device
 ) -> Array:
-    """The mean of the networks' outputs for each bag, `[B, O]`, float32. The networks must be in
+    """The mean of the networks' outputs for each bag, `[B, O]`, in their precision. They must be in
     evaluation mode."""
     networks = [network.to(device) for network in networks]
     found = []
     for part in batches(bags.sizes):
         some = bags[part]
-        x = torch.from_numpy(scaling(some.elements)).to(device)
+        x = to_tensor(scaling, some, networks[0]).to(device)
         ptr = torch.from_numpy(some.ptr).to(device)
         outputs = torch.stack([network(x, ptr=ptr) for network in networks])
         found.append(outputs.mean(0).cpu().numpy())
     return np.concatenate(found)
+
+
+def to_tensor(scaling: Scaling, bags: Bags, network: nn.Module) -> Tensor:
+    """The scaled elements, `[N, d]`, in the network's precision."""
+    wide = next(network.parameters()).dtype == torch.float64
+    return torch.from_numpy(scaling(bags.elements, np.float64 if wide else np.float32))

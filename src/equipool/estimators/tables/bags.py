@@ -7,7 +7,7 @@ import tempfile
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from equipool.estimators.bags import Array, Bags
 from equipool.estimators.tables.index import BagIndex
 from equipool.estimators.tables.scan import ColumnScan
-from equipool.estimators.tables.schema import Missing, TableSchema, Unknown
+from equipool.estimators.tables.schema import Feature, Missing, TableSchema, Unknown
 from equipool.estimators.tables.source import (
     TableError,
     TableSource,
@@ -47,6 +47,12 @@ class TableBags:
     group: Array | None = None
     weight: Array | None = None
 
+    def number(self, bag: str) -> int:
+        """The position of a bag, by its id."""
+        if bag not in self.ids:
+            raise ValueError(f"the table has no bag {bag!r}: it has {listed(self.ids)}")
+        return self.ids.index(bag)
+
 
 def read_training_table(
     table: Any, *, bag: str, label: str | Sequence[str], features: Sequence[str] | None = None,
@@ -63,8 +69,8 @@ def read_training_table(
             becomes one number per category, 1 for the row's own and 0 otherwise.
         exclude: columns that are no features.
         categories: columns of numbers to read as categories.
-        missing: `"error"`, or `"mean"` to replace missing numbers with the column's mean; a missing
-            category is then zero for every category.
+        missing: `"error"`, `"mean"` to replace missing numbers with the column's mean, or `"keep"`
+            to leave them NaN. A missing category is zero for every category.
         weight: column of the bags' weights.
         group: column of groups of bags, for folds.
 
@@ -75,6 +81,8 @@ def read_training_table(
         (['a', 'b'], array([1, 0]), array([[0.5],
                [1.5]], dtype=float32))
     """
+    if missing not in get_args(Missing):
+        raise ValueError(f"missing is {missing!r}, expected one of {get_args(Missing)}")
     source = open_table(table)
     labels = (label,) if isinstance(label, str) else tuple(label)
     special = [name for name in (group, weight) if name is not None]
@@ -83,20 +91,14 @@ def read_training_table(
     used = [name for name in source.columns if name in left] if features is None else list(features)
     source.check_columns(used)
     _check_apart(bag, labels, special, used)
+    reasons = dict.fromkeys(labels, "a bag has one label")
+    if weight is not None:
+        reasons[weight] = "a bag has one weight"
+    if group is not None:
+        reasons[group] = "the bag would be in two folds"
+    index = BagIndex(source.name, bag, reasons)
     scans = [ColumnScan(name, name in categories, missing) for name in used]
-    index = BagIndex(source.name, bag, [*labels, *special])
-    for first, columns in source.batches([bag, *index.names, *used]):
-        place = index.update(first, columns)
-        for scan in scans:
-            scan.update(columns[scan.name], place)
-    found = [scan.feature() for scan in scans]
-    constant = [scan.name for scan, feature in zip(scans, found, strict=True) if feature is None]
-    if constant:
-        warnings.warn(f"left out, as all values are equal: {listed(constant)}", stacklevel=3)
-    if len(constant) == len(found):
-        raise TableError(f"{source.name} has no feature: every column is constant or excluded")
-    kept = tuple(feature for feature in found if feature is not None)
-    schema = TableSchema(bag, labels, kept, weight)
+    schema = TableSchema(bag, labels, _scan(source, index, scans), weight)
     return schema, _pack(source, schema, index, "error", group)
 
 
@@ -108,14 +110,29 @@ def read_table(table: Any, schema: TableSchema, *, unknown: Unknown = "error") -
         schema: of the model.
         unknown: `"error"`, or `"ignore"` to read a category that training did not have as none.
     """
-    if unknown not in ("error", "ignore"):
-        raise ValueError(f"unknown is {unknown!r}, expected 'error' or 'ignore'")
+    if unknown not in get_args(Unknown):
+        raise ValueError(f"unknown is {unknown!r}, expected one of {get_args(Unknown)}")
     source = open_table(table)
     source.check_columns([schema.bag, *(feature.name for feature in schema.features)])
-    index = BagIndex(source.name, schema.bag, [])
+    index = BagIndex(source.name, schema.bag, {})
     for first, columns in source.batches([schema.bag]):
         index.update(first, columns)
     return _pack(source, schema, index, unknown)
+
+
+def _scan(source: TableSource, index: BagIndex, scans: Sequence[ColumnScan]) -> tuple[Feature, ...]:
+    """Read the table for its bags and for what its columns hold. Warns about constant columns."""
+    for first, columns in source.batches([index.bag, *index.names, *(one.name for one in scans)]):
+        place = index.update(first, columns)
+        for scan in scans:
+            scan.update(columns[scan.name], place)
+    found = {scan.name: scan.feature() for scan in scans}
+    constant = [name for name, feature in found.items() if feature is None]
+    if len(constant) == len(found):
+        raise TableError(f"{source.name}: all features are constant: {listed(constant)}")
+    if constant:
+        warnings.warn(f"left out, as all values are equal: {listed(constant)}", stacklevel=4)
+    return tuple(feature for feature in found.values() if feature is not None)
 
 
 def _pack(
@@ -130,10 +147,14 @@ def _pack(
     names = [feature.name for feature in schema.features]
     for first, columns in source.batches([schema.bag, *names]):
         bags, place = index.bags_of(first, columns[schema.bag])
+        if len(index.numbers) > len(free):
+            break
         to = _places(bags, free)
         encoded = [one.encode(columns[one.name], place, unknown) for one in schema.features]
         x[to] = np.concatenate(encoded, axis=1)
         rows[to] = np.arange(first, first + len(bags))
+    if (free != ptr[1:]).any() or len(index.numbers) > len(free):
+        raise TableError(f"{source.name} changed while it was read, or cannot be read twice")
     ids, found = list(index.numbers), Bags(x, ptr, schema.channels)
     if not index.names:
         return TableBags(ids, found, rows)

@@ -21,7 +21,7 @@ class BagIndex:
 
     table: str
     bag: str
-    names: list[str]  # of those columns
+    names: dict[str, str]  # of those columns, each with the reason why it must be constant
     numbers: dict[str, int] = field(default_factory=dict)  # of the bags, by id
     counts: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     texts: dict[str, dict[str, int]] = field(default_factory=dict)  # codes of values, by column
@@ -94,7 +94,7 @@ class BagIndex:
             was, now = shown[known[bags[other[0]]]], shown[own[other[0]]]
             raise TableError(
                 f"{place(other[0])}: column {name!r} has {now}, but {was} in earlier rows of the "
-                "bag. It must be the same in all rows of a bag"
+                f"bag: {self.names[name]}"
             )
 
 

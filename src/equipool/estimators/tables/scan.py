@@ -20,7 +20,7 @@ class ColumnScan:
     Args:
         name: of the column.
         names: whether its values are categories though they may look like numbers.
-        missing: whether missing values are an error, or to be replaced with the mean.
+        missing: whether missing numbers are an error, replaced with the mean, or NaN.
     """
 
     name: str
@@ -55,13 +55,14 @@ class ColumnScan:
 
     def feature(self) -> Feature | None:
         """The feature that the column is; None if all its values are equal."""
-        fill = self.missing == "mean"
         if self.categories:
             categories = tuple(sorted(self.categories))
-            return Feature(self.name, categories, 0.0 if fill else None) if categories[1:] else None
+            fill = None if self.missing == "error" else 0.0
+            return Feature(self.name, categories, fill) if categories[1:] else None
         if not self.low < self.high:
             return None
-        return Feature(self.name, None, self.sum / self.count if fill else None)
+        fills = {"error": None, "mean": self.sum / self.count, "keep": np.nan}
+        return Feature(self.name, None, fills[self.missing])
 
     def _check_mixture(
         self, text: np.ndarray, numbers: np.ndarray, column: pa.Array, place: Place

@@ -19,7 +19,7 @@ from equipool.estimators.tables.source import (
 
 LARGEST = float(np.finfo(np.float32).max)
 
-Missing = Literal["error", "mean"]
+Missing = Literal["error", "mean", "keep"]
 Unknown = Literal["error", "ignore"]
 Place = Callable[[int], str]  # names the row of a batch, for messages
 
