@@ -36,9 +36,9 @@ const methods = {
       exact: plain(finish(exactInfluence(energy, data.solver, start, data.budget, y))),
     };
   },
-  bag({ data, active }) {
+  bag({ data, active, exact }) {
     const bag = new Bag(data);
-    return { ...bag.predict(active), influences: allInfluences(bag, active) };
+    return { ...bag.predict(active), influences: allInfluences(bag, active, exact) };
   },
 };
 

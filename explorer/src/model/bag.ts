@@ -1,8 +1,10 @@
 /** A fitted estimator on one bag, some of whose elements may be switched off. */
 
-import { exactInfluence, finish, newtonInfluence } from "../engine/influence.ts";
+import { finish, newtonInfluence } from "../engine/influence.ts";
 import { Network, type NetworkData, softmax } from "../engine/network.ts";
 import { type Vector, vector, zeros } from "../engine/vectors.ts";
+
+const EXACT_UP_TO = 60; // elements
 
 export type OutputData =
   /** One logit, of the second class. */
@@ -55,17 +57,22 @@ export class Bag {
     return { scores, values: this.values(scores) };
   }
 
+  /** Whether predicting without each element takes no longer than a moment. */
+  isSmall(active: readonly boolean[]): boolean {
+    return active.filter(Boolean).length <= EXACT_UP_TO;
+  }
+
   /**
-   * For each active element the scores without it minus the scores: by a Newton step of each
-   * equilibrium, or by a search where that is not possible; null for elements that are off.
+   * For each active element the scores without it minus the scores; null for elements that are off.
+   * Exact, or by one Newton step of each equilibrium.
    */
-  *influence(active: readonly boolean[]): Generator<void, (number[] | null)[]> {
+  *influence(active: readonly boolean[], exact = this.isSmall(active)): Generator<void, (number[] | null)[]> {
     const positions = active.flatMap((on, i) => (on ? [i] : []));
     const found: (number[] | null)[] = active.map(() => null);
     if (positions.length < 2) return found;
     const whole = this.predict(active).scores;
     const without: Vector[][] = [];
-    for (let n = 0; n < this.networks.length; n++) without.push(yield* this.outputsWithout(n, active));
+    for (let n = 0; n < this.networks.length; n++) without.push(yield* this.outputsWithout(n, active, exact));
     positions.forEach((position, i) => {
       const scores = this.scores(without.map((outputs) => outputs[i]));
       found[position] = scores.map((score, k) => score - whole[k]);
@@ -74,20 +81,20 @@ export class Bag {
   }
 
   /** One network's outputs without each active element. */
-  private *outputsWithout(n: number, active: readonly boolean[]): Generator<void, Vector[]> {
+  private *outputsWithout(n: number, active: readonly boolean[], exact: boolean): Generator<void, Vector[]> {
     const network = this.networks[n];
     const elements = this.kept(n, active);
-    const layer = network.equilibrium;
-    if (layer === null) {
-      return elements.map((_, i) => network.decode(network.poolEncoded(elements.filter((_, j) => j !== i))));
+    const layer = exact ? null : network.equilibrium;
+    const y = network.poolEncoded(elements);
+    const changes = layer === null ? [] : yield* newtonInfluence(layer.energy(elements), y, layer.start);
+    const outputs: Vector[] = [];
+    for (let i = 0; i < elements.length; i++) {
+      const change = changes[i] ?? null; // null where there is no Newton step
+      const pooled = change === null ? network.poolEncoded(elements.filter((_, j) => j !== i)) : y.map((value, k) => value + change[k]);
+      outputs.push(network.decode(pooled));
+      yield;
     }
-    const energy = layer.energy(elements);
-    const { y } = layer.solve(elements);
-    let changes = yield* newtonInfluence(energy, y, layer.start);
-    if (changes.includes(null)) {
-      changes = yield* exactInfluence(energy, layer.data.solver, layer.start, layer.data.budget, y);
-    }
-    return changes.map((change) => network.decode(y.map((value, k) => value + change![k])));
+    return outputs;
   }
 
   private kept(n: number, active: readonly boolean[]): Vector[] {
@@ -116,6 +123,6 @@ function sigmoid(x: number): number {
 }
 
 /** All influences at once, for tests. */
-export function allInfluences(bag: Bag, active: readonly boolean[]): (number[] | null)[] {
-  return finish(bag.influence(active));
+export function allInfluences(bag: Bag, active: readonly boolean[], exact?: boolean): (number[] | null)[] {
+  return finish(bag.influence(active, exact));
 }

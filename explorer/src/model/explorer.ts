@@ -129,7 +129,7 @@ export class ModelExplorer {
     const order = [...effects.keys()].sort((a, b) => Math.abs(effects[b] ?? 0) - Math.abs(effects[a] ?? 0)).slice(0, MANY);
     const output = this.data.output.names[this.chosen.output];
     const measured = this.data.output.kind === "numbers" ? `“${output}”` : `the log odds of “${output}”`;
-    byId("contributions-note").textContent = `How ${measured} would change without the element. Larger dots contribute more: red ones raise it, blue ones lower it.`;
+    byId("contributions-note").textContent = `How ${measured} would change without the element, ${this.bag.isSmall(this.active) ? "predicted again" : "estimated by one Newton step"}. Larger dots contribute more: red ones raise it, blue ones lower it.`;
     const rows = order.map((i) => {
       const effect = effects[i];
       const style = `width:${((100 * Math.abs(effect ?? 0)) / most).toFixed(1)}%;background:${ramp(0.5 - 0.5 * Math.sign(effect ?? 0), true)}`;

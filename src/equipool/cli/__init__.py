@@ -20,6 +20,9 @@ COMMANDS = {
     "explain": (
         "equipool.cli.explain:app", "Measure the influence of each element on predictions."
     ),
+    "explore": (
+        "equipool.cli.explore:app", "Write a page that shows a bag and the model's prediction."
+    ),
     "sweep": ("equipool.cli.sweep:app", "Train a network for each combination of settings."),
     "ablate": ("equipool.cli.sweep:ablate_app", "Repeat the paper's ablations."),
     "report": ("equipool.cli.results:report_app", "Write a page of tables and plots from runs."),
