@@ -48,14 +48,18 @@ PREPARE = """(elements) => {
     equipool.explorer.change({ elements: x, numSteps: 10 });
 }"""
 
-# A move of the pointer in every frame; returns the milliseconds between frames.
+# A move of the pointer in every frame; returns the milliseconds between frames, and the number of
+# frames in which the page had computed a new answer.
 DRAG = """([seconds, x, y]) => new Promise((done) => {
-    const mark = document.querySelectorAll(".point")[50];
+    const mark = document.elementFromPoint(x, y).closest(".point");
+    const scenes = new Set();
     const frames = [];
     const step = (time) => {
         frames.push(time);
+        scenes.add(equipool.explorer.scene);
         if (time - frames[0] > 1000 * seconds) {
-            return done(frames.slice(1).map((end, i) => end - frames[i]));
+            const times = frames.slice(1).map((end, i) => end - frames[i]);
+            return done({ times, computed: scenes.size });
         }
         const angle = (time - frames[0]) / 400;
         const place = { clientX: x + 120 * Math.sin(angle), clientY: y + 60 * Math.cos(angle) };
@@ -90,8 +94,11 @@ def frames_while_dragging(page: Page, space: str, pooling: str, elements: int) -
     x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
     page.mouse.move(x, y)
     page.mouse.down()
-    times = sorted(page.evaluate(DRAG, [SECONDS, x, y]))
+    found = page.evaluate(DRAG, [SECONDS, x, y])
     page.mouse.up()
+    times = sorted(found["times"])
+    # Every frame but the first few must show another answer, or nothing was dragged.
+    assert found["computed"] >= 0.9 * len(times) - 2, found["computed"]
     return {
         "space": space,
         "pooling": pooling,

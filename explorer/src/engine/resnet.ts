@@ -32,6 +32,7 @@ interface Block {
   readonly active: Vector;
   readonly skipped: Vector;
   readonly byActive: Vector;
+  readonly byInput: Vector;
   inverse: number;
 }
 
@@ -57,6 +58,7 @@ export class ResNetPotential implements Potential {
         active: zeros(map.outputs),
         skipped: zeros(map.outputs),
         byActive: zeros(map.outputs),
+        byInput: zeros(map.inputs),
         inverse: 0,
       };
     });
@@ -119,9 +121,9 @@ function normalise(block: Block, { weight, bias, eps }: Norm): void {
 
 /** The derivative by a block's input from that by its output; columns before `first` stay 0. */
 function backward(block: Block, byOutput: Vector, first: number): Vector {
-  const { linear, norm, skip, byActive } = block;
-  const byInput = skip === null ? byOutput.slice() : zeros(linear.inputs);
-  if (skip !== null) addTransposed(skip, byOutput, byInput, first);
+  const { linear, norm, skip, byActive, byInput } = block;
+  if (skip === null) byInput.set(byOutput);
+  else addTransposed(skip, byOutput, byInput.fill(0), first);
   byActive.set(byOutput);
   if (norm !== null) normaliseBackward(block, norm);
   addTransposed(linear, byActive, byInput, first);

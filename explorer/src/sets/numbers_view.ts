@@ -50,7 +50,7 @@ export class NumbersView implements View {
     const own = scene.energy.elements.map((x) => grid.of(x).map((value) => weight * value));
     this.scale(energy, own);
     this.drawCurves(canvas.context, energy, own, scene, colours);
-    this.drawPath(canvas.context, scene, colours);
+    this.drawPath(canvas.context, energy, scene, colours);
     this.drawAnswers(canvas.context, scene, colours);
     return true;
   }
@@ -112,14 +112,20 @@ export class NumbersView implements View {
     context.stroke();
   }
 
-  private drawPath(context: CanvasRenderingContext2D, scene: Scene, colours: Colours): void {
-    const { energy, descent, y } = scene;
+  /** The place above a number on the drawn curve. */
+  private onCurve(curve: Vector, x: number): Pixel {
+    const place = Math.min(SAMPLES - 1.001, Math.max(0, ((x / this.limit + 1) / 2) * (SAMPLES - 1)));
+    const at = Math.floor(place);
+    return [this.across(x), this.up(curve[at] + (place - at) * (curve[at + 1] - curve[at]))];
+  }
+
+  private drawPath(
+    context: CanvasRenderingContext2D, curve: Vector, { descent, y }: Scene, colours: Colours,
+  ): void {
     for (const point of descent.path) {
-      const pixel = [this.across(point[0]), this.up(energy.value(point))] as const;
-      drawMarker(context, "circle", pixel, 4, colours.y, colours.card);
+      drawMarker(context, "circle", this.onCurve(curve, point[0]), 4, colours.y, colours.card);
     }
-    const x = this.across(y[0]);
-    const height = this.up(energy.value(y));
+    const [x, height] = this.onCurve(curve, y[0]);
     context.strokeStyle = colours.y;
     context.lineWidth = 1.5;
     context.setLineDash([4, 4]);

@@ -7,7 +7,7 @@ import { relativeSizes } from "./points.ts";
 import type { Scene } from "./state.ts";
 
 const CONVERGED = 1e-2; // largest component of the gradient
-const LONGEST_LIST = 128;
+const LIVE_ROWS = 20; // longer lists follow when the page is idle
 
 /** y, the true answer and the rivals' answers. */
 export class AnswersPanel {
@@ -59,7 +59,7 @@ export class ContributionsPanel {
     this.last = this.influences();
     this.scene = scene;
     this.exact = null;
-    this.show();
+    if (scene.state.elements.length <= LIVE_ROWS) this.show();
   }
 
   /** Searching again takes a moment, so its results come later. */
@@ -80,7 +80,7 @@ export class ContributionsPanel {
     if (scene === null) return;
     const best = this.influences();
     const sizes = relativeSizes(best);
-    const order = [...best.keys()].sort((a, b) => sizes[b] - sizes[a]).slice(0, LONGEST_LIST);
+    const order = [...best.keys()].sort((a, b) => sizes[b] - sizes[a]);
     const rows = order.map((i) => this.row(scene, i, sizes[i]));
     const head = html("tr", {}, ...["element", "", "exact", "Newton"].map((text) => html("th", { scope: "col" }, text)));
     this.element.replaceChildren(html("table", {}, html("thead", {}, head), html("tbody", {}, ...rows)));

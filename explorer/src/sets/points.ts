@@ -22,6 +22,7 @@ const START = -1; // the position of the start among the points
 export class Points {
   private readonly marks: SVGGElement[] = [];
   private readonly start = this.makeMark(START);
+  private readonly described = new WeakMap<SVGGElement, Vector>();
 
   /** `state` is newer than the last scene when several keys are pressed within a frame. */
   constructor(
@@ -57,12 +58,12 @@ export class Points {
       mark.setAttribute("transform", `translate(${px + (dimension - 1) * 4 * below} ${py - 5 * below})`);
       mark.setAttribute("class", i === selected ? "point selected" : "point");
       mark.querySelector(".dot")!.setAttribute("r", (6 + 6 * sizes[i]).toFixed(1));
-      describe(mark, `Element ${i + 1}`, x, "Arrow keys move it, Delete removes it.");
+      this.describe(mark, `Element ${i + 1}`, x, "Arrow keys move it, Delete removes it.");
     });
     const [px, py] = this.view().toPixel(start);
     this.start.setAttribute("transform", `translate(${px} ${dimension === 1 ? py + 18 : py})`);
     this.start.setAttribute("class", "start");
-    describe(this.start, "Start of the search", start, "Arrow keys move it.");
+    this.describe(this.start, "Start of the search", start, "Arrow keys move it.");
   }
 
   /** Focus an element, as after adding one. */
@@ -113,6 +114,13 @@ export class Points {
   private move(position: number, x: Vector): void {
     if (position === START) this.actions.moveStart(clamp(x));
     else this.actions.move(position, clamp(x));
+  }
+
+  /** Name a mark for screen readers, unless it is where it was. */
+  private describe(mark: SVGGElement, name: string, x: Vector, help: string): void {
+    if (this.described.get(mark) === x) return;
+    this.described.set(mark, x);
+    describe(mark, name, x, help);
   }
 
   private remove(position: number): void {
