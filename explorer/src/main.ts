@@ -22,7 +22,7 @@ declare global {
 
 globalThis.equipool = { engine, Bag, allInfluences };
 if (typeof document !== "undefined") {
-  document.documentElement.classList.toggle("embed", location.hash === "#embed");
+  document.documentElement.classList.toggle("embed", self !== top);
   const data = JSON.parse(byId("equipool-data").textContent ?? "") as PageData;
   const explorer = data.kind === "sets" ? new SetsExplorer(data.tasks) : new ModelExplorer(data);
   globalThis.equipool.explorer = explorer;
