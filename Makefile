@@ -14,7 +14,8 @@ TRITON := triton==3.6.0; sys_platform == "linux"
 export PIP_CONSTRAINT := constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench test test-fast test-floor lint format explorer docs docs-serve clean
+.PHONY: help setup demo bench test test-fast test-floor test-newest lint format explorer docs docs-serve \
+	release-check clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,14 +54,23 @@ test-fast: $(READY)  ## Run the fast tests only
 NOT_CORE := $(patsubst %,tests/test_%.py,\
 	comparison_result compiled_kernels contributing docs export readme rooms site)
 
-test-floor:  ## Run the core's tests on the oldest torch that pyproject.toml allows
-	@test -x .venv-floor/bin/python || $(PYTHON) -m venv .venv-floor
-	@floor=$$(sed -n 's/^dependencies = \["torch>=\(.*\)"\]/\1/p' pyproject.toml) && \
-	PIP_CONSTRAINT= .venv-floor/bin/python -m pip install -qq "torch==$$floor.*" "numpy<2.4" pytest hypothesis
-	@PYTHONPATH=src OMP_NUM_THREADS=1 .venv-floor/bin/python -m pytest -q \
+# $(1): where to install; $(2): which torch.
+define test_core
+	@test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
+	@PIP_CONSTRAINT= $(1)/bin/python -m pip install -qq $(2) "numpy<2.4" pytest hypothesis
+	@PYTHONPATH=src OMP_NUM_THREADS=1 $(1)/bin/python -m pytest -q \
 		$(filter-out $(NOT_CORE),$(wildcard tests/test_*.py)) \
 		tests/gradients tests/solvers tests/potentials tests/properties \
 		-m "not gpu and not compile and not large and not processes"
+endef
+
+FLOOR = $$(sed -n 's/^dependencies = \["torch>=\(.*\)"\]/\1/p' pyproject.toml)
+
+test-floor:  ## Run the core's tests on the oldest torch that pyproject.toml allows
+	$(call test_core,.venv-floor,"torch==$(FLOOR).*")
+
+test-newest:  ## Run the core's tests on the newest torch
+	$(call test_core,.venv-newest,--upgrade torch)
 
 # Without --no-cache, ruff misses that a module moved, which changes the order of imports.
 lint: $(READY)  ## Check style and types
@@ -88,6 +98,19 @@ docs: $(READY)  ## Build the documentation into site/; open site/index.html
 
 docs-serve: $(READY)  ## Preview the documentation while you write
 	@$(BIN)/mkdocs serve
+
+# The README's examples run where only the wheel is installed, away from the checkout.
+release-check: $(READY)  ## Build wheel and sdist; run the README's examples with the wheel alone
+	@rm -rf dist && $(PIP) hatchling
+	@$(BIN)/python -m hatchling build -d dist
+	@place=$$(mktemp -d) && trap 'rm -rf "$$place"' EXIT && \
+	$(PYTHON) -m venv "$$place/venv" && \
+	"$$place/venv/bin/python" -m pip install -qq --no-input torch && \
+	"$$place/venv/bin/python" -m pip install -qq --no-input "$$(ls dist/*.whl)[cli,estimators,report]" && \
+	mkdir "$$place/tests" && cp tests/python_blocks.py "$$place/tests" && cp README.md "$$place" && \
+	cd "$$place/tests" && ../venv/bin/python -c 'from python_blocks import run_page; run_page("README.md")' && \
+	../venv/bin/equipool --help > help.txt && \
+	echo "dist/ is complete, and the README's examples run with the wheel"
 
 clean:  ## Remove build output and caches, but not .venv
 	@rm -rf site dist build demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -13,10 +13,15 @@ DOCS = ROOT / "docs"
 GUIDES = sorted([*DOCS.glob("*.md"), *DOCS.glob("reproduction/*.md")])
 
 
-@pytest.mark.parametrize(
-    "page", ["index", "quickstart", "idea", "choosing", "stability", "measurements/gradients"]
-)
-def test_examples(page):
+EXAMPLES = (
+    "index", "quickstart", "idea", "choosing", "stability", "large-sets", "uncertainty",
+    "measurements/gradients",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("page", EXAMPLES)
+def test_examples(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # some of them write files
     run_page(f"docs/{page}.md")
 
 

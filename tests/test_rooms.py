@@ -34,21 +34,24 @@ MAY_IMPORT = {
     "solvers": {"checks", "objective", "ops", "rows", "scalars"},
     "descent": {"objective", "ops", "rows", "solvers", "steps"},
     "linear_solvers": {"checks", "objective", "ops", "rows"},
+    "spectrum": {"linear_solvers", "objective"},
     "differentiation": {"checks", "descent", "linear_solvers", "objective", "ops"},
+    "sharding": {
+        "checks", "descent", "objective", "ops", "potentials", "sets", "starts", "steps",
+    },
     "solution": {"descent", "objective", "sets", "steps"},
     "capture": set(),
     "replay": {"capture", "descent", "ops", "rows", "sets", "steps"},
-}
+}  # fmt: skip
 PARTS = set(MAY_IMPORT) - {"reference"}
 MAY_IMPORT["aggregation"] = PARTS
 MAY_IMPORT["closed_form"] = PARTS | {"aggregation"}
 MAY_IMPORT["figures"] = set()
-MAY_IMPORT["comparison"] = PARTS | {"aggregation", "figures"}
-MAY_IMPORT["leave_one_out"] = PARTS | {"aggregation", "figures"}
 MAY_IMPORT["recipes"] = PARTS
-MAY_IMPORT["public"] = PARTS | {
-    "aggregation", "closed_form", "comparison", "leave_one_out", "recipes",
-}  # fmt: skip
+# What stands on the layer.
+for room in ("chunks", "comparison", "leave_one_out", "posterior", "streaming"):
+    MAY_IMPORT[room] = PARTS | {"aggregation", "figures"}
+MAY_IMPORT["public"] = set(MAY_IMPORT) - {"figures", "reference"}
 MAY_IMPORT["__init__"] = {"public"}
 MAY_IMPORT["pyg"] = PARTS | {"aggregation", "closed_form", "__init__"}
 
@@ -74,11 +77,13 @@ AROUND = set(MAY_IMPORT_AROUND)
 
 # Packages that one room alone may import, beside torch.
 THIRD_PARTIES = {
+    "chunks": {"numpy", "pyarrow", "safetensors"},
     "comparison": {"matplotlib"},
     "figures": {"matplotlib"},
     "leave_one_out": {"matplotlib"},
     "ops": {"triton"},
     "pyg": {"torch_geometric"},
+    "streaming": {"safetensors"},
 }
 
 

@@ -127,7 +127,7 @@ def check_offsets(ptr: Tensor, num_elements: int) -> None:
         )
 
 
-def refuse_with(layout: str, **arguments: Tensor | None) -> None:
+def refuse_with(layout: str, **arguments: object) -> None:
     """Reject arguments that describe the sets a second time."""
     given = [name for name, value in arguments.items() if value is not None]
     if given:

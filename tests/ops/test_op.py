@@ -1,6 +1,7 @@
 """What the operation keeps between forward and backward, and who serves it."""
 
-import importlib.util
+import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -27,10 +28,17 @@ def saved_bytes(num_steps, num_elements=200):
     return sum(saved.values())
 
 
-def test_missing_triton_is_said_once(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        (None, "Triton is not installed"),
+        (SimpleNamespace(__version__="3.2.0"), r"Triton is too old \(3.2.0\)"),
+    ],
+)
+def test_missing_triton_is_said_once(monkeypatch, found, told):
+    monkeypatch.setitem(sys.modules, "triton", found)
     availability.triton_is_installed.cache_clear()
-    with pytest.warns(UserWarning, match="Triton is not installed.*pip install triton"):
+    with pytest.warns(UserWarning, match=f"{told}.*pip install"):
         assert not availability.triton_is_installed()
     assert not availability.triton_is_installed()  # a second warning would be an error
     availability.triton_is_installed.cache_clear()

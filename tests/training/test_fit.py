@@ -55,8 +55,13 @@ def test_ctrl_c_interrupts_it():
         def batches(self, *given):
             signal.raise_signal(signal.SIGINT)
 
-    with pytest.raises(KeyboardInterrupt):
-        fit(Interrupted(), config(), "cpu")
+    # A shell's background job, and so the tests in it, ignores Ctrl-C.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            fit(Interrupted(), config(), "cpu")
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_it_is_silent_unless_told(capsys):

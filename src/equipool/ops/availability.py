@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,17 +40,32 @@ def is_eager_on_gpu(x: Tensor) -> bool:
     )
 
 
+OLDEST_TRITON = "3.4"  # that of torch 2.8
+
+
 @functools.cache
 def triton_is_installed() -> bool:
-    """Whether Triton is installed; warns once if it is not."""
-    installed = importlib.util.find_spec("triton") is not None
-    if not installed:
-        warnings.warn(
-            "Triton is not installed, so equipool uses torch operations on the GPU, which are "
-            "slower: pip install triton",
-            stacklevel=2,
-        )
-    return installed
+    """Whether a Triton is installed that the kernels can use; warns once if not."""
+    try:
+        import triton
+
+        found = triton.__version__
+    except ImportError:
+        found = None
+    if found is not None and _release(found) >= _release(OLDEST_TRITON):
+        return True
+    what = "not installed" if found is None else f"too old ({found})"
+    warnings.warn(
+        f"Triton is {what}, so equipool uses torch operations on the GPU, which are slower: "
+        f'pip install "triton>={OLDEST_TRITON}" with a torch that has it, 2.8 or newer',
+        stacklevel=2,
+    )
+    return False
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """The first two numbers of a version."""
+    return tuple(int(number) for number in version.split(".")[:2])
 
 
 def is_batched(tensor: Tensor) -> bool:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import _global_backward_hooks, _global_backward_pre_hooks
+from torch.nn.modules import module as hooks
 
 from equipool.objective import Bounds, LinearMap
 from equipool.ops.availability import is_batched, shapes_are_fixed
@@ -159,10 +159,43 @@ class AutogradSum(SummedPotential):
         return type(self)(self.potential, self.x.index_select(0, elements), sets)
 
 
+def sum_over(potential: nn.Module, x: Tensor, sets: Sets) -> SummedPotential:
+    """Any potential summed over each set of a batch whose elements are in set order."""
+    if not isinstance(potential, Potential):
+        return AutogradSum(potential, x, sets)
+    summed = potential.over(x, sets)
+    if not isinstance(summed, SummedPotential):
+        raise TypeError(
+            f"{type(potential).__name__}.over returned {type(summed).__name__}, expected "
+            "a subclass of equipool.SummedPotential"
+        )
+    return summed
+
+
+def check_no_dropout(potential: nn.Module, reason: str) -> None:
+    """Reject a potential that drops units which it draws for each batch."""
+    rate = getattr(potential, "dropout", 0)
+    if potential.training and isinstance(rate, float) and rate > 0:
+        raise ValueError(
+            f"the potential's dropout is {rate}, expected 0 or evaluation mode: {reason}"
+        )
+
+
 def _has_backward_hooks(potential: object) -> bool:
     modules = potential.modules() if isinstance(potential, nn.Module) else ()
-    everywhere = (_global_backward_hooks, _global_backward_pre_hooks)
-    return any(everywhere) or any(m._backward_hooks or m._backward_pre_hooks for m in modules)
+    everywhere = any(global_backward_hooks())
+    return everywhere or any(m._backward_hooks or m._backward_pre_hooks for m in modules)
+
+
+def global_backward_hooks() -> tuple[dict[int, Any], ...]:
+    """Backward hooks of all modules."""
+    return hooks._global_backward_hooks, hooks._global_backward_pre_hooks
+
+
+def has_global_hooks() -> bool:
+    """Whether all modules have a hook of any kind."""
+    forward = hooks._global_forward_hooks, hooks._global_forward_pre_hooks
+    return any(forward) or any(global_backward_hooks())
 
 
 def draw_weights(weight: Tensor, std: float) -> None:

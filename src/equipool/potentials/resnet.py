@@ -11,12 +11,18 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.modules.module import _has_any_global_hook
 from torch.nn.utils.parametrize import is_parametrized
 
 from equipool.objective import LinearMap
 from equipool.ops.resnet_gradient import Maps, Spec, make_gradient
-from equipool.potentials.base import AutogradSum, Potential, SummedPotential, draw_weights, wide
+from equipool.potentials.base import (
+    AutogradSum,
+    Potential,
+    SummedPotential,
+    draw_weights,
+    has_global_hooks,
+    wide,
+)
 from equipool.sets import Sets
 
 MIN_WIDTH = 16  # of the normalised layers, by default
@@ -183,7 +189,7 @@ def _is_factorable(potential: ResNetPotential) -> bool:
     sizes = (potential.in_channels + potential.out_channels, *potential.hidden)
     pairs = list(pairwise(sizes))
     linears, norms, skips = potential.linears, potential.norms, potential.skips
-    if not _is_unchanged(potential) or _has_any_global_hook():
+    if not _is_unchanged(potential) or has_global_hooks():
         return False
     if not len(linears) == len(skips) == len(norms) + 1 == len(pairs):
         return False

@@ -1,0 +1,338 @@
+"""The energy as a negative log posterior: how sure an output is."""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import NamedTuple, SupportsIndex
+
+import torch
+from torch import Tensor
+
+from equipool.aggregation import EquilibriumAggregation
+from equipool.checks import as_count, check_part
+from equipool.energy import Energy
+from equipool.layouts import gather_sets
+from equipool.scalings import Weights
+from equipool.sets import Sets, empty_invalid_sets
+from equipool.spectrum import Spectrum, extreme_spectrum, full_spectrum
+
+# Outputs of up to this size get their full covariance by default; larger ones, this rank.
+LARGEST_FULL = 128
+RANK = 64
+
+# An output counts as converged if the minimum is nearer than this many standard deviations.
+NEAR = 0.1
+
+NAMED = 5  # sets that a warning lists
+
+
+class Interval(NamedTuple):
+    """An interval for each value of a function, in the shape that the function returned."""
+
+    centre: Tensor
+    lower: Tensor
+    upper: Tensor
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Laplace:
+    """The posterior of each set's output, $N(y, T H^{-1})$. Made by `equipool.laplace`, which says
+    what $H$ is. Nothing in it has a graph."""
+
+    mean: Tensor
+    """`[B, K]` the layer's output y; NaN for a set with a value that is not finite."""
+
+    temperature: float
+    """$T$, a factor of the covariance."""
+
+    definite: Tensor
+    """`[B]` whether the Hessian is positive definite. Where not, covariance, samples and intervals
+    are NaN."""
+
+    gradient: Tensor
+    """`[B, K]` gradient of the energy $R + \\sum F$ at y: zero at the minimum."""
+
+    spectrum: Spectrum
+    """Eigenvalues and eigenvectors of the Hessian; all of them, unless a rank was given."""
+
+    @property
+    def distance(self) -> Tensor:
+        """`[B]` distance from y to the minimum, estimated by a Newton step, in standard deviations
+        of the posterior: $\\sqrt{g^\\top H^{-1} g / T}$ with the gradient $g$. NaN where the
+        Hessian is not positive definite."""
+        square = self.spectrum.inverse_along(self.gradient.unsqueeze(-2)).squeeze(-1)
+        return (square / self.temperature).sqrt()
+
+    @property
+    def converged(self) -> Tensor:
+        """`[B]` whether the search ended near the minimum: a `distance` of at most 0.1. This is not
+        the gradient's tolerance, which says little where the energy is flat."""
+        return self.distance <= NEAR
+
+    @property
+    def covariance(self) -> Tensor:
+        """`[B, K, K]`."""
+        return self.temperature * self.spectrum.inverse()
+
+    @property
+    def variance(self) -> Tensor:
+        """`[B, K]`, the diagonal of the covariance."""
+        units = torch.eye(self.mean.shape[-1], dtype=self.mean.dtype, device=self.mean.device)
+        directions = units.expand(self.mean.shape[0], -1, -1)
+        return self.temperature * self.spectrum.inverse_along(directions)
+
+    def sample(self, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
+        """Draw outputs, `[num_samples, B, K]`.
+
+        Sets are independent of each other. Sets draw one after the other: with the same generator
+        state, the samples of a set depend on the set, its position in the batch and `num_samples`,
+        but not on the other sets.
+        """
+        num_samples = as_count("num_samples", num_samples)
+        num_sets, size = self.mean.shape
+        noise = self.mean.new_empty(num_sets, num_samples, size)
+        for rows in noise:  # one draw for all would depend on the number of sets
+            torch.randn(num_samples, size, generator=generator, out=rows)
+        deviation = math.sqrt(self.temperature) * self.spectrum.times_inverse_root(noise)
+        return self.mean + deviation.transpose(0, 1)
+
+    def interval(
+        self, function: Callable[[Tensor], Tensor], level: float = 0.9, *, noise: float = 0.0
+    ) -> Interval:
+        r"""An interval for each value of a function of y, such as a head's prediction, by
+        linearisation (the delta method): with the function's Jacobian $J$ at y,
+
+        $$f(y) \pm z \sqrt{T \, J H^{-1} J^\top + s^2},$$
+
+        where $z$ is the normal quantile of the level and $s$ the noise. It has no randomness and
+        costs one backward pass per value that the function returns for a set. For a probability,
+        take the interval of the logit and pass its ends through the sigmoid. For a function that is
+        far from linear within a standard deviation, use quantiles of `function` over `sample`.
+
+        Args:
+            function: `[B, K] -> [B, ...]`, each set by itself. Switch a network to evaluation mode.
+            level: the probability that the interval should cover, between 0 and 1.
+            noise: standard deviation of what you compare with around a perfect prediction, such as
+                that of the measurements. The posterior is about y and does not contain it.
+        """
+        quantile = _normal_quantile(level)
+        _check_noise(noise)
+        centre, variance = self._linearise(function)
+        half = quantile * (variance + noise**2).sqrt()
+        return Interval(centre, centre - half, centre + half)
+
+    def fit_temperature(
+        self, function: Callable[[Tensor], Tensor], target: Tensor, level: float = 0.9, *,
+        noise: float = 0.0,
+    ) -> float:  # fmt: skip
+        r"""The temperature with which intervals at this level cover the right fraction of targets.
+
+        Call it on the posterior of validation sets, never of test sets, and pass the result to
+        `laplace(..., temperature=...)`. To cover the target $t$, an interval needs at least the
+        temperature $((t - f(y))^2 / z^2 - s^2) / J H^{-1} J^\top$; the result is the quantile of
+        these. This is split conformal prediction with the posterior's deviation as its scale: for
+        sets like the validation sets, coverage is right whatever the distribution of the errors. A
+        fit by maximum likelihood averages squared errors instead, so that a few large ones make
+        most intervals too wide. If the errors are normal, both agree.
+
+        Args:
+            function: as in `interval`.
+            target: what the function should have returned, in the same shape. Sets whose Hessian is
+                not positive definite, and targets that are NaN, are left out.
+            level: the fraction of targets to cover.
+            noise: as in `interval`.
+        """
+        quantile = _normal_quantile(level)
+        _check_noise(noise)
+        centre, variance = self._linearise(function)
+        if not isinstance(target, Tensor) or target.shape != centre.shape:
+            raise ValueError(
+                f"target is {_describe(target)}, expected a tensor of shape {list(centre.shape)}, "
+                "that of what the function returns"
+            )
+        excess = ((target - centre) / quantile).square() - noise**2
+        needed = self.temperature * excess / variance
+        needed = needed[~needed.isnan()].double()
+        place = math.ceil((needed.numel() + 1) * level)
+        if place > needed.numel():
+            raise ValueError(
+                f"{needed.numel()} targets have an interval, expected at least "
+                f"{math.ceil(level / (1 - level))} to fit a temperature at level {level}"
+            )
+        fitted = float(needed.kthvalue(place).values)
+        if not 0 < fitted < math.inf:
+            raise ValueError(
+                f"the temperature would be {fitted:.3g}, expected a positive number: the function "
+                "must depend on y, and the noise be smaller than the errors"
+            )
+        return fitted
+
+    def _linearise(self, function: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        """Values of the function at the mean, and their variances."""
+        num_sets = self.mean.shape[0]
+        with torch.inference_mode(False), torch.enable_grad():
+            y = self.mean.clone().requires_grad_()
+            values = function(y)
+            if not isinstance(values, Tensor) or values.shape[:1] != (num_sets,):
+                raise ValueError(
+                    f"function returned {_describe(values)} for y of shape {list(y.shape)}, "
+                    f"expected a tensor with {num_sets} rows: one for each set"
+                )
+            if not values.requires_grad:
+                raise ValueError(
+                    "the result of function has no gradient by y, expected a differentiable "
+                    "function of y, without torch.no_grad() or detach()"
+                )
+            columns = values.reshape(num_sets, math.prod(values.shape[1:])).unbind(-1)
+            rows = [
+                torch.autograd.grad(column.sum(), y, retain_graph=True, materialize_grads=True)[0]
+                for column in columns
+            ]
+        jacobian = torch.stack(rows, dim=-2)
+        variance = self.temperature * self.spectrum.inverse_along(jacobian)
+        return values.detach(), variance.view_as(values)
+
+    def __repr__(self) -> str:
+        sets, size = self.mean.shape
+        rank = self.spectrum.values.shape[-1]
+        counts = f"definite={int(self.definite.sum())}, converged={int(self.converged.sum())}"
+        kind = "full" if rank == size else f"rank={rank}"
+        return f"Laplace(sets={sets}, {counts}, {kind}, temperature={self.temperature:g})"
+
+
+def laplace(
+    layer: EquilibriumAggregation,
+    x: Tensor,
+    index: Tensor | Sets | None = None,
+    *,
+    ptr: Tensor | None = None,
+    mask: Tensor | None = None,
+    dim_size: SupportsIndex | None = None,
+    rank: int | None = None,
+    temperature: float = 1.0,
+) -> Laplace:
+    r"""How sure the output of each set is. Read the energy as a negative log posterior,
+    $-\log p(y \mid X) = R(y) + \sum_i F(x_i, y)$ up to a constant: $R$ is the prior and each
+    element one observation. The Laplace approximation is the normal distribution around the
+    minimum y with the energy's Hessian as precision,
+
+    $$p(y \mid X) \approx N(y, \; T H^{-1}), \qquad
+      H = \nabla^2 R(y) + \sum_i \nabla^2 F(x_i, y).$$
+
+    Each element counts once, whatever the layer's scaling: a set with every element doubled has the
+    posterior of twice the observations. With the scaling `"mean"`, y minimises
+    $N R + \sum_i F$, and so the prior is $N R$ there. An empty set has the prior $R$ alone.
+
+    The layer searches in evaluation mode. The result reports whether the search reached the minimum
+    (`converged`) and whether the Hessian is positive definite (`definite`), and a warning names the
+    sets where not.
+
+    Args:
+        layer: the layer, which is not changed.
+        x: elements; `index`, `ptr`, `mask` and `dim_size` describe the sets as in the layer's call.
+        rank: with None, the full covariance is computed from K products with the Hessian if K is
+            at most 128, and rank 64 is used above. With a rank, as many products find the largest
+            and smallest curvatures with their directions (Lanczos), and up to 64 more the mean
+            variance in all others. Negative curvature may go unnoticed there.
+        temperature: factor of the covariance, see `Laplace.fit_temperature`.
+
+    Example:
+        >>> layer = equipool.closed_form.mean(channels=2)  # the energy is sum |x - y|^2
+        >>> posterior = equipool.laplace(layer, torch.randn(50, 2))
+        >>> posterior.variance  # 1 / (2 * 50)
+        tensor([[0.0100, 0.0100]])
+        >>> lower, upper = posterior.interval(lambda y: y.sum(-1))[1:]
+        >>> upper - lower  # 2 * 1.645 * sqrt(0.02)
+        tensor([0.4652])
+    """
+    check_part("layer", layer, EquilibriumAggregation, "EquilibriumAggregation(3, 8)")
+    if not (isinstance(temperature, int | float) and 0 < temperature < math.inf):
+        raise ValueError(f"temperature is {temperature!r}, expected a finite number above 0")
+    size = layer.out_channels
+    if rank is None:
+        rank = size if size <= LARGEST_FULL else RANK
+    rank = as_count("rank", rank, least=1)
+    layer = copy.deepcopy(layer).eval() if layer.training else layer
+    with torch.inference_mode(False), torch.no_grad():
+        x, sets = gather_sets(x, index, ptr=ptr, mask=mask, dim_size=dim_size)
+        y = layer.solve(x, sets).y
+        x, sets = empty_invalid_sets(x, sets)
+        energy = _posterior_energy(layer, x, sets)
+        y = y.to(energy.weights.potential.dtype)
+        rows = torch.where(torch.isfinite(y).all(-1, keepdim=True), y, 0)
+        if sets.padded:
+            rows = torch.cat([rows, rows.new_zeros(1, size)])
+        product = energy.hessian(rows)
+        whole = rank >= size
+        found = full_spectrum(product, rows) if whole else extreme_spectrum(product, rows, rank)
+        vectors, values, rest = (sets.real(part) for part in found)
+        gradient = sets.real(energy.gradient(rows))
+        finite = torch.isfinite(y).all(-1)
+        definite = finite & Spectrum(vectors, values, rest).is_definite()
+        values = torch.where(definite.unsqueeze(-1), values, torch.nan)
+        rest = torch.where(definite, rest, torch.nan)
+        spectrum = Spectrum(vectors, values, rest)
+        result = Laplace(y, float(temperature), definite, gradient, spectrum)
+        _warn(result, finite)
+    return result
+
+
+def _posterior_energy(layer: EquilibriumAggregation, x: Tensor, sets: Sets) -> Energy:
+    """The layer's energy divided by the weight of an element, so that each counts once; the prior
+    for an empty set."""
+    scaled = layer.search(x, sets, layer.steps.budget(training=False)).objective
+    assert isinstance(scaled, Energy)
+    occupied = (sets.counts > 0).unsqueeze(-1)
+    outer, inner = scaled.weights
+    weights = Weights(torch.where(occupied, outer / inner, 1), occupied.to(inner.dtype))
+    return Energy(scaled.potential, scaled.regularizer, weights, scaled.bound)
+
+
+def _warn(posterior: Laplace, finite: Tensor) -> None:
+    """Name the sets without a posterior, and those whose search did not reach the minimum. Sets
+    that are not finite are NaN, as in the layer's output."""
+    indefinite = finite & ~posterior.definite
+    if bool(indefinite.any()):
+        _warn_of(
+            indefinite,
+            "their Hessian is not positive definite, so covariance, samples and intervals are NaN: "
+            "search longer, or use a regulariser with curvature, which empty sets need too",
+        )
+    away = posterior.definite & ~posterior.converged
+    if bool(away.any()):
+        largest = float(posterior.distance[away].max())
+        _warn_of(
+            away,
+            f"the minimum is more than {NEAR} standard deviations from y, up to {largest:.2g}: "
+            "search longer, such as with layer.steps = ToTolerance(1e-4, max_steps=1000)",
+        )
+
+
+def _warn_of(chosen: Tensor, message: str) -> None:
+    numbers = chosen.nonzero().flatten().tolist()
+    listed = ", ".join(map(str, numbers[:NAMED])) + (", ..." if len(numbers) > NAMED else "")
+    count = f"{len(numbers)} of {chosen.shape[0]} sets ({listed})"
+    warnings.warn(f"{count}: {message}", UserWarning, stacklevel=4)
+
+
+def _describe(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {list(value.shape)}"
+    return f"a {type(value).__name__}"
+
+
+def _check_noise(noise: float) -> None:
+    if not 0 <= noise < math.inf:
+        raise ValueError(f"noise is {noise!r}, expected a finite number of 0 or more")
+
+
+def _normal_quantile(level: float) -> float:
+    """How many standard deviations to either side cover this probability."""
+    if not 0 < level < 1:
+        raise ValueError(f"level is {level!r}, expected a number between 0 and 1")
+    return NormalDist().inv_cdf((1 + level) / 2)

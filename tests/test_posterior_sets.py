@@ -1,0 +1,214 @@
+"""The posterior of a set depends on the set alone, and is marked where there is none."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from bayesian_regression import WEIGHT, near, observe, precision, regression
+from cases import Quadratic, flatten, make_layer, make_sets, offsets
+from equipool import (
+    EquilibriumAggregation,
+    Laplace,
+    LearnedStart,
+    Newton,
+    NoRegularizer,
+    RandomSteps,
+    SquaredNorm,
+    ToTolerance,
+    laplace,
+)
+
+
+@pytest.mark.parametrize("rank", [None, 3])
+class TestLaws:
+    """The posterior of a set depends on the set alone."""
+
+    sets = make_sets((4, 1, 6, 9))
+    potential = make_layer(out_channels=5, scaling="sum").potential
+
+    def layer(self):
+        return EquilibriumAggregation(
+            3, 5, potential=self.potential, regularizer=SquaredNorm(3.0), solver=Newton(),
+            steps=ToTolerance(1e-10, 60),
+        ).double()  # fmt: skip
+
+    @staticmethod
+    def same(found, expected):
+        assert expected.definite.all()
+        assert expected.converged.all()
+        for name in ("mean", "covariance"):
+            near(getattr(found, name), getattr(expected, name), 1e-6)
+        near(found.interval(torch.sin).upper, expected.interval(torch.sin).upper, 1e-6)
+
+    def test_layouts_and_order(self, rank):
+        layer = self.layer()
+        expected = laplace(layer, *flatten(self.sets), rank=rank)
+        x, index = flatten(self.sets)
+        order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+        self.same(laplace(layer, x[order], index[order], rank=rank), expected)
+        self.same(laplace(layer, x, ptr=offsets(self.sets), rank=rank), expected)
+        padded = nn.utils.rnn.pad_sequence(self.sets, batch_first=True, padding_value=math.nan)
+        mask = torch.arange(9) < torch.tensor([[len(one)] for one in self.sets])
+        self.same(laplace(layer, padded, mask=mask, rank=rank), expected)
+        nested = torch.nested.nested_tensor(self.sets, layout=torch.jagged)
+        self.same(laplace(layer, nested, rank=rank), expected)
+
+    def test_padding_that_is_carried_along(self, rank, monkeypatch):
+        """As on a GPU, where dropping it would wait for the device."""
+        layer, (x, index) = self.layer(), flatten(self.sets)
+        expected = laplace(layer, x, index, rank=rank)
+        for module in ("layouts", "sets"):
+            monkeypatch.setattr(f"equipool.{module}.values_are_at_hand", lambda x: False)
+        x = torch.cat([x, torch.full((2, 3), math.nan, dtype=x.dtype)])
+        index = torch.cat([index, index.new_tensor([0, 2])])
+        mask = torch.arange(len(x)) < len(x) - 2
+        self.same(laplace(layer, x, index, mask=mask, dim_size=4, rank=rank), expected)
+
+    def test_alone_and_in_a_batch(self, rank):
+        layer = self.layer()
+        together = laplace(layer, *flatten(self.sets), rank=rank)
+        for position, x in enumerate(self.sets):
+            alone = laplace(layer, x, rank=rank)
+            near(together.covariance[position], alone.covariance[0], 1e-6)
+
+    def test_a_set_that_is_not_finite_is_alone_with_it(self, rank):
+        layer, (x, index) = self.layer(), flatten(self.sets)
+        expected = laplace(layer, x, index, rank=rank)
+        x = x.clone()
+        x[5, 0] = math.nan  # in the third set
+        found = laplace(layer, x, index, rank=rank)
+        kept = torch.tensor([0, 1, 3])
+        assert found.definite.tolist() == [True, True, False, True]
+        assert found.converged.tolist() == [True, True, False, True]
+        generator = torch.Generator().manual_seed(0)
+        for part in (
+            found.mean, found.variance, found.covariance, found.sample(3, generator)[0],
+            found.interval(torch.sin).lower,
+        ):  # fmt: skip
+            assert part[2].isnan().all()
+            assert part[kept].isfinite().all()
+        near(found.covariance[kept], expected.covariance[kept], 1e-6)
+
+    def test_by_differentiating_the_energy_twice(self, rank):
+        layer, x = self.layer(), self.sets[2]
+        layer.scaling = "sum"
+        found = laplace(layer, x)
+
+        def energy(y):
+            rows = y.expand(len(x), -1)
+            return layer.regularizer(y.unsqueeze(0)).sum() + self.potential(x, rows).sum()
+
+        hessian = torch.autograd.functional.hessian(energy, found.mean[0])
+        near(found.covariance[0], hessian.inverse(), 1e-7)
+
+
+class Sign(nn.Module):
+    """Curves upwards or downwards, as the element says."""
+
+    def forward(self, x, y):
+        return (x * y.square()).sum(-1)
+
+
+class TestMarked:
+    def test_not_positive_definite(self):
+        layer = EquilibriumAggregation(2, 2, potential=Sign(), regularizer=SquaredNorm(0.5))
+        x = torch.tensor([[[1.0, 2.0]], [[1.0, -2.0]], [[3.0, 3.0]], [[-1.0, -1.0]]])
+        with pytest.warns(UserWarning, match=r"2 of 4 sets \(1, 3\): .*not positive definite"):
+            found = laplace(layer, x)
+        assert found.definite.tolist() == [True, False, True, False]
+        assert found.variance.isnan().all(-1).tolist() == [False, True, False, True]
+        torch.testing.assert_close(found.variance[0], 1 / torch.tensor([3.0, 5.0]))
+        torch.testing.assert_close(found.mean, torch.zeros(4, 2))
+        assert repr(found) == "Laplace(sets=4, definite=2, converged=2, full, temperature=1)"
+
+    def test_many_sets_are_counted(self):
+        layer = EquilibriumAggregation(1, 1, potential=Sign(), regularizer=NoRegularizer())
+        with pytest.warns(UserWarning, match=r"9 of 9 sets \(0, 1, 2, 3, 4, \.\.\.\)"):
+            laplace(layer, -torch.ones(9, 1, 1))
+
+    @pytest.mark.parametrize("scaling", ["log", "sum", "mean"])
+    def test_empty_sets_have_the_prior(self, scaling):
+        layer = regression(3, scaling)
+        _, x = observe(1, 4, 3)
+        found = laplace(layer, x[0], torch.ones(4, dtype=torch.long), dim_size=3)
+        assert found.definite.all()
+        assert found.converged.all()
+        prior = torch.eye(3, dtype=torch.float64) / (2 * WEIGHT)
+        near(found.covariance[[0, 2]], prior.expand(2, -1, -1))
+        assert (found.covariance[1] - prior).abs().max() > 1e-3
+
+    def test_empty_sets_without_a_prior(self):
+        layer = EquilibriumAggregation(
+            2, 2, potential=Quadratic(), regularizer=NoRegularizer(), solver=Newton()
+        )
+        with pytest.warns(UserWarning, match=r"1 of 2 sets \(1\): .*which empty sets need too"):
+            found = laplace(layer, torch.randn(4, 2), torch.zeros(4, dtype=torch.long), dim_size=2)
+        assert found.definite.tolist() == [True, False]
+        assert found.variance[1].isnan().all()
+
+    def test_an_empty_set_whose_start_is_not_the_most_likely(self):
+        layer = regression(2)
+        layer.start = LearnedStart(2, 1.0).double()
+        with pytest.warns(UserWarning, match=r"1 of 1 sets"):
+            found = laplace(layer, torch.zeros(0, 3, dtype=torch.float64))
+        near(found.distance, torch.tensor([2 * math.sqrt(WEIGHT)], dtype=torch.float64))
+
+    def test_no_sets(self):
+        found = laplace(regression(2), torch.zeros(0, 4, 3, dtype=torch.float64))
+        assert found.covariance.shape == (0, 2, 2)
+        assert found.sample(3).shape == (3, 0, 2)
+        assert found.interval(torch.sin).upper.shape == (0, 2)
+
+    def test_a_layer_in_training_is_searched_as_in_evaluation(self):
+        layer, (_, x) = regression(2).train(), observe(2, 4, 2)
+        layer.steps = RandomSteps(1, 4)
+        state = torch.random.get_rng_state()
+        assert isinstance(laplace(layer, x), Laplace)
+        assert layer.training
+        assert torch.equal(torch.random.get_rng_state(), state)
+
+    def test_single_precision(self):
+        _, x = observe(2, 6, 3)
+        found = laplace(regression(3).float(), x.float())
+        assert found.covariance.dtype == found.sample(2).dtype == torch.float32
+        near(found.covariance.double(), precision(x).inverse(), 1e-4)
+
+
+class TestMessages:
+    x = observe(30, 4, 2)[1]
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [({"rank": 0}, "rank is 0, expected an int of 1 or more"),
+         ({"temperature": 0.0}, "temperature is 0.0, expected a finite number above 0"),
+         ({"temperature": math.nan}, "temperature is nan"),
+         ({"temperature": math.inf}, "temperature is inf")],
+    )  # fmt: skip
+    def test_arguments(self, arguments, message):
+        with pytest.raises(ValueError, match=message):
+            laplace(regression(2), self.x, **arguments)
+
+    def test_not_a_layer(self):
+        with pytest.raises(TypeError, match=r"layer is .*expected an instance of Equilibrium"):
+            laplace(nn.Linear(2, 2), self.x)
+
+    @pytest.mark.parametrize(
+        ("call", "message"),
+        [(lambda p: p.interval(torch.sin, level=1.0), "level is 1.0, expected a number between"),
+         (lambda p: p.interval(torch.sin, noise=-1.0), "noise is -1.0, expected a finite"),
+         (lambda p: p.interval(lambda y: y[:3]), r"shape \[3, 2\] for y of shape \[30, 2\], exp"),
+         (lambda p: p.interval(lambda y: 1.0), "function returned a float for y"),
+         (lambda p: p.interval(lambda y: y.detach()), "no gradient by y, expected"),
+         (lambda p: p.sample(-1), "num_samples is -1"),
+         (lambda p: p.fit_temperature(torch.sin, torch.ones(30)), r"shape \[30\], exp.*30, 2"),
+         (lambda p: p.fit_temperature(torch.sin, 1.0), "target is a float, expected a tensor"),
+         (lambda p: p.fit_temperature(torch.sin, p.mean.sin()), "temperature would be 0, expected"),
+         (lambda p: p.fit_temperature(lambda y: 0 * y, p.mean), "temperature would be inf"),
+         (lambda p: p.fit_temperature(torch.sin, p.mean, 0.99), "60 targets .* at least 99 to")],
+    )  # fmt: skip
+    def test_methods(self, call, message):
+        posterior = laplace(regression(2), self.x)
+        with pytest.raises(ValueError, match=message):
+            call(posterior)
