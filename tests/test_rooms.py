@@ -63,9 +63,11 @@ MAY_IMPORT_AROUND = {
     "extras": set(),
     "baselines": SMALL,
     "training": SMALL,
-    "experiments": SMALL | {"baselines", "training"},
+    "estimators": SMALL | {"baselines", "training"},
+    "experiments": SMALL | {"baselines", "estimators", "training"},
     "report": SMALL | {"baselines", "experiments", "training"},
 }
+MAY_IMPORT_AROUND["explore"] = SMALL | {"baselines", "estimators", "training"}
 BELOW_THE_COMMANDS = set(MAY_IMPORT_AROUND)
 MAY_IMPORT_AROUND["bench"] = BELOW_THE_COMMANDS
 MAY_IMPORT_AROUND["demo"] = BELOW_THE_COMMANDS | {"bench"}
