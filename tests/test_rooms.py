@@ -51,6 +51,7 @@ MAY_IMPORT["public"] = PARTS | {
 }  # fmt: skip
 MAY_IMPORT["__init__"] = {"public"}
 MAY_IMPORT["pyg"] = PARTS | {"aggregation", "closed_form", "__init__"}
+MAY_IMPORT["torchmil"] = PARTS | {"aggregation", "leave_one_out", "recipes"}
 
 # Rooms around the core, and what each may import of the others around it. Each may import anything
 # of the core, and the core nothing of them.
@@ -78,6 +79,7 @@ THIRD_PARTIES = {
     "leave_one_out": {"matplotlib"},
     "ops": {"triton"},
     "pyg": {"torch_geometric"},
+    "torchmil": {"torchmil"},
 }
 
 
