@@ -93,7 +93,7 @@ class SetEstimator(TableMethods, BagReader, ABC):
             sample_weight: a weight for each bag.
         """
         self._check_parameters()
-        vars(self).pop("table_schema_", None)  # fit_table sets it
+        self.__dict__.pop("table_schema_", None)  # fit_table sets it
         again = self.warm_start and hasattr(self, "networks_")
         bags = self._read(X, reset=not again)
         if y is None:
