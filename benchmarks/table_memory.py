@@ -77,6 +77,10 @@ def run(words: list[str]) -> dict[str, float]:
 @app.command()
 def main(
     bags: Annotated[int, typer.Option(help="number of bags, of about 100 elements")] = 10**5,
+    file: Annotated[list[str], typer.Option(help="csv or parquet; can be repeated")] = [  # noqa: B006
+        "parquet",
+        "csv",
+    ],
     max_seconds: Annotated[float, typer.Option(help="seconds of training")] = 60.0,
     threads: Annotated[str, typer.Option(help="as in equipool fit")] = "auto",
     seed: Annotated[int, typer.Option(help="random seed")] = 0,
@@ -89,8 +93,8 @@ def main(
     with tempfile.TemporaryDirectory() as name:
         files = write_tables(Path(name), bags, seed)
         num_rows = parquet.ParquetFile(files["parquet"]).metadata.num_rows
-        for kind, file in files.items():
-            model, table = f"{name}/model-{kind}", str(file)
+        for kind in file:
+            model, table = f"{name}/model-{kind}", str(files[kind])
             more = ["--device", "cpu", "--threads", threads]
             fit = ["--bag", "bag", "--label", "label", "--max-seconds", str(max_seconds)]
             calls = {
@@ -99,7 +103,7 @@ def main(
             }
             for command, words in calls.items():
                 measured = run(words)
-                rows.append({"command": command, "file": kind, "bytes": file.stat().st_size}
+                rows.append({"command": command, "file": kind, "bytes": files[kind].stat().st_size}
                             | measured)  # fmt: skip
                 peak = measured["peak_bytes"] / GIB
                 typer.echo(f"{command} {kind}: {measured['seconds']:.0f} s, {peak:.2f} GiB")
