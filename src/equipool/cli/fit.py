@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -58,8 +58,17 @@ def fit(
         with using_threads(number, where, lambda: tables.training_step(found, aggregation)):
             estimator.fit_table_bags(schema, found)
         estimator.save(out)
+        _report(estimator.history_[0])
     console.report_line(f"The model is in {out}")
     console.report_line(f"Predict: {console.command_line(['predict', str(out), 'TABLE'], {})}")
+
+
+def _report(history: dict[str, Any]) -> None:
+    """Print how long the network was trained, and how well it fits."""
+    losses = f"loss {history['loss'][-1]:.4g}"
+    if len(history.get("validation_loss", ())):
+        losses += f", {min(history['validation_loss']):.4g} on validation bags"
+    console.report_line(f"{len(history['loss']):,} steps; {losses}")
 
 
 app = console.single_command(fit)
