@@ -111,7 +111,7 @@ class SetClassifier(ClassifierMixin, SetEstimator):
         if again:
             unknown = np.setdiff1d(classes, self.classes_)
             if self.multilabel_ or len(unknown):
-                raise ValueError(f"y has classes that the first fit had not: {list(unknown)}")
+                raise ValueError(f"y has classes that the first fit had not: {unknown.tolist()}")
             codes = np.asarray(np.searchsorted(self.classes_, labels))
         else:
             self.classes_, self.multilabel_ = classes, False
