@@ -81,7 +81,7 @@ def main(
         "csv",
     ],
     max_seconds: Annotated[float, typer.Option(help="seconds of training")] = 60.0,
-    threads: Annotated[str, typer.Option(help="as in equipool fit")] = "auto",
+    threads: Annotated[str, typer.Option(help="as in equipool predict")] = "auto",
     seed: Annotated[int, typer.Option(help="random seed")] = 0,
     out: Out = None,
     commit: Commit = None,
@@ -98,13 +98,22 @@ def main(
             "rows": parquet.ParquetFile(files["parquet"]).metadata.num_rows, "features": FEATURES,
             "max_seconds": max_seconds, "threads": threads, "allowed_bytes": ALLOWED,
         }  # fmt: skip
-        more = ["--device", "cpu", "--threads", threads]
+        cpu = ["--device", "cpu"]
         fit = ["--bag", "bag", "--label", "label", "--max-seconds", str(max_seconds)]
         for kind in file:
             model, table = f"{name}/model-{kind}", str(files[kind])
             calls = {
-                "fit": ["fit", table, *fit, "--seed", str(seed), "--out", model, *more],
-                "predict": ["predict", model, table, "--out", f"{name}/{kind}.parquet", *more],
+                "fit": ["fit", table, *fit, "--seed", str(seed), "--out", model, *cpu],
+                "predict": [
+                    "predict",
+                    model,
+                    table,
+                    "--out",
+                    f"{name}/{kind}.parquet",
+                    *cpu,
+                    "--threads",
+                    threads,
+                ],
             }
             for command, words in calls.items():
                 size = files[kind].stat().st_size

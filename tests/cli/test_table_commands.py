@@ -15,7 +15,7 @@ from equipool.cli.tables import choose_task
 from equipool.estimators import load, make_bags, write_table
 from python_blocks import ROOT, run_page
 
-QUICK = {"--device": "cpu", "--max-steps": "4", "--threads": "1"}
+QUICK = {"--device": "cpu", "--max-steps": "4"}
 COLUMNS = {"--bag": "bag", "--label": "label"}
 PAGE = (ROOT / "docs" / "tables.md").read_text(encoding="utf-8")
 
@@ -133,7 +133,7 @@ def test_folds_keep_groups_together_and_other_metrics_work(place, tmp_path):
          ["no column 'patient'", "'bag', 'label', 'x0'"]),
         (["fit", "bags.csv", COLUMNS, {"--out": "m", "--max-seconds": "0"}],
          ["max_seconds is 0.0, expected more than 0"]),
-        (["fit", "bags.csv", COLUMNS, {"--out": "m", "--threads": "no"}], ["--threads is 'no'"]),
+        (["fit", "bags.csv", COLUMNS, {"--out": "m", "--device": "tpu"}], ["--device is 'tpu'"]),
         (["fit", "bags.csv", {"--bag": "bag", "--out": "m"}], ["--label"]),
         (["predict", "model"], ["FILE is missing"]),
         (["predict", "model", "none.csv"], ["TABLE is none.csv"]),

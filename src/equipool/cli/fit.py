@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 
 from equipool.cli import console, tables
-from equipool.cli.threads import read_threads, using_threads
 
 
 def fit(
@@ -26,11 +25,10 @@ def fit(
     aggregation: Annotated[str, typer.Option(
         help="equilibrium, attention, mean, sum, max, ...", metavar="NAME")] = "equilibrium",
     max_steps: tables.MaxSteps = None,
-    max_seconds: Annotated[float | None, typer.Option(
-        help="stop training after this many seconds", metavar="FLOAT")] = None,
+    max_seconds: tables.MaxSeconds = None,
     seed: tables.Seed = 0,
     device: console.Device = "auto",
-    threads: console.Threads = "auto",
+    jobs: tables.Jobs = 1,
 ) -> None:  # fmt: skip
     """Train a model on a table of bags.
 
@@ -41,7 +39,7 @@ def fit(
     with console.plain_errors(console.WRONG_USE):
         tables.check_table(table)
         tables.check_new(out)
-        where, number = console.device_from_name(device), read_threads(threads)
+        console.device_from_name(device)
         options = tables.TableOptions(
             table, bag, tables.split_names("--label", label) or (),
             tables.split_names("--features", features),
@@ -52,11 +50,10 @@ def fit(
     with console.plain_errors():
         schema, found = options.read()
         estimator = tables.make_estimator(
-            tables.choose_task(found.y, task), aggregation, seed=seed, device=device,
+            tables.choose_task(found.y, task), aggregation, seed=seed, device=device, jobs=jobs,
             max_steps=max_steps, max_seconds=max_seconds, verbose=True,
         )  # fmt: skip
-        with using_threads(number, where, lambda: tables.training_step(found, aggregation)):
-            estimator.fit_table_bags(schema, found)
+        estimator.fit_table_bags(schema, found)
         estimator.save(out)
         _report(estimator.history_[0])
     console.report_line(f"The model is in {out}")

@@ -23,7 +23,7 @@ class TableMethods:
     table_schema_: TableSchema  # of the table it was trained on, if it was one
 
     @abstractmethod
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:  # noqa: N803
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Train on bags."""
 
     @abstractmethod
