@@ -104,17 +104,9 @@ def main(
             model, table = f"{name}/model-{kind}", str(files[kind])
             calls = {
                 "fit": ["fit", table, *fit, "--seed", str(seed), "--out", model, *cpu],
-                "predict": [
-                    "predict",
-                    model,
-                    table,
-                    "--out",
-                    f"{name}/{kind}.parquet",
-                    *cpu,
-                    "--threads",
-                    threads,
-                ],
-            }
+                "predict": ["predict", model, table, "--out", f"{name}/{kind}.parquet", *cpu,
+                            "--threads", threads],
+            }  # fmt: skip
             for command, words in calls.items():
                 size = files[kind].stat().st_size
                 rows.append({"command": command, "file": kind, "bytes": size} | run(words))
