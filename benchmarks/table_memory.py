@@ -29,8 +29,7 @@ from equipool.bench.record import FORMAT, git_commit
 from equipool.environment import hardware, now, versions
 from equipool.estimators import make_bags
 
-GIB = 2**30
-ALLOWED = 3 * GIB
+ALLOWED = 3 * 2**30  # bytes
 BAGS_AT_ONCE = 2500
 FEATURES, MIN_SIZE, MAX_SIZE = 8, 50, 150
 
@@ -77,8 +76,12 @@ def run(words: list[str]) -> dict[str, float]:
 @app.command()
 def main(
     bags: Annotated[int, typer.Option(help="number of bags, of about 100 elements")] = 10**5,
+    file: Annotated[list[str], typer.Option(help="csv or parquet; can be repeated")] = [  # noqa: B006
+        "parquet",
+        "csv",
+    ],
     max_seconds: Annotated[float, typer.Option(help="seconds of training")] = 60.0,
-    threads: Annotated[str, typer.Option(help="as in equipool fit")] = "auto",
+    threads: Annotated[str, typer.Option(help="as in equipool predict")] = "auto",
     seed: Annotated[int, typer.Option(help="random seed")] = 0,
     out: Out = None,
     commit: Commit = None,
@@ -88,30 +91,28 @@ def main(
     rows = []
     with tempfile.TemporaryDirectory() as name:
         files = write_tables(Path(name), bags, seed)
-        num_rows = parquet.ParquetFile(files["parquet"]).metadata.num_rows
-        for kind, file in files.items():
-            model, table = f"{name}/model-{kind}", str(file)
-            more = ["--device", "cpu", "--threads", threads]
-            fit = ["--bag", "bag", "--label", "label", "--max-seconds", str(max_seconds)]
+        about = {
+            "format": FORMAT, "command": f"python benchmarks/table_memory.py --bags {bags}",
+            "date": now(), "commit": commit or git_commit(), "versions": versions(),
+            "hardware": hardware(torch.device("cpu")), "seed": seed, "bags": bags,
+            "rows": parquet.ParquetFile(files["parquet"]).metadata.num_rows, "features": FEATURES,
+            "max_seconds": max_seconds, "threads": threads, "allowed_bytes": ALLOWED,
+        }  # fmt: skip
+        cpu = ["--device", "cpu"]
+        fit = ["--bag", "bag", "--label", "label", "--max-seconds", str(max_seconds)]
+        for kind in file:
+            model, table = f"{name}/model-{kind}", str(files[kind])
             calls = {
-                "fit": ["fit", table, *fit, "--seed", str(seed), "--out", model, *more],
-                "predict": ["predict", model, table, "--out", f"{name}/{kind}.parquet", *more],
-            }
+                "fit": ["fit", table, *fit, "--seed", str(seed), "--out", model, *cpu],
+                "predict": ["predict", model, table, "--out", f"{name}/{kind}.parquet", *cpu,
+                            "--threads", threads],
+            }  # fmt: skip
             for command, words in calls.items():
-                measured = run(words)
-                rows.append({"command": command, "file": kind, "bytes": file.stat().st_size}
-                            | measured)  # fmt: skip
-                peak = measured["peak_bytes"] / GIB
-                typer.echo(f"{command} {kind}: {measured['seconds']:.0f} s, {peak:.2f} GiB")
-    record = {
-        "format": FORMAT, "command": f"python benchmarks/table_memory.py --bags {bags}",
-        "date": now(), "commit": commit or git_commit(), "versions": versions(),
-        "hardware": hardware(torch.device("cpu")), "seed": seed, "rows": num_rows, "bags": bags,
-        "features": FEATURES, "max_seconds": max_seconds, "threads": threads,
-        "allowed_bytes": ALLOWED, "measured": rows,
-    }  # fmt: skip
-    if out is not None:
-        out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+                size = files[kind].stat().st_size
+                rows.append({"command": command, "file": kind, "bytes": size} | run(words))
+                print(rows[-1], flush=True)
+                if out is not None:
+                    out.write_text(json.dumps(about | {"measured": rows}, indent=1) + "\n")
     if any(row["peak_bytes"] > ALLOWED for row in rows):
         raise typer.Exit(1)
 

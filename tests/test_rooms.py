@@ -54,6 +54,7 @@ for room in ("chunks", "comparison", "leave_one_out", "posterior", "streaming"):
 MAY_IMPORT["public"] = set(MAY_IMPORT) - {"figures", "reference"}
 MAY_IMPORT["__init__"] = {"public"}
 MAY_IMPORT["pyg"] = PARTS | {"aggregation", "closed_form", "__init__"}
+MAY_IMPORT["torchmil"] = PARTS | {"aggregation", "leave_one_out", "recipes"}
 
 # Rooms around the core, and what each may import of the others around it. Each may import anything
 # of the core, and the core nothing of them.
@@ -84,6 +85,7 @@ THIRD_PARTIES = {
     "ops": {"triton"},
     "pyg": {"torch_geometric"},
     "streaming": {"safetensors"},
+    "torchmil": {"torchmil"},
 }
 
 

@@ -17,7 +17,9 @@ def adata(request, tmp_path):
     values = np.arange(15, dtype=np.float32).reshape(5, 3)
     cells = pandas.Index([f"c{number}" for number in range(5)], dtype=object)
     obs = pandas.DataFrame({"patient": pandas.Categorical(PATIENTS)}, index=cells)
-    made = anndata.AnnData(sparse.csr_matrix(values) if request.param == "sparse" else values, obs)
+    var = pandas.DataFrame(index=pandas.Index(["g0", "g1", "g2"], dtype=object))
+    given = sparse.csr_matrix(values) if request.param == "sparse" else values
+    made = anndata.AnnData(given, obs, var)
     made.layers["counts"] = made.X * 2
     made.obsm["X_pca"] = np.asarray(values)[:, :2].astype(np.float64)
     if request.param == "backed":

@@ -67,12 +67,12 @@ class Threshold(ClassifierMixin, BaseEstimator):
     def __init__(self, at=0.0):
         self.at = at
 
-    def fit(self, X, y, sample_weight=None):  # noqa: N803
+    def fit(self, X, y, sample_weight=None):
         self.classes_ = np.unique(y)
         Threshold.seen.append(X.elements)
         return self
 
-    def predict(self, X):  # noqa: N803
+    def predict(self, X):
         Threshold.seen.append(X.elements)
         return np.array([int(bag[:, 0].mean() > self.at) for bag in X])
 

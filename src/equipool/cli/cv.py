@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from equipool.cli import console, tables
-from equipool.cli.threads import read_threads, using_threads
 
 if TYPE_CHECKING:
     from equipool.estimators.cross_validation import MethodScores
@@ -38,13 +37,12 @@ def cv(
         help="a scorer of scikit-learn (default: roc_auc for two classes, accuracy for more, r2)",
         metavar="NAME")] = None,
     max_steps: tables.MaxSteps = None,
-    max_seconds: Annotated[float | None, typer.Option(
-        help="stop each training after this many seconds", metavar="FLOAT")] = None,
+    max_seconds: tables.MaxSeconds = None,
     seed: tables.Seed = 0,
     out: Annotated[Path | None, typer.Option(
         help="JSON file for all scores, versions and hardware", metavar="PATH")] = None,
     device: console.Device = "auto",
-    threads: console.Threads = "auto",
+    jobs: tables.Jobs = 1,
 ) -> None:  # fmt: skip
     """Compare methods by cross-validation on a table of bags.
 
@@ -56,7 +54,7 @@ def cv(
         tables.check_table(table)
         if out is not None:
             tables.check_new(out)
-        where, number = console.device_from_name(device), read_threads(threads)
+        where = console.device_from_name(device)
         methods = tables.split_names("--aggregation", aggregation) or ()
         options = tables.TableOptions(
             table, bag, (label,), tables.split_names("--features", features),
@@ -77,22 +75,21 @@ def cv(
         )  # fmt: skip
         estimators = {
             name: tables.make_estimator(
-                chosen, name, seed=seed, device=device, max_steps=max_steps,
+                chosen, name, seed=seed, device=device, jobs=jobs, max_steps=max_steps,
                 max_seconds=max_seconds, verbose=False,
             )
             for name in methods
         }  # fmt: skip
-        with using_threads(number, where, lambda: tables.training_step(found, methods[0])):
-            results = list(
-                cross_validate(estimators, found, parts, repeats, metric, _reporter(len(parts)))
-            )
-            settings = {
-                "table": table.name, "bags": len(found.ids), "elements": len(found.rows),
-                "features": found.bags.num_features, "label": label, "group": group,
-                "task": chosen, "metric": metric, "folds": folds, "repeats": repeats, "seed": seed,
-                "missing": missing, "max_steps": max_steps, "max_seconds": max_seconds,
-            }  # fmt: skip
-            record = _record(settings, results, where)
+        results = list(
+            cross_validate(estimators, found, parts, repeats, metric, _reporter(len(parts)))
+        )
+        settings = {
+            "table": table.name, "bags": len(found.ids), "elements": len(found.rows),
+            "features": found.bags.num_features, "label": label, "group": group,
+            "task": chosen, "metric": metric, "folds": folds, "repeats": repeats, "seed": seed,
+            "missing": missing, "max_steps": max_steps, "max_seconds": max_seconds,
+        }  # fmt: skip
+        record = _record(settings, results, where)
         _print(results, metric)
         if out is not None:
             out.parent.mkdir(parents=True, exist_ok=True)

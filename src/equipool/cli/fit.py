@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from equipool.cli import console, tables
-from equipool.cli.threads import read_threads, using_threads
 
 
 def fit(
@@ -26,11 +25,10 @@ def fit(
     aggregation: Annotated[str, typer.Option(
         help="equilibrium, attention, mean, sum, max, ...", metavar="NAME")] = "equilibrium",
     max_steps: tables.MaxSteps = None,
-    max_seconds: Annotated[float | None, typer.Option(
-        help="stop training after this many seconds", metavar="FLOAT")] = None,
+    max_seconds: tables.MaxSeconds = None,
     seed: tables.Seed = 0,
     device: console.Device = "auto",
-    threads: console.Threads = "auto",
+    jobs: tables.Jobs = 1,
 ) -> None:  # fmt: skip
     """Train a model on a table of bags.
 
@@ -41,7 +39,7 @@ def fit(
     with console.plain_errors(console.WRONG_USE):
         tables.check_table(table)
         tables.check_new(out)
-        where, number = console.device_from_name(device), read_threads(threads)
+        console.device_from_name(device)
         options = tables.TableOptions(
             table, bag, tables.split_names("--label", label) or (),
             tables.split_names("--features", features),
@@ -52,14 +50,22 @@ def fit(
     with console.plain_errors():
         schema, found = options.read()
         estimator = tables.make_estimator(
-            tables.choose_task(found.y, task), aggregation, seed=seed, device=device,
+            tables.choose_task(found.y, task), aggregation, seed=seed, device=device, jobs=jobs,
             max_steps=max_steps, max_seconds=max_seconds, verbose=True,
         )  # fmt: skip
-        with using_threads(number, where, lambda: tables.training_step(found, aggregation)):
-            estimator.fit_table_bags(schema, found)
+        estimator.fit_table_bags(schema, found)
         estimator.save(out)
+        _report(estimator.history_[0])
     console.report_line(f"The model is in {out}")
     console.report_line(f"Predict: {console.command_line(['predict', str(out), 'TABLE'], {})}")
+
+
+def _report(history: dict[str, Any]) -> None:
+    """Print how long the network was trained, and how well it fits."""
+    losses = f"loss {history['loss'][-1]:.4g}"
+    if len(history.get("validation_loss", ())):
+        losses += f", {min(history['validation_loss']):.4g} on validation bags"
+    console.report_line(f"{len(history['loss']):,} steps; {losses}")
 
 
 app = console.single_command(fit)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +46,11 @@ Task = Annotated[TaskName | None, _option(
     "default: classification if labels are text or at most 10 different whole numbers",
     "classification|regression")]  # fmt: skip
 MaxSteps = Annotated[int | None, _option("largest number of training steps", "INT")]
+MaxSeconds = Annotated[float | None, _option(
+    "stop training each network after this many seconds; below 500 bags a model has three",
+    "FLOAT")]  # fmt: skip
+Jobs = Annotated[int, console.option(
+    "networks to train side by side, each with one CPU thread", "INT")]  # fmt: skip
 Seed = Annotated[int, _option("random seed", "INT")]
 Unknown = Annotated[UnknownName, _option(
     "categories that training did not have: stop, or read as none", "error|ignore")]  # fmt: skip
@@ -123,7 +128,7 @@ def choose_task(y: Any, task: TaskName | None) -> TaskName:
 
 
 def make_estimator(
-    task: TaskName, aggregation: str, *, seed: int, device: str, max_steps: int | None,
+    task: TaskName, aggregation: str, *, seed: int, device: str, jobs: int, max_steps: int | None,
     max_seconds: float | None, verbose: bool,
 ) -> Any:  # fmt: skip
     """An estimator with its defaults."""
@@ -131,7 +136,7 @@ def make_estimator(
 
     kind: Any = SetClassifier if task == "classification" else SetRegressor
     return kind(
-        aggregation, random_state=seed, device=device, verbose=int(verbose),
+        aggregation, random_state=seed, device=device, n_jobs=jobs, verbose=int(verbose),
         max_steps="auto" if max_steps is None else max_steps, max_seconds=max_seconds,
     )  # fmt: skip
 
@@ -139,18 +144,6 @@ def make_estimator(
 def first_bags(found: TableBags) -> Bags:
     """Some of the bags, to choose the number of threads with."""
     return found.bags[: max(int(found.bags.ptr.searchsorted(MEASURED, "right")) - 1, 1)]
-
-
-def training_step(found: TableBags, aggregation: str) -> Callable[[], object]:
-    """A step of training on the first bags."""
-    import torch
-
-    from equipool.estimators import BagNetwork
-
-    some = first_bags(found)
-    x, ptr = torch.from_numpy(some.elements.copy()).nan_to_num(), torch.from_numpy(some.ptr)
-    network = BagNetwork(some.num_features, 1, aggregation=aggregation)
-    return lambda: network(x, ptr=ptr).sum().backward()
 
 
 def check_aggregations(names: Iterable[str]) -> None:

@@ -80,7 +80,8 @@ class BagTask(Task):
         self._training, self._validation = training, validation
         self.batch_size, self.seed = min(batch_size, len(training)), seed
         self._max_elements = max_elements
-        self._length = min(int(training.ptr.diff().max()), max_elements)
+        largest = int(training.ptr.diff().max())
+        self._length, self._samples = min(largest, max_elements), largest > max_elements
 
     def network(self) -> nn.Module:
         return self._make_network()
@@ -104,7 +105,9 @@ class BagTask(Task):
 
     def loss(self, network: nn.Module, batch: Batch) -> Loss:
         bags = batch["bags"]
-        draw = torch.rand(len(bags), self._length, device=bags.device)
+        draw: Tensor | float = 0.0  # nothing is drawn unless it is needed: see SharedDropout
+        if self._samples:
+            draw = torch.rand(len(bags), self._length, device=bags.device)
         with equipool.record(diagnostics=False) as solutions:
             loss = self._loss_of(network, self._training, bags, self._length, draw)
         # The auxiliary loss by the bags' weights: one of weight 2 counts as two of weight 1.

@@ -23,7 +23,7 @@ class TableMethods:
     table_schema_: TableSchema  # of the table it was trained on, if it was one
 
     @abstractmethod
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:  # noqa: N803
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Train on bags."""
 
     @abstractmethod
@@ -111,10 +111,12 @@ class TableMethods:
     def explain_table_bags(self, found: TableBags, bags: Iterable[str] | None = None) -> pa.Table:
         """Explain bags of a table that `read_table` has read."""
         numbers = range(len(found.ids)) if bags is None else [found.number(bag) for bag in bags]
-        ptr = found.bags.ptr
         parts = [self.element_influence(found.bags[number]) for number in numbers]
+        ptr = found.bags.ptr
         columns: dict[str, Any] = {
-            self.table_schema_.bag: [found.ids[n] for n in numbers for _ in found.bags[n]],
+            self.table_schema_.bag: np.repeat(
+                [found.ids[n] for n in numbers], list(map(len, parts))
+            ),
             "row": np.concatenate([found.rows[ptr[n] : ptr[n + 1]] for n in numbers]),
         }
         influence = np.concatenate(parts)
