@@ -88,11 +88,16 @@ class Bags:
         tensors = (self.x, self.ptr, self.labels)
         return Bags(*(tensor.to(device) for tensor in tensors), self.features)
 
-    def elements_of(self, bags: Tensor) -> Tensor:
-        """The elements of these bags, `[n, C]`."""
-        chosen = torch.zeros(len(self), dtype=torch.bool, device=bags.device)
+    def scaled_by(self, bags: Tensor) -> Bags:
+        """The same, with features of mean 0 and deviation 1 over the elements of these bags;
+        features that are constant there become 0."""
+        chosen = torch.zeros(len(self), dtype=torch.bool)
         chosen[bags] = True
-        return self.x[chosen.repeat_interleave(self.sizes)]
+        elements = self.x[chosen.repeat_interleave(self.sizes)].double()
+        deviation = elements.std(0, correction=0)
+        scale = torch.where(deviation > 0, 1 / deviation, 0)
+        x = ((self.x.double() - elements.mean(0)) * scale).float()
+        return Bags(x, self.ptr, self.labels, self.features)
 
     def arrays(self, bags: Tensor | None = None) -> list[np.ndarray[Any, Any]]:
         """Each of these bags as an array, `[n_i, C]`; all of them by default."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from equipool.baselines import AGGREGATIONS, aggregation_from_name
+from equipool.baselines import AGGREGATIONS
 from equipool.experiments.bags.data import (
     DATASETS,
     Bags,
@@ -21,7 +21,6 @@ from equipool.experiments.bags.data import (
     load_folds,
     split_bags,
 )
-from equipool.experiments.bags.network import BagNetwork
 from equipool.experiments.data import data_folder
 from equipool.experiments.inner_loop import SHARE, InnerLoop, StepsSetting
 from equipool.experiments.molecules.batching import Capacity, Epochs, choose_capacity, pack
@@ -47,10 +46,10 @@ class BagsTask(InnerLoop, Task):
         fold: fold to test on: 0 to 9; for jets and cdnow 0 to 4.
         valid_share: share of the fold's training bags held out for validation, always the same
             ones.
-        width: hidden width of the network that embeds the elements.
-        embedding: size of an element's embedding and of the pooled vector.
+        width: size of an encoded element.
+        embedding: size of the pooled vector.
         head_width: hidden width of the network after the pooling.
-        dropout: dropout rate after the pooling.
+        dropout: dropout rate of the encoded elements and of the pooled vector.
         batch_size: largest batch size, in bags.
         seed: random seed of the weights and the order of the training bags.
         potential: sizes of the potential's layers.
@@ -73,7 +72,7 @@ class BagsTask(InnerLoop, Task):
     dropout: float = 0.0
     batch_size: int = 64
     seed: int = 0
-    potential: tuple[int, ...] = (64, 64, 16)
+    potential: tuple[int, ...] = (64, 32, 16)
     inner_steps: StepsSetting = 10
 
     def __post_init__(self) -> None:
@@ -132,19 +131,21 @@ class BagsTask(InnerLoop, Task):
             "first_tested": tested[:10].tolist(),
         }
 
-    def network(self) -> BagNetwork:
-        found = self.training_bags(torch.device("cpu"))
-        return self.make_network(found.bags.elements_of(found.split.train))
+    def network(self) -> nn.Module:
+        # estimators need scikit-learn, which other experiments do not
+        from equipool.estimators.network import BagNetwork
 
-    def make_network(self, elements: Tensor) -> BagNetwork:
-        """An untrained network that scales its inputs as these training elements `[n, C]` are."""
-        size = self.embedding
-        pooling: nn.Module
-        if self.aggregation == "equilibrium":
-            pooling = self.equilibrium_layer(size, size, self.potential, self.inner_steps)
-        else:
-            pooling = aggregation_from_name(self.aggregation, size, size)
-        return BagNetwork(elements, pooling, self.width, size, self.head_width, self.dropout)
+        found, rival = self.training_bags(torch.device("cpu")), self.aggregation != "equilibrium"
+        network = BagNetwork(
+            found.bags.x.shape[1], 1, aggregation=self.aggregation if rival else "mean",
+            encoder=(self.width,), channels=self.embedding, head=(self.head_width,),
+            dropout=self.dropout, set_size=found.usual_size,
+        )  # fmt: skip
+        if not rival:
+            network.aggregation = self.equilibrium_layer(
+                self.width, self.embedding, self.potential, self.inner_steps
+            )
+        return network
 
     def batches(self, first_step: int, num_steps: int, device: torch.device, shard: Shard) -> Batch:
         """`bags [num_steps, G]`, positions of training bags, -1 for empty places, and
@@ -159,7 +160,7 @@ class BagsTask(InnerLoop, Task):
         """The mean cross entropy of the bags."""
         positions = batch["bags"]
         found = self.training_bags(positions.device)
-        logits = network(*gather_bags(found.bags, positions, found.capacity.atoms), len(positions))
+        logits = found.logits(network, positions, found.capacity)
         labels = found.bags.labels[positions.clamp(min=0)]
         losses = functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
         return Loss(torch.where(positions < 0, 0, losses).sum() / batch["present"])
@@ -181,17 +182,23 @@ class BagsTask(InnerLoop, Task):
 
 
 class TrainingBags:
-    """A data set on a device, the bags of each part, and the training batches."""
+    """A data set on a device, scaled by its training elements; the bags of each part, and the
+    training batches."""
 
     def __init__(
         self, bags: Bags, split: Split, batch_size: int, seed: int, device: torch.device
     ) -> None:
         self.sizes, self.split = bags.sizes, split
-        self.bags = bags.to(device)
+        self.bags = bags.scaled_by(split.train).to(device)
         sizes = self.sizes[split.train]
+        self.usual_size = max(round(float(sizes.double().mean())), 1)
         self.capacity = _capacity(batch_size, sizes)
-        nothing = torch.zeros_like(sizes)
-        self.epochs = Epochs(split.train, sizes, nothing, self.capacity, seed)
+        self.epochs = Epochs(split.train, sizes, torch.zeros_like(sizes), self.capacity, seed)
+
+    def logits(self, network: nn.Module, positions: Tensor, capacity: Capacity) -> Tensor:
+        """The network's logits for `positions [G]`, -1 for none."""
+        x, index, mask = gather_bags(self.bags, positions, capacity.atoms)
+        return network(x, index, mask=mask, dim_size=len(positions)).squeeze(-1)
 
     def predict(self, network: nn.Module, positions: Tensor) -> Tensor:
         """The network's logits for the bags at these positions, `[n]`, float64, on the device."""
@@ -199,10 +206,7 @@ class TrainingBags:
         capacity = _capacity(min(BAGS_AT_ONCE, len(positions)), sizes)
         places = pack(sizes, torch.zeros_like(sizes), capacity)
         chosen = torch.where(places < 0, -1, positions[places]).to(self.bags.x.device)
-        found = [
-            network(*gather_bags(self.bags, some, capacity.atoms), len(some)).double()
-            for some in track(chosen)
-        ]
+        found = [self.logits(network, some, capacity).double() for some in track(chosen)]
         return torch.cat(found)[(chosen >= 0).flatten()]
 
 
