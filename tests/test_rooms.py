@@ -58,7 +58,8 @@ MAY_IMPORT_AROUND = {
     "extras": set(),
     "baselines": SMALL,
     "training": SMALL,
-    "experiments": SMALL | {"baselines", "training"},
+    "estimators": SMALL | {"baselines", "training"},
+    "experiments": SMALL | {"baselines", "estimators", "training"},
     "report": SMALL | {"baselines", "experiments", "training"},
 }
 BELOW_THE_COMMANDS = set(MAY_IMPORT_AROUND)

@@ -1,5 +1,15 @@
 """scikit-learn's conventions for bags of vectors."""
 
-from equipool.estimators.network import BagNetwork
+from equipool.extras import check_extras
 
-__all__ = ["BagNetwork"]
+check_extras(
+    "equipool.estimators",
+    {"estimators": ["sklearn", "pyarrow"], "train": ["lightning", "safetensors"]},
+)
+
+from equipool.estimators.bags import Bags, read_bags  # noqa: E402
+from equipool.estimators.classifier import SetClassifier  # noqa: E402
+from equipool.estimators.network import BagNetwork  # noqa: E402
+from equipool.estimators.regressor import SetRegressor  # noqa: E402
+
+__all__ = ["BagNetwork", "Bags", "SetClassifier", "SetRegressor", "read_bags"]

@@ -1,0 +1,119 @@
+"""A classifier of bags."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from scipy.special import expit, softmax
+from sklearn.base import ClassifierMixin
+from sklearn.utils import compute_sample_weight
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import column_or_1d
+
+from equipool.estimators.bags import Array
+from equipool.estimators.base import Auto, SetEstimator, Targets
+
+
+class SetClassifier(ClassifierMixin, SetEstimator):
+    """A classifier of bags of vectors."""
+
+    def __init__(
+        self, aggregation: str = "equilibrium", *, hidden_size: int = 64, channels: int = 32,
+        n_estimators: int = 1, max_steps: int | Auto = "auto", batch_size: int | Auto = "auto",
+        learning_rate: float = 3e-3, weight_decay: float = 1e-2, dropout: float = 0.0,
+        class_weight: Mapping[Any, float] | str | None = None,
+        early_stopping: bool | Auto = "auto", validation_fraction: float = 0.1,
+        n_iter_no_change: int = 5, max_elements: int = 1024, warm_start: bool = False,
+        device: str = "auto", n_jobs: int | None = None, random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            aggregation, hidden_size=hidden_size, channels=channels, n_estimators=n_estimators,
+            max_steps=max_steps, batch_size=batch_size, learning_rate=learning_rate,
+            weight_decay=weight_decay, dropout=dropout, early_stopping=early_stopping,
+            validation_fraction=validation_fraction, n_iter_no_change=n_iter_no_change,
+            max_elements=max_elements, warm_start=warm_start, device=device, n_jobs=n_jobs,
+            random_state=random_state, verbose=verbose,
+        )  # fmt: skip
+        self.class_weight = class_weight
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        tags.classifier_tags.multi_label = True
+        return tags
+
+    def _make_targets(self, y: Any, weights: Array, again: bool) -> Targets:
+        values = y if hasattr(y, "ndim") else np.asarray(y)
+        if values.ndim == 2 and values.shape[1] > 1:
+            return self._columns(np.asarray(values, dtype=np.float64), weights, again)
+        labels = column_or_1d(y, warn=True)
+        check_classification_targets(labels)
+        classes, codes = np.unique(labels, return_inverse=True)
+        if again:
+            unknown = np.setdiff1d(classes, self.classes_)
+            if self.multilabel_ or len(unknown):
+                raise ValueError(f"y has classes that the first fit had not: {list(unknown)}")
+            codes = np.searchsorted(self.classes_, labels)
+        else:
+            self.classes_, self.multilabel_ = classes, False
+        weights = weights * compute_sample_weight(self.class_weight, labels)
+        if not weights.any():
+            raise ValueError("class_weight is zero for all bags, expected some above zero")
+        weights = (weights / weights.mean())[:, None]
+        binary = len(self.classes_) == 2
+        outputs = 1 if binary else len(self.classes_)
+        return Targets("binary" if binary else "classes", codes[:, None], weights, outputs)
+
+    def _columns(self, values: Array, weights: Array, again: bool) -> Targets:
+        """Several columns of 0 and 1, NaN where missing."""
+        missing = np.isnan(values)
+        if not np.isin(values[~missing], (0, 1)).all():
+            raise ValueError(
+                "y has several columns with values other than 0, 1 and NaN (missing), expected "
+                "those alone"
+            )
+        if again and (not self.multilabel_ or len(self.classes_) != values.shape[1]):
+            raise ValueError(f"y has {values.shape[1]} columns, but the first fit had not")
+        self.classes_, self.multilabel_ = np.arange(values.shape[1]), True
+        of_targets = np.where(missing, 0.0, weights[:, None])
+        if self.class_weight == "balanced":
+            for target in (0, 1):
+                share = (of_targets * (values == target)).sum(0) / of_targets.sum(0)
+                of_targets[values == target] /= np.broadcast_to(
+                    2 * np.maximum(share, 1e-12), values.shape
+                )[values == target]
+        elif self.class_weight is not None:
+            raise ValueError(
+                f"class_weight is {self.class_weight!r}, expected None or 'balanced' where y has "
+                "several columns"
+            )
+        if not of_targets.any():
+            raise ValueError("y has no label, expected at least one that is not NaN")
+        values = np.where(missing, 0.0, values)
+        return Targets("binary", values, of_targets / of_targets.mean(), values.shape[1])
+
+    def decision_function(self, X: Any) -> Array:  # noqa: N803
+        """Logits: `[B]` for two classes, `[B, classes]` for more, `[B, columns]` for several
+        columns."""
+        outputs = self._outputs(X)
+        two = not self.multilabel_ and len(self.classes_) == 2
+        return outputs[:, 0] if two else outputs
+
+    def predict_proba(self, X: Any) -> Array:  # noqa: N803
+        """The probability of each class `[B, classes]`, or of 1 in each column `[B, columns]`."""
+        logits = self.decision_function(X)
+        if self.multilabel_:
+            return expit(logits)
+        if logits.ndim == 1:
+            return np.stack([expit(-logits), expit(logits)], axis=1)
+        return softmax(logits, axis=1)
+
+    def predict(self, X: Any) -> Array:  # noqa: N803
+        """The most likely class `[B]`, or 0 and 1 in each column `[B, columns]`."""
+        logits = self.decision_function(X)
+        if self.multilabel_:
+            return (logits > 0).astype(int)
+        return self.classes_[logits.argmax(1) if logits.ndim == 2 else (logits > 0).astype(int)]

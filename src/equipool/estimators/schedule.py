@@ -1,0 +1,42 @@
+"""How long to train, and on how much at a time, by the size of the data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from equipool.estimators.bags import Array
+
+ELEMENTS = 8192  # per training step, about
+LARGEST_BATCH = 64  # bags
+SMALLEST_BATCH = 8
+ENOUGH_TO_VALIDATE = 500  # bags; a share of fewer is too noisy to stop by
+EPOCHS = 30
+STEPS = (300, 4000)  # at least and at most
+EVALUATIONS = 20
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Numbers of a training run."""
+
+    batch_size: int
+    steps: int
+    evaluate_every: int
+    patience: int | None  # evaluations; None takes all steps
+
+
+def make_schedule(
+    sizes: Array, max_elements: int, batch_size: int | None, steps: int | None, patience: int | None
+) -> Schedule:
+    """The schedule for training bags of these sizes `[B]`; None chooses by size, except for
+    `patience`."""
+    if batch_size is None:
+        usual = max(float(np.minimum(sizes, max_elements).mean()), 1.0)
+        batch_size = int(np.clip(ELEMENTS / usual, SMALLEST_BATCH, LARGEST_BATCH))
+    batch_size = min(batch_size, len(sizes))
+    if steps is None:
+        steps = int(np.clip(EPOCHS * len(sizes) / batch_size, *STEPS))
+    every = steps if patience is None else max(steps // EVALUATIONS, 1)
+    return Schedule(batch_size, steps, every, patience)
