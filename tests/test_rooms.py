@@ -42,10 +42,12 @@ MAY_IMPORT = {
 PARTS = set(MAY_IMPORT) - {"reference"}
 MAY_IMPORT["aggregation"] = PARTS
 MAY_IMPORT["closed_form"] = PARTS | {"aggregation"}
-MAY_IMPORT["comparison"] = PARTS | {"aggregation"}
+MAY_IMPORT["figures"] = set()
+MAY_IMPORT["comparison"] = PARTS | {"aggregation", "figures"}
+MAY_IMPORT["leave_one_out"] = PARTS | {"aggregation", "figures"}
 MAY_IMPORT["recipes"] = PARTS
 MAY_IMPORT["public"] = PARTS | {
-    "aggregation", "closed_form", "comparison", "recipes",
+    "aggregation", "closed_form", "comparison", "leave_one_out", "recipes",
 }  # fmt: skip
 MAY_IMPORT["__init__"] = {"public"}
 MAY_IMPORT["pyg"] = PARTS | {"aggregation", "closed_form", "__init__"}
@@ -72,6 +74,8 @@ AROUND = set(MAY_IMPORT_AROUND)
 # Packages that one room alone may import, beside torch.
 THIRD_PARTIES = {
     "comparison": {"matplotlib"},
+    "figures": {"matplotlib"},
+    "leave_one_out": {"matplotlib"},
     "ops": {"triton"},
     "pyg": {"torch_geometric"},
 }

@@ -11,6 +11,7 @@ from equipool.comparison import (
 )
 from equipool.descent import Descent, Search
 from equipool.differentiation import Differentiation, Implicit, OneStep, Truncated, Unrolled
+from equipool.leave_one_out import Influence, influence
 from equipool.linear_solvers import (
     Cholesky,
     ConjugateGradients,
@@ -48,12 +49,12 @@ from equipool.steps import Budget, Fixed, RandomSteps, Steps, ToTolerance
 __all__ = [
     "AutogradSum", "BoundRegularizer", "Bounds", "Budget", "CapturedStep", "Cholesky",
     "ConjugateGradients", "ConvexPotential", "Descent", "Differentiation", "EquilibriumAggregation",
-    "Fixed", "GradientComparison", "GradientDescent", "HeavyBall", "Implicit", "LearnedStart",
-    "LinearSolution", "LinearSolver", "Nesterov", "Neumann", "Newton", "NoRegularizer",
-    "NormalStart", "Objective", "OneStep", "PathIndependence", "Polished", "Potential",
-    "RandomSteps", "Regularizer", "ResNetPotential", "RestrainedNesterov",
+    "Fixed", "GradientComparison", "GradientDescent", "HeavyBall", "Implicit", "Influence",
+    "LearnedStart", "LinearSolution", "LinearSolver", "Nesterov", "Neumann", "Newton",
+    "NoRegularizer", "NormalStart", "Objective", "OneStep", "PathIndependence", "Polished",
+    "Potential", "RandomSteps", "Regularizer", "ResNetPotential", "RestrainedNesterov",
     "SafeguardedNesterov", "Search", "Sets", "Solution", "Solutions", "Solver", "SolverState",
     "SquaredNorm", "Start", "Steps", "StronglyConvexNesterov", "SummedPotential", "ToTolerance",
     "Truncated", "Unrolled", "ZeroStart", "capture_step", "closed_form", "compare_gradients",
-    "converging", "path_independence", "record",
+    "converging", "influence", "path_independence", "record",
 ]  # fmt: skip

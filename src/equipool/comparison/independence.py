@@ -14,7 +14,7 @@ from torch import Tensor
 
 from equipool.aggregation import EquilibriumAggregation
 from equipool.checks import as_count
-from equipool.comparison.result import make_figure
+from equipool.figures import make_figure, save_figure
 from equipool.starts import NormalStart
 from equipool.steps import Fixed
 
@@ -83,7 +83,7 @@ class PathIndependence:
         axes.set_title(f"alignment of {self.num_starts} random starts: {self.alignment:.4f}")
         axes.legend()
         if path is not None:
-            figure.savefig(path)
+            save_figure(figure, path)
         return figure
 
 

@@ -6,10 +6,9 @@ import math
 import statistics
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from equipool.figures import draw_bars, make_figure, save_figure
 
 MEBIBYTE = 2**20
 HEADINGS = (
@@ -130,26 +129,12 @@ class GradientComparison:
             (axes[1], "#009E73", "forward and backward, ms", times, map(three_digits, times)),
             (axes[2], "#D55E00", "peak memory, MiB", memory, map(three_digits, memory)),
         ):
-            _draw_bars(ax, names, values, list(labels), color)
+            draw_bars(ax, names, values, list(labels), color)
             ax.set_title(title, loc="left", fontsize=10)
         axes[0].set_xscale("log")
         axes[0].invert_yaxis()
         figure.supxlabel(self.setting, fontsize=8, color="#666666")
-        import matplotlib
-
-        with matplotlib.rc_context({"svg.hashsalt": "equipool", "svg.fonttype": "none"}):
-            figure.savefig(path, metadata={"Date": None} if Path(path).suffix == ".svg" else None)
-
-
-def make_figure(width: float, height: float) -> Figure:
-    """An empty figure of this size in inches, or what to install for one."""
-    try:
-        import matplotlib.figure
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f'plot needs {error.name}: pip install "equipool[report]"', name=error.name
-        ) from error
-    return matplotlib.figure.Figure(figsize=(width, height), layout="constrained")
+        save_figure(figure, path)
 
 
 def three_digits(value: float) -> str:
@@ -186,15 +171,3 @@ def cosine_text(cosine: float) -> str:
 def error_text(error: float) -> str:
     """Two significant digits: 0.012, 2.3e-07."""
     return "not finite" if math.isnan(error) else f"{error:.2g}"
-
-
-def _draw_bars(
-    ax: Any, names: list[str], values: list[float], labels: list[str], color: str
-) -> None:
-    ax.bar_label(ax.barh(names, values, color=color), labels, fontsize=8, padding=2)
-    for position, (value, label) in enumerate(zip(values, labels, strict=True)):
-        if math.isnan(value):  # there is no bar to put the label at
-            ax.text(0.02, position, label, fontsize=8, transform=ax.get_yaxis_transform())
-    ax.margins(x=0.2)
-    ax.tick_params(labelsize=8)
-    ax.spines[["top", "right"]].set_visible(False)

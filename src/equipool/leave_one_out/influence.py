@@ -1,0 +1,253 @@
+"""How outputs change when elements are left out."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+from typing import Literal, SupportsIndex
+
+import torch
+from torch import Tensor
+
+from equipool.aggregation import EquilibriumAggregation
+from equipool.checks import check_part
+from equipool.leave_one_out.exact import exact_changes
+from equipool.leave_one_out.newton import energy_of, newton_changes, solver_for
+from equipool.leave_one_out.parts import Parts, gather_parts
+from equipool.leave_one_out.result import Influence
+from equipool.linear_solvers import LinearSolver
+from equipool.ops.availability import shapes_are_fixed
+from equipool.sets import Sets, make_sets
+from equipool.solution import Solution
+
+METHODS = ("newton", "exact")
+ROWS_AT_ONCE = 1 << 16  # that a function is called with
+
+Function = Callable[[Tensor], Tensor]
+
+
+def influence(
+    layer: EquilibriumAggregation,
+    x: Tensor,
+    index: Tensor | Sets | None = None,
+    *,
+    ptr: Tensor | None = None,
+    mask: Tensor | None = None,
+    dim_size: SupportsIndex | None = None,
+    function: Function | None = None,
+    groups: Tensor | None = None,
+    method: Literal["newton", "exact"] = "newton",
+    gradient: bool = False,
+    linear_solver: LinearSolver | None = None,
+) -> Influence:
+    r"""How the output of a set, and a function of it, changes when an element is left out.
+
+    `"newton"` takes one Newton step of the energy without the element, from y, for all elements of
+    all sets at once. At a minimum that is
+
+    $$y_{-i} - y \approx (H - H_i)^{-1} \nabla_y F(x_i, y),$$
+
+    where $H$ is the Hessian of $R + \sum F$ and $H_i$ the element's part of it. The factor of
+    `scaling="log"` multiplies the whole energy, so it does not move the minimum and cancels. With
+    `"mean"` the number of elements weighs R against F, which is taken into account. `"exact"`
+    searches for the minimum without each element, beginning at y, with the layer's solver and
+    steps.
+
+    Both give the difference between two minima, without the element and with it. What the layer's
+    search left to do does not count as a change. Both require a search that has converged: sets for
+    which it has not are counted in a warning and marked in `Influence.converged`. An element that
+    is alone in its set leaves an empty one, whose output is the start. The layer is used in
+    evaluation mode and is not changed; nothing is recorded for gradients.
+
+    Args:
+        layer: the trained layer.
+        x: elements; `index`, `ptr`, `mask` and `dim_size` describe the sets as in the layer's call.
+        function: maps outputs `[rows, K]` to `[rows, ...]`, each row by itself: a head in
+            evaluation mode, say, or one of its logits.
+        groups: an integer for each element: the elements of a set that have the same one are left
+            out together, and the result has one row per set and group.
+        method: `"newton"` or `"exact"`.
+        gradient: whether to compute the gradient of the function by the features of the elements
+            too, by the implicit function theorem. Requires `function`.
+        linear_solver: solves the Newton systems. Default: `Cholesky()` for outputs of up to 8
+            channels, which finds every negative curvature, and `ConjugateGradients()` beyond, which
+            needs fewer products.
+
+    Example:
+        >>> layer = equipool.closed_form.mean(1)
+        >>> found = influence(layer, torch.tensor([[1.0], [2.0], [6.0]]))
+        >>> found.change  # the mean is 3; without the last it would be 1.5
+        tensor([[ 1.0000],
+                [ 0.5000],
+                [-1.5000]])
+    """
+    check_part("layer", layer, EquilibriumAggregation, "EquilibriumAggregation(3, 8)")
+    _check_arguments(function, method, gradient)
+    if any(module.training for module in layer.modules()):
+        layer = copy.deepcopy(layer).eval()
+    with torch.inference_mode(False), torch.no_grad():
+        x = x.clone() if x.is_inference() else x
+        solution = layer.solve(x, index, ptr=ptr, mask=mask, dim_size=dim_size)
+        every = gather_parts(x, index, ptr, mask, dim_size, groups)
+        numbers, parts = every.of_sets(solution.finite)
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        y = torch.where(solution.finite.unsqueeze(-1), solution.y, 0).to(dtype)
+        if method == "newton":
+            change, solved = newton_changes(layer, parts, y, linear_solver)
+            change = torch.where(solved.unsqueeze(-1), change, torch.nan)
+        else:
+            change, solved = exact_changes(layer, parts, y)
+        emptied = parts.empties
+        to_start = (_start_of_empty_sets(layer, parts) - y)[parts.set_of]
+        change = torch.where(emptied.unsqueeze(-1), to_start, change).to(x.dtype)
+        solved = solved | emptied
+        effect = _effects(function, solution.y, change, parts.set_of)
+        slopes = _gradient(layer, parts, y, function, linear_solver) if gradient else None
+    _warn_of(solution, solved, method)
+    place = Placement(x, every, numbers, parts)
+    return Influence(
+        y=solution.y,
+        change=place(change),
+        effect=None if effect is None else place(effect),
+        gradient=None if slopes is None else place.elements(slopes.to(x.dtype)),
+        converged=_known(solution.converged),
+        solved=place(solved),
+        set_index=place.sets(),
+        group_index=every.group_of,
+        method=method,
+    )
+
+
+def _check_arguments(function: Function | None, method: str, gradient: bool) -> None:
+    if shapes_are_fixed():
+        raise RuntimeError(
+            "influence reads values, so it can be neither compiled nor captured: call it outside "
+            "of torch.compile and of CUDA graphs"
+        )
+    if method not in METHODS:
+        raise ValueError(f"method is {method!r}, expected one of {', '.join(map(repr, METHODS))}")
+    if function is not None and not callable(function):
+        raise TypeError(f"function is {function!r}, expected a function of y, such as a head")
+    if gradient and function is None:
+        raise ValueError("gradient is True without a function, expected a function of y")
+
+
+def _known(tensor: Tensor | None) -> Tensor:
+    assert tensor is not None  # a solve has diagnostics
+    return tensor
+
+
+def _start_of_empty_sets(layer: EquilibriumAggregation, parts: Parts) -> Tensor:
+    counts = torch.zeros_like(parts.counts)
+    sets = make_sets(parts.index[:0], counts, counts.shape[0], padded=False)
+    return layer.start(parts.x[:0], sets)
+
+
+def _effects(function: Function | None, y: Tensor, change: Tensor, set_of: Tensor) -> Tensor | None:
+    """`function(y + change) - function(y)`, a row per part."""
+    if function is None:
+        return None
+    before = _call(function, y)[set_of]
+    pieces = zip(change.split(ROWS_AT_ONCE), set_of.split(ROWS_AT_ONCE), strict=True)
+    after = [_call(function, y[sets] + moved) for moved, sets in pieces if moved.shape[0]]
+    return torch.cat(after) - before if after else before
+
+
+def _call(function: Function, y: Tensor) -> Tensor:
+    values = function(y)
+    if not isinstance(values, Tensor) or values.shape[:1] != y.shape[:1]:
+        found = f"shape {list(values.shape)}" if isinstance(values, Tensor) else repr(values)
+        raise ValueError(
+            f"function returned {found} for y of shape {list(y.shape)}, expected a tensor with one "
+            "row for each row of y"
+        )
+    return values
+
+
+def _gradient(
+    layer: EquilibriumAggregation, parts: Parts, y: Tensor, function: Function | None,
+    linear_solver: LinearSolver | None,
+) -> Tensor:  # fmt: skip
+    r"""The gradient of the function's sum by x, `[M, C]`: $-w^\top \partial_x \nabla_y E$ with
+    $H w = \partial_y f$; NaN for sets whose Hessian is not positive definite."""
+    assert function is not None
+    with torch.enable_grad():
+        point, x = y.clone().requires_grad_(), parts.x.clone().requires_grad_()
+        (by_y,) = torch.autograd.grad(_call(function, point.to(x.dtype)).sum(), point)
+        energy = energy_of(layer, x, parts.sets)
+        by_energy = energy.gradient(y)
+    solver = linear_solver or solver_for(y.shape[-1])
+    w, solved, _ = solver(energy.hessian(y), by_y)
+    (by_x,) = torch.autograd.grad(by_energy, x, -w)
+    return torch.where(solved[parts.index].unsqueeze(-1), by_x, torch.nan)
+
+
+class Placement:
+    """Puts results of the parts in the order of the given x, or one row per set and group.
+
+    Padding changes nothing, so its rows are zero. Rows of sets that are not finite are NaN.
+    """
+
+    def __init__(self, x: Tensor, every: Parts, numbers: Tensor, parts: Parts) -> None:
+        self.every, self.numbers, self.parts = every, numbers, parts
+        nested = x.is_nested
+        self.shape = x.values().shape[:-1] if nested else x.shape[:-1]
+
+    def __call__(self, values: Tensor) -> Tensor:
+        """`[Q, ...]`, a row for each part of the finite sets."""
+        rest = values.shape[1:]
+        unknown = torch.nan if values.is_floating_point() else 0
+        rows = values.new_full((self.every.num_parts, *rest), unknown)
+        rows[self.numbers] = values
+        if self.every.group_of is not None:
+            return rows
+        return self._in_place(rows, self.every.positions, 0)
+
+    def elements(self, values: Tensor) -> Tensor:
+        """`[M, C]`, a row for each element of the finite sets."""
+        rows = values.new_full((self.every.x.shape[0], values.shape[1]), torch.nan)
+        slot = values.new_zeros(self.shape.numel(), dtype=torch.long)
+        slot[self.every.positions] = torch.arange(self.every.x.shape[0], device=slot.device)
+        rows[slot[self.parts.positions]] = values
+        return self._in_place(rows, self.every.positions, 0)
+
+    def sets(self) -> Tensor:
+        """The set of each row; -1 for padding."""
+        if self.every.group_of is not None:
+            return self.every.set_of
+        return self._in_place(self.every.index, self.every.positions, -1)
+
+    def _in_place(self, rows: Tensor, positions: Tensor, padding: int) -> Tensor:
+        flat = rows.new_full((self.shape.numel(), *rows.shape[1:]), padding)
+        flat[positions] = rows
+        return flat.view(*self.shape, *rows.shape[1:])
+
+
+def _warn_of(solution: Solution, solved: Tensor, method: str) -> None:
+    """Name what is not known, once."""
+    open_sets = ~_known(solution.converged) & solution.finite
+    unsolved = int((~solved).sum())
+    if open_sets.any():
+        worst = float(_known(solution.residual)[open_sets].max())
+        warnings.warn(
+            f"{int(open_sets.sum())} of {open_sets.shape[0]} sets have not converged (gradient of "
+            f"up to {worst:.2g}), so their influence is not that of a minimum: search longer, "
+            "layer.steps = ToTolerance(1e-3, max_steps=1000), or train with equipool.converging()",
+            UserWarning,
+            stacklevel=3,
+        )
+    if unsolved and method == "newton":
+        warnings.warn(
+            f"the energy without {unsolved} of {solved.shape[0]} removals does not curve upwards "
+            'at y, so their change is NaN: use method="exact"',
+            UserWarning,
+            stacklevel=3,
+        )
+    elif unsolved:
+        warnings.warn(
+            f"the searches without {unsolved} of {solved.shape[0]} removals have not converged: "
+            "give the layer more steps",
+            UserWarning,
+            stacklevel=3,
+        )

@@ -1,0 +1,143 @@
+"""The change of the minimum by one Newton step, for all parts of all sets at once."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from equipool.aggregation import EquilibriumAggregation
+from equipool.energy import Energy
+from equipool.leave_one_out.parts import Parts
+from equipool.linear_solvers import ROUNDINGS, Cholesky, ConjugateGradients, LinearSolver
+from equipool.objective import assemble
+from equipool.scalings import scaling_weights
+from equipool.sets import Sets
+
+# Up to this output size the matrix of every part is assembled and factored, which finds every
+# negative curvature; beyond it a few products per part solve the same system.
+SMALL_OUTPUT = 8
+
+# Numbers that a block of parts may take, and what an element takes beside its matrix.
+FLOATS_AT_ONCE = 1 << 22
+FLOATS_PER_ELEMENT = 64
+TILE = 16  # rows that are multiplied by the matrix of their set together
+
+
+def newton_changes(
+    layer: EquilibriumAggregation, parts: Parts, y: Tensor, linear_solver: LinearSolver | None
+) -> tuple[Tensor, Tensor]:
+    r"""The change `[P, K]` of each set's minimum without the part, and whether it is known, `[P]`.
+
+    With $\rho = a / w$, the ratio of the scaling's weights, a set's energy is
+    $w (\rho R + \sum F)$, and $w$ does not change the minimum. Without the part $p$ the gradient
+    loses $\delta \nabla R + g_p$ and the Hessian $D_p = \delta H_R + H_p$, where $\delta$ is the
+    loss of $\rho$. The Newton steps of both energies from y differ by
+
+    $$(H - D_p)^{-1} (\delta \nabla R + g_p - D_p H^{-1} r),$$
+
+    where $r$ is the gradient of the whole set that the search left. With $H = L L^\top$ the system
+    is solved in the coordinates $L^\top v$, where its matrix is $I - L^{-1} D_p L^{-\top}$: close
+    to the identity if no part dominates its set.
+    """
+    solver = linear_solver or solver_for(y.shape[-1])
+    ratio = _ratio(layer, parts.counts, y)
+    whole = energy_of(layer, parts.x, parts.sets)
+    hessian, add = whole.potential.hessian(y), whole.bound.add_hessian(y, ratio)
+    inverse_root, definite = _inverse_root(assemble(lambda v: add(hessian(v), v), y))
+    ones = torch.ones_like(ratio)
+    residual = whole.bound.add_gradient(whole.potential.gradient(y), ones, y, ratio)
+    step = -_times(_times(residual, inverse_root.mT), inverse_root)
+    left = _ratio(layer, parts.counts[parts.set_of] - parts.sizes, y)
+    lost_ratio = torch.where(parts.empties.unsqueeze(-1), 0, ratio[parts.set_of] - left)
+    per_part = y.shape[-1] * (y.shape[-1] if isinstance(solver, Cholesky) else TILE)
+    costs = per_part + FLOATS_PER_ELEMENT * parts.sizes
+    changes, solved = [y.new_zeros(0, y.shape[-1])], [definite[:0]]
+    for start, stop in parts.blocks(costs, FLOATS_AT_ONCE):
+        set_of = parts.set_of[start:stop]
+        removed = energy_of(layer, *parts.alone(start, stop))
+        change, known = _changes_of(
+            removed, y[set_of], lost_ratio[start:stop], step[set_of], inverse_root, set_of, solver
+        )
+        changes.append(change)
+        solved.append(known & definite[set_of])
+    return torch.cat(changes), torch.cat(solved)
+
+
+def _changes_of(
+    removed: Energy, y: Tensor, lost_ratio: Tensor, step: Tensor, inverse_root: Tensor,
+    set_of: Tensor, solver: LinearSolver,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The changes of some parts, given the energy of the parts alone; all else but the inverse
+    roots has a row per part."""
+    gradient, hessian = removed.potential.gradient(y), removed.potential.hessian(y)
+    add = removed.bound.add_hessian(y, lost_ratio)
+    tiles = Tiles(set_of)
+
+    def lost(v: Tensor) -> Tensor:
+        return add(hessian(v), v)
+
+    def product(v: Tensor) -> Tensor:
+        return v - tiles.times(lost(tiles.times(v, inverse_root)), inverse_root.mT)
+
+    ones = torch.ones_like(lost_ratio)
+    b = removed.bound.add_gradient(gradient, ones, y, lost_ratio) + lost(step)
+    solution = solver(product, tiles.times(b, inverse_root.mT))
+    return tiles.times(solution.x, inverse_root), solution.solved
+
+
+def energy_of(layer: EquilibriumAggregation, x: Tensor, sets: Sets) -> Energy:
+    """The energies that the layer minimises."""
+    energy = layer.search(x, sets, layer.steps.budget(training=False)).objective
+    assert isinstance(energy, Energy)
+    return energy
+
+
+def solver_for(channels: int) -> LinearSolver:
+    return Cholesky() if channels <= SMALL_OUTPUT else ConjugateGradients(tolerance=1e-5)
+
+
+def _ratio(layer: EquilibriumAggregation, counts: Tensor, like: Tensor) -> Tensor:
+    """The weight of the regulariser over that of the potential, `[B, 1]`; 1 for empty sets."""
+    weights = scaling_weights(layer.scaling, counts, like.dtype)
+    return torch.where(counts.unsqueeze(-1) > 0, weights.regularizer / weights.potential, 1)
+
+
+def _inverse_root(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    r"""$L^{-1}$ of each matrix $L L^\top$, `[B, K, K]`, and whether it is positive definite beyond
+    rounding, `[B]`. The identity elsewhere."""
+    factor, failure = torch.linalg.cholesky_ex(matrix)
+    pivots = factor.diagonal(dim1=-2, dim2=-1).square()
+    rounding = ROUNDINGS * torch.finfo(matrix.dtype).eps
+    definite = (failure == 0) & (pivots.amin(-1) > rounding * pivots.amax(-1))
+    identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    factor = torch.where(definite.view(-1, 1, 1), factor, identity)
+    return torch.linalg.solve_triangular(factor, identity.expand_as(factor), upper=False), definite
+
+
+def _times(rows: Tensor, matrices: Tensor) -> Tensor:
+    """Each row times its own matrix: `[B, K]`, `[B, K, K]` -> `[B, K]`."""
+    return torch.linalg.vecdot(rows.unsqueeze(-1), matrices, dim=-2)
+
+
+class Tiles:
+    """Multiplies rows by the matrices of their sets, some rows of a set at a time, without a copy
+    of the matrix for each row. `set_of [P]` ascends."""
+
+    def __init__(self, set_of: Tensor) -> None:
+        sets, counts = torch.unique_consecutive(set_of, return_counts=True)
+        num_tiles = (counts + TILE - 1) // TILE
+        first = num_tiles.cumsum(0) - num_tiles
+        begin = counts.cumsum(0) - counts
+        position = torch.arange(set_of.shape[0], device=set_of.device)
+        slot = TILE * first - begin
+        self.slots = position + slot.repeat_interleave(counts)
+        self.set_of_tile = sets.repeat_interleave(num_tiles)
+
+    def times(self, rows: Tensor, matrices: Tensor) -> Tensor:
+        """`rows [P, K]`, `matrices [B, K, K]` -> `[P, K]`."""
+        channels = rows.shape[-1]
+        dense = rows.new_zeros(TILE * self.set_of_tile.shape[0], channels)
+        dense[self.slots] = rows
+        with torch.autocast(rows.device.type, enabled=False):
+            found = dense.view(-1, TILE, channels) @ matrices[self.set_of_tile]
+        return found.view(-1, channels)[self.slots]
