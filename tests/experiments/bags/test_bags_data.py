@@ -138,7 +138,7 @@ def test_gathered_bags_are_the_bags(folder):
     found = gather_bags(bags, positions, 40)
     assert found.x.shape == (40, 3)
     for place, position in enumerate(positions.tolist()):
-        own = found.x[found.mask & (found.index == place)]
+        own = found.x[found.mask & (found.bag == place)]
         wanted = torch.from_numpy(bags.arrays()[position]) if position >= 0 else bags.x[:0]
         assert torch.equal(own, wanted)
     assert not found.x[~found.mask].any()

@@ -85,8 +85,8 @@ class Bags:
 
     def to(self, device: torch.device) -> Bags:
         """The same on a device."""
-        tensors = (self.x, self.ptr, self.labels)
-        return Bags(*(tensor.to(device) for tensor in tensors), self.features)
+        x, ptr, labels = self.x.to(device), self.ptr.to(device), self.labels.to(device)
+        return Bags(x, ptr, labels, self.features)
 
     def scaled_by(self, bags: Tensor) -> Bags:
         """The same, with features of mean 0 and deviation 1 over the elements of these bags;
@@ -116,7 +116,7 @@ class BagBatch(NamedTuple):
     """Some bags, their elements in a fixed number of places."""
 
     x: Tensor  # [capacity, C], zeros in empty places
-    index: Tensor  # [capacity] the bag of each element
+    bag: Tensor  # [capacity] the bag of each element
     mask: Tensor  # [capacity] True = real
 
 
@@ -254,8 +254,8 @@ def _as_bags(columns: dict[str, np.ndarray[Any, Any]], dataset: Dataset) -> Bags
     if not np.isfinite(x).all():
         column = list(features)[int((~np.isfinite(x)).any(0).argmax())]
         raise ValueError(f"{column} has a value that is not finite")
-    tensors = (torch.from_numpy(array) for array in (x, ptr, labels.astype(np.float32)))
-    return Bags(*tensors, tuple(features))
+    tensors = [torch.from_numpy(array) for array in (x, ptr, labels.astype(np.float32))]
+    return Bags(tensors[0], tensors[1], tensors[2], tuple(features))
 
 
 def _features(
