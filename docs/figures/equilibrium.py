@@ -3,14 +3,16 @@
     python docs/figures/equilibrium.py
 
 Reads the run directories in records/equilibrium-jets and records/equilibrium-median, named
-RECIPE-seed-N, with what `equipool evaluate RUN --over-steps ...` stored in them. Prints the tables
-and puts them into the page.
+RECIPE-seed-N, with what `equipool evaluate RUN --over-steps ...` stored in them, and what
+benchmarks/recipes.py measured. Prints the tables and puts them into the page.
 """
 
 from __future__ import annotations
 
+import json
 import statistics
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from page_tables import ran_on, read_folder, refresh_page
@@ -22,6 +24,11 @@ from equipool.training import AtSteps
 FIGURES = Path(__file__).parent
 PAGE = FIGURES.parent / "equilibrium.md"
 RECORDS = FIGURES.parents[1] / "records"
+BENCHMARKS = FIGURES.parents[1] / "benchmarks"
+COSTS = BENCHMARKS / "records" / "cpu-recipes.json"
+sys.path.append(str(BENCHMARKS))
+
+from recipes import recipe_cost  # noqa: E402
 
 JETS, MEDIAN = "test_auc", "mse"
 PLAIN = "plain"
@@ -37,8 +44,8 @@ def by_recipe(runs: Sequence[RunResult]) -> dict[str, list[RunResult]]:
 
 
 def rows_of(run: RunResult) -> list[AtSteps]:
-    """The evaluations of a run over steps, of whichever checkpoint."""
-    return list(next(iter(run.over_steps.values())))
+    """The evaluations of a run over steps, of the checkpoint with more of them."""
+    return list(max(run.over_steps.values(), key=len))
 
 
 def at(run: RunResult, number: int) -> AtSteps | None:
@@ -89,6 +96,39 @@ def convergence(runs: Sequence[RunResult], metric: str, form: str) -> Table:
     return Table("convergence", headings, tuple(rows))
 
 
+def starts(runs: Sequence[RunResult], metric: str) -> Table:
+    """How far predictions from random starts are apart, beside the root of the metric."""
+    rows = []
+    for recipe, own in by_recipe(runs).items():
+        found = [row for run in own for some in run.over_steps.values() for row in some]
+        for row in found:
+            if row.spread is not None:
+                error = float(row.metrics[metric] or "nan") ** 0.5
+                share = f"{row.spread / error:.2g}"
+                rows.append(
+                    (recipe, str(row.num_steps), f"{error:.1e}", f"{row.spread:.1e}", share)
+                )
+    headings = (
+        "recipe",
+        "steps",
+        "root mean squared error",
+        "spread of ten starts",
+        "spread / error",
+    )
+    return Table("starts", headings, tuple(rows))
+
+
+def costs(seconds: Mapping[str, Mapping[str, float]]) -> Table:
+    """Processor milliseconds of a training step, by number of inner steps, and their mean over
+    those that the recipe draws."""
+    numbers_ = list(seconds["unrolled"])
+    rows = []
+    for name, values_ in seconds.items():
+        mean = f"{1000 * recipe_cost(values_):.0f}"
+        rows.append((name, *(f"{1000 * values_[number]:.0f}" for number in numbers_), mean))
+    return Table("costs", ("gradients", *(f"{n} steps" for n in numbers_), "mean"), tuple(rows))
+
+
 def trained_steps(run: RunResult) -> int:
     """The number of inner steps that a recipe is compared at: ten, which both train with."""
     fields = run.config["fields"]
@@ -131,7 +171,11 @@ def draw(tasks: Sequence[tuple[str, str, Sequence[RunResult]]]) -> bytes:
     return content.getvalue()
 
 
-def tables(jets: Sequence[RunResult], median: Sequence[RunResult]) -> dict[str, Table | str]:
+def tables(
+    jets: Sequence[RunResult],
+    median: Sequence[RunResult],
+    seconds: Mapping[str, Mapping[str, float]],
+) -> dict[str, Table | str]:
     """All tables of the page, by name."""
     return {
         "ran_on": ran_on([*jets, *median]),
@@ -139,18 +183,21 @@ def tables(jets: Sequence[RunResult], median: Sequence[RunResult]) -> dict[str, 
         "jets_convergence": convergence(jets, JETS, ".4f"),
         "median": over_steps(median, MEDIAN, ".1e"),
         "median_convergence": convergence(median, MEDIAN, ".1e"),
+        "starts": starts(median, MEDIAN),
+        "costs": costs(seconds),
     }
 
 
-def read() -> tuple[list[RunResult], list[RunResult]]:
+def read() -> tuple[list[RunResult], list[RunResult], dict[str, dict[str, float]]]:
     """The arguments of `tables`."""
     jets, median = (read_folder(RECORDS / f"equilibrium-{name}") for name in ("jets", "median"))
-    return jets, median
+    seconds = json.loads(COSTS.read_text(encoding="utf-8"))["seconds"]
+    return jets, median, seconds
 
 
 def main() -> None:
-    jets, median = read()
-    refresh_page(PAGE, tables(jets, median))
+    jets, median, seconds = read()
+    refresh_page(PAGE, tables(jets, median, seconds))
     drawn = [("jets", JETS, jets), ("median", MEDIAN, median)]
     picture = draw([task for task in drawn if by_recipe(task[2])])
     (FIGURES / "equilibrium-over-steps.png").write_bytes(picture)

@@ -25,6 +25,7 @@ from equipool.experiments.data import data_folder
 from equipool.experiments.inner_loop import SHARE, InnerLoop, StepsSetting
 from equipool.experiments.molecules.batching import Capacity, Epochs, choose_capacity, pack
 from equipool.experiments.molecules.labels import roc_auc
+from equipool.experiments.molecules.storage import send
 from equipool.training import Batch, Loss, Shard, Task, track
 
 BAGS_AT_ONCE = 256  # in an evaluation
@@ -107,6 +108,7 @@ class BagsTask(InnerLoop, Task):
 
     def training_bags(self, device: torch.device) -> TrainingBags:
         """The data on the device, and what follows from it; read at the first call."""
+        device = torch.empty(0, device=device).device  # cuda as cuda:0, as tensors name it
         key = (data_folder().absolute(), device)
         if key not in self._loaded:
             split = split_bags(self.dataset, self.repeat, self.fold, self.valid_share)
@@ -154,7 +156,7 @@ class BagsTask(InnerLoop, Task):
         positions = self.training_bags(device).epochs.batches(first_step, num_steps)
         present = (positions >= 0).sum(1) / shard.world
         own = shard.part(positions, 1).contiguous()
-        return {"bags": own.to(device), "present": present.to(device)}
+        return {"bags": send(own, device), "present": send(present, device)}
 
     def loss(self, network: nn.Module, batch: Batch) -> Loss:
         """The mean cross entropy of the bags."""
