@@ -35,6 +35,16 @@ MAY_IMPORT = {
     "descent": {"objective", "ops", "rows", "solvers", "steps"},
     "linear_solvers": {"checks", "objective", "ops", "rows"},
     "differentiation": {"checks", "descent", "linear_solvers", "objective", "ops"},
+    "sharding": {
+        "checks",
+        "descent",
+        "objective",
+        "ops",
+        "potentials",
+        "sets",
+        "starts",
+        "steps",
+    },
     "solution": {"descent", "objective", "sets", "steps"},
     "capture": set(),
     "replay": {"capture", "descent", "ops", "rows", "sets", "steps"},
@@ -42,12 +52,13 @@ MAY_IMPORT = {
 PARTS = set(MAY_IMPORT) - {"reference"}
 MAY_IMPORT["aggregation"] = PARTS
 MAY_IMPORT["closed_form"] = PARTS | {"aggregation"}
+MAY_IMPORT["chunks"] = PARTS | {"aggregation"}
 MAY_IMPORT["figures"] = set()
 MAY_IMPORT["comparison"] = PARTS | {"aggregation", "figures"}
 MAY_IMPORT["leave_one_out"] = PARTS | {"aggregation", "figures"}
 MAY_IMPORT["recipes"] = PARTS
 MAY_IMPORT["public"] = PARTS | {
-    "aggregation", "closed_form", "comparison", "leave_one_out", "recipes",
+    "aggregation", "chunks", "closed_form", "comparison", "leave_one_out", "recipes",
 }  # fmt: skip
 MAY_IMPORT["__init__"] = {"public"}
 MAY_IMPORT["pyg"] = PARTS | {"aggregation", "closed_form", "__init__"}

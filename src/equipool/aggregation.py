@@ -15,12 +15,13 @@ from equipool.descent import Descent, Search
 from equipool.differentiation import Differentiation, Unrolled
 from equipool.energy import Energy
 from equipool.layouts import gather_sets
-from equipool.potentials.base import AutogradSum, Potential, SummedPotential
+from equipool.potentials.base import SummedPotential, sum_over
 from equipool.potentials.resnet import ResNetPotential
 from equipool.regularizers import Regularizer, SquaredNorm
 from equipool.replay import Replays, graphs_serve
 from equipool.scalings import SCALINGS, ScalingName, scaling_weights
 from equipool.sets import Sets, empty_invalid_sets
+from equipool.sharding import is_sharded, share_output, share_potential, share_sets, share_start
 from equipool.solution import Solution, active_recorders, make_solution
 from equipool.solvers import Nesterov, Solver
 from equipool.starts import Start, ZeroStart
@@ -161,9 +162,10 @@ class EquilibriumAggregation(nn.Module):
         Returns:
             `[B, out_channels]`. The output of an empty set is the start.
         """
-        with _outside_inference_mode():
+        with outside_inference_mode():
             x, sets = self._gather(x, index, ptr, mask, dim_size)
             recorders, budget = active_recorders(), self.steps.budget(self.training)
+            sets = share_sets(self, x, sets, budget)
             descent, search = self._descend(x, sets, budget, bool(recorders))
             for recorder in recorders:
                 diagnosed = None
@@ -192,9 +194,10 @@ class EquilibriumAggregation(nn.Module):
             >>> solution.residual.shape, solution.converged.dtype
             (torch.Size([1]), torch.bool)
         """
-        with _outside_inference_mode():
+        with outside_inference_mode():
             x, sets = self._gather(x, index, ptr, mask, dim_size)
             budget = self.steps.budget(self.training)
+            sets = share_sets(self, x, sets, budget)
             descent, search = self._descend(x, sets, budget, keep_trajectory=trajectory)
             search = search or self.search(x, sets, budget)
             return make_solution(x, sets, budget, descent, search)
@@ -210,11 +213,13 @@ class EquilibriumAggregation(nn.Module):
         dim_size: SupportsIndex | None = None,
     ) -> Tensor:
         """Energy of each set at `y [B, K]`, scaled as in the search: `[B]`, never a batch mean."""
-        with _outside_inference_mode():
+        with outside_inference_mode():
             x, sets = self._gather(x, index, ptr, mask, dim_size)
-            search = self.search(x, sets, self.steps.budget(self.training))
+            budget = self.steps.budget(self.training)
+            sets = share_sets(self, x, sets, budget)
+            search = self.search(x, sets, budget)
             check_like("y", y, x, (sets.num_sets, self.out_channels), FLOATS)
-            rows = _normal(y).to(search.start.dtype)
+            rows = normal(y).to(search.start.dtype)
             if sets.padded:
                 rows = torch.cat([rows, rows.new_zeros(1, self.out_channels)])
             return sets.real(sets.mark(search.objective.value(rows)))
@@ -229,8 +234,8 @@ class EquilibriumAggregation(nn.Module):
     ) -> tuple[Tensor, Sets]:
         """The elements `[N, C]` in set order, and the sets."""
         x, sets = gather_sets(x, index, ptr=ptr, mask=mask, dim_size=dim_size)
-        self._check_fits(x)
-        return empty_invalid_sets(_normal(x), sets)
+        self.check_fits(x)
+        return empty_invalid_sets(normal(x), sets)
 
     def _descend(
         self,
@@ -252,14 +257,15 @@ class EquilibriumAggregation(nn.Module):
             keep_squared_gradient=keep_squared_gradient,
             keep_trajectory=keep_trajectory,
         )
-        return self.differentiation(search), search
+        return share_output(self.differentiation(search)), search
 
     def _is_replayable(self) -> bool:
         """Whether the search is the same program for every batch. Dropout draws another for each
         call; the parts know of themselves."""
         drops = self.training and getattr(self.potential, "dropout", 0) > 0
         backward = self.differentiation.recordable or not torch.is_grad_enabled()
-        return not drops and backward and self.start.recordable and self.solver.recordable
+        parts = self.start.recordable and self.solver.recordable
+        return not drops and backward and parts and not is_sharded()
 
     def search(
         self,
@@ -267,6 +273,7 @@ class EquilibriumAggregation(nn.Module):
         sets: Sets,
         budget: Budget,
         *,
+        summed: SummedPotential | None = None,
         keep_squared_gradient: bool = True,
         keep_trajectory: bool = False,
     ) -> Search:
@@ -276,31 +283,22 @@ class EquilibriumAggregation(nn.Module):
             x: elements in set order, `[N, C]`.
             sets: their sets.
             budget: how long to search.
+            summed: the potential's sum over each set. Default: the sum over these elements.
             keep_squared_gradient: whether to add up the squared gradients, for the auxiliary loss.
             keep_trajectory: whether to keep y of every step.
         """
         # y is float32 at least: its steps are small beside it, and sums are long.
         dtype = torch.promote_types(x.dtype, torch.float32)
         weights = scaling_weights(self.scaling, sets.counts, dtype)
+        summed = sum_over(self.potential, x, sets) if summed is None else summed
         return Search(
             self.solver,
-            Energy(self._summed_potential(x, sets), self.regularizer, weights),
-            self.start(x, sets).to(dtype),
+            Energy(share_potential(summed), self.regularizer, weights),
+            share_start(self.start, self.start(x, sets)).to(dtype),
             budget,
             keep_squared_gradient,
             keep_trajectory,
         )
-
-    def _summed_potential(self, x: Tensor, sets: Sets) -> SummedPotential:
-        if not isinstance(self.potential, Potential):
-            return AutogradSum(self.potential, x, sets)
-        summed = self.potential.over(x, sets)
-        if not isinstance(summed, SummedPotential):
-            raise TypeError(
-                f"{type(self.potential).__name__}.over returned {type(summed).__name__}, expected "
-                "a subclass of equipool.SummedPotential"
-            )
-        return summed
 
     def _check_parts(self) -> None:
         check_part("potential", self.potential, nn.Module, "ResNetPotential(in, out)")
@@ -313,7 +311,8 @@ class EquilibriumAggregation(nn.Module):
             if found is not None and found != expected:
                 raise ValueError(f"the {part}'s {name} is {found}, expected {expected}")
 
-    def _check_fits(self, x: Tensor) -> None:
+    def check_fits(self, x: Tensor) -> None:
+        """Check that the layer can take elements like these."""
         if x.shape[-1] != self.in_channels:
             raise ValueError(
                 f"x has {x.shape[-1]} channels, expected in_channels = {self.in_channels}"
@@ -344,7 +343,7 @@ class EquilibriumAggregation(nn.Module):
         )
 
 
-def _outside_inference_mode() -> AbstractContextManager[object]:
+def outside_inference_mode() -> AbstractContextManager[object]:
     """Leaves inference mode, in which `torch.func.grad` gives zeros before torch 2.12. Gradients
     stay off."""
     if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():
@@ -355,6 +354,6 @@ def _outside_inference_mode() -> AbstractContextManager[object]:
     return stack
 
 
-def _normal(tensor: Tensor) -> Tensor:
+def normal(tensor: Tensor) -> Tensor:
     """A tensor that autograd can use: one made in inference mode is copied."""
     return tensor.clone() if not torch.compiler.is_compiling() and tensor.is_inference() else tensor

@@ -3,6 +3,7 @@
 from equipool import closed_form
 from equipool.aggregation import EquilibriumAggregation
 from equipool.capture import CapturedStep, capture_step
+from equipool.chunks import ArrayChunks, ParquetChunks, SafetensorsChunks, solve_chunks
 from equipool.comparison import (
     GradientComparison,
     PathIndependence,
@@ -30,6 +31,7 @@ from equipool.potentials import (
 from equipool.recipes import converging
 from equipool.regularizers import BoundRegularizer, NoRegularizer, Regularizer, SquaredNorm
 from equipool.sets import Sets
+from equipool.sharding import average_gradients, sharded
 from equipool.solution import Solution, Solutions, record
 from equipool.solvers import (
     GradientDescent,
@@ -47,14 +49,15 @@ from equipool.starts import LearnedStart, NormalStart, Start, ZeroStart
 from equipool.steps import Budget, Fixed, RandomSteps, Steps, ToTolerance
 
 __all__ = [
-    "AutogradSum", "BoundRegularizer", "Bounds", "Budget", "CapturedStep", "Cholesky",
-    "ConjugateGradients", "ConvexPotential", "Descent", "Differentiation", "EquilibriumAggregation",
-    "Fixed", "GradientComparison", "GradientDescent", "HeavyBall", "Implicit", "Influence",
-    "LearnedStart", "LinearSolution", "LinearSolver", "Nesterov", "Neumann", "Newton",
-    "NoRegularizer", "NormalStart", "Objective", "OneStep", "PathIndependence", "Polished",
-    "Potential", "RandomSteps", "Regularizer", "ResNetPotential", "RestrainedNesterov",
-    "SafeguardedNesterov", "Search", "Sets", "Solution", "Solutions", "Solver", "SolverState",
-    "SquaredNorm", "Start", "Steps", "StronglyConvexNesterov", "SummedPotential", "ToTolerance",
-    "Truncated", "Unrolled", "ZeroStart", "capture_step", "closed_form", "compare_gradients",
-    "converging", "influence", "path_independence", "record",
+    "ArrayChunks", "AutogradSum", "BoundRegularizer", "Bounds", "Budget", "CapturedStep",
+    "Cholesky", "ConjugateGradients", "ConvexPotential", "Descent", "Differentiation",
+    "EquilibriumAggregation", "Fixed", "GradientComparison", "GradientDescent", "HeavyBall",
+    "Implicit", "Influence", "LearnedStart", "LinearSolution", "LinearSolver", "Nesterov",
+    "Neumann", "Newton", "NoRegularizer", "NormalStart", "Objective", "OneStep", "ParquetChunks",
+    "PathIndependence", "Polished", "Potential", "RandomSteps", "Regularizer", "ResNetPotential",
+    "RestrainedNesterov", "SafeguardedNesterov", "SafetensorsChunks", "Search", "Sets", "Solution",
+    "Solutions", "Solver", "SolverState", "SquaredNorm", "Start", "Steps", "StronglyConvexNesterov",
+    "SummedPotential", "ToTolerance", "Truncated", "Unrolled", "ZeroStart", "average_gradients",
+    "capture_step", "closed_form", "compare_gradients", "converging", "influence",
+    "path_independence", "record", "sharded", "solve_chunks",
 ]  # fmt: skip

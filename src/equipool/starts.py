@@ -17,6 +17,10 @@ class Start(nn.Module):
     with its own.
     """
 
+    reads_elements = True
+    """Whether the starts depend on the elements. A subclass that only uses their dtype, device and
+    sets should say False: where not all elements are at hand, other starts are rejected."""
+
     @property
     def recordable(self) -> bool:
         """Whether the starts can be recorded in a CUDA graph, which draws nothing at random."""
@@ -29,6 +33,8 @@ class Start(nn.Module):
 
 class ZeroStart(Start):
     """The paper's start: the zero vector."""
+
+    reads_elements = False
 
     def __init__(self, out_channels: int) -> None:
         super().__init__()
@@ -50,6 +56,7 @@ class LearnedStart(Start):
         learnable: whether the vector is learned.
     """
 
+    reads_elements = False
     y: Tensor
 
     def __init__(self, out_channels: int, value: float = 0.0, learnable: bool = True) -> None:
@@ -84,6 +91,8 @@ class NormalStart(Start):
         std: standard deviation of every component.
     """
 
+    reads_elements = False
+
     def __init__(self, out_channels: int, std: float = 1.0) -> None:
         super().__init__()
         if not 0 <= std < float("inf"):
@@ -101,3 +110,12 @@ class NormalStart(Start):
 
     def extra_repr(self) -> str:
         return f"{self.out_channels}, std={self.std}"
+
+
+def check_start(start: Start, reason: str) -> None:
+    """Reject a start that may read elements where not all are at hand."""
+    if start.reads_elements:
+        raise ValueError(
+            f"the start is {type(start).__name__}, which may read the elements, but {reason}: use "
+            "another one, or set its attribute reads_elements = False if it does not read them"
+        )

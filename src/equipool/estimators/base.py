@@ -7,24 +7,28 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from joblib import Parallel, delayed
-from sklearn.base import BaseEstimator
 from sklearn.utils import check_consistent_length, check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
-from torch import nn
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor, nn
 
 from equipool.baselines import AGGREGATIONS
-from equipool.estimators.bags import Array, Bags, read_bags
+from equipool.estimators.bags import Array, Bags
+from equipool.estimators.explanation import effects
+from equipool.estimators.export import PaddedBags, export_onnx
+from equipool.estimators.member import History, MemberSettings, train_member
 from equipool.estimators.network import BagNetwork
-from equipool.estimators.prediction import predict_bags
+from equipool.estimators.prediction import predict_bags, to_tensor
+from equipool.estimators.reading import BagReader
+from equipool.estimators.saving import save
 from equipool.estimators.scaling import measure_scaling
-from equipool.estimators.schedule import ENOUGH_TO_VALIDATE, Schedule, make_schedule
-from equipool.estimators.task import BagTask, LabelledBags, LossName
-from equipool.training import TrainingConfig, fit
+from equipool.estimators.schedule import ENOUGH_TO_VALIDATE, make_schedule
+from equipool.estimators.task import LabelledBags, LossName
 from equipool.training.devices import resolve_device
 
 Auto = Literal["auto"]
@@ -41,7 +45,7 @@ class Targets:
     num_outputs: int
 
 
-class SetEstimator(BaseEstimator, ABC):
+class SetEstimator(BagReader, ABC):
     """The base of `SetClassifier` and `SetRegressor`."""
 
     def __init__(
@@ -88,10 +92,6 @@ class SetEstimator(BaseEstimator, ABC):
         self._check_parameters()
         again = self.warm_start and hasattr(self, "networks_")
         bags = self._read(X, reset=not again)
-        if len(bags) == 0:
-            raise ValueError(
-                "Found array with 0 sample(s) (shape=(0,)) while a minimum of 1 is required."
-            )
         if y is None:
             raise ValueError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None"
@@ -104,52 +104,56 @@ class SetEstimator(BaseEstimator, ABC):
             bags, weights = bags.take(np.flatnonzero(labelled)), weights[labelled]
         if not again:
             self.scaling_ = measure_scaling(bags, weights)
+            self.network_arguments_ = self._network_arguments(bags, targets.num_outputs)
+        settings = self._settings(bags)
+        of_targets = targets.weights[labelled]
         data = LabelledBags(
-            torch.from_numpy(self.scaling_(bags.elements)),
+            torch.from_numpy(self.scaling_(bags.elements, settings.dtype)),
             torch.from_numpy(bags.ptr),
-            torch.from_numpy(targets.values[labelled].astype(np.float32)),
-            torch.from_numpy(targets.weights[labelled].astype(np.float32)),
+            torch.from_numpy(targets.values[labelled].astype(settings.dtype)),
+            torch.from_numpy((of_targets / of_targets.mean()).astype(settings.dtype)),
         )
-        self._train(data, targets, again)
+        self._train(partial(train_member, data=data, loss=targets.loss, settings=settings), again)
         return self
 
-    def _train(self, data: LabelledBags, targets: Targets, again: bool) -> None:
+    def _train(self, member: Callable[..., tuple[nn.Module, History]], again: bool) -> None:
+        """Train each network from its own seed."""
         random = check_random_state(self.random_state)
         seeds = [int(seed) for seed in random.randint(2**31 - 1, size=self.n_estimators)]
-        makers = [self._network_maker(data, targets)] * len(seeds)
-        if again and len(self.networks_) != len(seeds):
-            raise ValueError(
-                f"n_estimators is {len(seeds)}, but the estimator was fitted with "
-                f"{len(self.networks_)}: warm_start cannot change it"
-            )
+        make_network = partial(BagNetwork, **self.network_arguments_)
+        makers: list[Callable[[], nn.Module]] = [make_network] * len(seeds)
         if again:
+            if len(self.networks_) != len(seeds):
+                raise ValueError(
+                    f"n_estimators is {len(seeds)}, but the estimator was fitted with "
+                    f"{len(self.networks_)}: warm_start cannot change it"
+                )
             makers = [partial(deepcopy, network) for network in self.networks_]
-        member = partial(train_member, data=data, loss=targets.loss, settings=self._settings(data))
-        jobs = min(self.n_jobs or 1, len(seeds)) if (self.n_jobs or 1) > 0 else self.n_jobs
-        results = Parallel(n_jobs=jobs)(
+        results = Parallel(n_jobs=self.n_jobs if len(seeds) > 1 else None)(
             delayed(member)(maker, seed) for maker, seed in zip(makers, seeds, strict=True)
         )
         self.networks_ = [network for network, _ in results]
         self.history_ = [history for _, history in results]
 
-    def _network_maker(self, data: LabelledBags, targets: Targets) -> Callable[[], nn.Module]:
-        usual = max(round(float(data.ptr.diff().double().mean())), 1)
-        return partial(
-            BagNetwork, self.n_features_in_, targets.num_outputs, aggregation=self.aggregation,
-            encoder=(self.hidden_size,) if self.hidden_size else (), channels=self.channels,
-            dropout=self.dropout, set_size=usual,
-        )  # fmt: skip
+    def _network_arguments(self, bags: Bags, num_outputs: int) -> dict[str, Any]:
+        return {
+            "in_channels": bags.num_features,
+            "out_channels": num_outputs,
+            "aggregation": self.aggregation,
+            "encoder": (self.hidden_size,) if self.hidden_size else (),
+            "channels": self.channels,
+            "dropout": self.dropout,
+            "set_size": max(round(float(bags.sizes.mean())), 1),
+        }
 
-    def _settings(self, data: LabelledBags) -> MemberSettings:
-        count = len(data)
-        validates = self.early_stopping
+    def _settings(self, bags: Bags) -> MemberSettings:
+        count, validates = len(bags), self.early_stopping
         if validates == "auto":
             validates = count >= ENOUGH_TO_VALIDATE
         held_out = min(max(round(self.validation_fraction * count), 1), count - 1)
         held_out = held_out if validates else 0
-        sizes = data.ptr.diff().numpy()[: count - held_out]
         schedule = make_schedule(
-            sizes,
+            bags.sizes[: count - held_out],
             self.max_elements,
             None if self.batch_size == "auto" else int(self.batch_size),
             None if self.max_steps == "auto" else int(self.max_steps),
@@ -157,41 +161,70 @@ class SetEstimator(BaseEstimator, ABC):
         )
         return MemberSettings(
             schedule, held_out, self.max_elements, self.learning_rate, self.weight_decay,
-            resolve_device(None if self.device == "auto" else self.device), self.verbose > 0,
+            self._device(), self.verbose > 0,
         )  # fmt: skip
+
+    def _device(self) -> torch.device:
+        return resolve_device(None if self.device == "auto" else self.device)
 
     def _outputs(self, X: Any) -> Array:  # noqa: N803
         """The networks' mean outputs for each bag, `[B, O]`."""
         check_is_fitted(self)
         bags = self._read(X, reset=False)
-        if len(bags) == 0:
-            raise ValueError(
-                "Found array with 0 sample(s) (shape=(0,)) while a minimum of 1 is required."
-            )
-        device = resolve_device(None if self.device == "auto" else self.device)
-        return predict_bags(self.networks_, self.scaling_, bags, device)
+        return predict_bags(self.networks_, self.scaling_, bags, self._device())
 
-    def _read(self, X: Any, reset: bool) -> Bags:  # noqa: N803
-        """The bags, whose features must be those of the training unless `reset`."""
-        bags = read_bags(X)
-        if _is_table(X):
-            validate_data(self, X, reset=reset, skip_check_array=True)
-        elif reset:
-            self.n_features_in_ = bags.num_features
-            vars(self).pop("feature_names_in_", None)
-            if bags.names is not None:
-                self.feature_names_in_ = np.array(bags.names, dtype=object)
-        elif bags.names not in (None, tuple(getattr(self, "feature_names_in_", bags.names or ()))):
-            raise ValueError(
-                f"The feature names should match those that were passed during fit: found "
-                f"{list(bags.names or ())}, expected {list(self.feature_names_in_)}"
-            )
-        if bags.num_features != self.n_features_in_:
-            raise ValueError(
-                f"X has {bags.num_features} features, but {type(self).__name__} is expecting "
-                f"{self.n_features_in_} features as input"
-            )
-        return bags
+    def element_influence(self, bag: Any, method: str = "auto") -> Array:
+        """How the prediction of a bag would change if an element were not there: the output
+        without it (`decision_function`, or the number predicted) minus the output.
+
+        Args:
+            bag: the elements, `[n, d]`.
+            method: `"exact"` predicts again without each element; `"newton"` uses
+                `equipool.influence`, for the equilibrium alone, whose cost grows linearly;
+                `"auto"` is `"newton"` for an equilibrium with 256 elements or more, else `"exact"`.
+
+        Returns:
+            `[n]`, or `[n, outputs]` for more than two classes or several columns.
+        """
+        check_is_fitted(self)
+        if method not in ("auto", "exact", "newton"):
+            raise ValueError(f"method is {method!r}, expected 'auto', 'exact' or 'newton'")
+        bags, device = self._read([bag], reset=False), self._device()
+        x = to_tensor(self.scaling_, bags, self.networks_[0]).to(device)
+        found = torch.stack([effects(one.to(device), x, method) for one in self.networks_])
+        outputs = found.mean(0).cpu().numpy() * self._output_scale()
+        return outputs[:, 0] if outputs.shape[1] == 1 else outputs
+
+    def save(self, folder: str | Path) -> None:
+        """Write the fitted estimator to a folder: `model.json` and `weights.safetensors`. Read it
+        with `equipool.estimators.load`.
+
+        Args:
+            folder: created if it does not exist.
+        """
+        check_is_fitted(self)
+        save(self, folder)
+
+    def export_onnx(self, file: str | Path) -> None:
+        """Write an ONNX model of the fitted estimator, which runs without torch.
+
+        It maps `x [B, L, d]`, float32, not scaled, and `mask [B, L]`, True for real elements, to
+        `y [B, ...]`: `predict_proba` of a classifier, `predict` of a regressor.
+
+        Args:
+            file: the file to write.
+        """
+        check_is_fitted(self)
+        model = PaddedBags(self.networks_, self.scaling_, self._finish)
+        export_onnx(model, self.n_features_in_, file)
+
+    @abstractmethod
+    def _finish(self, outputs: Tensor) -> Tensor:
+        """What an exported model gives for the networks' outputs `[B, O]`."""
+
+    @abstractmethod
+    def _output_scale(self) -> Array | float:
+        """The unit of the networks' outputs."""
 
     def _check_parameters(self) -> None:
         def expect(name: str, met: bool, expected: str) -> None:
@@ -211,59 +244,6 @@ class SetEstimator(BaseEstimator, ABC):
         expect("dropout", 0 <= self.dropout < 1, "at least 0 and less than 1")
         expect("early_stopping", self.early_stopping in (True, False, "auto"), "a bool or 'auto'")
         expect("validation_fraction", 0 < self.validation_fraction < 1, "between 0 and 1")
-
-
-@dataclass(frozen=True)
-class MemberSettings:
-    """How each network of an estimator is trained."""
-
-    schedule: Schedule
-    held_out: int  # validation bags
-    max_elements: int
-    learning_rate: float
-    weight_decay: float
-    device: torch.device
-    verbose: bool
-
-
-def train_member(
-    make_network: Callable[[], nn.Module], seed: int, data: LabelledBags, loss: LossName,
-    settings: MemberSettings,
-) -> tuple[nn.Module, dict[str, Array]]:  # fmt: skip
-    """Train one network. Returns it on the CPU, and its history."""
-    training, validation, schedule = data, None, settings.schedule
-    if settings.held_out:
-        order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))
-        validation, training = (
-            data.take(order[: settings.held_out]),
-            data.take(order[settings.held_out :]),
-        )
-    task = BagTask(
-        make_network, loss, training, validation, batch_size=schedule.batch_size,
-        max_elements=settings.max_elements, seed=seed,
-    )  # fmt: skip
-    config = TrainingConfig(
-        schedule.steps, learning_rate=settings.learning_rate, schedule="cosine",
-        warmup_steps=min(20, schedule.steps // 10), weight_decay=settings.weight_decay,
-        chunk=min(50, schedule.steps), log_every=schedule.evaluate_every,
-        evaluate_every=schedule.evaluate_every,
-    )  # fmt: skip
-    fitted = fit(
-        task, config, settings.device, patience=schedule.patience,
-        progress=None if settings.verbose else False,
-    )  # fmt: skip
-    history = {"loss": fitted.history["loss"].numpy()}
-    if validation is not None:
-        curve = fitted.record.curve
-        history["step"] = np.array([entry["step"] for entry in curve])
-        history["validation_loss"] = np.array([entry["metrics"]["loss"] for entry in curve])
-    return fitted.network.cpu(), history
-
-
-def _is_table(X: Any) -> bool:  # noqa: N803
-    """Whether X is a 2-D array or data frame, of which scikit-learn knows shape and names."""
-    shape = getattr(X, "shape", None)
-    return not isinstance(X, torch.Tensor) and shape is not None and len(shape) == 2
 
 
 def _is_count(value: Any) -> bool:

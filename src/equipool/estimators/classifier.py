@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import torch
 from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
+from torch import Tensor
 
 from equipool.estimators.bags import Array
 from equipool.estimators.base import Auto, SetEstimator, Targets
@@ -41,7 +43,6 @@ class SetClassifier(ClassifierMixin, SetEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.three_d_array = True
         tags.classifier_tags.multi_label = True
         return tags
 
@@ -117,3 +118,13 @@ class SetClassifier(ClassifierMixin, SetEstimator):
         if self.multilabel_:
             return (logits > 0).astype(int)
         return self.classes_[logits.argmax(1) if logits.ndim == 2 else (logits > 0).astype(int)]
+
+    def _finish(self, outputs: Tensor) -> Tensor:
+        if self.multilabel_:
+            return torch.sigmoid(outputs)
+        if len(self.classes_) == 2:
+            outputs = torch.cat([torch.zeros_like(outputs), outputs], dim=1)
+        return torch.softmax(outputs, dim=1)
+
+    def _output_scale(self) -> float:
+        return 1.0

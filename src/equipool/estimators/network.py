@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from torch import Tensor, nn
+from torch.nn import functional
 
 from equipool.aggregation import EquilibriumAggregation
 from equipool.baselines import aggregation_from_name
@@ -32,7 +33,7 @@ class BagNetwork(nn.Module):
             element itself.
         channels: size of a pooled bag.
         head: sizes of the hidden layers of the last network, each after a ReLU.
-        dropout: dropout rate of the encoded elements and of the pooled bag.
+        dropout: dropout rate of the encoded elements and of the pooled bag (see `SharedDropout`).
         steps: how long the equilibrium layer searches.
         set_size: the usual number of elements, for the aggregations that scale by it.
 
@@ -55,10 +56,10 @@ class BagNetwork(nn.Module):
         sizes = (in_channels, *encoder)
         layers: list[nn.Module] = []
         for before, after in pairwise(sizes):
-            layers += [nn.Linear(before, after), nn.ReLU(), nn.Dropout(dropout)]
+            layers += [nn.Linear(before, after), nn.ReLU(), SharedDropout(dropout)]
         self.encoder = nn.Sequential(*layers)
         self.aggregation = make_aggregation(aggregation, sizes[-1], channels, steps, set_size)
-        layers = [nn.Dropout(dropout)]
+        layers = [SharedDropout(dropout)]
         for before, after in pairwise((channels, *head)):
             layers += [nn.Linear(before, after), nn.ReLU()]
         self.head = nn.Sequential(*layers, nn.Linear((channels, *head)[-1], out_channels))
@@ -70,6 +71,28 @@ class BagNetwork(nn.Module):
         """Predict for each bag. The arguments are those of the layer."""
         pooled = self.aggregation(self.encoder(x), index, ptr=ptr, mask=mask, dim_size=dim_size)
         return self.head(pooled)
+
+
+class SharedDropout(nn.Module):
+    """Dropout of whole channels: those that are dropped are the same for all elements and bags of a
+    call. An element is then encoded alike wherever it occurs, and two copies of a bag count as much
+    as one of twice the weight.
+
+    Args:
+        rate: the share of channels that are dropped in training.
+    """
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.rate == 0:
+            return x
+        return x * functional.dropout(x.new_ones(x.shape[-1]), self.rate)
+
+    def extra_repr(self) -> str:
+        return f"{self.rate:g}"
 
 
 def make_aggregation(

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import column_or_1d
+from torch import Tensor
 
 from equipool.estimators.bags import Array
 from equipool.estimators.base import SetEstimator, Targets
@@ -17,7 +19,6 @@ class SetRegressor(RegressorMixin, SetEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.three_d_array = True
         tags.target_tags.multi_output = True
         return tags
 
@@ -49,5 +50,13 @@ class SetRegressor(RegressorMixin, SetEstimator):
 
     def predict(self, X: Any) -> Array:  # noqa: N803
         """A number for each bag `[B]`, or for each bag and column `[B, columns]`."""
-        values = (self._outputs(X) * self.target_scale_ + self.target_mean_).astype(np.float32)
+        values = self._outputs(X) * self.target_scale_ + self.target_mean_
         return values if self.columns_ else values[:, 0]
+
+    def _finish(self, outputs: Tensor) -> Tensor:
+        scale, mean = (torch.tensor(one) for one in (self.target_scale_, self.target_mean_))
+        values = outputs * scale.to(outputs) + mean.to(outputs)
+        return values if self.columns_ else values.squeeze(-1)
+
+    def _output_scale(self) -> Array:
+        return self.target_scale_

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -18,9 +19,9 @@ class Scaling:
     mean: Array  # [d]
     scale: Array  # [d]; 1 for a constant feature
 
-    def __call__(self, elements: Array) -> Array:
-        """Scaled elements, float32."""
-        scaled = np.empty(elements.shape, np.float32)
+    def __call__(self, elements: Array, dtype: Any = np.float32) -> Array:
+        """Scaled elements, computed in float64 and then rounded."""
+        scaled = np.empty(elements.shape, dtype)
         for start in range(0, len(elements), ROWS):
             rows = slice(start, start + ROWS)
             scaled[rows] = (elements[rows] - self.mean) / self.scale

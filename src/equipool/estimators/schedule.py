@@ -25,6 +25,7 @@ class Schedule:
     steps: int
     evaluate_every: int
     patience: int | None  # evaluations; None takes all steps
+    whole: bool  # whether a step has all bags
 
 
 def make_schedule(
@@ -39,4 +40,4 @@ def make_schedule(
     if steps is None:
         steps = int(np.clip(EPOCHS * len(sizes) / batch_size, *STEPS))
     every = steps if patience is None else max(steps // EVALUATIONS, 1)
-    return Schedule(batch_size, steps, every, patience)
+    return Schedule(batch_size, steps, every, patience, batch_size == len(sizes))

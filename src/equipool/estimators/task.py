@@ -10,10 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+import equipool
 from equipool.checks import values_are_at_hand
 from equipool.training import Batch, Loss, Shard, Task
 
 LossName = Literal["classes", "binary", "numbers"]
+
+AUX_WEIGHT = 1e-4  # of the equilibrium layer's auxiliary loss
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +80,8 @@ class BagTask(Task):
         self._training, self._validation = training, validation
         self.batch_size, self.seed = min(batch_size, len(training)), seed
         self._max_elements = max_elements
-        self._length = min(int(training.ptr.diff().max()), max_elements)
+        largest = int(training.ptr.diff().max())
+        self._length, self._samples = min(largest, max_elements), largest > max_elements
 
     def network(self) -> nn.Module:
         return self._make_network()
@@ -100,8 +104,18 @@ class BagTask(Task):
         return torch.randperm(len(self._training), generator=generator)
 
     def loss(self, network: nn.Module, batch: Batch) -> Loss:
-        draw = torch.rand(len(batch["bags"]), self._length, device=batch["bags"].device)
-        return Loss(self._loss_of(network, self._training, batch["bags"], self._length, draw))
+        bags = batch["bags"]
+        draw: Tensor | float = 0.0  # nothing is drawn unless it is needed: see SharedDropout
+        if self._samples:
+            draw = torch.rand(len(bags), self._length, device=bags.device)
+        with equipool.record(diagnostics=False) as solutions:
+            loss = self._loss_of(network, self._training, bags, self._length, draw)
+        # The auxiliary loss by the bags' weights: one of weight 2 counts as two of weight 1.
+        weights = self._training.weights[bags].mean(1)
+        for solution in solutions:
+            assert solution.squared_gradient is not None
+            loss = loss + AUX_WEIGHT * (weights * solution.squared_gradient).mean()
+        return Loss(loss)
 
     def evaluate(self, network: nn.Module, device: torch.device) -> dict[str, float]:
         """The loss of the validation bags, at most `max_elements` of each; without such bags, of

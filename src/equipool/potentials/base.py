@@ -159,6 +159,28 @@ class AutogradSum(SummedPotential):
         return type(self)(self.potential, self.x.index_select(0, elements), sets)
 
 
+def sum_over(potential: nn.Module, x: Tensor, sets: Sets) -> SummedPotential:
+    """Any potential summed over each set of a batch whose elements are in set order."""
+    if not isinstance(potential, Potential):
+        return AutogradSum(potential, x, sets)
+    summed = potential.over(x, sets)
+    if not isinstance(summed, SummedPotential):
+        raise TypeError(
+            f"{type(potential).__name__}.over returned {type(summed).__name__}, expected "
+            "a subclass of equipool.SummedPotential"
+        )
+    return summed
+
+
+def check_no_dropout(potential: nn.Module, reason: str) -> None:
+    """Reject a potential that drops units which it draws for each batch."""
+    rate = getattr(potential, "dropout", 0)
+    if potential.training and isinstance(rate, float) and rate > 0:
+        raise ValueError(
+            f"the potential's dropout is {rate}, expected 0 or evaluation mode: {reason}"
+        )
+
+
 def _has_backward_hooks(potential: object) -> bool:
     modules = potential.modules() if isinstance(potential, nn.Module) else ()
     everywhere = (_global_backward_hooks, _global_backward_pre_hooks)

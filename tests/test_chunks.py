@@ -1,0 +1,499 @@
+"""A set that is read chunk by chunk gives what it gives as a whole."""
+
+import threading
+import time
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+import equipool
+from cases import Quadratic, assert_near, make_layer
+from equipool import (
+    ConvexPotential,
+    EquilibriumAggregation,
+    Fixed,
+    Implicit,
+    LearnedStart,
+    Nesterov,
+    Newton,
+    NormalStart,
+    OneStep,
+    ResNetPotential,
+    RestrainedNesterov,
+    SafeguardedNesterov,
+    SquaredNorm,
+    StronglyConvexNesterov,
+    ToTolerance,
+    Truncated,
+    Unrolled,
+    solve_chunks,
+)
+from equipool.chunks.passes import read_ahead
+from equipool.potentials import Sum
+
+NAN = float("nan")
+CUTS = {"one": [], "two": [17], "many": [1, 2, 3, 9, 20, 30], "with empty ones": [0, 0, 11, 11, 40]}
+METHODS = {
+    "unrolled": (Unrolled(), Fixed(6)),
+    "truncated": (Truncated(3), Fixed(6)),
+    "one step": (OneStep(), Fixed(6)),
+    "truncated, to a tolerance": (Truncated(3), ToTolerance(1e-3, 100)),
+    "unrolled, to a tolerance": (Unrolled(), ToTolerance(1e-2, 40)),
+    "implicit": (Implicit(), ToTolerance(1e-2, 60)),
+    "implicit that falls back": (Implicit(), Fixed(3)),
+}
+SOLVERS = {
+    "gradient descent": lambda: equipool.GradientDescent(0.05),
+    "restrained": lambda: RestrainedNesterov(0.05, 0.5, max_step=0.5, curvature_safe=True),
+    "safeguarded": lambda: SafeguardedNesterov(0.05),
+    "newton": Newton,
+}
+
+
+@pytest.fixture
+def batch():
+    """40 elements of four sets, in no order; the last set is empty."""
+    torch.manual_seed(1)
+    return torch.randn(40, 3, dtype=torch.float64), torch.randint(3, (40,))
+
+
+def cut(x, index=None, cuts=()):
+    ends = [0, *cuts, len(x)]
+    parts = [slice(a, b) for a, b in pairwise(ends)]
+    return [x[part] if index is None else (x[part], index[part]) for part in parts]
+
+
+def outcome(solution, modules):
+    """All that a solution gives, with the gradients of a loss of all of it."""
+    for module in modules:
+        module.zero_grad()
+    weights = torch.linspace(-1, 1, solution.y.numel(), dtype=solution.y.dtype)
+    loss = (weights * solution.y.nan_to_num().flatten()).sum() + 0.1 * solution.aux_loss
+    if solution.energy is not None:
+        loss = loss + 0.2 * solution.energy.nan_to_num().sum()
+    loss.backward()
+    found = {"y": solution.y.detach(), "aux_loss": solution.aux_loss.detach()}
+    for name in ("energy", "residual", "steps", "finite", "occupied", "converged", "fallback"):
+        value = getattr(solution, name)
+        found |= {} if value is None else {name: value.detach().double()}
+    for number, module in enumerate(modules):
+        found |= {f"{number}.{n}": p.grad.clone() for n, p in module.named_parameters()}
+    return found
+
+
+def assert_same(found, expected, tolerance=1e-10):
+    assert found.keys() == expected.keys()
+    for name in expected:
+        assert torch.equal(found[name].isnan(), expected[name].isnan()), name
+        assert_near(found[name].nan_to_num(), expected[name].nan_to_num(), tolerance)
+
+
+def assert_agrees(layer, x, index, cuts, tolerance=1e-10):
+    expected = outcome(layer.solve(x, index, dim_size=4), [layer])
+    found = outcome(solve_chunks(layer, cut(x, index, cuts), num_sets=4), [layer])
+    assert_same(found, expected, tolerance)
+
+
+@pytest.mark.parametrize("cuts", CUTS.values(), ids=CUTS)
+@pytest.mark.parametrize("method", ["unrolled", "implicit"])
+def test_any_cuts(batch, cuts, method):
+    layer = make_layer(start=LearnedStart(4))
+    layer.differentiation, layer.steps = METHODS[method]
+    assert_agrees(layer, *batch, cuts)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("scaling", ["log", "sum", "mean"])
+def test_any_differentiation_and_scaling(batch, method, scaling):
+    layer = make_layer(start=LearnedStart(4), scaling=scaling, learning_rate=0.01)
+    layer.differentiation, layer.steps = METHODS[method]
+    assert_agrees(layer, *batch, CUTS["many"])
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_any_solver(batch, solver):
+    layer = make_layer()
+    layer.solver = SOLVERS[solver]().double()
+    assert_agrees(layer, *batch, CUTS["many"])
+
+
+@pytest.mark.parametrize(
+    "potential",
+    [
+        lambda: ResNetPotential(3, 3, (7, 5), factored=False),
+        lambda: ConvexPotential(3, 3, (6, 5)),
+        Quadratic,  # has nothing to train
+        Sum,
+    ],
+    ids=["by autograd", "convex", "a user's own", "linear in y"],
+)
+@pytest.mark.parametrize("method", ["unrolled", "implicit"])
+def test_any_potential(batch, potential, method):
+    torch.manual_seed(3)
+    layer = EquilibriumAggregation(3, 3, potential=potential(), solver=Nesterov(0.02, 0.5)).double()
+    layer.differentiation, layer.steps = METHODS[method]
+    assert_agrees(layer, *batch, CUTS["many"])
+
+
+def test_bounds_are_added_up(batch):
+    """So that the steps differ, but not the minimum."""
+    torch.manual_seed(3)
+    layer = EquilibriumAggregation(
+        3, 2, potential=ConvexPotential(3, 2, (6, 5)), regularizer=SquaredNorm(1.0),
+        solver=StronglyConvexNesterov(), steps=ToTolerance(1e-12, 5000),
+        differentiation=Implicit(equipool.Cholesky()),
+    ).double()  # fmt: skip
+    x, index = batch
+    whole, parts = layer.solve(x, index), solve_chunks(layer, cut(x, index, [9, 20]), num_sets=3)
+    assert whole.converged.all()
+    assert_near(parts.y, whole.y, 1e-10)
+    assert (parts.error_bound >= whole.error_bound * 0.5).all()
+    gradients = []
+    for solution in (whole, parts):
+        layer.zero_grad()
+        solution.y.square().sum().backward()
+        gradients.append(layer.potential.from_y.grad.clone())
+    assert_near(gradients[1], gradients[0], 1e-9)
+
+
+def test_one_set_without_index(batch):
+    x, _ = batch
+    layer = make_layer()
+    expected = outcome(layer.solve(x), [layer])
+    assert_same(outcome(solve_chunks(layer, cut(x, cuts=[13, 20])), [layer]), expected)
+
+
+def test_numpy_arrays_and_the_trajectory(batch):
+    x, index = batch
+    layer = make_layer()
+    chunks = [(part.numpy(), which.int().numpy()) for part, which in cut(x, index, [13])]
+    found = solve_chunks(layer, chunks, num_sets=3, trajectory=True)
+    assert_near(found.trajectory, layer.solve(x, index, trajectory=True).trajectory, 1e-10)
+
+
+@torch.no_grad()
+def test_stopped_sets_are_left_out(batch):
+    x, index = batch
+    layer = make_layer(learning_rate=0.02)
+    layer.steps = ToTolerance(1e-4, 400)
+    x[5] = NAN
+    found = solve_chunks(layer, cut(x, index, [13]), num_sets=4)
+    expected = layer.solve(x, index, dim_size=4)
+    assert len(set(expected.steps.tolist())) > 2  # they stop one by one
+    assert torch.equal(found.steps, expected.steps)
+    assert_near(found.y.nan_to_num(), expected.y.nan_to_num(), 1e-10)
+
+
+@pytest.mark.parametrize("value", [NAN, float("inf")])
+def test_what_is_not_finite_stays_in_its_set(batch, value):
+    x, index = batch
+    layer = make_layer()
+    clean = outcome(solve_chunks(layer, cut(x[index != 1], index[index != 1]), num_sets=4), [layer])
+    x[(index == 1).nonzero()[0]] = value
+    assert_agrees(layer, x, index, [3, 20])
+    found = solve_chunks(layer, cut(x, index, [20]), num_sets=4)
+    assert found.y[1].isnan().all()
+    for row in (0, 2, 3):
+        assert_near(found.y[row].detach(), clean["y"][row], 1e-10)
+
+
+class TestEncoder:
+    def make(self):
+        torch.manual_seed(5)
+        return nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+
+    @pytest.mark.parametrize("method", METHODS)
+    def test_is_trained(self, batch, method):
+        x, index = batch
+        encoder, layer = self.make(), make_layer(learning_rate=0.01)
+        layer.differentiation, layer.steps = METHODS[method]
+        expected = outcome(layer.solve(encoder(x), index), [layer, encoder])
+        chunks = cut(x, index, CUTS["many"])
+        found = solve_chunks(layer, chunks, num_sets=3, encoder=encoder)
+        assert_same(outcome(found, [layer, encoder]), expected)
+
+    def test_what_is_not_finite_does_not_reach_its_gradients(self, batch):
+        x, index = batch
+        encoder, layer = self.make(), make_layer()
+        x[0] = NAN
+        kept = index != index[0]
+        expected = outcome(layer.solve(encoder(x[kept]), index[kept], dim_size=3), [encoder])
+        found = solve_chunks(layer, cut(x, index, [4]), num_sets=3, encoder=encoder)
+        found = outcome(found, [encoder])
+        for name in (n for n in expected if n.startswith("0.")):
+            # The loss of the set that is left out is constant, but in the energy of an empty one.
+            assert_near(found[name], expected[name], 1e-10)
+
+    def test_may_change_the_width(self, batch):
+        x, _ = batch
+        encoder = nn.Linear(3, 5).double()
+        y = solve_chunks(make_layer(in_channels=5), [x], encoder=encoder).y
+        assert y.shape == (1, 4)
+
+    @pytest.mark.parametrize(
+        ("encoder", "message"),
+        [
+            (nn.Dropout(0.5), "Dropout.*another result in every pass"),
+            (nn.BatchNorm1d(3).double(), "BatchNorm1d.*call its eval"),
+            (nn.Flatten(0), "returned \\[120\\] for a chunk of 40 elements"),
+            (nn.Linear(3, 5).double(), "x has 5 channels, expected in_channels = 3"),
+        ],
+    )
+    def test_bad_ones_are_named(self, batch, encoder, message):
+        with pytest.raises(ValueError, match=message):
+            solve_chunks(make_layer(), [batch[0]], encoder=encoder)
+
+    def test_in_evaluation_mode_dropout_is_fine(self, batch):
+        x, _ = batch
+        layer = make_layer()
+        y = solve_chunks(layer, [x], encoder=nn.Dropout(0.5).eval()).y
+        assert_near(y, layer(x), 1e-12)
+
+
+@pytest.mark.parametrize("method", ["unrolled", "truncated"])
+def test_gradcheck(method):
+    torch.manual_seed(2)
+    layer = make_layer(in_channels=2, out_channels=2, hidden=(3, 2), num_steps=2)
+    layer.differentiation = Unrolled() if method == "unrolled" else Truncated(2)
+    x = torch.randn(7, 2, dtype=torch.float64)
+    names = [name for name, _ in layer.named_parameters()]
+
+    class Function(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = layer
+
+        def forward(self):
+            return solve_chunks(self.layer, cut(x, cuts=[2, 5])).y
+
+    def of_parameters(*values):
+        own = {f"layer.{name}": value for name, value in zip(names, values, strict=True)}
+        return torch.func.functional_call(Function(), own, ())
+
+    torch.autograd.gradcheck(
+        of_parameters, [p.detach().requires_grad_() for p in layer.parameters()]
+    )
+
+
+def test_hooks_of_parameters_run_once_with_the_sum_of_all_chunks(batch):
+    x, _ = batch
+    layer, calls = make_layer(num_steps=3), []
+    weight = layer.potential.linears[0].weight
+    weight.register_hook(lambda gradient: calls.append(gradient.clone()))
+    layer(x).sum().backward()
+    (expected,) = (weight.grad.clone(),)
+    num_calls = len(calls)
+    solve_chunks(layer, cut(x, cuts=[5, 9, 30])).y.sum().backward()
+    assert len(calls) == 2 * num_calls
+    assert_near(weight.grad - expected, expected, 1e-10)
+
+
+def test_a_parameter_changed_before_the_backward_pass_is_noticed(batch):
+    layer = make_layer()
+    y = solve_chunks(layer, [batch[0]], diagnostics=False).y
+    with torch.no_grad():
+        layer.potential.linears[0].weight.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_a_second_gradient_is_named(batch):
+    layer = make_layer()
+    y = solve_chunks(layer, [batch[0]], diagnostics=False).y
+    with pytest.raises(RuntimeError, match="does not pass through chunks"):
+        torch.autograd.grad(y.sum(), layer.potential.linears[0].weight, create_graph=True)
+
+
+def test_autocast_is_that_of_the_forward_pass(batch):
+    x = batch[0].float()
+    layer = make_layer(dtype=torch.float32)
+    gradients = []
+    for call in (lambda: layer(x), lambda: solve_chunks(layer, cut(x, cuts=[20])).y):
+        layer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            y = call()
+        y.sum().backward()
+        gradients.append(layer.potential.linears[0].weight.grad.clone())
+    assert_near(gradients[1], gradients[0], 1e-2)
+
+
+def test_inference_mode(batch):
+    layer = make_layer()
+    with torch.inference_mode():
+        x = batch[0].clone()
+        y = solve_chunks(layer, cut(x, cuts=[7])).y
+    assert_near(y, layer(batch[0]).detach(), 1e-12)
+
+
+class Reads:
+    """Chunks that count how often they are read, and may change."""
+
+    def __init__(self, *passes):
+        self.passes, self.count = passes, 0
+
+    def __iter__(self):
+        self.count += 1
+        yield from self.passes[min(self.count, len(self.passes)) - 1]
+
+
+def test_how_often_chunks_are_read(batch):
+    """Once to count, once a step, and once a step in the backward pass."""
+    reads = Reads(cut(batch[0], cuts=[9]))
+    solution = solve_chunks(make_layer(num_steps=5), reads, diagnostics=False)
+    assert reads.count == 1 + 5
+    solution.y.sum().backward()
+    assert reads.count == 1 + 5 + 5
+
+
+class TestBadInput:
+    def fails(self, chunks, kind, message, **others):
+        with pytest.raises(kind, match=message):
+            solve_chunks(others.pop("layer", make_layer()), chunks, **others)
+
+    def test_generator(self, batch):
+        chunks = (x for x in cut(batch[0]))
+        self.fails(chunks, TypeError, "generator, which can be read once.*ArrayChunks")
+
+    def test_tensor(self, batch):
+        self.fails(batch[0], TypeError, "Tensor, expected an iterable.*ArrayChunks")
+
+    def test_nothing(self):
+        self.fails([], ValueError, "chunks is empty")
+
+    def test_no_iterable(self):
+        self.fails(3, TypeError, "chunks is a int")
+
+    def test_widths(self, batch):
+        x = batch[0]
+        self.fails([x, x[:, :2]], ValueError, "chunk 1 has 2 channels.*expected 3")
+        self.fails([x[:, :2]], ValueError, "x has 2 channels, expected in_channels = 3")
+
+    def test_dtypes(self, batch):
+        x = batch[0]
+        self.fails([x, x.float()], ValueError, "chunk 1 .*float32, expected .*float64")
+        self.fails([x.float()], TypeError, "x has dtype torch.float32, expected torch.float64")
+        self.fails([x.long()], TypeError, "chunk 0 has dtype torch.int64")
+        self.fails(["x"], TypeError, "chunk 0 is a str")
+
+    def test_shapes(self, batch):
+        self.fails([batch[0][0]], ValueError, "chunk 0 has shape \\[3\\]")
+        self.fails([(batch[0],) * 3], TypeError, "chunk 0 has 3 parts")
+
+    def test_index(self, batch):
+        x, index = batch
+        self.fails([(x, index)], ValueError, "chunk 0: .*value 2, expected.*num_sets is 1")
+        self.fails([(x, index - 1)], ValueError, "chunk 0: .*negative", num_sets=3)
+        self.fails([(x, index[:4])], ValueError, "index of chunk 0 has shape", num_sets=3)
+        self.fails([(x, index.double())], TypeError, "index of chunk 0 has dtype", num_sets=3)
+        self.fails([x], ValueError, "no index and num_sets is 3", num_sets=3)
+
+    def test_num_sets(self, batch):
+        self.fails([batch[0]], ValueError, "num_sets is 0", num_sets=0)
+
+    def test_passes_that_differ(self, batch):
+        x = batch[0]
+        self.fails(
+            Reads([x], [x[:39]]), RuntimeError, "39 elements in this pass and 40 in the first"
+        )
+        self.fails(Reads([x], []), RuntimeError, "0 elements in this pass")
+
+    def test_gradient_of_a_chunk(self, batch):
+        x = batch[0].requires_grad_()
+        self.fails([x], ValueError, "chunk 0 requires grad.*encoder")
+        with torch.no_grad():
+            solve_chunks(make_layer(), [x])
+
+    def test_dropout(self, batch):
+        potential = ResNetPotential(3, 4, (7, 5), dropout=0.5)
+        layer = EquilibriumAggregation(3, 4, potential=potential).double()
+        self.fails([batch[0]], ValueError, "dropout is 0.5", layer=layer)
+        solve_chunks(layer.eval(), [batch[0]])
+
+    def test_start_that_reads_elements(self, batch):
+        class MeanStart(equipool.Start):
+            def forward(self, x, sets):
+                return sets.sum(x)
+
+        layer = EquilibriumAggregation(3, 3, start=MeanStart()).double()
+        self.fails([batch[0]], ValueError, "MeanStart, which may read the elements", layer=layer)
+
+    def test_no_layer(self, batch):
+        self.fails([batch[0]], TypeError, "layer is Quadratic", layer=Quadratic())
+
+
+def test_only_empty_chunks():
+    layer = make_layer(start=LearnedStart(4, 0.5))
+    solution = solve_chunks(layer, [torch.zeros(0, 3, dtype=torch.float64)] * 2)
+    assert torch.equal(solution.y, layer.start.y.unsqueeze(0))
+    assert not solution.occupied.any()
+    solution.y.sum().backward()
+    assert layer.start.y.grad.eq(1).all()
+    assert layer.potential.linears[0].weight.grad.eq(0).all()
+
+
+def test_random_starts(batch):
+    layer = make_layer(start=NormalStart(4))
+    torch.manual_seed(8)
+    expected = layer(batch[0])
+    torch.manual_seed(8)
+    assert_near(solve_chunks(layer, cut(batch[0], cuts=[9])).y, expected, 1e-10)
+
+
+class TestReadAhead:
+    def alive(self):
+        return [thread for thread in threading.enumerate() if thread.name == "equipool-chunks"]
+
+    def test_keeps_the_order_and_ends(self):
+        assert list(read_ahead(range(100))) == list(range(100))
+        assert not self.alive()
+
+    def test_reads_while_the_caller_works(self):
+        read = threading.Event()
+
+        def items():
+            yield 1
+            read.set()
+            yield 2
+
+        reader = read_ahead(items())
+        assert next(reader) == 1
+        assert read.wait(10)
+        reader.close()
+
+    def test_the_thread_ends_when_the_caller_stops(self):
+        closed = []
+
+        def items():
+            try:
+                yield from range(1000)
+            finally:
+                closed.append(True)
+
+        reader = read_ahead(items())
+        assert next(reader) == 0
+        time.sleep(0.05)  # by now the thread waits for room
+        reader.close()
+        assert not self.alive()
+        assert closed
+
+    def test_errors_are_passed_on(self):
+        def items():
+            yield 1
+            raise OSError("the disk is gone")
+
+        reader = read_ahead(items())
+        assert next(reader) == 1
+        with pytest.raises(OSError, match="the disk is gone"):
+            next(reader)
+        assert not self.alive()
+
+    def test_an_error_of_the_caller_ends_the_thread(self, batch):
+        class Fails(nn.Module):
+            def forward(self, x):
+                raise RuntimeError("no encoder")
+
+        with pytest.raises(RuntimeError, match="no encoder"):
+            solve_chunks(make_layer(), [batch[0]] * 50, encoder=Fails())
+        assert not self.alive()
