@@ -13,11 +13,11 @@ import torch
 from numpy.typing import NDArray
 from sklearn.ensemble import ExtraTreesClassifier, HistGradientBoostingClassifier
 from sklearn.metrics import roc_auc_score
-from sklearn.pipeline import make_pipeline
+from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
-from equipool.estimators import SetClassifier
+from equipool.estimators import BagStatistics, SetClassifier
 from equipool.experiments.bags.data import CLASSICS, load_bags, load_folds
 
 Array = NDArray[Any]
@@ -30,32 +30,17 @@ POOLINGS = (
 FEWER_STEPS = (50, 150)
 
 
-def summaries(bags: Bags) -> Array:
-    """Mean, minimum, maximum and the logarithm of the number of elements: `[B, 3 C + 1]`."""
-    parts = [(bag.mean(0), bag.min(0), bag.max(0), [np.log(len(bag))]) for bag in bags]
-    return np.stack([np.concatenate(part) for part in parts])
-
-
-def means(bags: Bags) -> Array:
-    return np.stack([bag.mean(0) for bag in bags])
-
-
-class Baseline(NamedTuple):
-    """A classifier of tables, and the table that it gets."""
-
-    classifier: Callable[[int], Any]  # by the seed
-    features: Callable[[Bags], Array]
-
-
-BASELINES = {
-    "extra-trees": Baseline(
-        lambda seed: ExtraTreesClassifier(300, random_state=seed), summaries
+EXTREMES = ("mean", "min", "max", "count")
+# By the seed.
+BASELINES: dict[str, Callable[[int], Pipeline]] = {
+    "extra-trees": lambda seed: make_pipeline(
+        BagStatistics(EXTREMES), ExtraTreesClassifier(300, random_state=seed)
     ),
-    "boosting": Baseline(
-        lambda seed: HistGradientBoostingClassifier(random_state=seed), summaries
+    "boosting": lambda seed: make_pipeline(
+        BagStatistics(EXTREMES), HistGradientBoostingClassifier(random_state=seed)
     ),
-    "svm": Baseline(lambda seed: make_pipeline(StandardScaler(), SVC()), means),
-}  # fmt: skip
+    "svm": lambda seed: make_pipeline(BagStatistics(("mean",)), StandardScaler(), SVC()),
+}
 METHODS = (*POOLINGS, *BASELINES)
 
 
@@ -74,16 +59,15 @@ def train(
 ) -> Callable[[Bags], Array]:  # fmt: skip
     """Train a method with its default settings. Returns a function that scores bags: above 0 means
     class 1."""
-    if method in BASELINES:
-        classifier, features = BASELINES[method].classifier(seed), BASELINES[method].features
-    else:
-        classifier, features = network(method, seed, device, steps), list
-    classifier.fit(features(bags), labels)
+    classifier: Any = (
+        BASELINES[method](seed) if method in BASELINES else network(method, seed, device, steps)
+    )
+    classifier.fit(bags, labels)
 
     def score(others: Bags) -> Array:
         if hasattr(classifier, "decision_function"):
-            return np.asarray(classifier.decision_function(features(others)))
-        return classifier.predict_proba(features(others))[:, 1] - 0.5
+            return np.asarray(classifier.decision_function(others))
+        return classifier.predict_proba(others)[:, 1] - 0.5
 
     return score
 
