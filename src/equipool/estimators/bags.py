@@ -76,7 +76,7 @@ class Bags(Sequence[Array]):
         return Bags(self.elements[rows], ptr, self.names)
 
 
-def read_bags(X: Any) -> Bags:  # noqa: N803, as scikit-learn spells it
+def read_bags(X: Any) -> Bags:
     """Read bags in any form.
 
     | X | bags |
@@ -109,7 +109,7 @@ def read_bags(X: Any) -> Bags:  # noqa: N803, as scikit-learn spells it
     return Bags(rows, np.arange(len(rows) + 1), _names_of([X]))
 
 
-def _is_object_array(X: Any) -> bool:  # noqa: N803
+def _is_object_array(X: Any) -> bool:
     return isinstance(X, np.ndarray) and X.dtype == object and X.ndim == 1
 
 
@@ -122,7 +122,7 @@ def _as_array(item: Any) -> Array:
         return np.asarray(item, dtype=object)
 
 
-def _from_tensor(X: torch.Tensor) -> Bags:  # noqa: N803
+def _from_tensor(X: torch.Tensor) -> Bags:
     if not X.is_nested:
         return read_bags(_as_array(X))
     if X.layout != torch.jagged or X.dim() != 3:
@@ -131,7 +131,7 @@ def _from_tensor(X: torch.Tensor) -> Bags:  # noqa: N803
     return _checked(Bags(_as_floats(_as_array(nested.values())), _as_array(nested.offsets())))
 
 
-def _from_awkward(X: Any) -> Bags:  # noqa: N803
+def _from_awkward(X: Any) -> Bags:
     import awkward
 
     names = tuple(awkward.fields(X)) or None

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,11 +28,15 @@ from equipool.estimators.prediction import predict_bags, to_tensor
 from equipool.estimators.reading import BagReader
 from equipool.estimators.saving import save
 from equipool.estimators.scaling import measure_scaling
-from equipool.estimators.schedule import ENOUGH_TO_VALIDATE, make_schedule
+from equipool.estimators.schedule import FEW, make_schedule
 from equipool.estimators.task import LabelledBags, LossName
 from equipool.training.devices import resolve_device
 
 Auto = Literal["auto"]
+
+# With few bags: the mean of several networks, each with dropout.
+SEVERAL = 3
+DROPOUT = 0.3
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,12 +53,16 @@ class Targets:
 class SetEstimator(BagReader, ABC):
     """The base of `SetClassifier` and `SetRegressor`."""
 
+    networks_: list[BagNetwork]
+    history_: list[History]
+
     def __init__(
         self, aggregation: str = "equilibrium", *, hidden_size: int = 64, channels: int = 32,
-        n_estimators: int = 1, max_steps: int | Auto = "auto", batch_size: int | Auto = "auto",
-        learning_rate: float = 3e-3, weight_decay: float = 1e-2, dropout: float = 0.0,
+        n_estimators: int | Auto = "auto", max_steps: int | Auto = "auto",
+        batch_size: int | Auto = "auto",
+        learning_rate: float = 3e-3, weight_decay: float = 1e-2, dropout: float | Auto = "auto",
         early_stopping: bool | Auto = "auto", validation_fraction: float = 0.1,
-        n_iter_no_change: int = 5, max_elements: int = 1024, warm_start: bool = False,
+        n_iter_no_change: int = 10, max_elements: int = 1024, warm_start: bool = False,
         device: str = "auto", n_jobs: int | None = None, random_state: Any = None,
         verbose: int = 0,
     ) -> None:  # fmt: skip
@@ -81,7 +90,7 @@ class SetEstimator(BagReader, ABC):
         """Read y, and what the networks are to learn of it. With `again`, y must fit what the
         estimator has learned already."""
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:  # noqa: N803
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Train on bags.
 
         Args:
@@ -113,43 +122,50 @@ class SetEstimator(BagReader, ABC):
             torch.from_numpy(targets.values[labelled].astype(settings.dtype)),
             torch.from_numpy((of_targets / of_targets.mean()).astype(settings.dtype)),
         )
-        self._train(partial(train_member, data=data, loss=targets.loss, settings=settings), again)
+        member = partial(train_member, data=data, loss=targets.loss, settings=settings)
+        few = SEVERAL if len(bags) < FEW else 1
+        count = few if self.n_estimators == "auto" else int(self.n_estimators)
+        self._train(member, count, again)
         return self
 
-    def _train(self, member: Callable[..., tuple[nn.Module, History]], again: bool) -> None:
-        """Train each network from its own seed."""
+    def _train(
+        self, member: Callable[..., tuple[BagNetwork, History]], count: int, again: bool
+    ) -> None:
+        """Train the networks, each from a seed of its own."""
         random = check_random_state(self.random_state)
-        seeds = [int(seed) for seed in random.randint(2**31 - 1, size=self.n_estimators)]
+        seeds = [int(seed) for seed in random.randint(2**31 - 1, size=count)]
         make_network = partial(BagNetwork, **self.network_arguments_)
         makers: list[Callable[[], nn.Module]] = [make_network] * len(seeds)
         if again:
-            if len(self.networks_) != len(seeds):
+            if len(self.networks_) != count:
                 raise ValueError(
-                    f"n_estimators is {len(seeds)}, but the estimator was fitted with "
-                    f"{len(self.networks_)}: warm_start cannot change it"
+                    f"there would be {count} networks, but the first fit had "
+                    f"{len(self.networks_)}: warm_start cannot change n_estimators"
                 )
             makers = [partial(deepcopy, network) for network in self.networks_]
-        results = Parallel(n_jobs=self.n_jobs if len(seeds) > 1 else None)(
+        results = Parallel(n_jobs=self.n_jobs if count > 1 else None)(
             delayed(member)(maker, seed) for maker, seed in zip(makers, seeds, strict=True)
         )
         self.networks_ = [network for network, _ in results]
         self.history_ = [history for _, history in results]
 
     def _network_arguments(self, bags: Bags, num_outputs: int) -> dict[str, Any]:
+        few = DROPOUT if len(bags) < FEW else 0.0
+        dropout = few if self.dropout == "auto" else float(self.dropout)
         return {
             "in_channels": bags.num_features,
             "out_channels": num_outputs,
             "aggregation": self.aggregation,
             "encoder": (self.hidden_size,) if self.hidden_size else (),
             "channels": self.channels,
-            "dropout": self.dropout,
+            "dropout": dropout,
             "set_size": max(round(float(bags.sizes.mean())), 1),
         }
 
     def _settings(self, bags: Bags) -> MemberSettings:
         count, validates = len(bags), self.early_stopping
         if validates == "auto":
-            validates = count >= ENOUGH_TO_VALIDATE
+            validates = count >= FEW
         held_out = min(max(round(self.validation_fraction * count), 1), count - 1)
         held_out = held_out if validates else 0
         schedule = make_schedule(
@@ -167,7 +183,7 @@ class SetEstimator(BagReader, ABC):
     def _device(self) -> torch.device:
         return resolve_device(None if self.device == "auto" else self.device)
 
-    def _outputs(self, X: Any) -> Array:  # noqa: N803
+    def _outputs(self, X: Any) -> Array:
         """The networks' mean outputs for each bag, `[B, O]`."""
         check_is_fitted(self)
         bags = self._read(X, reset=False)
@@ -233,21 +249,22 @@ class SetEstimator(BagReader, ABC):
 
         known = self.aggregation in AGGREGATIONS
         expect("aggregation", known, f"one of {list(AGGREGATIONS)}")
-        for name in ("channels", "n_estimators", "n_iter_no_change", "max_elements"):
+        for name in ("channels", "n_iter_no_change", "max_elements"):
             expect(name, _is_count(getattr(self, name)), "a whole number of 1 or more")
-        for name in ("max_steps", "batch_size"):
+        for name in ("n_estimators", "max_steps", "batch_size"):
             value = getattr(self, name)
             expect(name, value == "auto" or _is_count(value), "'auto' or a number of 1 or more")
         expect("hidden_size", self.hidden_size >= 0, "0 or more")
         expect("learning_rate", self.learning_rate > 0, "more than 0")
         expect("weight_decay", self.weight_decay >= 0, "0 or more")
-        expect("dropout", 0 <= self.dropout < 1, "at least 0 and less than 1")
+        rate = 0.0 if self.dropout == "auto" else self.dropout
+        expect("dropout", 0 <= rate < 1, "'auto', or at least 0 and less than 1")
         expect("early_stopping", self.early_stopping in (True, False, "auto"), "a bool or 'auto'")
         expect("validation_fraction", 0 < self.validation_fraction < 1, "between 0 and 1")
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= 1
+    return isinstance(value, Integral) and value is not True and int(value) >= 1
 
 
 def _read_weights(given: Any, count: int) -> Array:

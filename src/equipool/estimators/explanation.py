@@ -25,6 +25,8 @@ def effects(network: BagNetwork, x: Tensor, method: str) -> Tensor:
     equilibrium = isinstance(layer, EquilibriumAggregation)
     if method == "auto":
         method = "newton" if equilibrium and len(x) >= NEWTON_FROM else "exact"
+    if len(x) == 0:
+        return network(x)[:0]
     if method == "exact":
         return _without_each(network, x) - network(x)
     if not isinstance(layer, EquilibriumAggregation):
@@ -42,4 +44,4 @@ def _without_each(network: BagNetwork, x: Tensor) -> Tensor:
     for lacking in torch.arange(count, device=x.device).split(max(ELEMENTS // count, 1)):
         kept = position + (position >= lacking.unsqueeze(-1))  # [bags, n - 1]
         outputs.append(network(x[kept]))
-    return torch.cat(outputs) if outputs else x.new_zeros(0, network.head[-1].out_features)
+    return torch.cat(outputs)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 from equipool.estimators.bags import Array
+from equipool.estimators.network import BagNetwork
 from equipool.estimators.schedule import Schedule
 from equipool.estimators.task import BagTask, LabelledBags, LossName
 from equipool.training import TrainingConfig, fit
@@ -41,7 +43,7 @@ class MemberSettings:
 def train_member(
     make_network: Callable[[], nn.Module], seed: int, data: LabelledBags, loss: LossName,
     settings: MemberSettings,
-) -> tuple[nn.Module, History]:  # fmt: skip
+) -> tuple[BagNetwork, History]:  # fmt: skip
     """Train one network. Returns it on the CPU, and its history."""
     training, validation, schedule = data, None, settings.schedule
     if settings.held_out:
@@ -61,13 +63,27 @@ def train_member(
         evaluate_every=schedule.evaluate_every, aux_weight=0.0,  # the task adds it
         precision="64-true" if settings.dtype == np.float64 else "32-true",
     )  # fmt: skip
-    fitted = fit(
-        task, config, settings.device, patience=schedule.patience,
-        progress=None if settings.verbose else False,
-    )  # fmt: skip
+    with one_thread():
+        fitted = fit(
+            task, config, settings.device, patience=schedule.patience,
+            progress=None if settings.verbose else False,
+        )  # fmt: skip
     history = {"loss": fitted.history["loss"].numpy()}
     if validation is not None:
         curve = fitted.record.curve
         history["step"] = np.array([entry["step"] for entry in curve])
         history["validation_loss"] = np.array([entry["metrics"]["loss"] for entry in curve])
-    return fitted.network.cpu(), history
+    network: Any = fitted.network
+    return network.cpu(), history
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """torch uses one thread inside the block. Steps are small: several threads gain little, lose
+    much beside other processes, and would change the rounding from machine to machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

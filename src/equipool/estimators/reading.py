@@ -22,14 +22,14 @@ class BagReader(BaseEstimator):
         tags.input_tags.three_d_array = True
         return tags
 
-    def _read(self, X: Any, reset: bool) -> Bags:  # noqa: N803
+    def _read(self, X: Any, reset: bool) -> Bags:
         """The bags, whose features must be those of the training unless `reset`."""
         bags = read_bags(X)
         if is_table(X):
             validate_data(self, X, reset=reset, skip_check_array=True)
         elif reset:
             self.n_features_in_ = bags.num_features
-            vars(self).pop("feature_names_in_", None)
+            self.__dict__.pop("feature_names_in_", None)
             if bags.names is not None:
                 self.feature_names_in_ = np.array(bags.names, dtype=object)
         elif bags.names not in (None, tuple(getattr(self, "feature_names_in_", bags.names or ()))):
@@ -53,7 +53,7 @@ class BagReader(BaseEstimator):
         return np.asarray(_check_feature_names_in(self, given), dtype=object)
 
 
-def is_table(X: Any) -> bool:  # noqa: N803
+def is_table(X: Any) -> bool:
     """Whether X is a 2-D array or data frame, of which scikit-learn knows shape and names."""
     shape = getattr(X, "shape", None)
     return not isinstance(X, torch.Tensor) and shape is not None and len(shape) == 2

@@ -30,12 +30,12 @@ class BagScaler(TransformerMixin, BagReader):
         array([[0.]])
     """
 
-    def fit(self, X: Any, y: Any = None) -> BagScaler:  # noqa: N803
+    def fit(self, X: Any, y: Any = None) -> BagScaler:
         """Measure the features of the bags."""
         self.scaling_ = measure_scaling(self._read(X, reset=True))
         return self
 
-    def transform(self, X: Any) -> Array | Bags:  # noqa: N803
+    def transform(self, X: Any) -> Array | Bags:
         """The bags with scaled features."""
         check_is_fitted(self)
         bags = self._read(X, reset=False)
@@ -105,7 +105,7 @@ class BagStatistics(TransformerMixin, BagReader):
     ) -> None:  # fmt: skip
         self.statistics = statistics
 
-    def fit(self, X: Any, y: Any = None) -> BagStatistics:  # noqa: N803
+    def fit(self, X: Any, y: Any = None) -> BagStatistics:
         """Check the bags; nothing is learned but the number of features."""
         unknown = [name for name in self.statistics if name not in STATISTICS]
         if unknown or not len(self.statistics):
@@ -115,7 +115,7 @@ class BagStatistics(TransformerMixin, BagReader):
         self._read(X, reset=True)
         return self
 
-    def transform(self, X: Any) -> Array:  # noqa: N803
+    def transform(self, X: Any) -> Array:
         """The statistics of each bag."""
         check_is_fitted(self, "n_features_in_")
         bags = self._read(X, reset=False)
