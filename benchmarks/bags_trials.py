@@ -27,7 +27,7 @@ POOLINGS = (
     "equilibrium", "attention", "gated-attention", "mean", "sum", "max", "set-transformer", "pna",
 )  # fmt: skip
 # Shorter trainings of the networks, to show what choosing the length on the test fold gives.
-FEWER_STEPS = (50, 150)
+FEWER_STEPS = (40, 80)
 
 
 EXTREMES = ("mean", "min", "max", "count")

@@ -42,7 +42,7 @@ def test_a_network_is_trained_for_three_lengths(data, monkeypatch):
 
     monkeypatch.setattr("bags_trials.train", stub)
     found = Trial("musk1", 0, 0, "mean").run(str(data), "cpu")
-    assert lengths == [None, 50, 150]
+    assert lengths == [None, 40, 80]
     assert found["peeked"] == 1.0
 
 
