@@ -69,7 +69,7 @@ class BagTask(Task):
     `max_elements` elements of each, drawn anew. A batch of all bags is always in the same order.
     """
 
-    name: ClassVar[str] = "bags"
+    name: ClassVar[str] = "estimator"
     monitor: ClassVar[str] = "loss"
 
     def __init__(

@@ -1,0 +1,75 @@
+"""The page about bags: made from the records of trials."""
+
+import pytest
+from figure_scripts import FIGURES, ROOT, load_script
+from page_tables import fill_tables
+
+from command_lines import check_flags, command_lines
+
+script = load_script("bags_page")
+PAGE = (ROOT / "docs" / "reproduction" / "bags.md").read_text(encoding="utf-8")
+HEADER = {"hardware": {"cpu": "abacus"}, "versions": {"torch": "2.13.0"}}
+
+
+def row(method, accuracy, dataset="musk1", repeat=0, fold=0, peeked=1.0):
+    found = {"dataset": dataset, "repeat": repeat, "fold": fold, "method": method}
+    return found | {"accuracy": accuracy, "peeked": peeked, "auc": accuracy}
+
+
+ROWS = [
+    row("mean", 0.5), row("mean", 0.7, fold=1), row("mean", 0.9, repeat=1),
+    row("svm", 0.8), row("svm", 0.6, "fox"), row("mean", 0.5, "jets"),
+]  # fmt: skip
+
+
+def test_means_are_of_repeats_and_say_how_many_folds():
+    table = script.results(ROWS, ("musk1", "fox"))
+    assert table.headings == ("method", "musk1", "fox")
+    assert table.rows == (("mean", "75.0 ± 21.2 (3)", "-"), ("svm", "80.0 (1)", "60.0 (1)"))
+    assert script.results(ROWS, ("jets",), "auc").rows == (("mean", "50.0 (1)"),)
+
+
+def test_what_is_missing_is_counted():
+    mean, svm = script.progress(ROWS).rows
+    assert mean[:3] == ("mean", "3 of 50", "0 of 50")
+    assert mean[6] == "1 of 25"
+    assert svm[3] == "1 of 50"
+    assert script.ran_on([HEADER], ROWS) == (
+        "6 of 600 trials (2 methods) have been run, on abacus, torch 2.13.0."
+    )
+
+
+def test_ranks_are_of_folds_that_all_methods_have_run():
+    table = script.ranks(ROWS)
+    assert "(1 data sets, 1 folds; critical difference 1.96)" in table.headings[1]
+    assert table.rows == (("svm", "1.00", "-"), ("mean", "2.00", "-"))
+    assert script.ranks([row("mean", 0.5), row("svm", 0.5, fold=1)]).startswith("No fold")
+
+
+def test_choosing_on_the_test_fold_is_shown_beside():
+    mean, svm = script.peeked(ROWS).rows
+    assert mean == ("mean", "75.0", "100.0", "+25.0")
+    assert svm == ("svm", "70.0", "100.0", "+30.0")
+
+
+def test_a_method_passes_if_all_its_seeds_do():
+    tests = [
+        {"name": "frequency", "method": "max", "seed": seed, "usual_auc": 0.9, "shifted_auc": auc}
+        for seed, auc in enumerate((0.4, 0.8))
+    ]
+    assert script.assumptions(tests).rows == (("max", "0.90 / 0.60, fails"),)
+    assert script.assumptions(tests[1:]).rows == (("max", "0.90 / 0.80, passes"),)
+
+
+def test_the_figure_is_drawn():
+    assert script.draw_peeked(script.peeked(ROWS)).startswith(b"\x89PNG")
+
+
+def test_the_numbers_of_the_page_are_those_of_the_records():
+    assert fill_tables(PAGE, script.tables(*script.read())) == PAGE, "run docs/figures/bags_page.py"
+    assert (FIGURES / "bags-peeked.png").exists()
+
+
+@pytest.mark.parametrize("line", command_lines(PAGE))
+def test_commands_have_the_flags_that_are_shown(line):
+    check_flags(line)
