@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import equipool
-from cases import SCALINGS, Quadratic, assert_near, flatten, make_layer, make_sets, offsets
+from cases import SCALINGS, Quadratic, assert_near, flatten, make_sets, offsets
 from equipool import (
     Cholesky,
     ConjugateGradients,
@@ -17,6 +17,7 @@ from equipool import (
     LearnedStart,
     Newton,
     NoRegularizer,
+    ResNetPotential,
     SafeguardedNesterov,
     SquaredNorm,
     ToTolerance,
@@ -53,10 +54,12 @@ def convex(scaling="log", out_channels=4, start=None):
 
 def curved(scaling="log"):
     """The paper's potential, with a regulariser that is strong enough for one minimum."""
-    layer = make_layer(scaling=scaling)
-    layer.regularizer = SquaredNorm(3.0).double()
-    layer.solver, layer.steps = SafeguardedNesterov(), ToTolerance(1e-7, max_steps=3000)
-    return layer.eval()
+    torch.manual_seed(0)
+    layer = EquilibriumAggregation(
+        3, 4, potential=ResNetPotential(3, 4, (16, 16, 4)), regularizer=SquaredNorm(30.0),
+        solver=SafeguardedNesterov(), steps=ToTolerance(1e-7, max_steps=3000), scaling=scaling,
+    )  # fmt: skip
+    return layer.double().eval()
 
 
 def without(layer, removed):
@@ -151,7 +154,7 @@ class TestDeletion:
         for copies in (4, 16):
             x = SETS[3].repeat(copies, 1)
             layer = curved("sum")
-            layer.regularizer = SquaredNorm(3.0 * copies).double()
+            layer.regularizer = SquaredNorm(30.0 * copies).double()
             layer.steps = ToTolerance(1e-9, max_steps=5000)
             newton, exact = (influence(layer, x, method=method).change for method in METHODS)
             errors.append(float((newton - exact).norm(dim=-1).max()))
@@ -407,10 +410,8 @@ class TestFunction:
         assert_near(found, expected, 1e-6)
 
     def test_dropout_is_off(self):
-        layer = make_layer()
+        layer = curved()
         layer.potential.dropout = 0.5
-        layer.regularizer, layer.solver = SquaredNorm(3.0).double(), SafeguardedNesterov()
-        layer.steps = ToTolerance(1e-7, max_steps=3000)
         assert_near(found_by(layer.train()).change, found_by(layer.eval()).change, 1e-9)
 
 
