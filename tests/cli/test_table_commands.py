@@ -120,6 +120,22 @@ def test_folds_keep_groups_together_and_other_metrics_work(place, tmp_path):
     assert "4 features" in done.stdout  # the group is none
 
 
+def test_each_class_of_several_has_its_own_influence(place, tmp_path):
+    frame = pandas.read_csv(place / "bags.csv")
+    frame["label"] = np.array(["red", "green", "blue"])[frame["bag"] % 3]
+    frame.to_csv(tmp_path / "bags.csv", index=False)
+    given = {"--aggregation": "mean", "--out": tmp_path / "model"}
+    call("fit", tmp_path / "bags.csv", COLUMNS, QUICK, given)
+    words = {"--bag": "2", "--picture": tmp_path / "influence.svg", "--device": "cpu"}
+    done = call("explain", tmp_path / "model", tmp_path / "bags.csv", words)
+    heading, *rows = rows_of(done.stdout)
+    assert heading[2:] == [f"influence on {name}" for name in ("blue", "green", "red")]
+    values = np.array([row[2:] for row in rows], dtype=float)
+    row, column = np.unravel_index(np.abs(values).argmax(), values.shape)
+    strongest = f"bag 2, row {rows[row][1]}, {heading[2 + column].removeprefix('influence ')}"
+    assert strongest in (tmp_path / "influence.svg").read_text()
+
+
 @pytest.mark.parametrize(
     ("words", "messages"),
     [
