@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import combinations, pairwise
 from typing import ClassVar
 
@@ -144,6 +145,14 @@ def make_network(method: str, channels: int, width: int) -> SetNetwork:
     return SetNetwork(encoder, pooling, head)
 
 
+@lru_cache(maxsize=128)  # the networks of a task are trained on the same sets
+def draw_batch(answer: str, num_sets: int, seed: int) -> Batch:
+    """Sets with their answers."""
+    channels, target = TARGETS[answer]
+    x, mask = sample_sets(num_sets, channels, torch.Generator().manual_seed(seed))
+    return {"x": x, "mask": mask, "target": target(x, mask)}
+
+
 @dataclass(frozen=True)
 class SetTask(Task):
     """Learn an answer for each set, with the squared error as the loss.
@@ -168,13 +177,10 @@ class SetTask(Task):
     def network(self) -> SetNetwork:
         return make_network(self.method, TARGETS[self.answer][0], self.width)
 
-    def _batch(self, num_sets: int, seed: int) -> Batch:
-        channels, target = TARGETS[self.answer]
-        x, mask = sample_sets(num_sets, channels, torch.Generator().manual_seed(seed))
-        return {"x": x, "mask": mask, "target": target(x, mask)}
-
     def batches(self, first_step: int, num_steps: int, device: torch.device, shard: Shard) -> Batch:
-        batch = self._batch(num_steps * self.batch_size, self.seed * 1_000_003 + first_step)
+        batch = draw_batch(
+            self.answer, num_steps * self.batch_size, self.seed * 1_000_003 + first_step
+        )
         steps = {name: rows.unflatten(0, (num_steps, -1)) for name, rows in batch.items()}
         return {name: shard.part(rows, 1).to(device) for name, rows in steps.items()}
 
@@ -183,6 +189,7 @@ class SetTask(Task):
         return Loss((found - batch["target"]).square().sum(-1).mean())
 
     def evaluate(self, network: nn.Module, device: torch.device) -> dict[str, float]:
-        batch = {name: rows.to(device) for name, rows in self._batch(HELD_OUT, 2**40).items()}
+        held_out = draw_batch(self.answer, HELD_OUT, 2**40)
+        batch = {name: rows.to(device) for name, rows in held_out.items()}
         found = network(batch["x"], batch["mask"])
         return {"rmse": (found - batch["target"]).square().sum(-1).mean().sqrt().item()}

@@ -13,12 +13,17 @@ from browser_pages import needs_browser, open_page, start_browser
 
 from equipool.explore.page import PAGE
 
+pytestmark = pytest.mark.processes
+
 STATE = "() => { const { state, scene } = equipool.explorer; return {"
 STATE += "elements: state.elements.map((x) => [...x]), start: [...state.start], y: [...scene.y],"
 STATE += (
     "answer: [...scene.answer], steps: scene.descent.path.length - 1, pooling: state.pooling.key,"
 )
 STATE += "dimension: state.dimension, solver: state.solver } }"
+LISTED = (
+    "() => !document.querySelector('.contributions td:nth-child(3)').textContent.includes('\u2013')"
+)
 SCROLLS = "() => document.documentElement.scrollWidth > document.documentElement.clientWidth"
 
 
@@ -189,6 +194,7 @@ def test_doubling_changes_a_sum_and_no_mean(page):
 @pytest.mark.parametrize("space", ["Numbers", "Plane"])
 def test_every_pooling_ends_near_its_answer(page, space):
     page.get_by_role("button", name=space, exact=True).click()
+    state(page)  # the choices follow with the next frame
     keys = page.eval_on_selector_all("[data-pooling]", "(all) => all.map((e) => e.dataset.pooling)")
     assert len(keys) >= 6
     for key in keys:
@@ -201,9 +207,7 @@ def test_every_pooling_ends_near_its_answer(page, space):
 
 
 def test_contributions_are_listed_and_select_their_element(page):
-    page.wait_for_function(
-        "() => !document.querySelector('.contributions').textContent.includes('\u2013')"
-    )
+    page.wait_for_function(LISTED)
     rows = page.locator(".contributions tbody tr")
     assert rows.count() == 6
     assert rows.first.text_content().startswith("6 at 1.75")
@@ -224,6 +228,7 @@ def test_phone_and_laptop_light_and_dark(browser, screenshots, size, dark):
     for space, pooling in (("Numbers", "mean"), ("Plane", "geometric-median")):
         choose(page, space, pooling)
         assert not page.evaluate(SCROLLS)
+        page.wait_for_function(LISTED)
         name = f"{size}-{'dark' if dark else 'light'}-{space.lower()}.png"
         page.screenshot(path=screenshots / name, full_page=size == "phone")
     background = "() => getComputedStyle(document.body).backgroundColor"
@@ -263,11 +268,12 @@ class TestOwnModel:
         assert page.locator("[data-output='1']").text_content() == f"{100 * rest[1]:.1f} %"
         page.keyboard.press("Enter")  # the element has the focus
         assert page.evaluate(shown) == pytest.approx(whole, abs=1e-4)
-        page.wait_for_function("() => equipool.explorer.influences.every((one) => one !== null)")
+        page.wait_for_selector("#contributions:not(.stale)")
         page.get_by_role("button", name="Switch off the strongest").click()
         assert page.locator(".bag-element[aria-checked=false]").count() == 1
         page.get_by_role("button", name="Switch all on").click()
         assert page.locator(".bag-element[aria-checked=false]").count() == 0
+        page.wait_for_selector("#contributions:not(.stale)")
         page.screenshot(path=screenshots / "model-laptop.png")
         assert page.problems == []
         page.context.close()
@@ -283,6 +289,7 @@ class TestOwnModel:
         )
         assert fills > 2
         assert not page.evaluate(SCROLLS)
+        page.wait_for_selector("#contributions:not(.stale)")
         page.screenshot(path=screenshots / "model-phone.png", full_page=True)
         assert page.problems == []
         page.context.close()

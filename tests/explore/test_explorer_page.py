@@ -17,6 +17,13 @@ from python_blocks import ROOT
 SOURCES = ROOT / "explorer"
 PACKAGES = SOURCES / "node_modules"
 TEXT = PAGE.read_text(encoding="utf-8")
+METHODS = ("equilibrium", "attention", "sum")
+SHOWN = {
+    "median": "median of numbers",
+    "maximum": "maximum of numbers",
+    "geometric-median": "geometric median of points",
+    "enclosing-centre": "centre of the smallest circle around points",
+}
 ADVICE = "the page is not that of the sources: run `make explorer` and commit page.html"
 
 
@@ -89,6 +96,13 @@ class TestNetworks:
         for predictions, (rmse, target) in zip(found, targets, strict=True):
             error = (predictions[:, : target.shape[1]] - target).square().sum(1).mean().sqrt()
             assert rmse / 3 < error < 3 * rmse
+
+    def test_the_guide_shows_their_errors(self):
+        guide = (ROOT / "docs" / "explorer.md").read_text(encoding="utf-8")
+        for task in self.record["tasks"]:
+            errors = [task["networks"][method]["rmse"] for method in METHODS]
+            cells = " | ".join(f"{error:.3f}" for error in errors)
+            assert f"| {SHOWN[task['answer']]} | {cells} |" in guide
 
     def test_true_answers(self, set_tasks):
         """On sets whose answers are known."""

@@ -84,12 +84,18 @@ export class ModelExplorer {
     return html("div", { class: "group pair" }, html("label", { for: id, class: "label" }, label), element);
   }
 
+  /** Until the new contributions are computed, the last ones are shown, faded. */
   private update(): void {
-    this.influences = this.active.map(() => null);
+    this.influences = this.influences.map((one, i) => (this.active[i] ? one : null));
+    byId("contributions").classList.add("stale");
     this.show();
     byId("announcement").textContent = `${this.active.filter(Boolean).length} elements on. ${this.described().join(", ")}.`;
     const active = this.active;
-    this.idle.run(() => this.bag.influence(active), (influences) => { this.influences = influences; this.show(); });
+    this.idle.run(() => this.bag.influence(active), (influences) => {
+      this.influences = influences;
+      byId("contributions").classList.remove("stale");
+      this.show();
+    });
   }
 
   private show(): void {
