@@ -4,7 +4,7 @@ from equipool.extras import check_extras
 
 check_extras(
     "equipool.estimators",
-    {"estimators": ["sklearn"], "train": ["lightning", "safetensors"]},
+    {"estimators": ["sklearn", "pyarrow"], "train": ["lightning", "safetensors"]},
 )
 
 from equipool.estimators.anndata import from_anndata  # noqa: E402
