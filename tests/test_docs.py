@@ -14,9 +14,19 @@ GUIDES = sorted([*DOCS.glob("*.md"), *DOCS.glob("reproduction/*.md")])
 
 
 @pytest.mark.parametrize(
-    "page", ["index", "quickstart", "idea", "choosing", "stability", "measurements/gradients"]
+    "page",
+    [
+        "index",
+        "quickstart",
+        "idea",
+        "choosing",
+        "stability",
+        "large-sets",
+        "measurements/gradients",
+    ],
 )
-def test_examples(page):
+def test_examples(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # some of them write files
     run_page(f"docs/{page}.md")
 
 

@@ -84,6 +84,7 @@ AROUND = set(MAY_IMPORT_AROUND)
 
 # Packages that one room alone may import, beside torch.
 THIRD_PARTIES = {
+    "chunks": {"numpy", "pyarrow", "safetensors"},
     "comparison": {"matplotlib"},
     "figures": {"matplotlib"},
     "leave_one_out": {"matplotlib"},

@@ -1,7 +1,9 @@
 """Processes that share the elements of sets compute what one process does that has all of them."""
 
+import runpy
 import time
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
@@ -206,7 +208,7 @@ def messages(rank, group):
 
 
 def work(rank, folder):
-    torch.set_num_threads(1)
+    runpy.run_path(str(Path(__file__).with_name("conftest.py")))  # one thread, the same seeds
     dist.init_process_group(
         "gloo", init_method=f"file://{folder / 'rendezvous'}", rank=rank, world_size=RANKS,
         timeout=timedelta(seconds=SECONDS),

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import blake2b
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.distributed import ProcessGroup
 
 from equipool.checks import values_are_at_hand
 from equipool.descent import Descent
@@ -21,6 +20,9 @@ from equipool.potentials.base import SummedPotential, check_no_dropout
 from equipool.sets import Sets
 from equipool.starts import Start, check_start
 from equipool.steps import Budget
+
+if TYPE_CHECKING:  # torch may be built without it
+    from torch.distributed import ProcessGroup
 
 
 class _Block:
@@ -231,8 +233,6 @@ def _check_agreement(block: _Block, layer: Any, x: Tensor, sets: Sets, budget: B
     """Compare the calls of the processes: sums of other sizes would never end."""
     if shapes_are_fixed() or (block.checked and not values_are_at_hand(x)):
         return
-    check_no_dropout(layer.potential, "the processes would draw different units")
-    check_start(layer.start, "a process has only some of them")
     settings = _settings(layer, x, sets, budget)
     if not block.checked:
         sums = [p.detach().sum(dtype=torch.float64) for p in layer.parameters()]
@@ -244,6 +244,9 @@ def _check_agreement(block: _Block, layer: Any, x: Tensor, sets: Sets, budget: B
     distributed.all_gather(found, own, group=block.group)
     if len(set(torch.cat(found).tolist())) > 1:
         _raise_disagreement(block, settings)
+    # The same on all processes by now, so that none waits for one that has failed.
+    check_no_dropout(layer.potential, "the processes would draw different units")
+    check_start(layer.start, "a process has only some of them")
 
 
 def _settings(layer: Any, x: Tensor, sets: Sets, budget: Budget) -> dict[str, object]:
@@ -256,6 +259,9 @@ def _settings(layer: Any, x: Tensor, sets: Sets, budget: Budget) -> dict[str, ob
         "number of steps": budget.num_steps,
         "tolerance": (budget.converged_at, budget.stop_at),
         "layer": layer.extra_repr(),
+        "potential": f"{type(layer.potential).__name__}({layer.potential.extra_repr()})",
+        "potential in training mode": layer.potential.training,
+        "start": repr(layer.start),
         "solver": repr(layer.solver),
         "regularizer": repr(layer.regularizer),
         "training mode": layer.training,

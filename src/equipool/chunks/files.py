@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from importlib import import_module
+from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from equipool.checks import as_count
@@ -56,10 +55,14 @@ class _NpyFile:
         return self.num_rows
 
     def __getitem__(self, rows: slice) -> Any:
-        return self._map()[rows].copy()
+        import numpy
+
+        return numpy.array(self._map()[rows])
 
     def _map(self) -> Any:
-        return _imported("numpy").load(self.path, mmap_mode="r")
+        with _extra():
+            import numpy
+        return numpy.load(self.path, mmap_mode="r")
 
 
 class SafetensorsChunks:
@@ -79,7 +82,7 @@ class SafetensorsChunks:
         self.x = x
         self.index = index
         self.chunk_size = as_count("chunk_size", chunk_size, least=1)
-        with _imported("safetensors").safe_open(self.path, framework="pt") as file:
+        with _open_safetensors(self.path) as file:
             names = set(file.keys())
             for name in (x, index):
                 if name is not None and name not in names:
@@ -94,7 +97,7 @@ class SafetensorsChunks:
         return -(-self.num_elements // self.chunk_size)
 
     def __iter__(self) -> Iterator[Any | Pair]:
-        with _imported("safetensors").safe_open(self.path, framework="pt") as file:
+        with _open_safetensors(self.path) as file:
             x = file.get_slice(self.x)
             index = None if self.index is None else file.get_slice(self.index)
             yield from _slices(x, index, self.num_elements, self.chunk_size)
@@ -122,7 +125,7 @@ class ParquetChunks:
         self.index = index
         self.chunk_size = as_count("chunk_size", chunk_size, least=1)
         self.dtype = dtype
-        with _imported("pyarrow.parquet").ParquetFile(self.path) as file:
+        with _open_parquet(self.path) as file:
             names = file.schema_arrow.names
         if columns is None:
             columns = [name for name in names if name != index]
@@ -136,7 +139,7 @@ class ParquetChunks:
 
     def __iter__(self) -> Iterator[Any | Pair]:
         wanted = [*self.columns, *([] if self.index is None else [self.index])]
-        with _imported("pyarrow.parquet").ParquetFile(self.path) as file:
+        with _open_parquet(self.path) as file:
             for batch in file.iter_batches(self.chunk_size, columns=wanted):
                 x = self._elements(batch)
                 yield x if self.index is None else (x, _values(batch.column(self.index)))
@@ -145,13 +148,17 @@ class ParquetChunks:
         columns = [batch.column(name) for name in self.columns]
         if len(columns) == 1 and hasattr(columns[0].type, "value_type"):
             return self._lists(columns[0])
-        out = _imported("numpy").empty((len(batch), len(columns)), self.dtype)
+        import numpy
+
+        out = numpy.empty((len(batch), len(columns)), self.dtype)
         for position, column in enumerate(columns):
             out[:, position] = _values(column)
         return out
 
     def _lists(self, column: Any) -> Any:
-        lengths = set(_imported("pyarrow.compute").list_value_length(column).to_pylist())
+        from pyarrow import compute
+
+        lengths = set(compute.list_value_length(column).to_pylist())
         if len(lengths) != 1 or None in lengths:
             raise ValueError(
                 f"column {self.columns[0]!r} has lists of lengths {sorted(map(str, lengths))}, "
@@ -186,9 +193,23 @@ def _values(column: Any) -> Any:
     return column.to_numpy(zero_copy_only=False)
 
 
-def _imported(name: str) -> ModuleType:
+def _open_safetensors(path: Path) -> Any:
+    with _extra():
+        from safetensors import safe_open
+    return safe_open(path, framework="pt")
+
+
+def _open_parquet(path: Path) -> Any:
+    with _extra():
+        from pyarrow import parquet
+    return parquet.ParquetFile(path)
+
+
+@contextmanager
+def _extra() -> Iterator[None]:
+    """Imports of packages that the core does not need, or what to install for them."""
     try:
-        return import_module(name)
+        yield
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             f'reading this file needs {error.name}: pip install "equipool[chunks]"', name=error.name

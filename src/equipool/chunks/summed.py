@@ -99,10 +99,8 @@ class ChunkedSum(SummedPotential):
     def chunks(self) -> Iterator[tuple[Tensor, Sets]]:
         """The elements of each chunk in set order, and their sets; none that are empty."""
         for x, index in self.passes:
-            if index is None:
-                index = torch.zeros(len(x), dtype=torch.long, device=x.device)
             if self.row_of is not None:
-                rows = self.row_of[index]
+                rows = self.row_of.expand(len(x)) if index is None else self.row_of[index]
                 kept = rows >= 0
                 x, index = x[kept], rows[kept]
             if len(x):

@@ -19,6 +19,8 @@ from equipool.training import TrainingConfig, fit
 
 History = dict[str, Array]
 
+AVERAGED_FROM = 500  # steps; an average of the last hundred weights lags too far behind in fewer
+
 
 @dataclass(frozen=True)
 class MemberSettings:
@@ -61,6 +63,7 @@ def train_member(
         warmup_steps=min(20, schedule.steps // 10), weight_decay=settings.weight_decay,
         chunk=min(50, schedule.steps), log_every=schedule.evaluate_every,
         evaluate_every=schedule.evaluate_every, aux_weight=0.0,  # the task adds it
+        ema_decay=0.99 if schedule.steps >= AVERAGED_FROM else None,
         precision="64-true" if settings.dtype == np.float64 else "32-true",
     )  # fmt: skip
     with one_thread():

@@ -25,7 +25,7 @@ class BagReader(BaseEstimator):
     def _read(self, X: Any, reset: bool) -> Bags:
         """The bags, whose features must be those of the training unless `reset`."""
         bags = read_bags(X)
-        if is_table(X):
+        if _is_table(X):
             validate_data(self, X, reset=reset, skip_check_array=True)
         elif reset:
             self.n_features_in_ = bags.num_features
@@ -53,7 +53,7 @@ class BagReader(BaseEstimator):
         return np.asarray(_check_feature_names_in(self, given), dtype=object)
 
 
-def is_table(X: Any) -> bool:
+def _is_table(X: Any) -> bool:
     """Whether X is a 2-D array or data frame, of which scikit-learn knows shape and names."""
     shape = getattr(X, "shape", None)
     return not isinstance(X, torch.Tensor) and shape is not None and len(shape) == 2

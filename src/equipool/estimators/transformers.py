@@ -10,7 +10,7 @@ from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from equipool.estimators.bags import Array, Bags
-from equipool.estimators.reading import BagReader, is_table
+from equipool.estimators.reading import BagReader
 from equipool.estimators.scaling import measure_scaling
 
 
@@ -22,7 +22,7 @@ class BagScaler(TransformerMixin, BagReader):
     \mu = \frac{1}{B} \sum_b \frac{1}{n_b} \sum_{i \in b} x_i.$$
 
     `SetClassifier` and `SetRegressor` do this themselves. Constant features become 0, and bags may
-    be empty. A 2-D array gives an array, every other form of bags a sequence of arrays.
+    be empty. Bags of one element each give a 2-D array, others a sequence of arrays.
 
     Example:
         >>> scaler = BagScaler().fit([[[0.0], [2.0]], [[1.0]]])
@@ -40,7 +40,8 @@ class BagScaler(TransformerMixin, BagReader):
         check_is_fitted(self)
         bags = self._read(X, reset=False)
         elements = self.scaling_(bags.elements, bags.elements.dtype)
-        return elements if is_table(X) else Bags(elements, bags.ptr, bags.names)
+        one_each = bool((bags.sizes == 1).all())  # the same bags as a plain array
+        return elements if one_each else Bags(elements, bags.ptr, bags.names)
 
     def get_feature_names_out(self, input_features: Any = None) -> Array:
         """The names of the features, which stay."""

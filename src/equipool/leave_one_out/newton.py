@@ -138,6 +138,5 @@ class Tiles:
         channels = rows.shape[-1]
         dense = rows.new_zeros(TILE * self.set_of_tile.shape[0], channels)
         dense[self.slots] = rows
-        with torch.autocast(rows.device.type, enabled=False):
-            found = dense.view(-1, TILE, channels) @ matrices[self.set_of_tile]
+        found = dense.view(-1, TILE, channels) @ matrices[self.set_of_tile]
         return found.view(-1, channels)[self.slots]

@@ -60,13 +60,18 @@ class Influence:
     def score(self) -> Tensor:
         """`[rows]` one number per row: the effect if it is one, else the norm of the effect, or of
         the change without a function."""
-        values = (self.change if self.effect is None else self.effect).double()
-        values = values.flatten(self.set_index.dim()) if values.dim() > self.set_index.dim() else (
-            values.unsqueeze(-1)
-        )  # fmt: skip
-        if self.effect is not None and values.shape[-1] == 1:
+        values = self.change if self.effect is None else self.effect
+        rows = self.set_index.shape
+        values = values.double().reshape(*rows, values.shape[len(rows) :].numel())
+        if self._has_sign:
             return values.squeeze(-1)
         return torch.linalg.vector_norm(values, dim=-1)
+
+    @property
+    def _has_sign(self) -> bool:
+        """Whether the effect is one number."""
+        rows = self.set_index.dim()
+        return self.effect is not None and self.effect.shape[rows:].numel() == 1
 
     def ranked(self, num: int | None = None, of_set: int | None = None) -> Tensor:
         """The numbers of the rows, of x's first two dimensions taken as one for a padded batch, in
@@ -91,11 +96,7 @@ class Influence:
             num: how many rows to show.
             of_set: the set whose rows to show. Default: all sets.
         """
-        what = "element" if self.group_index is None else "group"
-        value = "|change|" if self.effect is None else "effect"
-        if self.effect is not None and self.effect.dim() > self.set_index.dim():
-            value = "effect" if self.effect[..., 0].dim() == self.set_index.dim() else "|effect|"
-        lines = [f"{'set':>8}  {what:>8}  {value:>10}"]
+        lines = [f"{'set':>8}  {self._kind:>8}  {self._value:>10}"]
         scores = self.score.flatten()
         for row in self.ranked(as_count("num", num), of_set).tolist():
             set_number, name = self._name(row)
@@ -109,29 +110,42 @@ class Influence:
             return set_number, int(self.group_index[row])
         return set_number, row % self.set_index.shape[-1]
 
+    @property
+    def _kind(self) -> str:
+        return "element" if self.group_index is None else "group"
+
+    @property
+    def _value(self) -> str:
+        """What the score is."""
+        if self._has_sign:
+            return "effect"
+        return "|change|" if self.effect is None else "|effect|"
+
+    def __repr__(self) -> str:
+        rows, sets = list(self.set_index.shape), self.converged.shape[0]
+        return f"Influence(rows={rows}, sets={sets}, method={self.method!r})"
+
     def __str__(self) -> str:
-        rows = "element" if self.group_index is None else "group"
         num_rows, num_sets = int((self.set_index >= 0).sum()), self.converged.shape[0]
-        by = "one Newton step" if self.method == "newton" else "searches without it"
-        counts = f"{num_sets:,} sets, {int(self.converged.sum()):,} of them converged"
-        head = f"change without each of {num_rows:,} {rows}s, by {by}; {counts}"
-        return f"{head}\n\n{self.table()}"
+        by = "one Newton step" if self.method == "newton" else "a search without it"
+        return (
+            f"Leaving out each of {num_rows:,} {self._kind}s, by {by}; {num_sets:,} sets, "
+            f"{int(self.converged.sum()):,} of them converged\n\n{self.table()}"
+        )
 
     def figure(self, num: int = 20, of_set: int | None = None) -> Figure:
         """Bars of the largest scores. Needs matplotlib. The arguments are those of `table`."""
         rows = self.ranked(as_count("num", num, least=1), of_set).tolist()
         scores = self.score.flatten()
         values = [float(scores[row]) for row in rows]
-        what = "element" if self.group_index is None else "group"
-        names = ["set {}, {} {}".format(*self._name(row)[:1], what, self._name(row)[1])
-                 for row in rows]  # fmt: skip
+        named = (self._name(row) for row in rows)
+        names = [f"set {set_number}, {self._kind} {name}" for set_number, name in named]
         figure = make_figure(7, 1 + 0.25 * max(len(rows), 2))
         axes = figure.subplots()
         colors = [UP if value >= 0 else DOWN for value in values]
         draw_bars(axes, names, values, [f"{value:.3g}" for value in values], colors)
         axes.invert_yaxis()
-        title = "effect" if self.effect is not None else "size of the change of y"
-        axes.set_title(f"{title} of leaving it out", loc="left", fontsize=10)
+        axes.set_title(f"{self._value} of leaving out", loc="left", fontsize=10)
         return figure
 
     def save(self, path: str | Path, num: int = 20, of_set: int | None = None) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from equipool.aggregation import EquilibriumAggregation
-from equipool.checks import check_part
+from equipool.checks import check_elements, check_part
 from equipool.leave_one_out.exact import exact_changes
 from equipool.leave_one_out.newton import energy_of, newton_changes, solver_for
 from equipool.leave_one_out.parts import Parts, gather_parts
@@ -58,7 +58,7 @@ def influence(
     search left to do does not count as a change. Both require a search that has converged: sets for
     which it has not are counted in a warning and marked in `Influence.converged`. An element that
     is alone in its set leaves an empty one, whose output is the start. The layer is used in
-    evaluation mode and is not changed; nothing is recorded for gradients.
+    evaluation mode and is not changed; nothing is recorded for gradients, and autocast is off.
 
     Args:
         layer: the trained layer.
@@ -84,9 +84,11 @@ def influence(
     """
     check_part("layer", layer, EquilibriumAggregation, "EquilibriumAggregation(3, 8)")
     _check_arguments(function, method, gradient)
-    if any(module.training for module in layer.modules()):
-        layer = copy.deepcopy(layer).eval()
-    with torch.inference_mode(False), torch.no_grad():
+    check_elements(x)
+    exact_products = torch.autocast(x.device.type, enabled=False)
+    with torch.inference_mode(False), torch.no_grad(), exact_products:
+        if any(module.training for module in layer.modules()):
+            layer = copy.deepcopy(layer).eval()
         x = x.clone() if x.is_inference() else x
         solution = layer.solve(x, index, ptr=ptr, mask=mask, dim_size=dim_size)
         every = gather_parts(x, index, ptr, mask, dim_size, groups)
@@ -108,12 +110,12 @@ def influence(
     place = Placement(x, every, numbers, parts)
     return Influence(
         y=solution.y,
-        change=place(change),
-        effect=None if effect is None else place(effect),
-        gradient=None if slopes is None else place.elements(slopes.to(x.dtype)),
+        change=place.of_parts(change),
+        effect=None if effect is None else place.of_parts(effect),
+        gradient=None if slopes is None else place.of_elements(slopes.to(x.dtype)),
         converged=_known(solution.converged),
-        solved=place(solved),
-        set_index=place.sets(),
+        solved=place.of_parts(solved),
+        set_index=place.set_index(),
         group_index=every.group_of,
         method=method,
     )
@@ -184,70 +186,61 @@ def _gradient(
 
 
 class Placement:
-    """Puts results of the parts in the order of the given x, or one row per set and group.
+    """Puts results in the order of the given x, or in one row per set and group.
 
     Padding changes nothing, so its rows are zero. Rows of sets that are not finite are NaN.
     """
 
     def __init__(self, x: Tensor, every: Parts, numbers: Tensor, parts: Parts) -> None:
         self.every, self.numbers, self.parts = every, numbers, parts
-        nested = x.is_nested
-        self.shape = x.values().shape[:-1] if nested else x.shape[:-1]
+        self.shape = (x.values() if x.is_nested else x).shape[:-1]
 
-    def __call__(self, values: Tensor) -> Tensor:
-        """`[Q, ...]`, a row for each part of the finite sets."""
-        rest = values.shape[1:]
-        unknown = torch.nan if values.is_floating_point() else 0
-        rows = values.new_full((self.every.num_parts, *rest), unknown)
+    def of_parts(self, values: Tensor) -> Tensor:
+        """Place `[Q, ...]`, a row for each part of the finite sets."""
+        if self.every.group_of is None:
+            return self.of_elements(values)
+        rows = values.new_full((self.every.num_parts, *values.shape[1:]), _unknown(values))
         rows[self.numbers] = values
-        if self.every.group_of is not None:
-            return rows
-        return self._in_place(rows, self.every.positions, 0)
+        return rows
 
-    def elements(self, values: Tensor) -> Tensor:
-        """`[M, C]`, a row for each element of the finite sets."""
-        rows = values.new_full((self.every.x.shape[0], values.shape[1]), torch.nan)
-        slot = values.new_zeros(self.shape.numel(), dtype=torch.long)
-        slot[self.every.positions] = torch.arange(self.every.x.shape[0], device=slot.device)
-        rows[slot[self.parts.positions]] = values
-        return self._in_place(rows, self.every.positions, 0)
+    def of_elements(self, values: Tensor) -> Tensor:
+        """Place `[M, ...]`, a row for each element of the finite sets."""
+        rows = values.new_zeros(self.shape.numel(), *values.shape[1:])
+        rows[self.every.positions] = _unknown(values)
+        rows[self.parts.positions] = values
+        return rows.view(*self.shape, *values.shape[1:])
 
-    def sets(self) -> Tensor:
+    def set_index(self) -> Tensor:
         """The set of each row; -1 for padding."""
         if self.every.group_of is not None:
             return self.every.set_of
-        return self._in_place(self.every.index, self.every.positions, -1)
+        rows = self.every.index.new_full((self.shape.numel(),), -1)
+        rows[self.every.positions] = self.every.index
+        return rows.view(self.shape)
 
-    def _in_place(self, rows: Tensor, positions: Tensor, padding: int) -> Tensor:
-        flat = rows.new_full((self.shape.numel(), *rows.shape[1:]), padding)
-        flat[positions] = rows
-        return flat.view(*self.shape, *rows.shape[1:])
+
+def _unknown(values: Tensor) -> float:
+    return torch.nan if values.is_floating_point() else 0
 
 
 def _warn_of(solution: Solution, solved: Tensor, method: str) -> None:
-    """Name what is not known, once."""
+    """Count what is not known, in one warning."""
+    messages = []
     open_sets = ~_known(solution.converged) & solution.finite
-    unsolved = int((~solved).sum())
     if open_sets.any():
         worst = float(_known(solution.residual)[open_sets].max())
-        warnings.warn(
+        messages.append(
             f"{int(open_sets.sum())} of {open_sets.shape[0]} sets have not converged (gradient of "
             f"up to {worst:.2g}), so their influence is not that of a minimum: search longer, "
-            "layer.steps = ToTolerance(1e-3, max_steps=1000), or train with equipool.converging()",
-            UserWarning,
-            stacklevel=3,
+            "layer.steps = ToTolerance(1e-3, max_steps=1000), or train with equipool.converging()"
         )
-    if unsolved and method == "newton":
-        warnings.warn(
-            f"the energy without {unsolved} of {solved.shape[0]} removals does not curve upwards "
-            'at y, so their change is NaN: use method="exact"',
-            UserWarning,
-            stacklevel=3,
+    if not solved.all():
+        number = f"{int((~solved).sum())} of {solved.shape[0]} removals"
+        messages.append(
+            f"for {number} the energy that is left does not curve upwards at y, so the change is "
+            'NaN: use method="exact"'
+            if method == "newton"
+            else f"the searches of {number} have not converged: give the layer more steps"
         )
-    elif unsolved:
-        warnings.warn(
-            f"the searches without {unsolved} of {solved.shape[0]} removals have not converged: "
-            "give the layer more steps",
-            UserWarning,
-            stacklevel=3,
-        )
+    if messages:
+        warnings.warn("; ".join(messages), UserWarning, stacklevel=3)

@@ -1,0 +1,491 @@
+"""The influence of elements, against deleting them."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import equipool
+from cases import SCALINGS, Quadratic, assert_near, flatten, make_sets, offsets
+from equipool import (
+    Cholesky,
+    ConjugateGradients,
+    ConvexPotential,
+    EquilibriumAggregation,
+    GradientDescent,
+    LearnedStart,
+    Newton,
+    NoRegularizer,
+    ResNetPotential,
+    SafeguardedNesterov,
+    SquaredNorm,
+    ToTolerance,
+    closed_form,
+    influence,
+)
+
+SIZES = (6, 1, 0, 9)
+SETS = make_sets(SIZES)
+X, INDEX = flatten(SETS)
+METHODS = ("newton", "exact")
+SOLVERS = {"cholesky": Cholesky(), "conjugate gradients": ConjugateGradients(tolerance=1e-10)}
+
+each_method = pytest.mark.parametrize("method", METHODS)
+each_scaling = pytest.mark.parametrize("scaling", SCALINGS)
+
+
+def quadratic(scaling="log", weight=0.0, start=0.0):
+    """Its minimum is the mean, drawn to zero by the regulariser."""
+    return EquilibriumAggregation(
+        3, 3, potential=Quadratic(), scaling=scaling, solver=Newton(), steps=5,
+        regularizer=SquaredNorm(weight, learnable=False), start=LearnedStart(3, start),
+    ).double().eval()  # fmt: skip
+
+
+def convex(scaling="log", out_channels=4, start=None):
+    torch.manual_seed(0)
+    return EquilibriumAggregation(
+        3, out_channels, potential=ConvexPotential(3, out_channels, (8, 8)), scaling=scaling,
+        regularizer=SquaredNorm(0.5), solver=SafeguardedNesterov(), start=start,
+        steps=ToTolerance(1e-7, max_steps=3000),
+    ).double().eval()  # fmt: skip
+
+
+def curved(scaling="log"):
+    """The paper's potential, with a regulariser that is strong enough for one minimum."""
+    torch.manual_seed(0)
+    layer = EquilibriumAggregation(
+        3, 4, potential=ResNetPotential(3, 4, (16, 16, 4)), regularizer=SquaredNorm(30.0),
+        solver=SafeguardedNesterov(), steps=ToTolerance(1e-7, max_steps=3000), scaling=scaling,
+    )  # fmt: skip
+    return layer.double().eval()
+
+
+def without(layer, removed):
+    """The outputs if these elements had never been there, from the layer's own start."""
+    with torch.no_grad():
+        return layer(X[~removed], INDEX[~removed], dim_size=len(SIZES))
+
+
+def deletions(layer):
+    """What deleting each element changes."""
+    y = layer(X, INDEX, dim_size=len(SIZES)).detach()
+    single = torch.eye(len(X), dtype=torch.bool)
+    rows = [without(layer, removed)[i] - y[i] for removed, i in zip(single, INDEX, strict=True)]
+    return torch.stack(rows)
+
+
+def found_by(layer, **more):
+    return influence(layer, X, INDEX, dim_size=len(SIZES), **more)
+
+
+class TestQuadratic:
+    """One Newton step is exact."""
+
+    @each_method
+    @each_scaling
+    def test_the_mean_moves_by_a_known_amount(self, method, scaling):
+        found = found_by(quadratic(scaling), method=method)
+        for x, i in zip(X, INDEX, strict=True):
+            others = SETS[i]
+            row = found.change[(x == X).all(-1)].squeeze(0)
+            n, mean = len(others), others.mean(0)
+            assert_near(row, (mean - x) / (n - 1) if n > 1 else -mean, 1e-9)
+        assert found.solved.all()
+        assert found.converged.all()
+        assert found.effect is None
+        assert found.gradient is None
+
+    @pytest.mark.parametrize(
+        ("scaling", "per_set"), [("log", True), ("sum", True), ("mean", False)]
+    )
+    def test_the_regulariser_weighs_more_in_a_smaller_set(self, scaling, per_set):
+        """The minimum of w y^2 + sum (x - y)^2 is sum x / (n + w); of the mean, mean / (1 + w)."""
+        found = found_by(quadratic(scaling, weight=0.7))
+        totals = torch.stack([x.sum(0) for x in SETS])[INDEX]
+        n = torch.tensor(SIZES, dtype=torch.float64)[INDEX].unsqueeze(-1)
+        if per_set:
+            expected = (totals - X) / (n - 1 + 0.7) - totals / (n + 0.7)
+        else:
+            expected = ((totals - X) / (n - 1) - totals / n) / 1.7
+        several = n.squeeze(-1) > 1
+        assert_near(found.change[several], expected[several], 1e-9)
+
+    @each_method
+    def test_without_its_only_element_a_set_is_at_its_start(self, method):
+        found = found_by(quadratic(start=0.25), method=method)
+        (row,) = (INDEX == 1).nonzero()[0]
+        assert_near(found.change[row], 0.25 - X[row], 1e-9)
+        assert found.solved[row]
+
+    def test_what_the_search_left_is_no_change(self):
+        """Far from the minimum, the Newton steps of a quadratic are exact all the same."""
+        layer = quadratic()
+        expected = found_by(layer).change
+        layer.solver, layer.steps = GradientDescent(1e-3).double(), 3
+        with pytest.warns(UserWarning, match="have not converged"):
+            found = found_by(layer)
+        several = INDEX != 1
+        assert_near(found.change[several], expected[several], 1e-9)
+
+
+class TestDeletion:
+    @each_scaling
+    @pytest.mark.parametrize("make", [convex, curved])
+    def test_exact_is_deletion(self, make, scaling):
+        layer = make(scaling)
+        found = found_by(layer, method="exact")
+        assert_near(found.change, deletions(layer), 1e-5)
+        assert found.solved.all()
+
+    @each_scaling
+    @pytest.mark.parametrize("make", [convex, curved])
+    def test_newton_is_near_deletion(self, make, scaling):
+        """In sets of several elements, where a step is an approximation."""
+        layer = make(scaling)
+        several = INDEX != 1
+        found, expected = found_by(layer).change[several], deletions(layer)[several]
+        assert float((found - expected).norm() / expected.norm()) < 0.1
+
+    def test_the_error_of_newton_falls_with_the_square_of_the_size(self):
+        """An element's change is of the order 1 / n, so the error of its step is of 1 / n^2."""
+        errors = []
+        for copies in (4, 16):
+            x = SETS[3].repeat(copies, 1)
+            layer = curved("sum")
+            layer.regularizer = SquaredNorm(30.0 * copies).double()
+            layer.steps = ToTolerance(1e-9, max_steps=5000)
+            newton, exact = (influence(layer, x, method=method).change for method in METHODS)
+            errors.append(float((newton - exact).norm(dim=-1).max()))
+        assert errors[1] < errors[0] / 10
+
+    @each_method
+    def test_groups_are_deleted_together(self, method):
+        layer = convex()
+        groups = torch.tensor([7, -1, 7, 7, -1, -1, 7, 7, 7, -1, 2, 2, -1, -1, -1, -1])
+        found = found_by(layer, groups=groups, method=method)
+        pairs = list(zip(found.set_index.tolist(), found.group_index.tolist(), strict=True))
+        assert pairs == sorted({(int(i), int(g)) for i, g in zip(INDEX, groups, strict=True)})
+        y = layer(X, INDEX, dim_size=len(SIZES)).detach()
+        for (i, group), change in zip(pairs, found.change, strict=True):
+            expected = without(layer, (i == INDEX) & (groups == group))[i] - y[i]
+            tolerance = 1e-5 if method == "exact" else 0.1 * float(expected.abs().max())
+            assert_near(change, expected, tolerance)
+
+    @each_method
+    def test_groups_of_one_are_elements(self, method):
+        layer = convex()
+        groups = torch.arange(len(X)).flip(0)
+        found = found_by(layer, groups=groups, method=method)
+        order = torch.tensor([(groups == g).nonzero().item() for g in found.group_index])
+        assert_near(found.change, found_by(layer, method=method).change[order], 1e-9)
+
+    def test_a_whole_set_as_a_group_leaves_its_start(self):
+        layer = convex(start=LearnedStart(4, 0.5))
+        found = found_by(layer, groups=torch.zeros_like(INDEX))
+        y = layer(X, INDEX, dim_size=len(SIZES))[found.set_index]
+        assert found.set_index.tolist() == [0, 1, 3]
+        assert_near(y + found.change, torch.full_like(y, 0.5), 1e-12)
+
+
+class TestLinearAlgebra:
+    @each_scaling
+    @pytest.mark.parametrize("out_channels", [3, 12])
+    def test_both_solvers_agree(self, scaling, out_channels):
+        layer = convex(scaling, out_channels)
+        first, second = (found_by(layer, linear_solver=s).change for s in SOLVERS.values())
+        assert_near(first, second, 1e-8)
+        assert_near(found_by(layer).change, first, 1e-4)
+
+    def test_dense_reference(self):
+        """The formula, with matrices by automatic differentiation."""
+        layer = curved("mean")
+        x = SETS[3]
+        y = layer(x).detach().squeeze(0)
+
+        def energy(y, x):
+            value = layer.potential(x, y.expand(len(x), -1)).mean()
+            return value + layer.regularizer(y.unsqueeze(0)).squeeze(0)
+
+        def step(x):
+            gradient = torch.func.grad(energy)(y, x)
+            return -torch.linalg.solve(torch.func.hessian(energy)(y, x), gradient)
+
+        expected = [step(x[torch.arange(len(x)) != i]) - step(x) for i in range(len(x))]
+        assert_near(influence(layer, x).change, torch.stack(expected).detach(), 1e-8)
+
+    @pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
+    def test_small_blocks_change_nothing(self, solver, monkeypatch):
+        layer, groups = convex(), torch.arange(len(X)) // 2
+        whole = {g: found_by(layer, linear_solver=solver, groups=g) for g in (None, groups)}
+        monkeypatch.setattr("equipool.leave_one_out.newton.FLOATS_AT_ONCE", 300)
+        monkeypatch.setattr("equipool.leave_one_out.newton.TILE", 2)
+        for g, expected in whole.items():
+            found = found_by(layer, linear_solver=solver, groups=g)
+            assert_near(found.change, expected.change, 1e-9)
+
+    def test_small_blocks_of_searches_change_nothing(self, monkeypatch):
+        layer = convex()
+        expected = found_by(layer, method="exact").change
+        monkeypatch.setattr("equipool.leave_one_out.exact.ELEMENTS_AT_ONCE", 20)
+        assert_near(found_by(layer, method="exact").change, expected, 1e-7)
+
+
+class Bumps(nn.Module):
+    """Curves upwards near the second feature if the first is positive, else downwards."""
+
+    def forward(self, x, y):
+        return x[:, 0] * (1 - torch.cos(y[:, 0] - x[:, 1]))
+
+
+class TestNotPositiveDefinite:
+    layer = EquilibriumAggregation(
+        2, 1, potential=Bumps(), regularizer=NoRegularizer(), solver=Newton(), steps=20
+    ).double()
+    # Either of the first two holds up the minimum, which the third would make a maximum.
+    x = torch.tensor([[3, 0.1], [2, -0.05], [-4, 0], [1, 0], [1, 0.1]], dtype=torch.float64)
+
+    @pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
+    def test_an_element_that_holds_the_minimum_is_marked(self, solver):
+        with pytest.warns(
+            UserWarning, match="for 2 of 3 removals the energy that is left does not"
+        ):
+            found = influence(self.layer, self.x[:3], linear_solver=solver)
+        assert found.solved.tolist() == [False, False, True]
+        assert found.change.isnan().squeeze(-1).tolist() == [True, True, False]
+        assert found.ranked().tolist() == [2]
+
+    def test_other_sets_are_not_touched(self):
+        with pytest.warns(UserWarning, match="2 of 5 removals"):
+            found = influence(self.layer, self.x, ptr=torch.tensor([0, 3, 5]))
+        assert found.solved.tolist() == [False, False, True, True, True]
+        assert_near(found.change[3:], influence(self.layer, self.x[3:]).change, 1e-12)
+
+    def test_an_energy_without_curvature_is_marked(self):
+        """The median's energy is made of straight pieces."""
+        layer = closed_form.median(1).double()
+        with pytest.warns(UserWarning, match="5 of 5 removals"):
+            found = influence(layer, torch.arange(5.0, dtype=torch.float64).unsqueeze(-1))
+        assert not found.solved.any()
+
+
+class TestLaws:
+    @each_method
+    def test_a_set_is_the_same_in_any_batch_and_order(self, method):
+        layer = convex()
+        expected = found_by(layer, method=method).change
+        order = torch.randperm(len(X))
+        found = influence(layer, X[order], INDEX[order], dim_size=len(SIZES), method=method)
+        assert_near(found.change, expected[order], 1e-7)
+        assert torch.equal(found.set_index, INDEX[order])
+        alone = torch.cat([influence(layer, x, method=method).change for x in SETS if len(x)])
+        assert_near(alone, expected, 1e-7)
+
+    @each_method
+    def test_layouts_agree(self, method):
+        layer = convex()
+        expected = found_by(layer, method=method)
+        given = influence(layer, X, ptr=offsets(SETS), method=method)
+        assert_near(given.change, expected.change, 1e-9)
+        nested = torch.nested.nested_tensor(SETS, layout=torch.jagged)
+        assert_near(influence(layer, nested, method=method).change, expected.change, 1e-9)
+        x = torch.full((len(SIZES), max(SIZES), 3), torch.nan, dtype=torch.float64)
+        mask = torch.arange(max(SIZES)) < torch.tensor(SIZES).unsqueeze(-1)
+        x[mask] = X
+        padded = influence(layer, x, mask=mask, method=method, function=lambda y: y[:, :2])
+        assert padded.change.shape == (len(SIZES), max(SIZES), 4)
+        assert padded.effect.shape == (len(SIZES), max(SIZES), 2)
+        assert_near(padded.change[mask], expected.change, 1e-9)
+        assert not padded.change[~mask].any()
+        assert (padded.set_index[~mask] == -1).all()
+        assert torch.equal(padded.set_index[mask], INDEX)
+        assert padded.solved[mask].all()
+
+    def test_masked_elements_and_shared_sets(self):
+        layer = convex()
+        expected = found_by(layer).change
+        x, index = torch.cat([X[:1] + 1, X]), torch.cat([INDEX[-1:], INDEX])
+        mask = torch.arange(len(x)) > 0
+        found = influence(layer, x, index, mask=mask, dim_size=len(SIZES))
+        assert_near(found.change, torch.cat([0 * expected[:1], expected]), 1e-9)
+        _, sets = equipool.layouts.gather_sets(X, INDEX, dim_size=len(SIZES))
+        assert_near(influence(layer, X, sets).change, expected, 1e-9)
+
+    @each_method
+    def test_a_set_that_is_not_finite_keeps_it_to_itself(self, method):
+        layer = convex()
+        function = nn.Linear(4, 1).double()
+        expected = found_by(layer, method=method, function=function, gradient=True)
+        x = X.clone()
+        x[0, 1] = torch.nan
+        found = influence(
+            layer, x, INDEX, dim_size=len(SIZES), method=method, function=function, gradient=True
+        )
+        first = INDEX == 0
+        for name in ("change", "effect", "gradient"):
+            assert getattr(found, name)[first].isnan().all(), name
+            assert_near(getattr(found, name)[~first], getattr(expected, name)[~first], 1e-7)
+        assert found.converged.tolist() == [False, True, True, True]
+
+    def test_nothing_to_leave_out(self):
+        layer = convex()
+        found = influence(layer, X[:0], INDEX[:0], dim_size=2, function=lambda y: y.sum(-1))
+        assert found.change.shape == (0, 4)
+        assert found.effect.shape == (0,)
+        assert len(str(found).splitlines()) == 3
+
+    def test_every_kind_of_layer(self):
+        """A module of the user's own, closed forms, other regularisers."""
+
+        class Quartic(equipool.Regularizer):
+            def forward(self, y):
+                return y.pow(4).sum(-1) + y.square().sum(-1)
+
+        layers = [quadratic(), convex(), curved(), closed_form.mean(3).double()]
+        layers.append(copy.deepcopy(layers[1]))
+        layers[-1].regularizer = Quartic()
+        for layer in layers:
+            newton, exact = (found_by(layer, method=method).change for method in METHODS)
+            several = INDEX != 1
+            assert float((newton - exact)[several].norm() / exact[several].norm()) < 0.1
+
+    def test_float32(self):
+        layer = convex()
+        expected = found_by(layer).change
+        layer = layer.float()
+        layer.steps = ToTolerance(1e-4, max_steps=1000)
+        found = influence(layer, X.float(), INDEX, dim_size=len(SIZES))
+        assert found.change.dtype == torch.float32
+        assert_near(found.change.double(), expected, 1e-3)
+
+
+class TestFunction:
+    @each_method
+    def test_the_effect_is_that_of_the_changed_output(self, method):
+        layer, head = convex(), nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 1)).double()
+        found = found_by(layer, method=method, function=lambda y: head(y).squeeze(-1))
+        y = layer(X, INDEX, dim_size=len(SIZES))
+        expected = (head(y[INDEX] + found.change) - head(y[INDEX])).squeeze(-1)
+        assert_near(found.effect, expected.detach(), 1e-9)
+        assert not found.effect.requires_grad
+        assert torch.equal(found.score, found.effect)
+
+    def test_the_gradient_is_that_of_the_minimum(self):
+        """Against differences of solves at moved elements."""
+        layer, head = convex("mean"), nn.Linear(4, 2).double()
+        layer.steps = ToTolerance(1e-9, max_steps=5000)
+        found = found_by(layer, function=head, gradient=True)
+        for row, channel in ((0, 1), (6, 0), (12, 2)):
+            values = []
+            for h in (1e-4, -1e-4):
+                x = X.clone()
+                x[row, channel] += h
+                with torch.no_grad():
+                    values.append(head(layer(x, INDEX, dim_size=len(SIZES))).sum())
+            slope = (values[0] - values[1]) / 2e-4
+            assert_near(found.gradient[row, channel], slope, 1e-4)
+
+    @pytest.mark.parametrize("inference", [False, True])
+    def test_it_leaves_the_layer_and_modes_alone(self, inference):
+        layer = curved().train()
+        expected = found_by(layer.eval(), function=lambda y: y.sum(-1), gradient=True)
+        layer.train()
+        with torch.inference_mode(inference):
+            x = X.clone()
+            found = influence(
+                layer, x, INDEX, dim_size=len(SIZES), function=lambda y: y.sum(-1), gradient=True
+            )
+        assert layer.training
+        assert all(parameter.grad is None for parameter in layer.parameters())
+        assert_near(found.change, expected.change, 1e-9)
+        assert_near(found.gradient, expected.gradient, 1e-9)
+
+    def test_autocast_is_off(self):
+        layer = curved().float()
+        layer.steps = ToTolerance(1e-4, max_steps=1000)
+        expected = influence(layer, X.float(), INDEX, dim_size=len(SIZES)).change
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = influence(layer, X.float(), INDEX, dim_size=len(SIZES)).change
+        assert_near(found, expected, 1e-6)
+
+    def test_dropout_is_off(self):
+        layer = curved()
+        layer.potential.dropout = 0.5
+        assert_near(found_by(layer.train()).change, found_by(layer.eval()).change, 1e-9)
+
+
+class TestMessages:
+    @each_method
+    def test_a_search_that_stopped_early_is_counted(self, method):
+        layer = convex()
+        layer.steps = 1
+        with pytest.warns(UserWarning, match="converged") as caught:
+            found = found_by(layer, method=method)
+        (message,) = (str(warning.message) for warning in caught)
+        number = int((~found.converged).sum())
+        assert f"{number} of 4 sets have not converged" in message
+        assert number >= 1
+        assert "equipool.converging()" in message
+        assert ("of 16 removals" in message) == (method == "exact")
+
+    def test_wrong_arguments_are_named(self):
+        layer = convex()
+        for message, arguments in {
+            "method is 'fast', expected one of 'newton', 'exact'": {"method": "fast"},
+            "gradient is True without a function": {"gradient": True},
+            "function is 3, expected a function of y": {"function": 3},
+            r"groups has shape \[2\], expected \[16\]": {"groups": torch.zeros(2).long()},
+            "groups has dtype torch.float32": {"groups": torch.zeros(16)},
+            r"function returned shape \[\] for y of shape": {"function": torch.sum},
+        }.items():
+            with pytest.raises((ValueError, TypeError), match=message):
+                found_by(layer, **arguments)
+        with pytest.raises(TypeError, match="layer is Linear"):
+            influence(nn.Linear(3, 4), X)
+
+    def test_it_is_not_captured(self, monkeypatch):
+        monkeypatch.setattr("equipool.leave_one_out.measure.shapes_are_fixed", lambda: True)
+        with pytest.raises(RuntimeError, match="neither compiled nor captured"):
+            found_by(convex())
+
+
+class TestShown:
+    def test_the_table_is_ranked(self):
+        found = found_by(quadratic(), function=lambda y: y[:, :1])
+        lines = found.table(3).splitlines()
+        assert lines[0].split() == ["set", "element", "effect"]
+        order = found.effect.flatten().abs().argsort(descending=True)[:3]
+        shown = [line.split() for line in lines[1:]]
+        assert [int(line[1]) for line in shown] == order.tolist()
+        assert [int(line[0]) for line in shown] == INDEX[order].tolist()
+        assert float(shown[0][2]) == pytest.approx(float(found.effect[order[0], 0]), rel=1e-3)
+        assert str(found).startswith(
+            "Leaving out each of 16 elements, by one Newton step; 4 sets, "
+        )
+        assert {line.split()[0] for line in found.table(99, of_set=3).splitlines()[1:]} == {"3"}
+
+    def test_groups_and_norms(self):
+        layer = quadratic()
+        by_group = found_by(layer, groups=INDEX % 2)
+        assert by_group.table().splitlines()[0].split() == ["set", "group", "|change|"]
+        several = found_by(layer, function=lambda y: y)
+        assert several.table().splitlines()[0].split() == ["set", "element", "|effect|"]
+        assert_near(several.score, several.change.norm(dim=-1), 1e-12)
+
+    def test_padded_elements_are_numbered_in_their_set(self):
+        x = torch.stack([SETS[0][:3], 9 * SETS[3][:3]])
+        found = influence(quadratic(), x)
+        sets = [line.split() for line in found.table(6).splitlines()[1:]]
+        assert {(int(s), int(e)) for s, e, _ in sets} == {(b, e) for b in (0, 1) for e in range(3)}
+
+    def test_the_figure_is_saved(self, tmp_path):
+        pytest.importorskip("matplotlib")
+        found = found_by(quadratic(), function=lambda y: y[:, 0])
+        found.save(tmp_path / "one.svg", num=4)
+        found.save(tmp_path / "two.svg", num=4)
+        text = (tmp_path / "one.svg").read_text()
+        assert text == (tmp_path / "two.svg").read_text()
+        set_number, element, _ = found.table(1).splitlines()[1].split()
+        assert f"set {set_number}, element {element}" in text
+        assert len(found.figure(4).axes[0].patches) == 4
