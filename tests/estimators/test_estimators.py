@@ -104,7 +104,6 @@ def test_a_large_bag_is_predicted_in_chunks(monkeypatch):
         return forward(self, x)
 
     monkeypatch.setattr(prediction, "ELEMENTS", 128)
-    monkeypatch.setattr(prediction.batches, "__defaults__", (128,))
     monkeypatch.setattr(torch.nn.Linear, "forward", seen)
     np.testing.assert_allclose(fitted.decision_function(bags), whole, rtol=1e-9, atol=1e-9)
     assert max(sizes) <= 128

@@ -4,7 +4,7 @@ from equipool.extras import check_extras
 
 check_extras(
     "equipool.estimators",
-    {"estimators": ["sklearn", "pyarrow"], "train": ["lightning", "safetensors"]},
+    {"estimators": ["sklearn"], "train": ["lightning", "safetensors"]},
 )
 
 from equipool.estimators.bags import Bags, read_bags  # noqa: E402

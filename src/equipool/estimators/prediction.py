@@ -18,7 +18,7 @@ from equipool.estimators.scaling import Scaling
 ELEMENTS = 1 << 16  # per batch
 
 
-def batches(sizes: Array, max_elements: int = ELEMENTS) -> Iterator[slice]:
+def batches(sizes: Array, max_elements: int) -> Iterator[slice]:
     """Cut bags into runs of at most so many elements and bags; a larger bag is alone.
 
     Example:
@@ -44,7 +44,7 @@ def predict_bags(
     evaluation mode."""
     networks = [network.to(device) for network in networks]
     found = []
-    for part in batches(bags.sizes):
+    for part in batches(bags.sizes, ELEMENTS):
         some = bags[part]
         outputs = [_predict(network, scaling, some, device) for network in networks]
         found.append(torch.stack(outputs).mean(0).cpu().numpy())
