@@ -26,6 +26,7 @@ RECORDS = FIGURES.parents[1] / "records"
 sys.path.append(str(FIGURES.parents[1] / "benchmarks"))
 
 from bags_summary import common_folds, over_repeats, rank, read_lines, select  # noqa: E402
+from bags_trials import METHODS  # noqa: E402
 
 Row = Mapping[str, Any]
 OTHERS = ("jets", "cdnow")  # scored by the area under the ROC curve
@@ -33,7 +34,17 @@ PASSED = 0.5
 
 
 def methods_of(rows: Sequence[Row]) -> list[str]:
-    return list(dict.fromkeys(str(row["method"]) for row in rows))
+    """The methods of some rows, in the usual order."""
+    return [method for method in METHODS if select(rows, method=method)]
+
+
+def on_all_classics(rows: Sequence[Row]) -> list[str]:
+    """The methods that have been run on every classic, if only on some folds."""
+    return [
+        method
+        for method in METHODS
+        if all(select(rows, dataset=name, method=method) for name in CLASSICS)
+    ]
 
 
 def percent(found: tuple[float, float | None] | None) -> str:
@@ -44,9 +55,11 @@ def percent(found: tuple[float, float | None] | None) -> str:
     return f"{100 * mean:.1f}" + ("" if deviation is None else f" ± {100 * deviation:.1f}")
 
 
-def results(rows: Sequence[Row], datasets: Sequence[str], measure: str = "accuracy") -> Table:
+def results(rows: Sequence[Row], datasets: Sequence[str], measure: str = "accuracy") -> Table | str:
     """The measure of each method on each data set, with the number of folds that have been run."""
     shown = [name for name in datasets if select(rows, dataset=name)]
+    if not shown:
+        return "None of these folds has been run yet."
     found = []
     for method in methods_of([row for row in rows if row["dataset"] in shown]):
         cells = []
@@ -61,7 +74,7 @@ def progress(rows: Sequence[Row]) -> Table:
     """How many of the planned folds each method has run."""
     planned = {name: REPEATS * dataset.num_folds for name, dataset in DATASETS.items()}
     found = []
-    for method in methods_of(rows):
+    for method in METHODS:
         own = select(rows, method=method)
         cells = (f"{len(select(own, dataset=name))} of {planned[name]}" for name in planned)
         found.append((method, *cells))
@@ -69,30 +82,27 @@ def progress(rows: Sequence[Row]) -> Table:
 
 
 def ranks(rows: Sequence[Row]) -> Table | str:
-    """Average ranks on the classics, over the folds that all methods have run."""
-    classic = [row for row in rows if row["dataset"] in CLASSICS]
-    methods = methods_of(classic)
+    """Average ranks of the methods that have been run on all classics, over their common folds."""
+    methods = on_all_classics(rows)
+    classic = [row for row in rows if row["dataset"] in CLASSICS and row["method"] in methods]
     found, shared = rank(classic, methods), common_folds(classic, methods)
     if found is None:
-        return "No fold has been run by all methods, so there are no ranks yet."
+        return "Fewer than two methods have been run on all five data sets, so there are no ranks."
     ordered = sorted(found.ranks.items(), key=lambda pair: pair[1])
     cells = []
     for method, value in ordered:
         p = found.p_values.get(method)
         cells.append((method, f"{value:.2f}", "-" if p is None else f"{p:.2f}"))
     folds = len(shared) // len(methods)
-    heading = (
-        f"average rank ({found.num_datasets} data sets, {folds} folds; "
-        f"critical difference {found.critical_difference:.2f})"
-    )
+    heading = f"average rank ({folds} folds; critical difference {found.critical_difference:.2f})"
     return Table("ranks", ("method", heading, "p, Wilcoxon and Holm"), tuple(cells))
 
 
 def peeked(rows: Sequence[Row]) -> Table:
     """Mean accuracy on the classics as measured, and with threshold and number of training steps
-    chosen on the test fold."""
+    chosen on the test fold, of the methods that have been run on all of them."""
     found = []
-    for method in methods_of(rows):
+    for method in on_all_classics(rows):
         own = [row for row in select(rows, method=method) if row["dataset"] in CLASSICS]
         means = {measure: _over_datasets(own, measure) for measure in ("accuracy", "peeked")}
         honest, chosen = means["accuracy"], means["peeked"]
@@ -132,9 +142,8 @@ def ran_on(headers: Sequence[Row], rows: Sequence[Row]) -> str:
     machines = sorted({str(h["hardware"].get("gpu", h["hardware"]["cpu"])) for h in headers})
     torches = sorted({str(h["versions"]["torch"]) for h in headers})
     planned = sum(REPEATS * dataset.num_folds for dataset in DATASETS.values())
-    methods = methods_of(rows)
     return (
-        f"{len(rows):,} of {planned * len(methods):,} trials ({len(methods)} methods) have been "
+        f"{len(rows):,} of {planned * len(METHODS):,} trials ({len(METHODS)} methods) have been "
         f"run, on {' and '.join(machines)}, torch {' and '.join(torches)}."
     )
 

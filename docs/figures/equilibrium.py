@@ -96,28 +96,6 @@ def convergence(runs: Sequence[RunResult], metric: str, form: str) -> Table:
     return Table("convergence", headings, tuple(rows))
 
 
-def starts(runs: Sequence[RunResult], metric: str) -> Table:
-    """How far predictions from random starts are apart, beside the root of the metric."""
-    rows = []
-    for recipe, own in by_recipe(runs).items():
-        found = [row for run in own for some in run.over_steps.values() for row in some]
-        for row in found:
-            if row.spread is not None:
-                error = float(row.metrics[metric] or "nan") ** 0.5
-                share = f"{row.spread / error:.2g}"
-                rows.append(
-                    (recipe, str(row.num_steps), f"{error:.1e}", f"{row.spread:.1e}", share)
-                )
-    headings = (
-        "recipe",
-        "steps",
-        "root mean squared error",
-        "spread of ten starts",
-        "spread / error",
-    )
-    return Table("starts", headings, tuple(rows))
-
-
 def costs(seconds: Mapping[str, Mapping[str, float]]) -> Table:
     """Processor milliseconds of a training step, by number of inner steps, and their mean over
     those that the recipe draws."""
@@ -183,7 +161,6 @@ def tables(
         "jets_convergence": convergence(jets, JETS, ".4f"),
         "median": over_steps(median, MEDIAN, ".1e"),
         "median_convergence": convergence(median, MEDIAN, ".1e"),
-        "starts": starts(median, MEDIAN),
         "costs": costs(seconds),
     }
 

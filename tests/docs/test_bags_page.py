@@ -5,6 +5,7 @@ from figure_scripts import FIGURES, ROOT, load_script
 from page_tables import fill_tables
 
 from command_lines import check_flags, command_lines
+from equipool.experiments.bags.data import CLASSICS
 
 script = load_script("bags_page")
 PAGE = (ROOT / "docs" / "reproduction" / "bags.md").read_text(encoding="utf-8")
@@ -27,29 +28,33 @@ def test_means_are_of_repeats_and_say_how_many_folds():
     assert table.headings == ("method", "musk1", "fox")
     assert table.rows == (("mean", "75.0 ± 21.2 (3)", "-"), ("svm", "80.0 (1)", "60.0 (1)"))
     assert script.results(ROWS, ("jets",), "auc").rows == (("mean", "50.0 (1)"),)
+    assert script.results(ROWS, ("cdnow",), "auc").startswith("None")
 
 
 def test_what_is_missing_is_counted():
-    mean, svm = script.progress(ROWS).rows
+    rows = {row[0]: row for row in script.progress(ROWS).rows}
+    mean, svm = rows["mean"], rows["svm"]
+    assert rows["equilibrium"][1] == "0 of 50"
     assert mean[:3] == ("mean", "3 of 50", "0 of 50")
     assert mean[6] == "1 of 25"
     assert svm[3] == "1 of 50"
     assert script.ran_on([HEADER], ROWS) == (
-        "6 of 600 trials (2 methods) have been run, on abacus, torch 2.13.0."
+        "6 of 3,300 trials (11 methods) have been run, on abacus, torch 2.13.0."
     )
 
 
-def test_ranks_are_of_folds_that_all_methods_have_run():
-    table = script.ranks(ROWS)
-    assert "(1 data sets, 1 folds; critical difference 1.96)" in table.headings[1]
+def test_ranks_are_of_methods_that_have_been_run_on_all_data_sets():
+    rows = [row("mean", 0.5, name) for name in CLASSICS] + [row("max", 0.9)]
+    assert script.ranks(rows).startswith("Fewer than two methods")
+    rows += [row("svm", 0.8, name, fold=fold) for name in CLASSICS for fold in (0, 1)]
+    table = script.ranks(rows)
+    assert "(5 folds; critical difference 0.88)" in table.headings[1]
     assert table.rows == (("svm", "1.00", "-"), ("mean", "2.00", "-"))
-    assert script.ranks([row("mean", 0.5), row("svm", 0.5, fold=1)]).startswith("No fold")
 
 
 def test_choosing_on_the_test_fold_is_shown_beside():
-    mean, svm = script.peeked(ROWS).rows
-    assert mean == ("mean", "75.0", "100.0", "+25.0")
-    assert svm == ("svm", "70.0", "100.0", "+30.0")
+    rows = [row("svm", 0.7, name, peeked=0.9) for name in CLASSICS]
+    assert script.peeked([*rows, row("mean", 0.5)]).rows == (("svm", "70.0", "90.0", "+20.0"),)
 
 
 def test_a_method_passes_if_all_its_seeds_do():
@@ -62,7 +67,8 @@ def test_a_method_passes_if_all_its_seeds_do():
 
 
 def test_the_figure_is_drawn():
-    assert script.draw_peeked(script.peeked(ROWS)).startswith(b"\x89PNG")
+    rows = [row("svm", 0.7, name) for name in CLASSICS]
+    assert script.draw_peeked(script.peeked(rows)).startswith(b"\x89PNG")
 
 
 def test_the_numbers_of_the_page_are_those_of_the_records():

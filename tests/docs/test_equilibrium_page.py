@@ -55,13 +55,6 @@ def test_both_recipes_are_compared_at_the_steps_they_train_with(runs):
     )  # fmt: skip
 
 
-def test_random_starts_are_compared_with_the_error(runs):
-    rows = [AtSteps(100, {"mse": 0.04}, 0.1, 0.2, 0.5, spread=0.02)]
-    run = replace(runs[1], over_steps=runs[1].over_steps | {"last": rows})
-    assert script.starts([run], "mse").rows == (("plain", "100", "2.0e-01", "2.0e-02", "0.1"),)
-    assert [row.num_steps for row in script.rows_of(run)] == [1, 10, 100]
-
-
 def test_the_cost_is_the_mean_of_the_drawn_numbers():
     seconds = {"10": 0.01, "20": 0.02, "40": 0.03, "80": 0.08}
     table = script.costs({"unrolled": seconds})
