@@ -14,7 +14,7 @@ TRITON := triton==3.6.0; sys_platform == "linux"
 export PIP_CONSTRAINT := constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench test test-fast test-floor test-newest lint format docs docs-serve \
+.PHONY: help setup demo bench test test-fast test-floor test-newest lint format explorer docs docs-serve \
 	release-check clean
 
 help:  ## List the targets
@@ -81,6 +81,13 @@ lint: $(READY)  ## Check style and types
 format: $(READY)  ## Fix style where ruff can
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
+
+explorer: explorer/node_modules  ## Check and build the explorer page (needs node and npm)
+	@cd explorer && npm run --silent build
+
+explorer/node_modules: explorer/package-lock.json
+	@cd explorer && npm ci --silent
+	@touch $@
 
 # Otherwise the theme announces its successor in every build.
 docs docs-serve: export NO_MKDOCS_2_WARNING := 1

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch_geometric.nn import aggr
 
+from equipool.cli import make_app
 from python_blocks import ROOT, run_page
 from shown_numbers import bench_rows
 
@@ -21,8 +22,13 @@ def test_is_read_in_three_minutes():
     assert len(re.sub(r"```.*?```", "", README, flags=re.DOTALL).split()) < 750
 
 
-def test_examples():
+def test_examples(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # the last one writes a table
     names = run_page("README.md")
+    assert names["model"].score(names["bags"], names["labels"]) > 0.8
+    command = re.search(r"^equipool (fit .*)$", README, re.MULTILINE)[1]
+    make_app()([*command.split(), "--max-seconds", "1"], standalone_mode=False)
+    assert (tmp_path / "model" / "model.json").exists()
     assert names["y"].shape == (3, 32)
     torch.testing.assert_close(names["solution"].y, names["y"])
     assert all(parameter.grad is not None for parameter in names["pool"].parameters())

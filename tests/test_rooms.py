@@ -55,6 +55,7 @@ for room in ("chunks", "comparison", "leave_one_out", "posterior", "streaming"):
 MAY_IMPORT["public"] = set(MAY_IMPORT) - {"figures", "reference"}
 MAY_IMPORT["__init__"] = {"public"}
 MAY_IMPORT["pyg"] = PARTS | {"aggregation", "closed_form", "__init__"}
+MAY_IMPORT["torchmil"] = PARTS | {"aggregation", "leave_one_out", "recipes"}
 
 # Rooms around the core, and what each may import of the others around it. Each may import anything
 # of the core, and the core nothing of them.
@@ -64,9 +65,11 @@ MAY_IMPORT_AROUND = {
     "extras": set(),
     "baselines": SMALL,
     "training": SMALL,
-    "experiments": SMALL | {"baselines", "training"},
+    "estimators": SMALL | {"baselines", "training"},
+    "experiments": SMALL | {"baselines", "estimators", "training"},
     "report": SMALL | {"baselines", "experiments", "training"},
 }
+MAY_IMPORT_AROUND["explore"] = SMALL | {"baselines", "estimators", "training"}
 BELOW_THE_COMMANDS = set(MAY_IMPORT_AROUND)
 MAY_IMPORT_AROUND["bench"] = BELOW_THE_COMMANDS
 MAY_IMPORT_AROUND["demo"] = BELOW_THE_COMMANDS | {"bench"}
@@ -83,6 +86,7 @@ THIRD_PARTIES = {
     "ops": {"triton"},
     "pyg": {"torch_geometric"},
     "streaming": {"safetensors"},
+    "torchmil": {"torchmil"},
 }
 
 

@@ -68,6 +68,10 @@ class Solution:
     Hessian is not positive definite. The backward pass adds the sets that it finds. None unless the
     differentiation is `Implicit` and gradients are recorded."""
 
+    squared_gradient: Tensor | None = None
+    """`[B]` each set's part of the auxiliary loss: the squared norm of its gradient, averaged over
+    the steps; 0 for a set that is empty or not finite. Differentiable."""
+
     def __repr__(self) -> str:
         counts = {"converged": self.converged, "fallback": self.fallback}
         known = [f"{name}={int(sets.sum())}" for name, sets in counts.items() if sets is not None]
@@ -96,7 +100,7 @@ def make_solution(
         energies = sets.real(torch.where(known, energy.value(point), torch.nan))
     occupied = sets.counts > 0
     counted = occupied & torch.isfinite(descent.squared_gradient)
-    penalty = torch.where(counted, descent.squared_gradient, 0).sum()
+    squared_gradient = torch.where(counted, descent.squared_gradient, 0)
     if sets.valid is not None:
         occupied = occupied | ~sets.valid.squeeze(-1)
         if descent.fallback is not None:
@@ -109,12 +113,13 @@ def make_solution(
         converged=converged,
         finite=finite,
         occupied=sets.real(occupied),
-        aux_loss=penalty / counted.sum().clamp(min=1),
+        aux_loss=squared_gradient.sum() / counted.sum().clamp(min=1),
         trajectory=torch.stack(path) if path else None,
         num_steps=budget.num_steps,
         steps=sets.real(descent.steps),
         error_bound=None if error_bound is None else sets.real(error_bound),
         fallback=None if descent.fallback is None else sets.real(descent.fallback),
+        squared_gradient=sets.real(squared_gradient),
     )
 
 

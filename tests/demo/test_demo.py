@@ -37,7 +37,9 @@ class TestCommand:
         assert str(tmp_path / "index.html") in printed.replace("\n", "")
         assert "equilibrium" in printed
         assert "sum pooling" in printed
-        assert sorted(file.name for file in tmp_path.iterdir()) == sorted((*PICTURES, "index.html"))
+        assert sorted(file.name for file in tmp_path.iterdir()) == sorted(
+            (*PICTURES, "explorer.html", "index.html")
+        )
 
     def test_can_be_stopped(self, tmp_path, capsys, monkeypatch):
         def stopped(plan, out):

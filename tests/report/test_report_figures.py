@@ -12,11 +12,13 @@ from equipool.report.figures import (
     MOST_FACETS,
     draw_curves,
     draw_inner,
+    draw_over_steps,
     facets,
     inner_curves,
 )
 from equipool.report.groups import group_runs, shorten
 from equipool.report.runs import LOSS
+from equipool.training import AtSteps
 from run_records import FOUR_SETTINGS, changed, counting, record, write_folder, written
 from run_records import log_point as point
 
@@ -187,3 +189,15 @@ def test_labels_of_millions_of_steps_do_not_overlap(tmp_path, drawn):
     assert "1M" in [label.get_text() for label in labels]
     boxes = [label.get_window_extent() for label in labels]
     assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
+
+
+def test_over_steps_the_spread_is_drawn_where_it_was_measured(drawn):
+    rows = [AtSteps(n, {"mse": 1.0 / n}, 0.1 / n, 0.2, 0.5, spread=0.3 / n) for n in (1, 10)]
+    plain = [replace(row, spread=None) for row in rows]
+    draw_over_steps({"a": rows, "b": plain}, "mse")
+    draw_over_steps({"b": plain}, "mse")
+    both, without = drawn
+    assert len(both.axes) == 3
+    assert list(both.axes[2].lines[0].get_ydata()) == pytest.approx([0.3, 0.03])
+    assert len(without.axes) == 2
+    assert_legend_covers_no_panel(both)

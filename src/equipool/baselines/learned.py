@@ -1,4 +1,5 @@
-"""Poolings with parameters: attention, learnable aggregation functions, Janossy pooling."""
+"""Poolings with parameters: attention, gated attention, learnable aggregation functions, Janossy
+pooling."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, softplus
 
-from equipool.baselines.base import DenseRival, RaggedRival
+from equipool.baselines.base import DenseRival, RaggedRival, match_channels
 from equipool.baselines.reductions import maximum, sum_wide
 from equipool.sets import Sets
 
@@ -41,15 +42,48 @@ class AttentionPooling(RaggedRival):
     def pool(self, x: Tensor, sets: Sets) -> Tensor:
         shape = self.query.shape
         scores = (self.keys(x).unflatten(-1, shape) * self.query).sum(-1) / shape[1] ** 0.5
-        scores = scores.to(torch.promote_types(x.dtype, torch.float32))
-        weights = torch.exp(scores - sets.spread(maximum(scores.detach(), sets)))
+        weights = softmax(scores, sets)
         values = weights.unsqueeze(-1) * self.values(x).unflatten(-1, shape)
-        # The largest weight of a set is 1, so this changes empty sets alone.
-        total = sets.sum(weights).clamp(min=1)
-        return (sets.sum(values) / total.unsqueeze(-1)).flatten(1).to(x.dtype)
+        return sets.sum(values).flatten(1).to(x.dtype)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, heads={self.heads}"
+
+
+class GatedAttentionPooling(RaggedRival):
+    r"""Gated attention, from [Attention-based Deep Multiple Instance
+    Learning](https://arxiv.org/abs/1802.04712): the mean of the elements with learned weights,
+
+    $$y = \sum_i a_i x_i, \qquad
+    a_i = \mathrm{softmax}_i \, w \cdot (\tanh(V x_i + b) \odot \mathrm{sigmoid}(U x_i + c)),$$
+
+    followed by a linear map if the sizes differ. The output of an empty set is that of zero.
+
+    Args:
+        hidden: rows of $V$ and $U$.
+
+    Example:
+        >>> GatedAttentionPooling(2, 2)(torch.ones(3, 2)).detach()
+        tensor([[1., 1.]])
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, *, hidden: int = 64) -> None:
+        super().__init__(in_channels, out_channels)
+        self.content = nn.Linear(in_channels, hidden)
+        self.gate = nn.Linear(in_channels, hidden)
+        self.score = nn.Linear(hidden, 1, bias=False)  # a bias would cancel out
+        self.linear = match_channels(in_channels, out_channels)
+
+    def pool(self, x: Tensor, sets: Sets) -> Tensor:
+        scores = self.score(torch.tanh(self.content(x)) * torch.sigmoid(self.gate(x)))
+        return self.linear(sets.sum(softmax(scores, sets) * x).to(x.dtype))
+
+
+def softmax(scores: Tensor, sets: Sets) -> Tensor:
+    """Softmax over the elements of each set, in float32 or wider: `[N, H] -> [N, H]`."""
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    weights = torch.exp(scores - sets.spread(maximum(scores.detach(), sets)))
+    return weights / sets.spread(sets.sum(weights))
 
 
 class LAFPooling(RaggedRival):

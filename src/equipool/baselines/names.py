@@ -6,7 +6,12 @@ from torch import nn
 
 from equipool.aggregation import EquilibriumAggregation
 from equipool.baselines.frechet import FrechetPooling
-from equipool.baselines.learned import AttentionPooling, JanossyPooling, LAFPooling
+from equipool.baselines.learned import (
+    AttentionPooling,
+    GatedAttentionPooling,
+    JanossyPooling,
+    LAFPooling,
+)
 from equipool.baselines.packaged import PNAPooling, Set2SetPooling, SetTransformerPooling
 from equipool.baselines.reductions import MaxPooling, MeanPooling, SumPooling
 from equipool.checks import check_sizes
@@ -18,6 +23,7 @@ AGGREGATIONS = {
     "mean": "mean",
     "max": "maximum in each channel",
     "attention": "attention with learned queries, four heads",
+    "gated-attention": "mean with weights from gated attention",
     "pna": "mean, minimum, maximum and standard deviation, each with three scalings",
     "laf": "quotients of learned power sums",
     "set2set": "a recurrent network that reads the set by attention",
@@ -60,6 +66,6 @@ def aggregation_from_name(
 
 PLAIN: dict[str, type[nn.Module]] = {
     "sum": SumPooling, "mean": MeanPooling, "max": MaxPooling, "attention": AttentionPooling,
-    "laf": LAFPooling, "set2set": Set2SetPooling, "set-transformer": SetTransformerPooling,
-    "janossy": JanossyPooling, "frechet": FrechetPooling,
+    "gated-attention": GatedAttentionPooling, "laf": LAFPooling, "set2set": Set2SetPooling,
+    "set-transformer": SetTransformerPooling, "janossy": JanossyPooling, "frechet": FrechetPooling,
 }  # fmt: skip

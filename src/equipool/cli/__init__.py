@@ -14,8 +14,14 @@ if TYPE_CHECKING:
 COMMANDS = {
     "train": ("equipool.cli.train:app", "Train a network."),
     "evaluate": ("equipool.cli.results:evaluate_app", "Evaluate a trained network."),
-    "predict": (
-        "equipool.cli.predict:app", "Predict properties of molecules with a trained network."
+    "predict": ("equipool.cli.predict:app", "Predict bags or molecules with a trained model."),
+    "fit": ("equipool.cli.fit:app", "Train a model on a table of bags."),
+    "cv": ("equipool.cli.cv:app", "Compare methods by cross-validation on a table of bags."),
+    "explain": (
+        "equipool.cli.explain:app", "Measure the influence of each element on predictions."
+    ),
+    "explore": (
+        "equipool.cli.explore:app", "Write a page that shows a bag and the model's prediction."
     ),
     "sweep": ("equipool.cli.sweep:app", "Train a network for each combination of settings."),
     "ablate": ("equipool.cli.sweep:ablate_app", "Repeat the paper's ablations."),

@@ -34,8 +34,8 @@ APART = ("csv", "dataset")  # flags that name the same thing in different ways
 # Names that some fields may have, for the help. Tests compare them with the code.
 CHOICES = {
     "aggregation": (
-        "equilibrium", "sum", "scaled-sum", "mean", "max", "attention", "pna", "laf", "set2set",
-        "set-transformer", "janossy", "frechet",
+        "equilibrium", "sum", "scaled-sum", "mean", "max", "attention", "gated-attention",
+        "pna", "laf", "set2set", "set-transformer", "janossy", "frechet",
     ),
     "schedule": ("constant", "cosine", "linear", "trapezoid"),
     "precision": ("32-true", "tf32", "bf16-mixed", "bf16-true", "64-true"),

@@ -5,39 +5,91 @@ from __future__ import annotations
 import io
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from equipool.cli import console
+from equipool.cli import console, tables
 from equipool.cli.threads import read_threads, using_threads
 
+MOLECULES = "Molecules"  # heading of options
 MEASURED = 64  # molecules to choose the number of threads with
 
 
 def predict(
-    run: console.RunFolder,
+    model: Annotated[Path, typer.Argument(
+        help="directory of a model (equipool fit) or of a molecules run", metavar="MODEL")],
     file: Annotated[str | None, typer.Argument(
-        help="a .csv, or a .smi or .txt with one SMILES per line; - for stdin", metavar="FILE",
-    )] = None,
-    smiles: Annotated[list[str] | None, typer.Option(
-        help="a molecule instead of a file; can be repeated", metavar="TEXT")] = None,
-    column: Annotated[str | None, typer.Option(
-        help="SMILES column of the .csv (default: as in training)", metavar="NAME")] = None,
-    keep: Annotated[str | None, typer.Option(
-        help="input columns to copy to the output", metavar="A,B")] = None,
+        help="a table of bags; or molecules: a .csv, or a .smi or .txt with one SMILES per line, "
+             "- for stdin", metavar="FILE")] = None,
     out: Annotated[Path | None, typer.Option(
-        help=".csv to write (default: stdout)", metavar="PATH")] = None,
-    which: console.Which = "best",
+        help="file to write (default: stdout)", metavar="PATH")] = None,
+    unknown: tables.Unknown = "error",
+    smiles: Annotated[list[str] | None, typer.Option(
+        help="a molecule instead of a file; can be repeated", metavar="TEXT",
+        rich_help_panel=MOLECULES)] = None,
+    column: Annotated[str | None, typer.Option(
+        help="SMILES column of the .csv (default: as in training)", metavar="NAME",
+        rich_help_panel=MOLECULES)] = None,
+    keep: Annotated[str | None, typer.Option(
+        help="input columns to copy to the output", metavar="A,B",
+        rich_help_panel=MOLECULES)] = None,
+    which: Annotated[Literal["best", "last"], typer.Option(
+        help="best or last checkpoint", metavar="best|last", rich_help_panel=MOLECULES)] = "best",
     device: console.Device = "auto",
     threads: console.Threads = "auto",
 ) -> None:  # fmt: skip
-    """Predict properties of molecules with a trained network.
+    """Predict bags or molecules with a trained model.
 
-    Writes one row per molecule, in the order of the input: probabilities, or numbers in the units
-    of the labels. Molecules that cannot be read have empty cells and are listed on stderr; if none
-    can be read, the exit status is 1.
+    For a table of bags, writes one row per bag in the order in which the bags first appear: its
+    label, and the probability of each class. The table needs the columns of the training table,
+    except for the label.
+
+    For molecules, writes one row per molecule, in the order of the input: probabilities, or numbers
+    in the units of the labels. Molecules that cannot be read have empty cells and are listed on
+    stderr; if none can be read, the exit status is 1.
     """
+    if tables.is_model(model):
+        with console.plain_errors(console.WRONG_USE):
+            given = {"--smiles": smiles, "--column": column, "--keep": keep}
+            if found := next((flag for flag, value in given.items() if value), None):
+                raise ValueError(f"{found} is for molecules; {model} was trained on bags")
+            if file is None:
+                raise ValueError("FILE is missing: give a table of bags")
+        predict_bags(model, Path(file), out, unknown, device, threads)
+    else:
+        predict_molecules(model, file, smiles, column, keep, out, which, device, threads)
+
+
+def predict_bags(
+    model: Path, table: Path, out: Path | None, unknown: tables.UnknownName, device: str,
+    threads: str,
+) -> None:  # fmt: skip
+    """Predict the bags of a table."""
+    with console.plain_errors(console.WRONG_USE):
+        tables.check_table(table)
+        tables.check_output(out, table)
+        where, number = console.device_from_name(device), read_threads(threads)
+    with console.plain_errors():
+        from equipool.estimators.tables.writing import write_csv, write_file
+
+        estimator = tables.load_model(model, device)
+        found = estimator.read_table(table, unknown=unknown)
+        some = tables.first_bags(found)
+        with using_threads(number, where, lambda: lambda: estimator.predict(some), report=_warn):
+            predicted = estimator.predict_table_bags(found)
+        if out is None:
+            write_csv(predicted, sys.stdout)
+        else:
+            write_file(predicted, out)
+            _warn(f"Wrote {len(predicted):,} rows to {out}")
+
+
+def predict_molecules(
+    run: Path, file: str | None, smiles: list[str] | None, column: str | None, keep: str | None,
+    out: Path | None, which: Literal["best", "last"], device: str, threads: str,
+) -> None:  # fmt: skip
+    """Predict molecules with a run."""
     with console.plain_errors(console.WRONG_USE):
         if (file is None) == (not smiles):
             raise ValueError("give either a FILE or --smiles")

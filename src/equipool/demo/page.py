@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from shutil import copyfile
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from equipool.comparison.result import three_digits
 from equipool.demo.study import Landscape, Paths, Plan, Result, Study, run_study
 from equipool.environment import hardware, versions
 from equipool.experiments.median.data import DISTRIBUTIONS
+from equipool.explore.page import PAGE
 from equipool.report import Section, Table
 from equipool.report.figures import STEPS, WIDTH, label_axes, panels
 from equipool.report.page import write_sections
@@ -90,7 +92,10 @@ def show(plan: Plan, out: Path) -> Path:
     title = "The median of 100 numbers, by equilibrium and by sum pooling"
     sections = make_sections(study, plan, *pictures.values())
     write_sections(title, introduction(study, plan), sections, page)
+    explorer = out / "explorer.html"
+    copyfile(PAGE, explorer)
     console.print(f"Open this page in a browser: {page.resolve()}", soft_wrap=True)
+    console.print(f"Drag points, and see their energy: {explorer.resolve()}", soft_wrap=True)
     return page
 
 

@@ -248,16 +248,22 @@ def draw_inner(curves: dict[str, dict[str, list[CurvePoint]]]) -> bytes:
 
 
 def draw_over_steps(searched: Mapping[str, Sequence[AtSteps]], metric: str) -> bytes:
-    """A metric and the residual over the number of inner steps."""
-    drawn = styles(list(searched))
-    with panels(1, 2, WIDTH, 3.6 + 0.12 * min(len(drawn), 8)) as (axes, content):
+    """A metric and the residual over the number of inner steps; also the spread of predictions from
+    random starts, if it was measured."""
+    drawn, every = styles(list(searched)), [row for rows in searched.values() for row in rows]
+    headings = [metric, "residual, median"]
+    headings += ["spread of random starts"] if any(row.spread is not None for row in every) else []
+    height = 3.6 + 0.12 * min(len(drawn), 8)
+    with panels(1, len(headings), WIDTH * len(headings) / 2, height) as (axes, content):
         for label, rows in searched.items():
             steps = [row.num_steps for row in rows]
             line: dict[str, Any] = drawn[label].line(len(rows))
-            values = [row.metrics[metric] for row in rows], [row.residual for row in rows]
-            for ax, some in zip(axes.flat, values, strict=True):
+            columns = zip(
+                *((row.metrics[metric], row.residual, row.spread) for row in rows), strict=True
+            )
+            for ax, some in zip(axes.flat, columns, strict=False):
                 ax.plot(steps, [np.nan if value is None else value for value in some], **line)
-        for ax, heading in zip(axes.flat, (metric, "residual, median"), strict=True):
+        for ax, heading in zip(axes.flat, headings, strict=True):
             ax.set_xscale("symlog", linthresh=1)
             use_log_scale([ax])
             label_axes(ax, heading, "inner steps in evaluation")

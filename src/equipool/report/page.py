@@ -178,7 +178,8 @@ def over_steps(runs: Sequence[RunResult]) -> list[Section]:
     text = (
         f"{monitor} and the gradient that is left, over the number of inner steps in evaluation. "
         "If the search has found a minimum, further steps change nothing. The residual is the "
-        "largest component of the gradient, as the median over all sets."
+        "largest component of the gradient, as the median over all sets. The spread is the root "
+        "mean squared distance between predictions from random starts and their mean."
     )
     picture = Picture(f"{monitor} over inner steps", draw_over_steps(searched, monitor))
     return [Section("Inner steps in evaluation", [text], pictures=[picture])]

@@ -78,6 +78,9 @@ class Accelerator:
         in_fabric: Any = "32-true" if precision == "tf32" else precision
         self.fabric: Any = Fabric(accelerator=wanted.type, precision=in_fabric, **place)
         self.fabric.launch()
+        if precision == "64-true":  # Fabric would round the network's outputs to float32
+            conversion: Any = self.fabric.strategy.precision
+            conversion.convert_output = lambda outputs: outputs
         self.precision = precision
         self.device: torch.device = self.fabric.device
         self.shard = Shard(self.fabric.global_rank, self.fabric.world_size)

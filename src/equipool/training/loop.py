@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from equipool.training.config import TrainingConfig, run_config
 from equipool.training.devices import Accelerator, Session, clear_memory_errors, isolated
 from equipool.training.folder import Record, RunFolder
-from equipool.training.progress import Progress, Sink, progress_for_terminal
+from equipool.training.progress import Entry, Progress, Sink, progress_for_terminal
 from equipool.training.run import Run
+from equipool.training.step import TrainStep
 from equipool.training.task import Task
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -161,7 +162,8 @@ class Fitted:
 
 def fit(
     task: Task, config: TrainingConfig, device: str | torch.device | None = None, *,
-    stop_after: float | None = None, progress: Progress | bool | None = False,
+    patience: int | None = None, stop_after: float | None = None,
+    progress: Progress | bool | None = False,
 ) -> Fitted:  # fmt: skip
     """Train a task's network without files: the same loop as `train`, for short trainings.
 
@@ -171,6 +173,8 @@ def fit(
         task: network, data, loss and evaluation.
         config: training settings; those of checkpoints have no effect.
         device: as in `train`.
+        patience: stop after this many evaluations in a row that were not the best so far, and
+            return the weights of the best one; None to take all steps and return the last weights.
         stop_after: stop after this many seconds, before all steps are taken.
         progress: as in `train`.
     """
@@ -180,6 +184,9 @@ def fit(
     with _session([Plan(task, config, "")], device, progress) as session:
         stop = Stop(stop_after, session.progress.message)
         run = Run(task, config, identity, session, sinks=[collected])
+        best = None if patience is None else _BestWeights(run.train_step, patience, stop)
+        if best is not None:
+            run.sinks.append(best)
         _take_steps([run], session, stop)
         record = run.finish()
         if not run.finished:
@@ -187,6 +194,8 @@ def fit(
     step = run.train_step
     if step.average is not None:
         step.average.apply()
+    if best is not None:
+        best.load()
     return Fitted(step.module.eval(), collected.joined(), record)
 
 
@@ -200,6 +209,35 @@ class _StepNumbers(Sink):
     def joined(self) -> dict[str, Tensor]:
         names = self._columns[0] if self._columns else ()
         return {name: torch.cat([columns[name] for columns in self._columns]) for name in names}
+
+
+class _BestWeights(Sink):
+    """Keeps the weights of the best evaluation, and requests a stop when `patience` evaluations in
+    a row were not better."""
+
+    def __init__(self, step: TrainStep, patience: int, stop: Stop) -> None:
+        if patience < 1:
+            raise ValueError(f"patience is {patience}, expected 1 or more, or None")
+        self._step, self._patience, self._stop = step, patience, stop
+        self._weights: dict[str, Tensor] = {}
+        self._worse = 0
+
+    def write(self, entry: Entry) -> None:
+        if entry.get("event") != "evaluation":
+            return
+        self._worse = 0 if entry["best"] else self._worse + 1
+        if entry["best"]:
+            average = self._step.average
+            with nullcontext() if average is None else average.applied():
+                weights = self._step.module.state_dict()
+                self._weights = {name: value.clone() for name, value in weights.items()}
+        if self._worse >= self._patience:
+            self._stop.request(f"no improvement in {self._worse} evaluations")
+
+    def load(self) -> None:
+        """Load the best weights, if any evaluation was finite."""
+        if self._weights:
+            self._step.module.load_state_dict(self._weights)
 
 
 def _train(

@@ -1,0 +1,184 @@
+"""Tables and figure of the page about convergence, equilibrium.md.
+
+    python docs/figures/equilibrium.py
+
+Reads the run directories in records/equilibrium-jets and records/equilibrium-median, named
+RECIPE-seed-N, with what `equipool evaluate RUN --over-steps ...` stored in them, and what
+benchmarks/recipes.py measured. Prints the tables and puts them into the page.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from page_tables import ran_on, read_folder, refresh_page
+
+from equipool.report import RunResult, Table
+from equipool.report.figures import add_legend, label_axes, panels, styles
+from equipool.training import AtSteps
+
+FIGURES = Path(__file__).parent
+PAGE = FIGURES.parent / "equilibrium.md"
+RECORDS = FIGURES.parents[1] / "records"
+BENCHMARKS = FIGURES.parents[1] / "benchmarks"
+COSTS = BENCHMARKS / "records" / "cpu-recipes.json"
+sys.path.append(str(BENCHMARKS))
+
+from recipes import recipe_cost  # noqa: E402
+
+JETS, MEDIAN = "test_auc", "mse"
+PLAIN = "plain"
+
+
+def by_recipe(runs: Sequence[RunResult]) -> dict[str, list[RunResult]]:
+    """The runs of each recipe that have been evaluated over steps, the plain one first."""
+    found: dict[str, list[RunResult]] = {}
+    for run in sorted(runs, key=lambda run: (not run.name.startswith(PLAIN), run.name)):
+        if run.over_steps:
+            found.setdefault(run.name.rpartition("-seed-")[0], []).append(run)
+    return found
+
+
+def rows_of(run: RunResult) -> list[AtSteps]:
+    """The evaluations of a run over steps, of the checkpoint with more of them."""
+    return list(max(run.over_steps.values(), key=len))
+
+
+def at(run: RunResult, number: int) -> AtSteps | None:
+    """The evaluation with so many steps."""
+    return next((row for row in rows_of(run) if row.num_steps == number), None)
+
+
+def numbers(runs: Sequence[RunResult]) -> list[int]:
+    """All numbers of steps that some run was evaluated with."""
+    return sorted({row.num_steps for run in runs for row in rows_of(run)})
+
+
+def values(runs: Sequence[RunResult], number: int, metric: str) -> list[float]:
+    """The metric of each run with so many steps."""
+    found = (at(run, number) for run in runs)
+    return [float("nan" if (v := row.metrics[metric]) is None else v) for row in found if row]
+
+
+def over_steps(runs: Sequence[RunResult], metric: str, form: str) -> Table:
+    """The metric of each recipe over the number of steps: means over the seeds."""
+    steps = numbers([run for run in runs if run.over_steps])
+    rows = []
+    for recipe, own in by_recipe(runs).items():
+        found = [values(own, number, metric) for number in steps]
+        means = (format(statistics.fmean(some), form) if some else "-" for some in found)
+        rows.append((recipe, str(len(own)), *means))
+    return Table(metric, ("recipe", "seeds", *(f"{number:,}" for number in steps)), tuple(rows))
+
+
+def convergence(runs: Sequence[RunResult], metric: str, form: str) -> Table:
+    """For each recipe: the metric at the trained number of steps and at most steps, mean and
+    deviation over the seeds, and whether the search has converged there."""
+    rows = []
+    for recipe, own in by_recipe(runs).items():
+        most = numbers(own)[-1]
+        last = [row for run in own if (row := at(run, most))]
+        trained = trained_steps(own[0])
+        rows.append((
+            recipe, f"{trained}", _spread(values(own, trained, metric), form),
+            f"{most:,}", _spread(values(own, most, metric), form),
+            _middle([row.residual for row in last]), _middle([row.residual_99 for row in last]),
+            f"{statistics.fmean(row.converged for row in last):.1%}",
+        ))  # fmt: skip
+    headings = (
+        "recipe", "steps", metric, "most steps", f"{metric} there",
+        "residual", "99 % of the sets", "converged",
+    )  # fmt: skip
+    return Table("convergence", headings, tuple(rows))
+
+
+def costs(seconds: Mapping[str, Mapping[str, float]]) -> Table:
+    """Processor milliseconds of a training step, by number of inner steps, and their mean over
+    those that the recipe draws."""
+    numbers_ = list(seconds["unrolled"])
+    rows = []
+    for name, values_ in seconds.items():
+        mean = f"{1000 * recipe_cost(values_):.0f}"
+        rows.append((name, *(f"{1000 * values_[number]:.0f}" for number in numbers_), mean))
+    return Table("costs", ("gradients", *(f"{n} steps" for n in numbers_), "mean"), tuple(rows))
+
+
+def trained_steps(run: RunResult) -> int:
+    """The number of inner steps that a recipe is compared at: ten, which both train with."""
+    fields = run.config["fields"]
+    steps = fields["inner_steps"]
+    return int(steps if isinstance(steps, int) else fields["inner_steps.least"])
+
+
+def _spread(found: Sequence[float], form: str) -> str:
+    if not found:
+        return "-"
+    deviation = f" ± {format(statistics.stdev(found), form)}" if len(found) > 1 else ""
+    return format(statistics.fmean(found), form) + deviation
+
+
+def _middle(found: Sequence[float | None]) -> str:
+    """The median over the seeds."""
+    finite = [value for value in found if value is not None]
+    return f"{statistics.median(finite):.1e}" if finite else "-"
+
+
+def draw(tasks: Sequence[tuple[str, str, Sequence[RunResult]]]) -> bytes:
+    """The metric of each task, and the residual, over the number of steps: one line per run. The
+    tasks are given by title, metric and runs."""
+    names = list(dict.fromkeys(name for _, _, runs in tasks for name in by_recipe(runs)))
+    drawn = styles(names)
+    with panels(len(tasks), 2, 10, 3.2 * len(tasks) + 0.6) as (axes, content):
+        for row, (title, metric, runs) in zip(axes, tasks, strict=True):
+            for recipe, own in by_recipe(runs).items():
+                for run in own:
+                    found = rows_of(run)
+                    steps, line = [one.num_steps for one in found], drawn[recipe].line(len(found))
+                    row[0].plot(steps, [one.metrics[metric] for one in found], **line)
+                    row[1].plot(steps, [one.residual for one in found], **line)
+            for ax, name in zip(row, (metric, "residual, median"), strict=True):
+                ax.set_xscale("log")
+                if name != JETS:
+                    ax.set_yscale("log")
+                label_axes(ax, f"{title}: {name}", "inner steps in evaluation", "")
+        add_legend(axes[0, 0], drawn)
+    return content.getvalue()
+
+
+def tables(
+    jets: Sequence[RunResult],
+    median: Sequence[RunResult],
+    seconds: Mapping[str, Mapping[str, float]],
+) -> dict[str, Table | str]:
+    """All tables of the page, by name."""
+    return {
+        "ran_on": ran_on([*jets, *median]),
+        "jets": over_steps(jets, JETS, ".4f"),
+        "jets_convergence": convergence(jets, JETS, ".4f"),
+        "median": over_steps(median, MEDIAN, ".1e"),
+        "median_convergence": convergence(median, MEDIAN, ".1e"),
+        "costs": costs(seconds),
+    }
+
+
+def read() -> tuple[list[RunResult], list[RunResult], dict[str, dict[str, float]]]:
+    """The arguments of `tables`."""
+    jets, median = (read_folder(RECORDS / f"equilibrium-{name}") for name in ("jets", "median"))
+    seconds = json.loads(COSTS.read_text(encoding="utf-8"))["seconds"]
+    return jets, median, seconds
+
+
+def main() -> None:
+    jets, median, seconds = read()
+    refresh_page(PAGE, tables(jets, median, seconds))
+    drawn = [("jets", JETS, jets), ("median", MEDIAN, median)]
+    picture = draw([task for task in drawn if by_recipe(task[2])])
+    (FIGURES / "equilibrium-over-steps.png").write_bytes(picture)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""`equipool explain`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from equipool.cli import console, tables
+from equipool.cli.threads import read_threads, using_threads
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SHOWN = 20  # elements in the picture
+RAISES, LOWERS = "#0072B2", "#D55E00"
+
+
+def explain(
+    model: tables.Model,
+    table: tables.TableFile,
+    bag: Annotated[list[str] | None, typer.Option(
+        help="bag to explain; can be repeated (default: all)", metavar="ID")] = None,
+    out: Annotated[Path | None, typer.Option(
+        help=".csv, .csv.gz or .parquet to write (default: stdout)", metavar="PATH")] = None,
+    picture: Annotated[Path | None, typer.Option(
+        help=".svg, .png or .pdf of the strongest elements", metavar="PATH")] = None,
+    unknown: tables.Unknown = "error",
+    device: console.Device = "auto",
+    threads: console.Threads = "auto",
+) -> None:  # fmt: skip
+    """Measure the influence of each element on predictions.
+
+    Writes one row per element: its bag, its row in the table (from 0), and how the prediction would
+    change without it: the number predicted, or a class's score (logit). A negative influence on a
+    class means that the element speaks for this class. Of two classes the second is meant.
+    """
+    with console.plain_errors(console.WRONG_USE):
+        tables.check_table(table)
+        tables.check_output(out, table)
+        where, number = console.device_from_name(device), read_threads(threads)
+    with console.plain_errors():
+        from equipool.estimators.tables.writing import write_csv, write_file
+
+        estimator = tables.load_model(model, device)
+        found = estimator.read_table(table, unknown=unknown)
+        some = found.bags[0]
+        with (
+            using_threads(
+                number, where, lambda: lambda: estimator.element_influence(some), report=tables.note
+            ),
+            tables.warnings_as_lines(),
+        ):
+            influence = estimator.explain_table_bags(found, bag)
+        if out is None:
+            write_csv(influence, sys.stdout)
+        else:
+            write_file(influence, out)
+            tables.note(f"Wrote {len(influence):,} rows to {out}")
+        if picture is not None:
+            draw(influence, picture)
+            tables.note(f"Drew {picture}")
+
+
+def draw(found: pa.Table, path: Path) -> None:
+    """Bars of the elements with the largest influence on any output."""
+    import numpy as np
+
+    from equipool.figures import draw_bars, make_figure, save_figure
+
+    names = found.column_names[2:]
+    values = np.stack([found[name].to_numpy() for name in names], axis=1)
+    strongest = np.abs(values).argmax(1)
+    strength = np.take_along_axis(values, strongest[:, None], 1)[:, 0]
+    rows = np.argsort(-np.abs(strength), kind="stable")[:SHOWN]
+    bags, numbers = (found[column].to_pylist() for column in range(2))
+    labels = [f"bag {bags[row]}, row {numbers[row]}" for row in rows]
+    if len(names) > 1:
+        kinds = [names[one].removeprefix("influence ") for one in strongest]
+        labels = [f"{label}, {kinds[row]}" for label, row in zip(labels, rows, strict=True)]
+    shown = strength[rows].tolist()
+    figure = make_figure(7, 1 + 0.25 * max(len(rows), 2))
+    axes = figure.subplots()
+    colors = [LOWERS if value < 0 else RAISES for value in shown]
+    draw_bars(axes, labels, shown, [f"{value:.3g}" for value in shown], colors)
+    axes.invert_yaxis()
+    axes.set_title("change of the prediction without the element", loc="left", fontsize=10)
+    save_figure(figure, path)
+
+
+app = console.single_command(explain)

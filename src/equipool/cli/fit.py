@@ -1,0 +1,71 @@
+"""`equipool fit`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from equipool.cli import console, tables
+
+
+def fit(
+    table: tables.TableFile,
+    bag: tables.Bag,
+    label: Annotated[str, typer.Option(
+        help="column of the label, or several with commas", metavar="COLUMN")],
+    out: Annotated[Path, typer.Option(help="directory of the model", metavar="MODEL")],
+    features: tables.Features = None,
+    exclude: tables.Exclude = None,
+    categories: tables.Categories = None,
+    missing: tables.Missing = "error",
+    weight: tables.Weight = None,
+    task: tables.Task = None,
+    aggregation: Annotated[str, typer.Option(
+        help="equilibrium, attention, mean, sum, max, ...", metavar="NAME")] = "equilibrium",
+    max_steps: tables.MaxSteps = None,
+    max_seconds: tables.MaxSeconds = None,
+    seed: tables.Seed = 0,
+    device: console.Device = "auto",
+    jobs: tables.Jobs = 1,
+) -> None:  # fmt: skip
+    """Train a model on a table of bags.
+
+    The table has one row per element, in any order, and a column that says which bag the element
+    belongs to. The label of a bag is repeated in its rows. Columns of text are read as categories.
+    `equipool predict` and `equipool explain` use the model.
+    """
+    with console.plain_errors(console.WRONG_USE):
+        tables.check_table(table)
+        tables.check_new(out)
+        console.device_from_name(device)
+        options = tables.TableOptions(
+            table, bag, tables.split_names("--label", label) or (),
+            tables.split_names("--features", features),
+            tables.split_names("--exclude", exclude) or (),
+            tables.split_names("--categories", categories) or (), missing, weight,
+        )  # fmt: skip
+        tables.check_aggregations([aggregation])
+    with console.plain_errors():
+        schema, found = options.read()
+        estimator = tables.make_estimator(
+            tables.choose_task(found.y, task), aggregation, seed=seed, device=device, jobs=jobs,
+            max_steps=max_steps, max_seconds=max_seconds, verbose=True,
+        )  # fmt: skip
+        estimator.fit_table_bags(schema, found)
+        estimator.save(out)
+        _report(estimator.history_[0])
+    console.report_line(f"The model is in {out}")
+    console.report_line(f"Predict: {console.command_line(['predict', str(out), 'TABLE'], {})}")
+
+
+def _report(history: dict[str, Any]) -> None:
+    """Print how long the network was trained, and how well it fits."""
+    losses = f"loss {history['loss'][-1]:.4g}"
+    if len(history.get("validation_loss", ())):
+        losses += f", {min(history['validation_loss']):.4g} on validation bags"
+    console.report_line(f"{len(history['loss']):,} steps; {losses}")
+
+
+app = console.single_command(fit)

@@ -1,0 +1,23 @@
+"""scikit-learn's conventions for bags of vectors."""
+
+from equipool.extras import check_extras
+
+check_extras(
+    "equipool.estimators",
+    {"estimators": ["sklearn", "pyarrow"], "train": ["lightning", "safetensors"]},
+)
+
+from equipool.estimators.anndata import from_anndata  # noqa: E402
+from equipool.estimators.bags import Bags, read_bags  # noqa: E402
+from equipool.estimators.classifier import SetClassifier  # noqa: E402
+from equipool.estimators.example import make_bags, write_table  # noqa: E402
+from equipool.estimators.network import BagNetwork  # noqa: E402
+from equipool.estimators.regressor import SetRegressor  # noqa: E402
+from equipool.estimators.saving import load  # noqa: E402
+from equipool.estimators.tables import TableError, TableSchema  # noqa: E402
+from equipool.estimators.transformers import BagScaler, BagStatistics  # noqa: E402
+
+__all__ = [
+    "BagNetwork", "BagScaler", "BagStatistics", "Bags", "SetClassifier", "SetRegressor",
+    "TableError", "TableSchema", "from_anndata", "load", "make_bags", "read_bags", "write_table",
+]  # fmt: skip

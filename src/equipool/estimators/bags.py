@@ -1,0 +1,214 @@
+"""Bags of vectors in every form a user may have them, all read into one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.utils import check_array
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Bags(Sequence[Array]):
+    """Bags side by side in one array. A sequence of `[n_i, d]` arrays; slices and arrays of
+    positions give `Bags`.
+
+    Example:
+        >>> bags = read_bags([[[1.0, 2.0], [3.0, 4.0]], [], [[5.0, 6.0]]])
+        >>> bags.sizes
+        array([2, 0, 1])
+        >>> bags[2]
+        array([[5., 6.]])
+    """
+
+    elements: Array
+    """`[N, d]` float32 or float64."""
+
+    ptr: Array
+    """`[B + 1]` where each bag begins and ends."""
+
+    names: tuple[str, ...] | None = None
+    """The features' names, if the input had some."""
+
+    @property
+    def sizes(self) -> Array:
+        """`[B]` the number of elements of each bag."""
+        return np.diff(self.ptr)
+
+    @property
+    def num_features(self) -> int:
+        return int(self.elements.shape[1])
+
+    def __len__(self) -> int:
+        return len(self.ptr) - 1
+
+    @overload
+    def __getitem__(self, at: int) -> Array: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Bags: ...
+
+    def __getitem__(self, at: int | slice) -> Array | Bags:
+        if not isinstance(at, slice):
+            position = range(len(self))[at]
+            return self.elements[self.ptr[position] : self.ptr[position + 1]]
+        start, stop, step = at.indices(len(self))
+        if step == 1:  # a view
+            stop = max(start, stop)
+            ptr = self.ptr[start : stop + 1]
+            return Bags(self.elements[ptr[0] : ptr[-1]], ptr - ptr[0], self.names)
+        return self.take(np.arange(start, stop, step))
+
+    def __iter__(self) -> Iterator[Array]:
+        return (self[position] for position in range(len(self)))
+
+    def take(self, positions: Array) -> Bags:
+        """The bags at these positions."""
+        sizes = self.sizes[positions]
+        ptr = _offsets(sizes)
+        rows = np.arange(ptr[-1]) + np.repeat(self.ptr[positions] - ptr[:-1], sizes)
+        return Bags(self.elements[rows], ptr, self.names)
+
+
+def read_bags(X: Any) -> Bags:
+    """Read bags in any form.
+
+    | X | bags |
+    |---|---|
+    | list, tuple or object array of `[n_i, d]` arrays, lists, tensors or data frames | each item |
+    | 3-D array `[B, n, d]` | each row, all of one size |
+    | awkward array `[B, var, d]` or `[B, var]` of records | each item |
+    | jagged nested tensor `[B, j, d]` | each item |
+    | 2-D array `[B, d]`, data frame, list of rows | one element each |
+
+    Bags may be empty. All values must be finite.
+    """
+    if isinstance(X, Bags):
+        return X
+    if isinstance(X, torch.Tensor):
+        return _from_tensor(X)
+    if type(X).__module__.split(".")[0] == "awkward":
+        return _checked(_from_awkward(X))
+    if isinstance(X, list | tuple) or _is_object_array(X):
+        items = [_as_array(item) for item in X]
+        if any(item.ndim >= 2 for item in items):
+            return _checked(_from_items(items, _names_of(X)))
+    dense = X if hasattr(X, "shape") and not isinstance(X, np.ndarray) else _as_array(X)
+    if getattr(dense, "ndim", 0) == 3:
+        rows = np.asarray(dense)
+        ptr = np.arange(len(rows) + 1) * rows.shape[1]
+        return _checked(Bags(_as_floats(rows.reshape(-1, rows.shape[2])), ptr))
+    # scikit-learn's own checks and messages for what it knows itself
+    rows = check_array(X, dtype=[np.float64, np.float32], ensure_min_samples=0, input_name="X")
+    return Bags(rows, np.arange(len(rows) + 1), _names_of([X]))
+
+
+def _is_object_array(X: Any) -> bool:
+    return isinstance(X, np.ndarray) and X.dtype == object and X.ndim == 1
+
+
+def _as_array(item: Any) -> Array:
+    if isinstance(item, torch.Tensor):
+        return item.detach().cpu().numpy()
+    try:
+        return np.asarray(item)
+    except ValueError:  # lists of different lengths
+        return np.asarray(item, dtype=object)
+
+
+def _from_tensor(X: torch.Tensor) -> Bags:
+    if not X.is_nested:
+        return read_bags(_as_array(X))
+    if X.layout != torch.jagged or X.dim() != 3:
+        raise ValueError("X is a nested tensor, expected a jagged one of shape [B, j, d]")
+    nested: Any = X
+    return _checked(Bags(_as_floats(_as_array(nested.values())), _as_array(nested.offsets())))
+
+
+def _from_awkward(X: Any) -> Bags:
+    import awkward
+
+    names = tuple(awkward.fields(X)) or None
+    if X.ndim != (2 if names else 3):
+        raise ValueError(
+            f"X is an awkward array of type {X.type}, expected bags of vectors or of records"
+        )
+    ptr = _offsets(awkward.to_numpy(awkward.num(X, axis=1)))
+    flat = awkward.flatten(X, axis=1)
+    if names is None:
+        return Bags(_as_floats(awkward.to_numpy(flat)), ptr)
+    columns = [awkward.to_numpy(flat[name]) for name in names]
+    return Bags(_as_floats(np.stack(columns, axis=1)), ptr, names)
+
+
+def _from_items(items: list[Array], names: tuple[str, ...] | None) -> Bags:
+    sizes = [item.shape[1] for item in items if item.ndim == 2 and item.size]
+    width = sizes[0] if sizes else max(item.shape[-1] for item in items if item.ndim == 2)
+    parts = []
+    for position, item in enumerate(items):
+        if item.size == 0:
+            item = np.zeros((0, width))
+        if item.ndim != 2:
+            raise ValueError(
+                f"bag {position} of X has shape {list(item.shape)}, expected [n, {width}]: one row "
+                "per element"
+            )
+        if item.shape[1] != width:
+            raise ValueError(
+                f"bag {position} of X has {item.shape[1]} features, but the bags before it have "
+                f"{width}"
+            )
+        parts.append(_as_floats(item, f"bag {position} of X"))
+    empty = [part for part in parts if len(part)] or parts[:1]
+    elements = np.concatenate(empty)
+    return Bags(elements, _offsets(np.array([len(part) for part in parts])), names)
+
+
+def _as_floats(values: Array, name: str = "X") -> Array:
+    """float32 stays, every other number becomes float64."""
+    if values.dtype == np.float32:
+        return values
+    if values.dtype.kind == "c":
+        raise ValueError(f"Complex data not supported: {name} has dtype {values.dtype}")
+    try:
+        return values.astype(np.float64, copy=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} has values that are not numbers: {error}") from None
+
+
+def _checked(bags: Bags) -> Bags:
+    """Name the first value that is not finite."""
+    if bags.num_features == 0:
+        raise ValueError("the bags of X have 0 features, while a minimum of 1 is required")
+    # A sum is finite unless a value is not, or it overflows: cheap, and no copy.
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(bags.elements.sum(dtype=np.float64)):
+            return bags
+    bad = np.argwhere(~np.isfinite(bags.elements))
+    if len(bad):
+        row, feature = bad[0]
+        bag = int(np.searchsorted(bags.ptr, row, side="right")) - 1
+        value = bags.elements[row, feature]
+        found = "NaN" if np.isnan(value) else "infinity"
+        raise ValueError(
+            f"Input X contains {found}: bag {bag}, element {row - bags.ptr[bag]}, feature "
+            f"{feature}. Impute or drop such values first"
+        )
+    return bags
+
+
+def _names_of(items: Any) -> tuple[str, ...] | None:
+    """The columns of the first data frame among the items, if all of them are strings."""
+    columns = next((item.columns for item in items if hasattr(item, "columns")), ())
+    names = tuple(columns)
+    return names if names and all(isinstance(name, str) for name in names) else None
+
+
+def _offsets(sizes: Array) -> Array:
+    return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])

@@ -1,0 +1,187 @@
+"""A classifier of bags."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.special import expit, softmax
+from sklearn.base import ClassifierMixin
+from sklearn.utils import compute_sample_weight
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import column_or_1d
+from torch import Tensor
+
+from equipool.estimators.bags import Array
+from equipool.estimators.base import Auto, SetEstimator, Targets
+
+
+class SetClassifier(ClassifierMixin, SetEstimator):
+    """A classifier of bags of vectors, with the conventions of scikit-learn.
+
+    Each element is encoded by a small network, each bag is pooled by minimising a learned energy
+    (`aggregation="equilibrium"`) or by one of its rivals, and a linear map reads the pooled vector.
+    Features are scaled by the training bags first. The defaults are meant to be left alone from 60
+    bags to 100,000, and from 1 element per bag to 1,000,000.
+
+    Args:
+        aggregation: how a bag is pooled, a name in `equipool.baselines.AGGREGATIONS`.
+        hidden_size: size of an encoded element; 0 to pool the scaled features themselves.
+        channels: size of a pooled bag.
+        n_estimators: number of networks, whose outputs are averaged. `"auto"`: 3 below 500 training
+            bags, else 1.
+        max_steps: largest number of training steps of each network. `"auto"`: enough to visit each
+            bag 30 times, at least 150 and at most 4,000.
+        batch_size: bags per training step. `"auto"`: 8 to 64, so that a step has about 8,000
+            elements.
+        max_seconds: stop training each network after this many seconds.
+        learning_rate: learning rate of Adam, which rises for a few steps and falls to 0.
+        weight_decay: decoupled weight decay.
+        dropout: dropout rate. `"auto"`: 0.3 below 500 training bags, else 0.
+        class_weight: weights of the classes, as in scikit-learn: a dict, `"balanced"` or None.
+        early_stopping: stop when the loss of held-out bags no longer falls, and keep the best
+            weights. `"auto"`: from 500 training bags on.
+        validation_fraction: share of the training bags that is held out for that.
+        n_iter_no_change: evaluations without improvement after which training stops; there are up
+            to 20.
+        max_elements: largest number of elements of a bag in one training step. From a larger bag a
+            new sample is drawn for each step. Predictions always use whole bags.
+        warm_start: continue from the weights of the last `fit`.
+        device: `"auto"` for a GPU if there is one, `"cpu"` or `"cuda"`.
+        n_jobs: number of processes that train networks side by side. Each uses one thread.
+        random_state: seed. The same seed gives the same numbers on the same machine.
+        verbose: 1 shows the progress of training.
+
+    Attributes:
+        networks_: the trained `BagNetwork`s, on the CPU.
+        history_: for each network, `loss` per step; with early stopping also `validation_loss` and
+            the `step` of each evaluation.
+        scaling_: mean and scale of the features.
+        n_features_in_: number of features.
+        feature_names_in_: their names, if X had some.
+        classes_: the labels; the numbers of the columns if y has several.
+
+    Example:
+        >>> import numpy as np
+        >>> random = np.random.default_rng(0)
+        >>> bags = [random.normal(size=(size, 2)) for size in random.integers(1, 6, size=40)]
+        >>> labels = ["large" if len(bag) > 3 else "small" for bag in bags]
+        >>> classifier = SetClassifier(max_steps=30, random_state=0).fit(bags, labels)
+        >>> classifier.predict_proba(bags[:2]).shape
+        (2, 2)
+    """
+
+    classes_: Array
+    multilabel_: bool
+
+    def __init__(
+        self, aggregation: str = "equilibrium", *, hidden_size: int = 64, channels: int = 32,
+        n_estimators: int | Auto = "auto", max_steps: int | Auto = "auto",
+        batch_size: int | Auto = "auto", max_seconds: float | None = None,
+        learning_rate: float = 3e-3, weight_decay: float = 1e-2, dropout: float | Auto = "auto",
+        class_weight: Mapping[Any, float] | str | None = None,
+        early_stopping: bool | Auto = "auto", validation_fraction: float = 0.1,
+        n_iter_no_change: int = 10, max_elements: int = 1024, warm_start: bool = False,
+        device: str = "auto", n_jobs: int | None = None, random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            aggregation, hidden_size=hidden_size, channels=channels, n_estimators=n_estimators,
+            max_steps=max_steps, batch_size=batch_size, learning_rate=learning_rate,
+            max_seconds=max_seconds,
+            weight_decay=weight_decay, dropout=dropout, early_stopping=early_stopping,
+            validation_fraction=validation_fraction, n_iter_no_change=n_iter_no_change,
+            max_elements=max_elements, warm_start=warm_start, device=device, n_jobs=n_jobs,
+            random_state=random_state, verbose=verbose,
+        )  # fmt: skip
+        self.class_weight = class_weight
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags
+
+    def _make_targets(self, y: Any, weights: Array, again: bool) -> Targets:
+        values = y if hasattr(y, "ndim") else np.asarray(y)
+        if values.ndim == 2 and values.shape[1] > 1:
+            return self._columns(np.asarray(values, dtype=np.float64), weights, again)
+        labels = column_or_1d(y, warn=True)
+        check_classification_targets(labels)
+        classes, codes = np.unique(labels, return_inverse=True)
+        if again:
+            unknown = np.setdiff1d(classes, self.classes_)
+            if self.multilabel_ or len(unknown):
+                raise ValueError(f"y has classes that the first fit had not: {unknown.tolist()}")
+            codes = np.asarray(np.searchsorted(self.classes_, labels))
+        else:
+            self.classes_, self.multilabel_ = classes, False
+        weights = weights * compute_sample_weight(self.class_weight, labels)
+        if not weights.any():
+            raise ValueError("class_weight is zero for all bags, expected some above zero")
+        weights = (weights / weights.mean())[:, None]
+        binary = len(self.classes_) == 2
+        outputs = 1 if binary else len(self.classes_)
+        return Targets("binary" if binary else "classes", codes[:, None], weights, outputs)
+
+    def _columns(self, values: Array, weights: Array, again: bool) -> Targets:
+        """Several columns of 0 and 1, NaN where missing."""
+        missing = np.isnan(values)
+        if not np.isin(values[~missing], (0, 1)).all():
+            raise ValueError(
+                "y has several columns with values other than 0, 1 and NaN (missing), expected "
+                "those alone"
+            )
+        if again and (not self.multilabel_ or len(self.classes_) != values.shape[1]):
+            raise ValueError(f"y has {values.shape[1]} columns, but the first fit had not")
+        self.classes_, self.multilabel_ = np.arange(values.shape[1]), True
+        of_targets = np.where(missing, 0.0, weights[:, None])
+        if self.class_weight == "balanced":
+            for target in (0, 1):
+                share = (of_targets * (values == target)).sum(0) / of_targets.sum(0)
+                of_targets[values == target] /= np.broadcast_to(
+                    2 * np.maximum(share, 1e-12), values.shape
+                )[values == target]
+        elif self.class_weight is not None:
+            raise ValueError(
+                f"class_weight is {self.class_weight!r}, expected None or 'balanced' where y has "
+                "several columns"
+            )
+        if not of_targets.any():
+            raise ValueError("y has no label, expected at least one that is not NaN")
+        values = np.where(missing, 0.0, values)
+        return Targets("binary", values, of_targets / of_targets.mean(), values.shape[1])
+
+    def decision_function(self, X: Any) -> Array:
+        """Logits: `[B]` for two classes, `[B, classes]` for more, `[B, columns]` for several
+        columns."""
+        outputs = self._outputs(X)
+        two = not self.multilabel_ and len(self.classes_) == 2
+        return outputs[:, 0] if two else outputs
+
+    def predict_proba(self, X: Any) -> Array:
+        """The probability of each class `[B, classes]`, or of 1 in each column `[B, columns]`."""
+        logits = self.decision_function(X)
+        if self.multilabel_:
+            return expit(logits)
+        if logits.ndim == 1:
+            return np.stack([expit(-logits), expit(logits)], axis=1)
+        return softmax(logits, axis=1)
+
+    def predict(self, X: Any) -> Array:
+        """The most likely class `[B]`, or 0 and 1 in each column `[B, columns]`."""
+        logits = self.decision_function(X)
+        if self.multilabel_:
+            return (logits > 0).astype(int)
+        return self.classes_[logits.argmax(1) if logits.ndim == 2 else (logits > 0).astype(int)]
+
+    def _finish(self, outputs: Tensor) -> Tensor:
+        if self.multilabel_:
+            return torch.sigmoid(outputs)
+        if len(self.classes_) == 2:
+            outputs = torch.cat([torch.zeros_like(outputs), outputs], dim=1)
+        return torch.softmax(outputs, dim=1)
+
+    def _output_scale(self) -> float:
+        return 1.0

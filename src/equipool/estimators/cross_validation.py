@@ -1,0 +1,180 @@
+"""Cross-validation of several methods on the same folds, and whether they differ."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import stats
+from sklearn.base import clone, is_classifier
+from sklearn.exceptions import UndefinedMetricWarning
+from sklearn.metrics import get_scorer
+from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, StratifiedKFold
+from sklearn.utils import check_random_state
+
+from equipool.estimators.bags import Array, Bags
+from equipool.estimators.tables.bags import TableBags
+
+TEST = "corrected resampled t-test (Nadeau and Bengio, 2003), two-sided"
+
+Fold = tuple[Array, Array]  # positions of the training bags and of the test bags
+
+
+def make_folds(
+    y: Array, group: Array | None, *, folds: int, repeats: int = 1, stratified: bool = False,
+    random_state: Any = None,
+) -> list[Fold]:  # fmt: skip
+    """Shuffled folds of bags, each bag in one test fold per repeat. All bags of a group are in the
+    same fold. With `stratified`, classes are spread evenly over the folds.
+
+    Example:
+        >>> folds = make_folds(np.array([0, 0, 1, 1]), None, folds=2, stratified=True)
+        >>> [len(test) for _, test in folds]
+        [2, 2]
+    """
+    if folds < 2:
+        raise ValueError(f"folds is {folds}, expected 2 or more")
+    if repeats < 1:
+        raise ValueError(f"repeats is {repeats}, expected 1 or more")
+    units = "bags" if group is None else "groups"
+    available = len(y if group is None else np.unique(group))
+    smallest = int(np.unique(y, return_counts=True)[1].min()) if stratified else available
+    if folds > available:
+        raise ValueError(f"folds is {folds}, but there are {available} {units}")
+    if group is None and folds > smallest:
+        raise ValueError(f"folds is {folds}, but the rarest class has {smallest} bags")
+    kinds: dict[tuple[bool, bool], Any] = {
+        (False, False): KFold, (True, False): StratifiedKFold,
+        (False, True): GroupKFold, (True, True): StratifiedGroupKFold,
+    }  # fmt: skip
+    kind = kinds[stratified, group is not None]
+    seeds = check_random_state(random_state).randint(2**31 - 1, size=repeats)
+    found: list[Fold] = []
+    for seed in seeds:
+        splitter = kind(folds, shuffle=True, random_state=int(seed))
+        found += splitter.split(np.zeros(len(y)), y, group)
+    return found
+
+
+def corrected_t_test(differences: Sequence[float] | Array, test_share: float) -> float:
+    r"""The p-value of the mean of differences between two methods over $n$ folds. Training sets
+    overlap, so the variance of the mean is estimated as $(1/n + r) \, s^2$, where $r$ is the size
+    of a test fold over that of its training set.
+
+    Args:
+        differences: of the scores, one per fold and repeat.
+        test_share: r.
+
+    Example:
+        >>> round(corrected_t_test([0.1, 0.2, 0.0, 0.1], 0.25), 4)
+        0.1817
+    """
+    values = np.asarray(differences, dtype=np.float64)
+    count = len(values)
+    if count < 2:
+        return math.nan
+    deviation = values.std(ddof=1)
+    if deviation == 0:
+        return 1.0 if values[0] == 0 else 0.0
+    statistic = values.mean() / (deviation * math.sqrt(1 / count + test_share))
+    return float(2 * stats.t.sf(abs(statistic), count - 1))
+
+
+@dataclass(frozen=True)
+class MethodScores:
+    """Scores of a method: one per fold, repeat by repeat; larger is better."""
+
+    name: str
+    scores: tuple[float, ...]
+    repeats: int
+    seconds: float
+    p_value: float | None = None  # of the difference from the first method
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.scores))
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation over all folds."""
+        return float(np.std(self.scores, ddof=1))
+
+    @property
+    def deviation_of_repeats(self) -> float | None:
+        """Standard deviation of the repeats' means; None with a single repeat."""
+        if self.repeats == 1:
+            return None
+        return float(np.reshape(self.scores, (self.repeats, -1)).mean(1).std(ddof=1))
+
+
+def cross_validate(
+    estimators: dict[str, Any], found: TableBags, folds: Sequence[Fold], repeats: int, metric: str,
+    report: Callable[[str, int, float], None] = lambda name, fold, score: None,
+) -> Iterator[MethodScores]:  # fmt: skip
+    """Train and test each estimator on the same folds.
+
+    Args:
+        estimators: by name. The others are compared with the first.
+        found: the bags. Missing numbers are NaN, and are replaced with the means of the training
+            bags of each fold.
+        folds: from `make_folds`.
+        repeats: how many times the folds cover all bags.
+        metric: a scorer of scikit-learn, for which larger is better.
+        report: is called with name, fold and score.
+    """
+    share = float(np.mean([len(test) / len(train) for train, test in folds]))
+    first: MethodScores | None = None
+    for name, estimator in estimators.items():
+        begin, scores = time.perf_counter(), []
+        for number, fold in enumerate(folds):
+            score = _score(estimator, found, fold, metric, number)
+            scores.append(score)
+            report(name, number, score)
+        seconds = time.perf_counter() - begin
+        p_value = None
+        if first is not None:
+            p_value = corrected_t_test(np.subtract(scores, first.scores), share)
+        method = MethodScores(name, tuple(scores), repeats, seconds, p_value)
+        first = first or method
+        yield method
+
+
+def _score(estimator: Any, found: TableBags, fold: Fold, metric: str, number: int) -> float:
+    """Train on a fold's training bags and test on the others."""
+    (train, test), y, weight = fold, found.y, found.weight
+    assert y is not None
+    if is_classifier(estimator) and len(np.unique(y[train])) < 2:
+        raise ValueError(f"fold {number + 1} trains on one class alone: use fewer folds")
+    training = found.bags.take(train)
+    means = _means(training.elements)
+    weights = None if weight is None else weight[train]
+    fitted = clone(estimator).fit(_filled(training, means), y[train], sample_weight=weights)
+    scorer: Any = get_scorer(metric)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UndefinedMetricWarning)  # reported below
+        score = float(scorer(fitted, _filled(found.bags.take(test), means), y[test]))
+    if not math.isfinite(score):
+        raise ValueError(
+            f"{metric} is not defined in fold {number + 1}, perhaps because its test bags have one "
+            "class: use fewer folds or another metric"
+        )
+    return score
+
+
+def _means(elements: Array) -> Array:
+    """The mean of each feature; 0 where all are missing."""
+    present = ~np.isnan(elements)
+    sums = np.where(present, elements, 0).sum(0, dtype=np.float64)
+    return (sums / np.maximum(present.sum(0), 1)).astype(elements.dtype)
+
+
+def _filled(bags: Bags, means: Array) -> Bags:
+    missing = np.isnan(bags.elements)
+    if not missing.any():
+        return bags
+    return Bags(np.where(missing, means, bags.elements), bags.ptr, bags.names)

@@ -1,0 +1,105 @@
+"""The network of the estimators: encode each element, pool each bag, read the pooled vector."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from equipool.aggregation import EquilibriumAggregation
+from equipool.baselines import aggregation_from_name
+from equipool.recipes import converging
+from equipool.sets import Sets
+from equipool.steps import RandomSteps, Steps
+
+# The depths of `converging` reach 80 steps, too slow on a CPU. Trained with these, a search stays
+# at its minimum as well.
+STEPS = RandomSteps(5, 20)
+
+
+class BagNetwork(nn.Module):
+    r"""Predicts one row of numbers for each bag:
+
+    $$\mathrm{head}(\mathrm{aggregation}(\{\mathrm{encoder}(x_i)\})).$$
+
+    Args:
+        in_channels: size of an element.
+        out_channels: size of a bag's prediction.
+        aggregation: a name in `equipool.baselines.AGGREGATIONS`. `"equilibrium"` has the settings
+            of `equipool.converging`, except for `steps`.
+        encoder: sizes of the layers that encode an element, each followed by a ReLU; none for the
+            element itself.
+        channels: size of a pooled bag.
+        head: sizes of the hidden layers of the last network, each after a ReLU.
+        dropout: dropout rate of the encoded elements and of the pooled bag (see `SharedDropout`).
+        steps: how long the equilibrium layer searches.
+        set_size: the usual number of elements, for the aggregations that scale by it.
+
+    Shapes:
+        As in `equipool.EquilibriumAggregation`: `x [N, in_channels]` with `index` or `ptr`,
+        `x [B, L, in_channels]` with `mask`, or a jagged nested tensor -> `[B, out_channels]`.
+
+    Example:
+        >>> network = BagNetwork(3, 1)
+        >>> network(torch.randn(5, 3), torch.tensor([0, 0, 1, 1, 1])).shape
+        torch.Size([2, 1])
+    """
+
+    def __init__(
+        self, in_channels: int, out_channels: int, *, aggregation: str = "equilibrium",
+        encoder: Sequence[int] = (64,), channels: int = 32, head: Sequence[int] = (),
+        dropout: float = 0.0, steps: Steps = STEPS, set_size: int = 100,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        sizes = (in_channels, *encoder)
+        layers: list[nn.Module] = []
+        for before, after in pairwise(sizes):
+            layers += [nn.Linear(before, after), nn.ReLU(), SharedDropout(dropout)]
+        self.encoder = nn.Sequential(*layers)
+        self.aggregation = make_aggregation(aggregation, sizes[-1], channels, steps, set_size)
+        layers = [SharedDropout(dropout)]
+        for before, after in pairwise((channels, *head)):
+            layers += [nn.Linear(before, after), nn.ReLU()]
+        self.head = nn.Sequential(*layers, nn.Linear((channels, *head)[-1], out_channels))
+
+    def forward(
+        self, x: Tensor, index: Tensor | Sets | None = None, *, ptr: Tensor | None = None,
+        mask: Tensor | None = None, dim_size: int | None = None,
+    ) -> Tensor:  # fmt: skip
+        """Predict for each bag. The arguments are those of the layer."""
+        pooled = self.aggregation(self.encoder(x), index, ptr=ptr, mask=mask, dim_size=dim_size)
+        return self.head(pooled)
+
+
+class SharedDropout(nn.Module):
+    """Dropout of whole channels: those that are dropped are the same for all elements and bags of a
+    call. An element is then encoded alike wherever it occurs, and two copies of a bag count as much
+    as one of twice the weight.
+
+    Args:
+        rate: the share of channels that are dropped in training.
+    """
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.rate == 0:
+            return x
+        return x * functional.dropout(x.new_ones(x.shape[-1]), self.rate)
+
+    def extra_repr(self) -> str:
+        return f"{self.rate:g}"
+
+
+def make_aggregation(
+    name: str, in_channels: int, out_channels: int, steps: Steps = STEPS, set_size: int = 100
+) -> nn.Module:
+    """An aggregation by name, the equilibrium layer with settings with which it learns to reach
+    its minimum."""
+    if name != "equilibrium":
+        return aggregation_from_name(name, in_channels, out_channels, set_size=set_size)
+    return EquilibriumAggregation(in_channels, out_channels, **(converging() | {"steps": steps}))

@@ -1,0 +1,153 @@
+"""Methods with which an estimator trains on tables and predicts them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, Self
+
+import numpy as np
+import pyarrow as pa
+from sklearn.base import is_classifier
+from sklearn.utils.validation import check_is_fitted
+
+from equipool.estimators.bags import Array, Bags
+from equipool.estimators.tables.bags import TableBags, read_table, read_training_table
+from equipool.estimators.tables.schema import TableSchema, Unknown
+from equipool.estimators.tables.source import TableError
+
+
+class TableMethods:
+    """`fit_table`, `predict_table` and `explain_table` of an estimator."""
+
+    table_schema_: TableSchema  # of the table it was trained on, if it was one
+
+    @abstractmethod
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+        """Train on bags."""
+
+    @abstractmethod
+    def element_influence(self, bag: Any) -> Array:
+        """How the prediction of a bag would change without each element."""
+
+    def fit_table(
+        self, table: Any, *, bag: str, label: str | Sequence[str],
+        features: Sequence[str] | None = None, exclude: Sequence[str] = (),
+        categories: Sequence[str] = (), missing: Literal["error", "mean"] = "error",
+        weight: str | None = None,
+    ) -> Self:  # fmt: skip
+        """Train on a table with one row per element, in any order. The table is read twice, a batch
+        of rows at a time.
+
+        Args:
+            table: the path of a CSV file, of a gzipped one or of a Parquet file; or a table of
+                pyarrow, or a data frame of pandas or polars.
+            bag: column that names the bag of each element.
+            label: column of the label, or several columns of numbers. A label must be the same in
+                all rows of a bag.
+            features: columns that describe the elements. Default: all that are left. A column of
+                text becomes one number per category, 1 for the row's own and 0 otherwise.
+            exclude: columns that are no features.
+            categories: columns of numbers to read as categories.
+            missing: `"error"`, or `"mean"` to replace missing numbers with the column's mean; a
+                missing category is then zero for every category.
+            weight: column of the bags' weights.
+        """
+        if missing not in ("error", "mean"):
+            raise ValueError(f"missing is {missing!r}, expected 'error' or 'mean'")
+        schema, found = read_training_table(
+            table, bag=bag, label=label, features=features, exclude=exclude, categories=categories,
+            missing=missing, weight=weight,
+        )  # fmt: skip
+        return self.fit_table_bags(schema, found)
+
+    def fit_table_bags(self, schema: TableSchema, found: TableBags) -> Self:
+        """Train on a table that `read_training_table` has read."""
+        if not is_classifier(self) and found.y is not None and found.y.dtype.kind not in "if":
+            raise TableError(
+                f"column {schema.labels[0]!r} has text such as {found.y[0]!r}: a regressor needs "
+                "numbers"
+            )
+        self.fit(found.bags, found.y, sample_weight=found.weight)
+        self.table_schema_ = schema
+        return self
+
+    def predict_table(self, table: Any, *, unknown: Unknown = "error") -> pa.Table:
+        """Predict the bags of a table, which needs the columns of the training table except for the
+        labels.
+
+        Args:
+            table: as in `fit_table`.
+            unknown: `"error"`, or `"ignore"` to read a category that training did not have as none
+                of those it had.
+
+        Returns:
+            One row per bag, in the order in which the bags first appear: the bag, its label, and a
+            classifier's probabilities. `to_pandas()` makes it a data frame.
+        """
+        return self.predict_table_bags(self.read_table(table, unknown=unknown))
+
+    def predict_table_bags(self, found: TableBags) -> pa.Table:
+        """Predict the bags of a table that `read_table` has read."""
+        return pa.table({self.table_schema_.bag: found.ids} | self._predicted_columns(found.bags))
+
+    def explain_table(
+        self, table: Any, *, bags: Iterable[str] | None = None, unknown: Unknown = "error"
+    ) -> pa.Table:
+        """The influence of each element of a table on the prediction of its bag: how the
+        `decision_function` or the number predicted would change without the element.
+
+        Args:
+            table: as in `predict_table`.
+            bags: those to explain. Default: all.
+            unknown: as in `predict_table`.
+
+        Returns:
+            One row per element: its bag, its row in the table (from 0), and its `influence`, or
+            `influence on NAME` for more than two classes or several labels.
+        """
+        return self.explain_table_bags(self.read_table(table, unknown=unknown), bags)
+
+    def explain_table_bags(self, found: TableBags, bags: Iterable[str] | None = None) -> pa.Table:
+        """Explain bags of a table that `read_table` has read."""
+        numbers = range(len(found.ids)) if bags is None else [found.number(bag) for bag in bags]
+        parts = [self.element_influence(found.bags[number]) for number in numbers]
+        ptr = found.bags.ptr
+        columns: dict[str, Any] = {
+            self.table_schema_.bag: np.repeat(
+                [found.ids[n] for n in numbers], list(map(len, parts))
+            ),
+            "row": np.concatenate([found.rows[ptr[n] : ptr[n + 1]] for n in numbers]),
+        }
+        influence = np.concatenate(parts)
+        if influence.ndim == 1:
+            return pa.table(columns | {"influence": influence})
+        labels = self.table_schema_.labels
+        names = labels if len(labels) > 1 else getattr(self, "classes_", labels)
+        for column, name in enumerate(names):
+            columns[f"influence on {name}"] = influence[:, column]
+        return pa.table(columns)
+
+    def read_table(self, table: Any, *, unknown: Unknown = "error") -> TableBags:
+        """The bags of a table, read as `predict_table` reads them."""
+        check_is_fitted(self)
+        if not hasattr(self, "table_schema_"):
+            raise ValueError("the model was not trained on a table: use predict instead")
+        return read_table(table, self.table_schema_, unknown=unknown)
+
+    def _predicted_columns(self, bags: Bags) -> dict[str, Any]:
+        model: Any = self
+        labels = self.table_schema_.labels
+        if not is_classifier(self):
+            values = model.predict(bags).reshape(len(bags), len(labels))
+            return {label: values[:, column] for column, label in enumerate(labels)}
+        probabilities = model.predict_proba(bags)
+        if len(labels) > 1:
+            return {
+                f"probability of {label}": probabilities[:, column]
+                for column, label in enumerate(labels)
+            }
+        found = {labels[0]: model.classes_[probabilities.argmax(1)]}
+        for column, name in enumerate(model.classes_):
+            found[f"probability of {name}"] = probabilities[:, column]
+        return found

@@ -1,0 +1,133 @@
+"""Transformers of bags: scaled features, and statistics as plain features."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from sklearn.base import TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+
+from equipool.estimators.bags import Array, Bags
+from equipool.estimators.reading import BagReader
+from equipool.estimators.scaling import measure_scaling
+
+
+class BagScaler(TransformerMixin, BagReader):
+    r"""Scales each feature to mean 0 and standard deviation 1 over the training bags, in which
+    every bag counts alike, however many elements it has:
+
+    $$x \mapsto \frac{x - \mu}{\sigma}, \qquad
+    \mu = \frac{1}{B} \sum_b \frac{1}{n_b} \sum_{i \in b} x_i.$$
+
+    `SetClassifier` and `SetRegressor` do this themselves. Constant features become 0, and bags may
+    be empty. Bags of one element each give a 2-D array, others a sequence of arrays.
+
+    Example:
+        >>> scaler = BagScaler().fit([[[0.0], [2.0]], [[1.0]]])
+        >>> scaler.transform([[[1.0]], []])[0]
+        array([[0.]])
+    """
+
+    def fit(self, X: Any, y: Any = None) -> BagScaler:
+        """Measure the features of the bags."""
+        self.scaling_ = measure_scaling(self._read(X, reset=True))
+        return self
+
+    def transform(self, X: Any) -> Array | Bags:
+        """The bags with scaled features."""
+        check_is_fitted(self)
+        bags = self._read(X, reset=False)
+        elements = self.scaling_(bags.elements, bags.elements.dtype)
+        one_each = bool((bags.sizes == 1).all())  # the same bags as a plain array
+        return elements if one_each else Bags(elements, bags.ptr, bags.names)
+
+    def get_feature_names_out(self, input_features: Any = None) -> Array:
+        """The names of the features, which stay."""
+        check_is_fitted(self)
+        return self._feature_names(input_features)
+
+
+Statistic = Callable[[Bags], Array]
+
+
+def _mean(bags: Bags) -> Array:
+    return _sums(bags, bags.elements) / np.maximum(bags.sizes, 1)[:, None]
+
+
+def _deviation(bags: Bags) -> Array:
+    centred = bags.elements - np.repeat(_mean(bags), bags.sizes, axis=0)
+    return np.sqrt(_sums(bags, centred**2) / np.maximum(bags.sizes, 1)[:, None])
+
+
+def _sums(bags: Bags, values: Array) -> Array:
+    return _reduce(np.add, bags, values)
+
+
+def _reduce(operation: Any, bags: Bags, values: Array) -> Array:
+    """The operation over the elements of each bag; 0 for an empty bag."""
+    found = np.zeros((len(bags), values.shape[1]), dtype=values.dtype)
+    occupied = bags.sizes > 0
+    if occupied.any():  # an empty bag between two others has no rows of its own
+        found[occupied] = operation.reduceat(values, bags.ptr[:-1][occupied], axis=0)
+    return found
+
+
+STATISTICS: dict[str, Statistic] = {
+    "mean": _mean,
+    "min": lambda bags: _reduce(np.minimum, bags, bags.elements),
+    "max": lambda bags: _reduce(np.maximum, bags, bags.elements),
+    "std": _deviation,
+    "sum": lambda bags: _sums(bags, bags.elements),
+    "count": lambda bags: bags.sizes[:, None].astype(bags.elements.dtype),
+}
+
+
+class BagStatistics(TransformerMixin, BagReader):
+    """Turns each bag into one row of plain features: statistics of its elements. Followed by any
+    classifier of scikit-learn, this is the baseline to beat.
+
+    Args:
+        statistics: names among `"mean"`, `"min"`, `"max"`, `"std"`, `"sum"` (one number per
+            feature) and `"count"` (the number of elements). All are 0 for an empty bag.
+
+    Shapes:
+        `B` bags of `d` features -> `[B, d * statistics]`, or one column for `"count"`.
+
+    Example:
+        >>> BagStatistics(("mean", "count")).fit_transform([[[1.0, 5.0], [3.0, 7.0]], []])
+        array([[2., 6., 2.],
+               [0., 0., 0.]])
+    """
+
+    def __init__(
+        self, statistics: Sequence[str] = ("mean", "min", "max", "std", "count")
+    ) -> None:  # fmt: skip
+        self.statistics = statistics
+
+    def fit(self, X: Any, y: Any = None) -> BagStatistics:
+        """Check the bags; nothing is learned but the number of features."""
+        unknown = [name for name in self.statistics if name not in STATISTICS]
+        if unknown or not len(self.statistics):
+            raise ValueError(
+                f"statistics is {list(self.statistics)}, expected one or more of {list(STATISTICS)}"
+            )
+        self._read(X, reset=True)
+        return self
+
+    def transform(self, X: Any) -> Array:
+        """The statistics of each bag."""
+        check_is_fitted(self, "n_features_in_")
+        bags = self._read(X, reset=False)
+        return np.concatenate([STATISTICS[name](bags) for name in self.statistics], axis=1)
+
+    def get_feature_names_out(self, input_features: Any = None) -> Array:
+        """`mean(dollars)` and the like, and `count`."""
+        check_is_fitted(self, "n_features_in_")
+        features = self._feature_names(input_features)
+        names = [
+            [name] if name == "count" else [f"{name}({feature})" for feature in features]
+            for name in self.statistics
+        ]
+        return np.array([one for some in names for one in some], dtype=object)

@@ -1,0 +1,1 @@
+"""The explorer page, and the same page for a fitted estimator."""

@@ -1,0 +1,81 @@
+"""The page about convergence: made from the records of runs."""
+
+from dataclasses import replace
+
+import pytest
+from figure_scripts import FIGURES, ROOT, load_script
+from page_tables import fill_tables
+
+from command_lines import check_flags, command_lines
+from equipool.training import AtSteps
+from python_blocks import run_page
+from run_records import record, written
+
+script = load_script("equilibrium")
+PAGE = (ROOT / "docs" / "equilibrium.md").read_text(encoding="utf-8")
+
+
+def run_named(folder, name, errors, **changed):
+    """A run that was evaluated with 1, 10 and 100 steps."""
+    (found,) = written(folder / name, record([1.0]))
+    rows = [
+        AtSteps(number, {"mse": error}, 0.1 / number, 0.2 / number, 0.5)
+        for number, error in zip((1, 10, 100), errors, strict=True)
+    ]
+    fields = found.config["fields"] | {"inner_steps": 10} | changed
+    config = found.config | {"fields": fields}
+    return replace(found, name=name, over_steps={"best": rows}, config=config)
+
+
+@pytest.fixture
+def runs(tmp_path):
+    recipe = {"inner_steps": "random", "inner_steps.least": 10}
+    return [
+        run_named(tmp_path, "converging-seed-0", (3.0, 2.0, 2.0), **recipe),
+        run_named(tmp_path, "plain-seed-0", (3.0, 1.0, 8.0)),
+        run_named(tmp_path, "plain-seed-1", (3.0, 2.0, 4.0)),
+        replace(run_named(tmp_path, "plain-seed-2", (0.0, 0.0, 0.0)), over_steps={}),
+    ]
+
+
+def test_recipes_are_averaged_over_the_seeds_that_were_evaluated(runs):
+    table = script.over_steps(runs, "mse", ".2f")
+    assert table.headings == ("recipe", "seeds", "1", "10", "100")
+    assert table.rows == (
+        ("plain", "2", "3.00", "1.50", "6.00"),
+        ("converging", "1", "3.00", "2.00", "2.00"),
+    )
+
+
+def test_both_recipes_are_compared_at_the_steps_they_train_with(runs):
+    plain, converging = script.convergence(runs, "mse", ".2f").rows
+    assert plain[:5] == ("plain", "10", "1.50 ± 0.71", "100", "6.00 ± 2.83")
+    assert converging == (
+        "converging", "10", "2.00", "100", "2.00", "1.0e-03", "2.0e-03", "50.0%",
+    )  # fmt: skip
+
+
+def test_the_cost_is_the_mean_of_the_drawn_numbers():
+    seconds = {"10": 0.01, "20": 0.02, "40": 0.03, "80": 0.08}
+    table = script.costs({"unrolled": seconds})
+    assert table.rows == (("unrolled", "10", "20", "30", "80", "35"),)
+
+
+def test_the_figure_has_a_line_per_run(runs):
+    assert script.draw([("median", "mse", runs)]).startswith(b"\x89PNG")
+
+
+def test_the_numbers_of_the_page_are_those_of_the_records():
+    assert fill_tables(PAGE, script.tables(*script.read())) == PAGE, (
+        "run docs/figures/equilibrium.py"
+    )
+    assert (FIGURES / "equilibrium-over-steps.png").exists()
+
+
+@pytest.mark.parametrize("line", command_lines(PAGE))
+def test_commands_have_the_flags_that_are_shown(line):
+    check_flags(line)
+
+
+def test_the_examples_run():
+    run_page("docs/equilibrium.md")

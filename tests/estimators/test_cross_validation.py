@@ -1,0 +1,126 @@
+"""Folds, the corrected test, and scores of several methods on the same folds."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from sklearn.base import BaseEstimator, ClassifierMixin
+
+from equipool.estimators.bags import Bags
+from equipool.estimators.cross_validation import corrected_t_test, cross_validate, make_folds
+from equipool.estimators.tables import TableBags
+
+Y = np.arange(40) % 4 == 0  # ten of forty
+GROUP = np.array([str(number // 3) for number in range(40)])
+
+
+@pytest.mark.parametrize("group", [None, GROUP])
+@pytest.mark.parametrize("stratified", [False, True])
+def test_each_bag_is_in_one_test_fold_of_a_repeat(group, stratified):
+    folds = make_folds(Y, group, folds=5, repeats=3, stratified=stratified, random_state=0)
+    assert len(folds) == 15
+    for repeat in range(3):
+        tests = [test for _, test in folds[5 * repeat : 5 * repeat + 5]]
+        assert sorted(np.concatenate(tests)) == list(range(40))
+    for train, test in folds:
+        assert not set(train) & set(test)
+        assert len(train) + len(test) == 40
+        if group is not None:
+            assert not set(group[train]) & set(group[test])
+        elif stratified:
+            assert Y[test].sum() == 2
+    assert any((one[1] != other[1]).any() for one, other in zip(folds[:5], folds[5:10], strict=True)
+               if len(one[1]) == len(other[1]))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [({"folds": 1}, "folds is 1"), ({"folds": 3, "repeats": 0}, "repeats is 0"),
+     ({"folds": 41}, "there are 40 bags"), ({"folds": 20, "group": GROUP}, "there are 14 groups"),
+     ({"folds": 11, "stratified": True}, "the rarest class has 10 bags")],
+)  # fmt: skip
+def test_impossible_folds_are_named(given, message):
+    with pytest.raises(ValueError, match=message):
+        make_folds(Y, given.pop("group", None), **given)
+
+
+def test_the_corrected_test_is_the_plain_one_with_a_larger_variance():
+    differences = np.random.default_rng(0).normal(0.1, 0.2, 12)
+    plain = stats.ttest_1samp(differences, 0).pvalue
+    assert corrected_t_test(differences, 0.0) == pytest.approx(plain)
+    statistic = differences.mean() / (differences.std(ddof=1) * np.sqrt(1 / 12 + 1 / 9))
+    assert corrected_t_test(differences, 1 / 9) == pytest.approx(2 * stats.t.sf(statistic, 11))
+    assert corrected_t_test(differences, 1 / 9) > plain
+    assert corrected_t_test(-differences, 1 / 9) == corrected_t_test(differences, 1 / 9)
+
+
+def test_equal_scores_are_no_difference():
+    assert corrected_t_test([0.0, 0.0, 0.0], 0.1) == 1
+    assert corrected_t_test([0.5, 0.5, 0.5], 0.1) == 0
+
+
+class Threshold(ClassifierMixin, BaseEstimator):
+    """Compares the mean of a bag's first feature with a number."""
+
+    seen = []  # noqa: RUF012, all elements that were fitted and predicted
+
+    def __init__(self, at=0.0):
+        self.at = at
+
+    def fit(self, X, y, sample_weight=None):
+        self.classes_ = np.unique(y)
+        Threshold.seen.append(X.elements)
+        return self
+
+    def predict(self, X):
+        Threshold.seen.append(X.elements)
+        return np.array([int(bag[:, 0].mean() > self.at) for bag in X])
+
+
+def bags_of(values, y):
+    elements = np.array(values, np.float32)[:, None]
+    return TableBags(
+        [str(number) for number in range(len(y))],
+        Bags(elements, np.arange(len(y) + 1), ("x",)), np.arange(len(y)), np.array(y),
+    )  # fmt: skip
+
+
+def test_methods_are_scored_on_the_same_folds_and_compared_with_the_first():
+    y = np.arange(20) % 2
+    found = bags_of(np.where(y == 1, 1.0, -1.0), y)
+    folds = make_folds(y, None, folds=4, repeats=2, stratified=True, random_state=0)
+    right, wrong = cross_validate(
+        {"right": Threshold(), "wrong": Threshold(5.0)}, found, folds, 2, "accuracy"
+    )
+    assert right.scores == (1.0,) * 8
+    assert right.p_value is None
+    assert wrong.mean == pytest.approx(0.5, abs=0.05)
+    assert wrong.p_value < 0.01
+    assert wrong.deviation_of_repeats is not None
+
+
+def test_missing_numbers_become_the_mean_of_the_training_bags():
+    y = np.arange(6) % 2
+    found = bags_of([1.0, np.nan, 2.0, 3.0, np.nan, 9.0], y)
+    fold = (np.array([0, 1, 2, 3]), np.array([4, 5]))
+    Threshold.seen.clear()
+    list(cross_validate({"one": Threshold()}, found, [fold, fold], 1, "accuracy"))
+    train, test, *_ = Threshold.seen
+    assert list(train[:, 0]) == [1, 2, 2, 3]  # 2 is the mean of 1, 2 and 3; 9 is not seen
+    assert list(test[:, 0]) == [2, 9]
+
+
+def test_folds_in_which_nothing_can_be_measured_are_named():
+    y = np.array([0, 0, 0, 1, 1, 1])
+    found = bags_of(np.zeros(6), y)
+    with pytest.raises(ValueError, match="fold 1 trains on one class alone"):
+        list(cross_validate({"a": Threshold()}, found, [(np.arange(3), np.arange(3, 6))], 1, "f1"))
+
+
+def test_the_corrected_test_keeps_its_level():
+    """Of methods that do not differ, about one in twenty is found to differ, not more."""
+    torch.manual_seed(0)
+    draws = torch.randn(2000, 10, dtype=torch.float64).numpy()
+    shared = torch.randn(2000, 1, dtype=torch.float64).numpy() * (1 / 9) ** 0.5
+    found = [corrected_t_test(row, 1 / 9) for row in draws + shared]  # overlapping training sets
+    assert np.mean(np.array(found) < 0.05) < 0.08

@@ -1,0 +1,232 @@
+"""What the estimators learn, and laws of their predictions."""
+
+import numpy as np
+import pytest
+import torch
+from generated_bags import make_bags
+
+from equipool import EquilibriumAggregation
+from equipool.baselines import AGGREGATIONS
+from equipool.estimators import SetClassifier, SetRegressor, prediction
+from equipool.estimators.bags import read_bags
+from equipool.estimators.scaling import measure_scaling
+
+BAGS, LABELS = make_bags()
+QUICK = {"hidden_size": 8, "channels": 4, "max_steps": 12, "n_estimators": 1, "random_state": 0}
+
+
+def quick(**changed):
+    return SetClassifier(**(QUICK | changed))
+
+
+@pytest.mark.parametrize(
+    "labels", [np.array(["no", "yes"]), np.array([7, 3]), np.array([1.0, 2.0])]
+)
+def test_two_classes_of_any_labels(labels):
+    fitted = quick(aggregation="max", max_steps=80, learning_rate=0.03, hidden_size=16).fit(
+        BAGS, labels[LABELS]
+    )
+    assert fitted.classes_.tolist() == sorted(labels.tolist())
+    assert fitted.score(BAGS, labels[LABELS]) > 0.85
+    probability, decision = fitted.predict_proba(BAGS), fitted.decision_function(BAGS)
+    np.testing.assert_allclose(probability.sum(1), 1, rtol=1e-6)
+    second = decision > 0
+    assert (fitted.predict(BAGS) == fitted.classes_[second.astype(int)]).all()
+    assert ((probability[:, 1] > 0.5) == second).all()
+
+
+def test_many_classes():
+    sizes = np.array([min(len(bag), 3) for bag in BAGS])
+    fitted = quick(aggregation="sum", max_steps=100, learning_rate=0.03, dropout=0.0)
+    fitted.fit(BAGS, sizes)
+    assert fitted.predict_proba(BAGS).shape == fitted.decision_function(BAGS).shape == (60, 4)
+    assert fitted.score(BAGS, sizes) > 0.8
+
+
+def test_several_columns_with_missing_values():
+    columns = np.stack([LABELS, 1 - LABELS, np.full(60, np.nan)], axis=1).astype(float)
+    columns[:, 2] = LABELS
+    columns[5:15, 0] = columns[20:40, 2] = np.nan
+    columns[50] = np.nan
+    fitted = quick(aggregation="max", max_steps=80, learning_rate=0.03).fit(BAGS, columns)
+    assert fitted.predict_proba(BAGS).shape == (60, 3)
+    assert (fitted.predict(BAGS)[:, 0] == LABELS).mean() > 0.8
+    assert (fitted.predict(BAGS)[:, 1] != LABELS).mean() > 0.8
+    # what is missing does not count, whatever would have been there
+    known = ~np.isnan(columns).all(1)
+    part = [bag for bag, one in zip(BAGS, known, strict=True) if one]
+    without = quick(aggregation="max", max_steps=80, learning_rate=0.03).fit(part, columns[known])
+    expected = fitted.predict_proba(BAGS)
+    np.testing.assert_allclose(without.predict_proba(BAGS), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_numbers():
+    targets = np.array([1e6 + 100 * bag[:, 1].sum() for bag in BAGS])
+    regressor = SetRegressor(
+        **(QUICK | {"max_steps": 100, "learning_rate": 0.03}), aggregation="sum"
+    )
+    assert regressor.fit(BAGS, targets).score(BAGS, targets) > 0.8
+    both = np.stack([targets, -targets], axis=1)
+    both[::7, 1] = np.nan
+    predicted = regressor.fit(BAGS, both).predict(BAGS)
+    assert predicted.shape == (60, 2)
+    assert np.corrcoef(predicted[:, 1], -targets)[0, 1] > 0.8
+
+
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+def test_a_bag_is_predicted_alike_in_any_company(aggregation):
+    bags, labels = make_bags(20, least=1, most=5)
+    fitted = quick(aggregation=aggregation, max_steps=2).fit(bags, labels)
+    expected = fitted.decision_function(bags)
+    empty = np.zeros((0, 3))
+    order = np.random.default_rng(0).permutation(20)
+    shuffled = fitted.decision_function([bags[i][::-1] for i in order])
+    np.testing.assert_allclose(shuffled, expected[order], rtol=1e-9, atol=1e-9)
+    beside = fitted.decision_function([empty, bags[3], empty, np.tile(bags[4], (50, 1))])
+    np.testing.assert_allclose(beside[1], expected[3], rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(
+        fitted.decision_function(bags[:1]), expected[:1], rtol=1e-9, atol=1e-9
+    )
+    assert np.isfinite(beside).all()
+
+
+def test_a_large_bag_is_predicted_in_chunks(monkeypatch):
+    fitted = quick().fit(BAGS, LABELS)
+    assert isinstance(fitted.networks_[0].aggregation, EquilibriumAggregation)
+    large = np.random.default_rng(0).normal(size=(1000, 3))
+    bags = [BAGS[0], large, BAGS[1]]
+    whole = fitted.decision_function(bags)
+    sizes = []
+    forward = torch.nn.Linear.forward
+
+    def seen(self, x):
+        sizes.append(len(x))
+        return forward(self, x)
+
+    monkeypatch.setattr(prediction, "ELEMENTS", 128)
+    monkeypatch.setattr(torch.nn.Linear, "forward", seen)
+    np.testing.assert_allclose(fitted.decision_function(bags), whole, rtol=1e-9, atol=1e-9)
+    assert max(sizes) <= 128
+
+
+def test_large_bags_are_sampled_in_training():
+    bags, labels = make_bags(12, least=20, most=40)
+    fitted = quick(max_elements=8, max_steps=3, aggregation="mean").fit(bags, labels)
+    again = quick(max_elements=8, max_steps=3, aggregation="mean").fit(bags, labels)
+    np.testing.assert_array_equal(fitted.predict_proba(bags), again.predict_proba(bags))
+    whole = quick(max_elements=40, max_steps=3, aggregation="mean").fit(bags, labels)
+    assert np.abs(whole.predict_proba(bags) - fitted.predict_proba(bags)).max() > 1e-6
+
+
+def test_early_stopping_keeps_the_best_weights():
+    """Labels of held-out bags are noise, so their loss soon rises."""
+    bags, _ = make_bags(80, least=1)
+    labels = np.random.default_rng(1).integers(0, 2, size=80)
+    fitted = quick(
+        aggregation="mean", max_steps=400, learning_rate=0.05, early_stopping=True,
+        validation_fraction=0.25, n_iter_no_change=2, dropout=0.0,
+    ).fit(bags, labels)  # fmt: skip
+    (history,) = fitted.history_
+    losses = history["validation_loss"]
+    assert len(history["loss"]) < 400
+    assert losses.argmin() == len(losses) - 3
+    assert history["step"].tolist() == [20 * (i + 1) for i in range(len(losses))]
+
+
+def test_warm_start_goes_on():
+    first = quick(aggregation="mean", warm_start=True).fit(BAGS, LABELS)
+    losses = [first.history_[0]["loss"]]
+    for _ in range(8):
+        losses.append(first.fit(BAGS, LABELS).history_[0]["loss"])
+    assert losses[-1][0] < losses[0][0]
+    assert losses[-1].mean() < losses[0].mean()
+    with pytest.raises(ValueError, match=r"classes that the first fit had not: \[2\]"):
+        first.fit(BAGS, np.where(LABELS, 2, 0))
+    with pytest.raises(ValueError, match="warm_start cannot change n_estimators"):
+        first.set_params(n_estimators=2).fit(BAGS, LABELS)
+
+
+def test_weights_of_classes():
+    """Nearly all bags go to the class that counts more."""
+    labels = np.random.default_rng(1).integers(0, 2, size=60)
+    heavy = quick(
+        aggregation="mean", max_steps=60, learning_rate=0.03, class_weight={0: 1, 1: 1000}
+    )  # fmt: skip
+    assert heavy.fit(BAGS, labels).predict(BAGS).mean() > 0.9
+    one = (np.arange(60) < 50).astype(int)
+    balanced, plain = (
+        quick(aggregation="mean", class_weight=given).fit(BAGS, one).predict_proba(BAGS)[:, 1]
+        for given in ("balanced", None)
+    )
+    assert balanced.mean() < plain.mean()
+
+
+def test_features_are_scaled_by_bags_not_by_elements():
+    bags = read_bags([np.zeros((1000, 1)), np.full((1, 1), 2.0)])
+    scaling = measure_scaling(bags)
+    assert (scaling.mean.item(), scaling.scale.item()) == pytest.approx((1.0, 1.0))
+    assert measure_scaling(bags, np.array([0, 1])).scale.item() == 1.0  # constant
+    units = np.array([1e-9, 1.0, 1e9])
+    one, two = (quick(aggregation="mean").fit(X, LABELS).predict_proba(X)
+                for X in (BAGS, [bag * units + 5 * units for bag in BAGS]))  # fmt: skip
+    np.testing.assert_allclose(one, two, rtol=1e-3, atol=1e-5)
+
+
+def test_threads_are_as_before():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        quick(aggregation="mean").fit(BAGS, LABELS)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_it_shows_progress_when_told(capsys):
+    quick(aggregation="mean", verbose=1).fit(BAGS, LABELS)
+    assert "bags" in capsys.readouterr().out
+    quick(aggregation="mean").fit(BAGS, LABELS)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"aggregation": "median"}, "aggregation is 'median', expected one of"),
+        ({"channels": 0}, "channels is 0, expected a whole number of 1 or more"),
+        ({"max_steps": 1.5}, "max_steps is 1.5, expected 'auto' or a number"),
+        ({"dropout": 1}, "dropout is 1, expected"),
+        ({"validation_fraction": 0}, "validation_fraction is 0"),
+        ({"device": "tpu"}, "device is 'tpu'"),
+        ({"class_weight": {0: 0, 1: 0}}, "class_weight is zero for all bags"),
+    ],
+)
+def test_other_settings_are_refused(changed, message):
+    with pytest.raises(ValueError, match=message):
+        quick(**changed).fit(BAGS, LABELS)
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        (np.full((60, 2), np.nan), "y has no label"),
+        (np.full((60, 2), 2.0), "values other than 0, 1 and NaN"),
+        (LABELS[:-1], "inconsistent numbers of samples"),
+        (np.linspace(0, 1, 60), "continuous"),
+        (None, "requires y"),
+    ],
+)
+def test_other_targets_are_refused(y, message):
+    with pytest.raises(ValueError, match=message):
+        quick().fit(BAGS, y)
+
+
+def test_other_numbers_are_refused():
+    with pytest.raises(ValueError, match="y contains NaN"):
+        SetRegressor(**QUICK).fit(BAGS, [np.nan, *range(59)])
+    empty = np.stack([np.arange(60.0), np.full(60, np.nan)], axis=1)
+    with pytest.raises(ValueError, match="column without any value"):
+        SetRegressor(**QUICK).fit(BAGS, empty)
+    for weights, message in ((np.ones(3), "shape"), (-np.ones(60), "negative")):
+        with pytest.raises(ValueError, match=f"sample_weight has {message}"):
+            SetRegressor(**QUICK).fit(BAGS, LABELS, sample_weight=weights)

@@ -1,0 +1,176 @@
+"""Estimators on tables: the same as on bags, alone, in any batch and after loading."""
+
+import json
+
+import numpy as np
+import pandas
+import pyarrow as pa
+import pytest
+
+from equipool.estimators import (
+    SetClassifier,
+    SetRegressor,
+    TableError,
+    load,
+    make_bags,
+    write_table,
+)
+from equipool.estimators.tables import read_training_table
+
+QUICK = {"max_steps": 5, "hidden_size": 8, "channels": 4, "device": "cpu", "random_state": 0}
+COLUMNS = {"bag": "bag", "label": "label"}
+
+
+@pytest.fixture(scope="module")
+def frame():
+    """Bags with a category and missing numbers, their rows in random order."""
+    draw = np.random.default_rng(0)
+    bags, labels = make_bags(30, num_features=2, max_size=9, random_state=0)
+    sizes = [len(bag) for bag in bags]
+    made = pandas.DataFrame(np.concatenate(bags), columns=["x", "z"])
+    made["bag"] = np.repeat([f"b{number}" for number in range(30)], sizes)
+    made["label"] = np.repeat(np.where(labels == 1, "ill", "well"), sizes)
+    made["score"] = np.repeat(draw.normal(size=30), sizes)
+    made["kind"] = draw.choice(["u", "v", "w"], len(made))
+    made["x"] = made["x"].mask(draw.random(len(made)) < 0.2)
+    return made.iloc[draw.permutation(len(made))].reset_index(drop=True)
+
+
+@pytest.fixture(scope="module", params=["equilibrium", "mean"])
+def fitted(request, frame):
+    model = SetClassifier(request.param, **QUICK)
+    return model.fit_table(frame, **COLUMNS, exclude=["score"], missing="mean")
+
+
+def rows_of(table):
+    return {row["bag"]: row for row in table.to_pylist()}
+
+
+def test_a_table_is_fitted_as_its_bags_to_the_bit(tmp_path):
+    bags, labels = make_bags(20, max_size=9, random_state=1)
+    by_bags = SetClassifier("mean", **QUICK).fit(bags, labels).predict_proba(bags)
+    for ending in (".csv", ".csv.gz", ".parquet"):
+        path = tmp_path / f"bags{ending}"
+        write_table(path, bags, labels)
+        model = SetClassifier("mean", **QUICK).fit_table(path, **COLUMNS)
+        predicted = model.predict_table(path)
+        found = np.stack([predicted[f"probability of {name}"] for name in (0, 1)], axis=1)
+        assert np.array_equal(found, by_bags)
+
+
+def test_predictions_have_a_row_per_bag_with_label_and_probabilities(frame, fitted):
+    found = fitted.predict_table(frame)
+    assert found.column_names == ["bag", "label", "probability of ill", "probability of well"]
+    assert found["bag"].to_pylist() == list(frame["bag"].unique())
+    for row in found.to_pylist():
+        likely = max(("ill", "well"), key=lambda name: row[f"probability of {name}"])
+        assert row["label"] == likely
+        assert row["probability of ill"] + row["probability of well"] == pytest.approx(1)
+
+
+def test_a_bag_is_predicted_the_same_alone_and_in_any_table(frame, fitted):
+    together = rows_of(fitted.predict_table(frame))
+    other = rows_of(fitted.predict_table(frame.iloc[::-1]))  # another order of bags and elements
+    for bag in frame["bag"].unique()[:6]:
+        (alone,) = fitted.predict_table(frame[frame["bag"] == bag]).to_pylist()
+        for name in ("probability of ill", "probability of well"):
+            assert alone[name] == pytest.approx(together[bag][name], abs=1e-5)
+            assert other[bag][name] == pytest.approx(together[bag][name], abs=1e-5)
+
+
+def test_a_bag_is_predicted_the_same_beside_an_empty_one(frame, fitted):
+    found = fitted.read_table(frame)
+    plain = fitted.predict_proba(found.bags)
+    bags = list(found.bags)
+    empty = np.zeros((0, found.bags.num_features), np.float32)
+    beside = fitted.predict_proba([empty, *bags[:3], empty, *bags[3:]])
+    np.testing.assert_allclose(np.delete(beside, [0, 4], axis=0), plain, atol=1e-5)
+
+
+def test_influence_is_what_leaving_the_row_out_changes(frame, fitted):
+    bag = frame["bag"].iloc[0]
+    own = frame[frame["bag"] == bag]
+    found = fitted.explain_table(frame, bags=[bag]).to_pandas()
+    assert list(found["row"]) == list(own.index)
+    whole = fitted.decision_function(fitted.read_table(own).bags)[0]
+    for row, influence in zip(found["row"], found["influence"], strict=True):
+        without = fitted.decision_function(fitted.read_table(own.drop(index=row)).bags)[0]
+        assert influence == pytest.approx(without - whole, abs=1e-4)
+    everything = fitted.explain_table(frame)
+    assert sorted(everything["row"].to_pylist()) == list(range(len(frame)))
+    with pytest.raises(ValueError, match="the table has no bag 'b99': it has 'b"):
+        fitted.explain_table(frame, bags=["b99"])
+
+
+def test_a_loaded_model_reads_tables_as_the_trained_one(frame, fitted, tmp_path):
+    fitted.save(tmp_path / "model")
+    loaded = load(tmp_path / "model")
+    assert loaded.table_schema_ == fitted.table_schema_
+    assert loaded.predict_table(frame).equals(fitted.predict_table(frame))
+    content = json.loads((tmp_path / "model" / "model.json").read_text())
+    feature = content["table"]["features"][1]
+    assert (feature["name"], feature["categories"]) == ("z", None)
+    assert feature["fill"] == pytest.approx(float(frame["z"].mean()))
+    strange = frame.assign(kind="q")
+    with pytest.raises(TableError, match="'q', which training did not have; it had 'u', 'v', 'w'"):
+        loaded.predict_table(strange)
+    assert len(loaded.predict_table(strange, unknown="ignore")) == 30
+
+
+def test_regression_and_several_labels(frame):
+    model = SetRegressor("mean", **QUICK).fit_table(frame, bag="bag", label="score", features=["z"])
+    found = model.predict_table(frame)
+    assert found.column_names == ["bag", "score"]
+    assert model.explain_table(frame).column_names == ["bag", "row", "influence"]
+    two = frame.assign(half=(frame["label"] == "ill").astype(float), other=1.0 - frame["score"])
+    model = SetRegressor("mean", **QUICK).fit_table(
+        two, bag="bag", label=["score", "other"], features=["z"]
+    )
+    assert model.predict_table(two).column_names == ["bag", "score", "other"]
+    assert model.explain_table(two).column_names[2:] == ["influence on score", "influence on other"]
+    two["whole"] = 1.0 - two["half"]
+    model = SetClassifier("mean", **QUICK).fit_table(
+        two, bag="bag", label=["half", "whole"], features=["z"]
+    )
+    expected = ["bag", "probability of half", "probability of whole"]
+    assert model.predict_table(two).column_names == expected
+    with pytest.raises(TableError, match="column 'label' has text such as"):
+        SetRegressor("mean", **QUICK).fit_table(frame, bag="bag", label="label", features=["z"])
+
+
+def test_weights_of_the_table_are_sample_weights(frame):
+    weighted = frame.assign(trust=np.where(frame["label"] == "ill", 3.0, 1.0))
+    _, found = read_training_table(weighted, **COLUMNS, features=["z"], weight="trust")
+    model = SetClassifier("mean", **QUICK)
+    by_table = model.fit_table(weighted, **COLUMNS, features=["z"], weight="trust")
+    expected = by_table.predict_proba(found.bags)
+    again = SetClassifier("mean", **QUICK).fit(found.bags, found.y, sample_weight=found.weight)
+    assert np.array_equal(again.predict_proba(found.bags), expected)
+    plain = SetClassifier("mean", **QUICK).fit(found.bags, found.y)
+    assert not np.array_equal(plain.predict_proba(found.bags), expected)
+
+
+def test_a_model_that_saw_no_table_predicts_none(frame, fitted):
+    bags, labels = make_bags(12, max_size=9, random_state=1)
+    model = SetClassifier("mean", **QUICK).fit(bags, labels)
+    with pytest.raises(ValueError, match="the model was not trained on a table"):
+        model.predict_table(frame)
+    table = pa.table({"bag": [0, 1], "label": [0, 1], "x": [0.0, 1.0]})
+    model = SetClassifier("mean", **QUICK).fit_table(table, **COLUMNS).fit(bags, labels)
+    assert not hasattr(model, "table_schema_")
+
+
+def test_missing_values_are_kept_from_no_estimator(frame):
+    with pytest.raises(ValueError, match="missing is 'keep', expected 'error' or 'mean'"):
+        SetClassifier("mean", **QUICK).fit_table(frame, **COLUMNS, missing="keep")
+
+
+def test_generated_bags_are_those_of_their_seed(tmp_path):
+    one, again = make_bags(9, random_state=4), make_bags(9, random_state=4)
+    assert all(np.array_equal(a, b) for a, b in zip(one[0], again[0], strict=True))
+    assert np.array_equal(one[1], again[1])
+    assert {len(bag) for bag in make_bags(99, min_size=2, max_size=3, random_state=0)[0]} == {2, 3}
+    with pytest.raises(ValueError, match=r"expected the ending \.csv, \.csv\.gz or \.parquet"):
+        write_table(tmp_path / "bags.xlsx", *one)
+    with pytest.raises(ValueError, match="a bag is empty"):
+        write_table(tmp_path / "bags.csv", [np.zeros((0, 2))], [1])

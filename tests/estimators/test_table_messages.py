@@ -1,0 +1,196 @@
+"""What is wrong with a table is named: the row, the bag or the column, and what to do."""
+
+import gzip
+
+import numpy as np
+import pandas
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from equipool.estimators import TableError
+from equipool.estimators.tables import bags as packing
+from equipool.estimators.tables import read_table, read_training_table, source
+
+
+def table(**changes):
+    """Three bags; a column that is None is left out."""
+    columns = {"b": ["u", "u", "v", "w"], "y": [1, 1, 0, 1], "x": [1.0, 2.0, 3.0, 4.0],
+               "c": ["red", "blue", "red", "blue"]} | changes  # fmt: skip
+    return {name: values for name, values in columns.items() if values is not None}
+
+
+@pytest.fixture(params=["whole", "row by row"])
+def batches(request, monkeypatch):
+    """However the table is cut into batches, the row is right."""
+    if request.param == "row by row":
+        monkeypatch.setattr(source, "ROWS", 1)
+
+
+REFUSED = {
+    "a label that varies": (
+        table(y=[1, 0, 0, 1]), {},
+        ["row 1 (bag 'u')", "column 'y' has '0', but '1' in earlier rows", "one label"],
+    ),
+    "a label that is missing in a row": (
+        table(y=[1, None, 0, 1]), {}, ["row 1 (bag 'u')", "column 'y' has no value, but '1"],
+    ),
+    "a bag without a label": (table(y=[1, 1, None, 1]), {}, ["bag 'v'", "'y' has no value"]),
+    "a bag in two folds": (
+        table(g=["a", "b", "a", "a"]), {"group": "g"},
+        ["row 1 (bag 'u')", "column 'g' has 'b', but 'a'", "would be in two folds"],
+    ),
+    "weights that vary": (
+        table(w=[1, 2, 1, 1]), {"weight": "w"}, ["row 1 (bag 'u')", "one weight"],
+    ),
+    "negative weights": (table(w=[1, 1, -1, 1]), {"weight": "w"}, ["column 'w'", "0 or more"]),
+    "no bag": (table(b=["u", None, "v", "w"]), {}, ["row 1", "'b' does not name a bag"]),
+    "a missing number": (
+        table(x=[1.0, 2.0, None, 4.0]), {},
+        ["row 2 (bag 'v')", "column 'x' has no value", "--missing mean", "--exclude x"],
+    ),
+    "a missing category": (table(c=["red", "", "red", "blue"]), {}, ["row 1", "'c' has no value"]),
+    "text where numbers belong": (
+        table(x=["1", "2", "3", "four"]), {},
+        ["row 3 (bag 'w')", "column 'x' has 'four', expected a number", "--categories x"],
+    ),
+    "a number where text belongs": (
+        table(c=["red", "blue", "3", "red"]), {}, ["row 0 (bag 'u')", "column 'c' has 'red'"],
+    ),
+    "infinity": (table(x=["1", "inf", "2", "3"]), {}, ["row 1", "'inf', expected a finite"]),
+    "too large for float32": (table(x=[1.0, 1e300, 2.0, 3.0]), {}, ["row 1", "1e+300"]),
+    "dates": (
+        table(x=pa.array([0, 1, 2, 3], pa.timestamp("s"))), {},
+        ["column 'x'", "timestamp[s]", "exclude=['x']"],
+    ),
+    "only constants": (table(x=[1] * 4, c=["red"] * 4), {}, ["constant: 'x', 'c'"]),
+    "nothing left": (table(x=None, c=None), {}, ["no column is left"]),
+    "no such column": (table(), {"features": ["size"]}, ["no column 'size'", "'b', 'y', 'x', 'c'"]),
+    "no such bag column": (table(b=None), {}, ["no column 'b'"]),
+    "text in several labels": (
+        table(z=["p", "p", "q", "q"]), {"label": ["y", "z"]}, ["column 'z' has text"],
+    ),
+    "no row": (pa.table(table()).slice(0, 0), {}, ["is empty"]),
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("batches")
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_wrong_is_named(case):
+    given, more, messages = REFUSED[case]
+    with pytest.raises(TableError) as caught:
+        read_training_table(given, **({"bag": "b", "label": "y"} | more))
+    for message in messages:
+        assert message in str(caught.value)
+
+
+def test_a_column_is_used_once():
+    for more in ({"features": ["x", "y"]}, {"weight": "y"}, {"features": ["x", "x"]}):
+        with pytest.raises(ValueError, match="is used twice"):
+            read_training_table(table(), bag="b", label="y", **more)
+
+
+def test_columns_of_the_same_name_are_refused_if_they_are_used(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("b,y,x,x\n0,1,2,3\n1,0,4,5\n")
+    with pytest.raises(TableError, match="2 columns named 'x': rename"):
+        read_training_table(path, bag="b", label="y")
+    twice = pa.Table.from_arrays([pa.array([0, 1])] * 4, names=["b", "y", "x", "x"])
+    parquet.write_table(twice, tmp_path / "table.parquet")
+    with pytest.raises(TableError, match="2 columns named 'x'"):
+        read_training_table(tmp_path / "table.parquet", bag="b", label="y", features=["x"])
+
+
+def test_too_many_categories_are_taken_for_names():
+    names = [f"cell {number}" for number in range(101)]
+    given = {"b": range(101), "y": np.arange(101) % 2, "id": names, "x": range(101)}
+    with pytest.raises(TableError, match=r"'id' has more than 100 different.*--exclude id"):
+        read_training_table(given, bag="b", label="y")
+
+
+def test_constant_columns_are_left_out_with_a_warning():
+    with pytest.warns(UserWarning, match="left out, as all values are equal: 'x'"):
+        schema, _ = read_training_table(table(x=[2.0] * 4), bag="b", label="y")
+    assert schema.channels == ("c=blue", "c=red")
+
+
+@pytest.fixture
+def schema():
+    return read_training_table(table(), bag="b", label="y")[0]
+
+
+AT_PREDICTION = {
+    "an unknown category": (
+        table(c=["red", "pink", "red", "red"]),
+        ["row 1 (bag 'u')", "column 'c' has 'pink'", "'blue', 'red'", "--unknown ignore"],
+    ),
+    "a missing column": (table(x=None), ["no column 'x'"]),
+    "a missing number": (table(x=[1.0, None, 2.0, 3.0]), ["row 1 (bag 'u')", "missing='mean'"]),
+    "text": (table(x=["1", "2", "many", "3"]), ["row 2 (bag 'v')", "'many', expected a finite"]),
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("batches")
+@pytest.mark.parametrize("case", AT_PREDICTION)
+def test_what_is_wrong_at_prediction_is_named(schema, case):
+    given, messages = AT_PREDICTION[case]
+    with pytest.raises(TableError) as caught:
+        read_table(given, schema)
+    for message in messages:
+        assert message in str(caught.value)
+
+
+def test_unknown_categories_can_be_read_as_none(schema):
+    found = read_table(table(c=["red", "pink", "red", "red"]), schema, unknown="ignore")
+    assert np.array_equal(found.bags.elements[:, 1:], [[0, 1], [0, 0], [0, 1], [0, 1]])
+
+
+def test_options_have_known_values(schema):
+    with pytest.raises(ValueError, match="missing is 'guess', expected one of"):
+        read_training_table(table(), bag="b", label="y", missing="guess")
+    with pytest.raises(ValueError, match="unknown is 'guess', expected one of"):
+        read_table(table(), schema, unknown="guess")
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path):
+    contents = {
+        "empty": (b"", "is empty: expected a first line"),
+        "a header alone": (b"b,y,x\n", "is empty: expected a row"),
+        "short rows": (b"b,y,x\n0,1,2\n0,1\n", "Expected 3 columns, got 2"),
+        "another encoding": ("b,y,x\né,1,2\n".encode("latin-1"), "invalid UTF8"),
+        "other separators": (b"b;y;x\n0;1;2\n", "separated by commas"),
+        "broken gzip": (gzip.compress(b"b,y,x\n0,1,2\n" * 99)[:40], "cannot be read"),
+        "broken parquet": (b"PAR1 and more", "cannot be read"),
+    }
+    for content, message in contents.values():
+        path = tmp_path / "table"
+        path.write_bytes(content)
+        with pytest.raises(TableError, match=message) as caught:
+            read_training_table(path, bag="b", label="y")
+        assert str(path) in str(caught.value)
+    with pytest.raises(TableError, match="No such file"):
+        read_training_table(tmp_path / "none.csv", bag="b", label="y")
+    with pytest.raises(TypeError, match="the table is a int, expected a path"):
+        read_training_table(3, bag="b", label="y")
+
+
+def test_a_full_disk_is_named_with_what_to_do(monkeypatch):
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(packing, "IN_MEMORY", 0)
+    monkeypatch.setattr(packing.os, "posix_fallocate", full)
+    with pytest.raises(TableError, match=r"No space left on device.*TMPDIR"):
+        read_training_table(table(), bag="b", label="y")
+
+
+def test_a_table_that_changes_between_the_two_passes_is_refused(tmp_path):
+    before, after = (pandas.DataFrame(table()), pandas.DataFrame(table()).iloc[:3])
+    frames = iter([before, after])
+    held = source.TableSource(
+        "shrinking", tuple(before.columns), lambda names: pa.table(next(frames)[names]).to_batches()
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packing, "open_table", lambda given: held)
+        with pytest.raises(TableError, match="shrinking changed while it was read"):
+            read_training_table(held, bag="b", label="y")

@@ -1,0 +1,190 @@
+"""Tables become the same bags whatever their file, the order of their rows and the batches."""
+
+import gzip
+
+import numpy as np
+import pandas
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from equipool.estimators import make_bags, write_table
+from equipool.estimators.tables import bags as packing
+from equipool.estimators.tables import read_table, read_training_table, source
+from equipool.estimators.tables.index import values_from
+
+COLUMNS = {"bag": "patient", "label": "response", "weight": "trust", "group": "site"}
+
+
+def long_frame(seed=0, num_bags=7, missing=False):
+    """A table of numbers, categories and truth values, its rows in random order."""
+    draw = np.random.default_rng(seed)
+    bag = np.repeat(np.arange(num_bags), draw.integers(1, 9, num_bags))
+    count = len(bag)
+    frame = pandas.DataFrame({
+        "patient": [f"p{number}" for number in bag],
+        "age": draw.normal(size=count),
+        "response": np.where(bag % 2, "yes", "no"),
+        "cells": draw.integers(0, 5, count),
+        "stain": draw.choice(["H&E", "CD3, left", 'a "quoted" one'], count),
+        "touched": draw.random(count) < 0.5,
+        "trust": 1.0 + bag / 3,
+        "site": bag // 2,
+    })  # fmt: skip
+    frame.loc[0, "cells"], frame.loc[1 % count, "cells"] = 7, 8  # never constant
+    if missing:
+        frame["age"] = frame["age"].mask(draw.random(count) < 0.3)
+        frame["stain"] = frame["stain"].mask(draw.random(count) < 0.3)
+        frame.loc[[0, count - 1], "age"] = [0.5, 1.5]
+    return frame.iloc[draw.permutation(count)].reset_index(drop=True)
+
+
+def write_all(frame, folder):
+    """The same table in every form."""
+    frame.to_csv(folder / "table.csv", index=False)
+    with gzip.open(folder / "table.csv.gz", "wb") as file:
+        file.write((folder / "table.csv").read_bytes())
+    parquet.write_table(
+        pa.Table.from_pandas(frame), folder / "table.parquet", row_group_size=5, data_page_size=64
+    )
+    categorical = frame.assign(stain=frame["stain"].astype("category"))
+    files = [folder / name for name in ("table.csv", "table.csv.gz", "table.parquet")]
+    return [*files, str(files[0]), frame, categorical, pa.Table.from_pandas(frame)]
+
+
+def same(one, other):
+    assert one.ids == other.ids
+    for name in ("rows", "y", "group", "weight"):
+        assert np.array_equal(getattr(one, name), getattr(other, name)), name
+    assert np.array_equal(one.bags.ptr, other.bags.ptr)
+    assert one.bags.names == other.bags.names
+    assert one.bags.elements.dtype == np.float32
+    assert one.bags.elements.tobytes() == other.bags.elements.tobytes()
+
+
+@pytest.mark.parametrize("missing", ["error", "mean"])
+@pytest.mark.parametrize("rows", [3, 65_536])
+def test_every_file_gives_the_same_bags_to_the_bit(tmp_path, monkeypatch, missing, rows):
+    monkeypatch.setattr(source, "ROWS", rows)
+    frame = long_frame(missing=missing == "mean")
+    first, *others = (
+        read_training_table(table, **COLUMNS, missing=missing)
+        for table in write_all(frame, tmp_path)
+    )
+    for schema, found in others:
+        assert schema == first[0]
+        same(found, first[1])
+
+
+def by_hand(frame, categories):
+    """The bags of a table by grouping, in the order of first appearance."""
+    stains = [(frame["stain"] == name).astype(float) for name in categories]
+    x = np.stack([frame["age"], frame["cells"], *stains, frame["touched"]], 1).astype(np.float32)
+    rows = [np.flatnonzero(frame["patient"] == name) for name in frame["patient"].unique()]
+    return [x[some] for some in rows], rows
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([1, 4, 65_536]), st.sampled_from([0, 2**28]))
+def test_bags_are_those_of_grouping_by_hand(seed, rows, in_memory):
+    frame = long_frame(seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(source, "ROWS", rows)
+        patch.setattr(packing, "IN_MEMORY", in_memory)
+        schema, found = read_training_table(frame, **COLUMNS)
+    categories = sorted(frame["stain"].unique())
+    if len(categories) == 1 or frame["touched"].nunique() == 1:
+        return  # constant columns are left out
+    expected, numbers = by_hand(frame, categories)
+    assert found.ids == list(frame["patient"].unique())
+    assert schema.channels == (
+        "age", "cells", *(f"stain={name}" for name in categories), "touched",
+    )  # fmt: skip
+    assert isinstance(found.bags.elements, np.memmap) == (in_memory == 0)
+    for bag, x in zip(found.bags, expected, strict=True):
+        assert np.array_equal(bag, x)
+    assert np.array_equal(found.rows, np.concatenate(numbers))
+    first = frame.groupby("patient", sort=False).first()
+    assert list(found.y) == list(first["response"])
+    assert list(found.group) == [str(one) for one in first["site"]]
+    assert np.array_equal(found.weight, first["trust"])
+
+
+def test_bags_of_python_come_back_from_every_file(tmp_path):
+    bags, labels = make_bags(20, random_state=3)
+    for ending in (".csv", ".csv.gz", ".parquet"):
+        path = tmp_path / f"bags{ending}"
+        write_table(path, bags, labels)
+        _, found = read_training_table(path, bag="bag", label="label")
+        assert found.ids == [str(number) for number in range(20)]
+        assert np.array_equal(found.y, labels)
+        for one, other in zip(found.bags, bags, strict=True):
+            assert one.tobytes() == other.tobytes()
+
+
+def test_prediction_reads_a_table_as_training_did():
+    frame = long_frame(missing=True)
+    schema, training = read_training_table(frame, bag="patient", label="response", missing="mean")
+    again = read_table(
+        frame.drop(columns=["response"])[frame.columns[::-1].drop("response")], schema
+    )
+    assert again.ids == training.ids
+    assert again.bags.elements.tobytes() == training.bags.elements.tobytes()
+    assert again.y is None
+    # Some rows alone: the means and categories are those of the training table.
+    some = frame[frame["patient"] == "p3"]
+    (alone,) = read_table(some, schema).bags
+    assert np.array_equal(alone, training.bags[training.ids.index("p3")])
+
+
+def test_missing_numbers_become_the_mean_and_missing_categories_none():
+    frame = pandas.DataFrame({"b": [0, 0, 1], "y": [0, 0, 1], "x": [1.0, None, 5.0],
+                              "c": ["u", "v", None]})  # fmt: skip
+    _, found = read_training_table(frame, bag="b", label="y", missing="mean")
+    expected = [[1, 1, 0], [3, 0, 1], [5, 0, 0]]
+    assert np.array_equal(found.bags.elements, np.array(expected, np.float32))
+    _, kept = read_training_table(frame, bag="b", label="y", missing="keep")
+    assert np.isnan(kept.bags.elements).sum() == 1
+
+
+def test_numbers_can_be_read_as_categories():
+    frame = pandas.DataFrame({"b": [0, 1, 2], "y": [0, 1, 0], "code": [211, 22, 211]})
+    schema, found = read_training_table(frame, bag="b", label="y", categories=["code"])
+    assert schema.channels == ("code=211", "code=22")
+    assert np.array_equal(found.bags.elements, [[1, 0], [0, 1], [1, 0]])
+
+
+def test_features_are_those_that_were_named_and_not_excluded():
+    frame = long_frame()
+    chosen, _ = read_training_table(
+        frame, bag="patient", label="response", features=["cells", "age"]
+    )
+    assert chosen.channels == ("cells", "age")
+    left, _ = read_training_table(
+        frame, bag="patient", label="response", exclude=["stain", "trust", "site", "touched"]
+    )
+    assert left.channels == ("age", "cells")
+
+
+def test_several_labels_are_numbers_of_which_some_are_missing():
+    frame = pandas.DataFrame({"b": [0, 0, 1], "u": [1, 1, 0], "v": [None, None, 0.5],
+                              "x": [1.0, 2.0, 3.0]})  # fmt: skip
+    schema, found = read_training_table(frame, bag="b", label=["u", "v"])
+    assert schema.labels == ("u", "v")
+    assert np.array_equal(found.y, [[1, np.nan], [0, 0.5]], equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("texts", "kind"),
+    [(["0", "1.0"], "i"), (["0.5", "1"], "f"), (["a", "1"], "U"), (["True", "False"], "i"),
+     (["1", None], "f")],
+)  # fmt: skip
+def test_labels_have_the_narrowest_type(texts, kind):
+    assert values_from(texts).dtype.kind == kind
+
+
+def test_numbers_are_read_as_people_write_them():
+    table = {"b": [0, 1, 2, 3, 4], "y": [0, 1, 0, 1, 0], "x": [" 1.5", "+2", "1e3", ".5", "-0"]}
+    _, found = read_training_table(table, bag="b", label="y")
+    assert list(found.bags.elements[:, 0]) == [1.5, 2, 1000, 0.5, 0]

@@ -1,0 +1,131 @@
+"""The page of a fitted estimator predicts what the estimator predicts, element by element."""
+
+from copy import deepcopy
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from explorer_engine import close, needs_node, run_engine
+
+import equipool
+from equipool.explore.page import page_data
+
+pytest.importorskip("sklearn")
+
+from equipool.estimators import SetClassifier, SetRegressor
+from equipool.estimators.example import make_bags
+from equipool.explore.model import MOST_ELEMENTS, model_data, model_page, principal_components
+
+FAST = {"max_steps": 10, "channels": 8, "hidden_size": 8, "random_state": 0, "device": "cpu"}
+
+
+@cache
+def fitted(kind, **settings):
+    """An estimator with labels of a kind, and a bag; fitted once."""
+    bags, labels = make_bags(40, num_features=3, random_state=0)
+    rows = np.arange(40)
+    y = {
+        "binary": np.where(labels, "yes", "no"),
+        "classes": rows % 3,
+        "columns": np.stack([labels, rows % 2], 1),
+        "numbers": np.array([bag.sum() for bag in bags]),
+        "several numbers": np.array([bag[:, :2].mean(0) for bag in bags]),
+    }[kind]
+    estimator = SetRegressor if kind.endswith("numbers") else SetClassifier
+    return estimator(**(FAST | settings)).fit(bags, y), bags[0]
+
+
+def predicted(estimator, bag):
+    """What the page shows: probabilities, or numbers."""
+    if isinstance(estimator, SetClassifier):
+        return estimator.predict_proba([bag])[0]
+    return np.atleast_1d(estimator.predict([bag])[0])
+
+
+@needs_node
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("binary", {"n_estimators": 2}),
+        ("classes", {}),
+        ("columns", {"aggregation": "attention"}),
+        ("numbers", {"aggregation": "gated-attention"}),
+        ("several numbers", {"aggregation": "sum"}),
+    ],
+)
+def test_predictions_with_elements_switched_off(kind, settings):
+    estimator, bag = fitted(kind, **settings)
+    data = model_data(estimator, bag, "a bag")
+    choices = [np.ones(len(bag), bool), np.arange(len(bag)) % 2 == 0, np.arange(len(bag)) == 1]
+    cases = [{"method": "bag", "data": data, "active": on.tolist()} for on in choices]
+    for on, found in zip(choices, run_engine(cases), strict=True):
+        close(found["values"], predicted(estimator, bag[on]))
+        assert [one is not None for one in found["influences"]] == (on & (on.sum() > 1)).tolist()
+
+
+@needs_node
+@pytest.mark.parametrize("aggregation", ["mean", "equilibrium"])
+def test_influence_is_the_change_without_the_element(aggregation):
+    estimator, bag = fitted("numbers", aggregation=aggregation)
+    case = {"method": "bag", "data": model_data(estimator, bag, ""), "active": [True] * len(bag)}
+    whole = predicted(estimator, bag)
+    for i, found in enumerate(run_engine([case])[0]["influences"]):
+        close(found, predicted(estimator, np.delete(bag, i, 0)) - whole)
+
+
+@needs_node
+def test_influence_in_large_bags_is_that_of_the_library():
+    estimator, bag = fitted("binary")
+    estimator = deepcopy(estimator)
+    (network,) = estimator.networks_
+    network.double()
+    layer = network.aggregation
+    layer.steps = equipool.ToTolerance(1e-6, max_steps=5000)
+    x = torch.from_numpy(estimator.scaling_(bag)).double()
+    with torch.no_grad():
+        found = equipool.influence(layer, network.encoder(x))
+        before, after = network.head(found.y), network.head(found.y + found.change)
+    assert found.change.isfinite().all()
+    data = model_data(estimator, bag, "")
+    case = {"method": "bag", "data": data, "active": [True] * len(bag), "exact": False}
+    influences = run_engine([case])[0]["influences"]
+    close(influences, (after - before) * torch.tensor([-1.0, 1.0]))
+
+
+def test_the_page_holds_the_data():
+    estimator, bag = fitted("binary")
+    names = [f"row {number}" for number in range(len(bag))]
+    data = page_data(model_page(estimator, bag, title="Bag </script> 1", names=names))
+    assert (data["kind"], data["title"], data["names"]) == ("model", "Bag </script> 1", names)
+    assert data["output"] == {"kind": "binary", "names": ["no", "yes"]}
+    assert data["features"] == ["x0", "x1", "x2"]
+    close(data["elements"], bag, 1e-6)
+
+
+def test_wrong_bags_are_named():
+    estimator, bag = fitted("binary")
+    with pytest.raises(ValueError, match=r"bag has shape \[5, 2\], expected \[n, 3\]"):
+        model_page(estimator, np.zeros((5, 2)))
+    for size in (0, MOST_ELEMENTS + 1):
+        with pytest.raises(ValueError, match=f"the bag has {size:,} elements, expected 1 to 2,000"):
+            model_page(estimator, np.zeros((size, 3)))
+    with pytest.raises(ValueError, match="names has 1 entries"):
+        model_page(estimator, bag, names=["one"])
+
+
+def test_a_model_that_the_page_cannot_compute_is_named():
+    estimator, bag = fitted("binary", aggregation="pna")
+    with pytest.raises(ValueError, match="expected one of"):
+        model_page(estimator, bag)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(7, 3), (1, 3), (4, 1), (2, 5)])
+def test_principal_components(rows, columns):
+    x = np.random.default_rng(0).standard_normal((rows, columns))
+    coordinates, shares = principal_components(x)
+    assert coordinates.shape == (rows, min(2, columns))
+    variance = ((x - x.mean(0)) ** 2).sum()
+    np.testing.assert_allclose((coordinates**2).sum(0), shares * max(variance, 1e-300), atol=1e-12)
+    if columns <= 2 and rows > 1:
+        assert shares.sum() == pytest.approx(1)
