@@ -170,7 +170,7 @@ class Laplace:
         if not 0 < fitted < math.inf:
             raise ValueError(
                 f"the temperature would be {fitted:.3g}, expected a positive number: the function "
-                "must depend on y, and the noise be smaller than the errors"
+                "must depend on y, and the noise must be smaller than the errors"
             )
         return fitted
 

@@ -114,7 +114,7 @@ def _initialised(group: ProcessGroup | None) -> ProcessGroup:
         )
     found = group if group is not None else distributed.group.WORLD
     if found is None or distributed.get_rank(found) < 0:
-        raise ValueError("group does not have this process, expected a group that does")
+        raise ValueError("group does not contain this process, expected a group that does")
     return found
 
 

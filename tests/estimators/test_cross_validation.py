@@ -113,7 +113,7 @@ def test_missing_numbers_become_the_mean_of_the_training_bags():
 def test_folds_in_which_nothing_can_be_measured_are_named():
     y = np.array([0, 0, 0, 1, 1, 1])
     found = bags_of(np.zeros(6), y)
-    with pytest.raises(ValueError, match="fold 1 trains on one class alone"):
+    with pytest.raises(ValueError, match="fold 1 has training bags of one class only"):
         list(cross_validate({"a": Threshold()}, found, [(np.arange(3), np.arange(3, 6))], 1, "f1"))
 
 

@@ -140,7 +140,7 @@ def test_warm_start_goes_on():
         losses.append(first.fit(BAGS, LABELS).history_[0]["loss"])
     assert losses[-1][0] < losses[0][0]
     assert losses[-1].mean() < losses[0].mean()
-    with pytest.raises(ValueError, match=r"classes that the first fit had not: \[2\]"):
+    with pytest.raises(ValueError, match=r"classes that the first fit lacked: \[2\]"):
         first.fit(BAGS, np.where(LABELS, 2, 0))
     with pytest.raises(ValueError, match="warm_start cannot change n_estimators"):
         first.set_params(n_estimators=2).fit(BAGS, LABELS)

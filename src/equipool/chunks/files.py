@@ -186,7 +186,7 @@ def _opened(array: Any) -> Any:
 
 def _check_lengths(num_elements: int, num_indices: int | None = None) -> None:
     if num_indices is not None and num_indices != num_elements:
-        raise ValueError(f"index has {num_indices} elements, expected {num_elements} as x")
+        raise ValueError(f"index has {num_indices} elements, expected {num_elements}, as x has")
 
 
 def _values(column: Any) -> Any:

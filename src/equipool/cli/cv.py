@@ -25,16 +25,18 @@ def cv(
     missing: tables.Missing = "error",
     weight: tables.Weight = None,
     group: Annotated[str | None, typer.Option(
-        help="column of groups; all bags of a group are in one fold", metavar="COLUMN")] = None,
+        help="column of groups; all bags of a group are in the same fold",
+        metavar="COLUMN")] = None,
     task: tables.Task = None,
     aggregation: Annotated[str, typer.Option(
-        help="methods; the others are compared with the first", metavar="A,B",
+        help="methods to compare; p-values are against the first", metavar="A,B",
     )] = "equilibrium,attention,mean",
     folds: Annotated[int, typer.Option(help="number of folds", metavar="INT")] = 10,
     repeats: Annotated[int, typer.Option(
-        help="repeat with other folds this many times", metavar="INT")] = 1,
+        help="number of repeats, each with new folds", metavar="INT")] = 1,
     metric: Annotated[str | None, typer.Option(
-        help="a scorer of scikit-learn (default: roc_auc for two classes, accuracy for more, r2)",
+        help="scikit-learn scorer (default: roc_auc for two classes, accuracy for more, r2 for "
+        "numbers)",
         metavar="NAME")] = None,
     max_steps: tables.MaxSteps = None,
     max_seconds: tables.MaxSeconds = None,
@@ -47,8 +49,8 @@ def cv(
     """Compare methods by cross-validation on a table of bags.
 
     All methods use the same folds of bags, stratified by class. Scaling, imputation and early
-    stopping see the training bags alone. The p-value is that of the corrected resampled t-test
-    against the first method.
+    stopping see only the training bags. P-values are from the corrected resampled t-test against
+    the first method.
     """
     with console.plain_errors(console.WRONG_USE):
         tables.check_table(table)

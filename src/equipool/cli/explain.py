@@ -26,7 +26,8 @@ def explain(
     out: Annotated[Path | None, typer.Option(
         help=".csv, .csv.gz or .parquet to write (default: stdout)", metavar="PATH")] = None,
     picture: Annotated[Path | None, typer.Option(
-        help=".svg, .png or .pdf of the strongest elements", metavar="PATH")] = None,
+        help=".svg, .png or .pdf of the elements with the largest influence",
+        metavar="PATH")] = None,
     unknown: tables.Unknown = "error",
     device: console.Device = "auto",
     threads: console.Threads = "auto",
@@ -35,7 +36,7 @@ def explain(
 
     Writes one row per element: its bag, its row in the table (from 0), and how the prediction would
     change without it: the number predicted, or a class's score (logit). A negative influence on a
-    class means that the element speaks for this class. Of two classes the second is meant.
+    class means that the element is evidence for it. With two classes, this is the second class.
     """
     with console.plain_errors(console.WRONG_USE):
         tables.check_table(table)

@@ -21,9 +21,9 @@ def explore(
 ) -> None:
     """Write a page that shows a bag and the model's prediction.
 
-    The page works without a network and without Python: the model runs in it. It shows the elements
-    in two dimensions, coloured by a feature or by what they contribute. A click switches an element
-    off, and the prediction follows.
+    The model runs in the page, which needs neither Python nor an internet connection. It shows the
+    elements in two dimensions, coloured by a feature or by what they contribute. Click an element
+    to switch it off, and see the prediction change.
     """
     with console.plain_errors(console.WRONG_USE):
         tables.check_table(table)

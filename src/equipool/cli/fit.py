@@ -14,7 +14,7 @@ def fit(
     table: tables.TableFile,
     bag: tables.Bag,
     label: Annotated[str, typer.Option(
-        help="column of the label, or several with commas", metavar="COLUMN")],
+        help="label column, or several separated by commas", metavar="COLUMN")],
     out: Annotated[Path, typer.Option(help="directory of the model", metavar="MODEL")],
     features: tables.Features = None,
     exclude: tables.Exclude = None,
@@ -32,8 +32,8 @@ def fit(
 ) -> None:  # fmt: skip
     """Train a model on a table of bags.
 
-    The table has one row per element, in any order, and a column that says which bag the element
-    belongs to. The label of a bag is repeated in its rows. Columns of text are read as categories.
+    The table has one row per element, in any order, and a column that names the bag of each
+    element. The label of a bag is repeated in all of its rows. Text columns become categories.
     `equipool predict` and `equipool explain` use the model.
     """
     with console.plain_errors(console.WRONG_USE):

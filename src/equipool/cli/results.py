@@ -24,11 +24,11 @@ def evaluate(
     data_dir: console.DataDir = None,
     over_steps: Annotated[
         str | None,
-        console.option("evaluate with each of these numbers of inner steps instead", "INT,INT..."),
+        console.option("evaluate with each of these numbers of inner steps", "INT,INT..."),
     ] = None,
     starts: Annotated[
         int,
-        console.option("with --over-steps: compare predictions from so many random starts", "INT"),
+        console.option("with --over-steps: number of random starts to compare", "INT"),
     ] = 0,
 ) -> None:
     """Evaluate a trained network.

@@ -34,26 +34,27 @@ TableFile = Annotated[Path, typer.Argument(
 Model = Annotated[Path, typer.Argument(help="directory of the model", metavar="MODEL")]
 Bag = Annotated[str, _option("column that names the bag of each element", "COLUMN")]
 Label = Annotated[str, _option(
-    "column of the label, the same in all rows of a bag", "COLUMN")]  # fmt: skip
+    "label column; all rows of a bag have the same label", "COLUMN")]  # fmt: skip
 Features = Annotated[str | None, _option(
     "columns that describe the elements (default: all others)", "A,B")]  # fmt: skip
-Exclude = Annotated[str | None, _option("columns that are no features", "A,B")]
+Exclude = Annotated[str | None, _option("columns that are not features", "A,B")]
 Categories = Annotated[str | None, _option("columns of numbers to read as categories", "A,B")]
 Missing = Annotated[MissingName, _option(
     "missing values: stop, or use the column's mean", "error|mean")]  # fmt: skip
-Weight = Annotated[str | None, _option("column of the bags' weights", "COLUMN")]
+Weight = Annotated[str | None, _option("column with the weight of each bag", "COLUMN")]
 Task = Annotated[TaskName | None, _option(
     "default: classification if labels are text or at most 10 different whole numbers",
     "classification|regression")]  # fmt: skip
 MaxSteps = Annotated[int | None, _option("largest number of training steps", "INT")]
 MaxSeconds = Annotated[float | None, _option(
-    "stop training each network after this many seconds; below 500 bags a model has three",
-    "FLOAT")]  # fmt: skip
+    "stop training each network after this many seconds; with fewer than 500 bags, a model has "
+    "three networks", "FLOAT")]  # fmt: skip
 Jobs = Annotated[int, console.option(
-    "networks to train side by side, each with one CPU thread", "INT")]  # fmt: skip
+    "networks to train in parallel, each with one CPU thread", "INT")]  # fmt: skip
 Seed = Annotated[int, _option("random seed", "INT")]
 Unknown = Annotated[UnknownName, _option(
-    "categories that training did not have: stop, or read as none", "error|ignore")]  # fmt: skip
+    "categories that training did not have: stop, or treat as no category",
+    "error|ignore")]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def split_names(flag: str, text: str | None) -> tuple[str, ...] | None:
         return None
     names = tuple(name.strip() for name in text.split(","))
     if not all(names):
-        raise ValueError(f"{flag} is {text!r}, expected names with commas between them")
+        raise ValueError(f"{flag} is {text!r}, expected names separated by commas")
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ValueError(f"{flag} names {twice!r} twice")
     return names

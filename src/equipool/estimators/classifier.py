@@ -50,7 +50,7 @@ class SetClassifier(ClassifierMixin, SetEstimator):
             new sample is drawn for each step. Predictions always use whole bags.
         warm_start: continue from the weights of the last `fit`.
         device: `"auto"` for a GPU if there is one, `"cpu"` or `"cuda"`.
-        n_jobs: number of processes that train networks side by side. Each uses one thread.
+        n_jobs: number of processes that train networks in parallel. Each uses one thread.
         random_state: seed. The same seed gives the same numbers on the same machine.
         verbose: 1 shows the progress of training.
 
@@ -113,7 +113,7 @@ class SetClassifier(ClassifierMixin, SetEstimator):
         if again:
             unknown = np.setdiff1d(classes, self.classes_)
             if self.multilabel_ or len(unknown):
-                raise ValueError(f"y has classes that the first fit had not: {unknown.tolist()}")
+                raise ValueError(f"y has classes that the first fit lacked: {unknown.tolist()}")
             codes = np.asarray(np.searchsorted(self.classes_, labels))
         else:
             self.classes_, self.multilabel_ = classes, False
@@ -131,10 +131,10 @@ class SetClassifier(ClassifierMixin, SetEstimator):
         if not np.isin(values[~missing], (0, 1)).all():
             raise ValueError(
                 "y has several columns with values other than 0, 1 and NaN (missing), expected "
-                "those alone"
+                "only those"
             )
         if again and (not self.multilabel_ or len(self.classes_) != values.shape[1]):
-            raise ValueError(f"y has {values.shape[1]} columns, but the first fit had not")
+            raise ValueError(f"y has {values.shape[1]} columns, unlike y of the first fit")
         self.classes_, self.multilabel_ = np.arange(values.shape[1]), True
         of_targets = np.where(missing, 0.0, weights[:, None])
         if self.class_weight == "balanced":

@@ -149,7 +149,7 @@ def _score(estimator: Any, found: TableBags, fold: Fold, metric: str, number: in
     (train, test), y, weight = fold, found.y, found.weight
     assert y is not None
     if is_classifier(estimator) and len(np.unique(y[train])) < 2:
-        raise ValueError(f"fold {number + 1} trains on one class alone: use fewer folds")
+        raise ValueError(f"fold {number + 1} has training bags of one class only: use fewer folds")
     training = found.bags.take(train)
     means = _means(training.elements)
     weights = None if weight is None else weight[train]

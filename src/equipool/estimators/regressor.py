@@ -46,7 +46,7 @@ class SetRegressor(RegressorMixin, SetEstimator):
             new sample is drawn for each step. Predictions always use whole bags.
         warm_start: continue from the weights of the last `fit`.
         device: `"auto"` for a GPU if there is one, `"cpu"` or `"cuda"`.
-        n_jobs: number of processes that train networks side by side. Each uses one thread.
+        n_jobs: number of processes that train networks in parallel. Each uses one thread.
         random_state: seed. The same seed gives the same numbers on the same machine.
         verbose: 1 shows the progress of training.
 
@@ -94,7 +94,7 @@ class SetRegressor(RegressorMixin, SetEstimator):
             deviation = np.sqrt(squares.sum(0) / total)
             self.target_scale_ = np.where(deviation > 0, deviation, 1.0)
         elif columns != self.columns_ or len(self.target_mean_) != values.shape[1]:
-            raise ValueError(f"y has {values.shape[1]} columns, but the first fit had not")
+            raise ValueError(f"y has {values.shape[1]} columns, unlike y of the first fit")
         scaled = (values - self.target_mean_) / self.target_scale_
         return Targets("numbers", scaled, of_targets / of_targets.mean(), values.shape[1])
 

@@ -52,7 +52,7 @@ def model_data(
         )
     if names is not None and len(names) != len(bag):
         raise ValueError(
-            f"names has {len(names)} entries for {len(bag)} elements, expected as many"
+            f"names has {len(names)} entries for {len(bag)} elements, expected one per element"
         )
     scaling = estimator.scaling_
     components, explained = principal_components(scaling(bag))

@@ -125,7 +125,7 @@ def _check_arguments(function: Function | None, method: str, gradient: bool) -> 
     if shapes_are_fixed():
         raise RuntimeError(
             "influence reads values, so it can be neither compiled nor captured: call it outside "
-            "of torch.compile and of CUDA graphs"
+            "torch.compile and CUDA graphs"
         )
     if method not in METHODS:
         raise ValueError(f"method is {method!r}, expected one of {', '.join(map(repr, METHODS))}")

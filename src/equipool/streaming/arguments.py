@@ -51,7 +51,7 @@ def read_index(index: Numbers | None, count: int, num_sets: int) -> Tensor:
     if owners.dim() == 0:
         owners = owners.expand(count)
     if owners.shape[0] != count:
-        raise ValueError(f"index has {owners.shape[0]} numbers, expected {count}, one for each x")
+        raise ValueError(f"index has {owners.shape[0]} numbers, expected {count}, one per row of x")
     if count:
         check_range(int(owners.min()), int(owners.max()), num_sets)
     return owners.contiguous()

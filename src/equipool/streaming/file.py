@@ -96,7 +96,7 @@ def _check(path: str | os.PathLike[str], content: Saved) -> None:
         or len(entries.unique()) != len(ids)
         or not torch.equal(Entries(uses).ids(entries), ids)
     ):
-        raise ValueError(f"{path} is damaged: its elements, ids and sets do not belong together")
+        raise ValueError(f"{path} is damaged: its elements, ids and sets do not match")
 
 
 def _check_installed() -> None:

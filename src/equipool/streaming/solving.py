@@ -58,8 +58,8 @@ def check_steps(steps: Steps) -> None:
     """Require a rule that stops at a tolerance."""
     if steps.budget(training=False).stop_at is None:
         raise ValueError(
-            f"steps is {steps!r}, expected a rule that stops at a tolerance, without which the "
-            "outputs would depend on earlier edits: pass steps=ToTolerance(1e-3, max_steps=1000)"
+            f"steps is {steps!r}, expected a rule that stops at a tolerance, so that outputs do "
+            "not depend on earlier edits: pass steps=ToTolerance(1e-3, max_steps=1000)"
         )
 
 

@@ -191,7 +191,9 @@ class Stream:
         check_new(x, self._store.x)
         self.layer.check_fits(x)
         if x.shape[0] != entries.shape[0]:
-            raise ValueError(f"x has {x.shape[0]} elements, expected {entries.shape[0]}, as ids")
+            raise ValueError(
+                f"x has {x.shape[0]} elements, expected {entries.shape[0]}: one per id"
+            )
         self._changed[self._store.entries.owner[entries]] = True
         with self._context():
             self._store.replace(entries, x.detach())

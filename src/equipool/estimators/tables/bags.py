@@ -67,7 +67,7 @@ def read_training_table(
         label: column of the label, or several. It must be the same in all rows of a bag.
         features: columns that describe the elements. Default: all that are left. A column of text
             becomes one number per category, 1 for the row's own and 0 otherwise.
-        exclude: columns that are no features.
+        exclude: columns that are not features.
         categories: columns of numbers to read as categories.
         missing: `"error"`, `"mean"` to replace missing numbers with the column's mean, or `"keep"`
             to leave them NaN. A missing category is zero for every category.

@@ -47,7 +47,7 @@ class TableMethods:
                 all rows of a bag.
             features: columns that describe the elements. Default: all that are left. A column of
                 text becomes one number per category, 1 for the row's own and 0 otherwise.
-            exclude: columns that are no features.
+            exclude: columns that are not features.
             categories: columns of numbers to read as categories.
             missing: `"error"`, or `"mean"` to replace missing numbers with the column's mean; a
                 missing category is then zero for every category.

@@ -79,7 +79,7 @@ class TableSchema:
     """The columns of a table of bags, and how they are read.
 
     Args:
-        bag: the column that says which bag an element belongs to.
+        bag: the column that names the bag of each element.
         labels: columns of the labels, which are the same in all rows of a bag.
         features: of the elements.
         weight: column of the bags' weights.
