@@ -93,7 +93,7 @@ def test_search_works_without_a_server(site):
 def test_the_front_page_shows_what_a_stranger_needs(site):
     text = (site / "index.html").read_text(encoding="utf-8")
     article = re.search(r"<article.*?</article>", text, re.DOTALL)[0]
-    assert "<img" in article
+    assert "<iframe" in article, "the explorer"
     assert "pip" in article
     assert "EquilibriumAggregation" in article
 

@@ -184,7 +184,7 @@ def test_threads_are_as_before():
 
 def test_it_shows_progress_when_told(capsys):
     quick(aggregation="mean", verbose=1).fit(BAGS, LABELS)
-    assert "bags" in capsys.readouterr().out
+    assert "12/12" in capsys.readouterr().out
     quick(aggregation="mean").fit(BAGS, LABELS)
     assert capsys.readouterr().out == ""
 

@@ -158,7 +158,9 @@ def test_every_record_can_be_read():
         read += 1
         task = task_from_config(config)
         fields = config["fields"]
-        assert task.solver["momentum"] == fields.get("inner_momentum", 0.9)
+        expected = fields.get("solver.momentum", fields.get("inner_momentum", 0.9))
+        assert task.solver["momentum"] == expected
         assert with_defaults(config)["fields"]["solver.momentum"] == task.solver["momentum"]
-        assert (task.start["name"] == "zero") == (fields.get("start_value") is None)
+        zero = fields["start"] == "zero" if "start" in fields else fields.get("start_value") is None
+        assert (task.start["name"] == "zero") == zero
     assert read > 300

@@ -18,7 +18,7 @@ def place(tmp_path_factory):
     bags, labels = make_bags(24, max_size=9, random_state=0)
     write_table(folder / "bags.csv", bags, labels)
     quick = {"--bag": "bag", "--label": "label", "--device": "cpu", "--max-steps": "3"}
-    call("fit", folder / "bags.csv", quick, {"--threads": "1", "--out": folder / "model"})
+    call("fit", folder / "bags.csv", quick, {"--out": folder / "model"})
     return folder
 
 

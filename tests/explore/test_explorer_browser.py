@@ -200,7 +200,8 @@ def test_every_pooling_ends_near_its_answer(page, space):
     for key in keys:
         choose(page, space, key)
         found = state(page)
-        tolerance = 0.35 if key == "quantile" else 0.15
+        # Between the middle elements of an even set every point is a median.
+        tolerance = {"quantile": 0.35, "median": 0.3}.get(key, 0.15)
         assert found["y"] == pytest.approx(found["answer"], abs=tolerance), key
         rivals = page.locator(".answer dt").count() - 2
         assert rivals == (2 if key.startswith("learned") else 0)

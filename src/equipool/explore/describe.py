@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from equipool.aggregation import EquilibriumAggregation
 from equipool.baselines.learned import AttentionPooling, GatedAttentionPooling
 from equipool.baselines.reductions import MaxPooling, MeanPooling, SumPooling
+from equipool.estimators.network import SharedDropout
 from equipool.potentials import ResNetPotential
 from equipool.regularizers import NoRegularizer, Regularizer, SquaredNorm
 from equipool.solvers import GradientDescent, Nesterov, RestrainedNesterov, Solver
@@ -26,7 +27,7 @@ ACTIVATIONS: dict[type[nn.Module], str] = {
     nn.GELU: "gelu",
     nn.SiLU: "silu",
 }
-SILENT = (nn.Identity, nn.Dropout)  # modules that compute nothing in evaluation
+SILENT = (nn.Identity, nn.Dropout, SharedDropout)  # modules that compute nothing in evaluation
 
 
 def numbers(tensor: Tensor) -> Any:

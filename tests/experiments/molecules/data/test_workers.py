@@ -62,9 +62,10 @@ def test_several_processes_give_what_one_gives(two_workers, tmp_path, monkeypatc
 
 
 def test_a_worker_that_fails_or_dies_is_reported(two_workers):
+    before = set(multiprocessing.active_children())  # other tests may have left some
     with pytest.raises(LookupError, match="no group for C") as raised:
         list(run(batches(50), Failing()))
-    assert not multiprocessing.active_children()
+    assert set(multiprocessing.active_children()) <= before
     assert "odd_splits.py" in str(raised.value.__cause__), "the traceback of the worker"
     with pytest.raises(ChildProcessError, match="a featurizing process ended unexpectedly"):
         list(run(batches(3), Ending()))
