@@ -11,6 +11,8 @@ import sys
 import torch
 from hypothesis import HealthCheck, settings
 
+from seeds import shift_seeds
+
 # Tests run side by side, a process to a core: more threads only get in each other's way.
 torch.set_num_threads(1)
 
@@ -30,10 +32,5 @@ settings.register_profile("thorough", settings.get_profile("suite"), max_example
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
 
-def shift_seeds(shift):
-    original = torch.manual_seed
-    torch.manual_seed = lambda seed: original((seed + 7919 * shift) % 2**63)
-
-
 if "EQUIPOOL_TEST_SEED" in os.environ:
-    shift_seeds(int(os.environ["EQUIPOOL_TEST_SEED"]))
+    shift_seeds()

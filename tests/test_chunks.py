@@ -30,7 +30,8 @@ from equipool import (
     Unrolled,
     solve_chunks,
 )
-from equipool.chunks.passes import read_ahead
+from equipool.chunks.passes import Passes, read_ahead
+from equipool.chunks.solve import _count
 from equipool.potentials import Sum
 
 NAN = float("nan")
@@ -235,7 +236,7 @@ class TestEncoder:
     @pytest.mark.parametrize(
         ("encoder", "message"),
         [
-            (nn.Dropout(0.5), "Dropout.*another result in every pass"),
+            (nn.Dropout(0.5), "encoder's dropout is 0.5.*every pass .* draw other units"),
             (nn.BatchNorm1d(3).double(), "BatchNorm1d.*call its eval"),
             (nn.Flatten(0), "returned \\[120\\] for a chunk of 40 elements"),
             (nn.Linear(3, 5).double(), "x has 5 channels, expected in_channels = 3"),
@@ -408,7 +409,24 @@ class TestBadInput:
     def test_dropout(self, batch):
         potential = ResNetPotential(3, 4, (7, 5), dropout=0.5)
         layer = EquilibriumAggregation(3, 4, potential=potential).double()
-        self.fails([batch[0]], ValueError, "dropout is 0.5", layer=layer)
+        self.fails([batch[0]], ValueError, "potential's dropout is 0.5", layer=layer)
+        solve_chunks(layer.eval(), [batch[0]])
+
+    @pytest.mark.parametrize(
+        ("part", "message"),
+        [(nn.Dropout(0.5), "potential's dropout is 0.5"), (nn.BatchNorm1d(7), "has BatchNorm1d")],
+    )
+    def test_parts_of_the_potential(self, batch, part, message):
+        class Network(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layers = nn.Sequential(nn.Linear(7, 7), part, nn.Tanh())
+
+            def forward(self, x, y):
+                return self.layers(torch.cat([x, y], -1)).square().sum(-1)
+
+        layer = EquilibriumAggregation(3, 4, potential=Network()).double()
+        self.fails([batch[0]], ValueError, message, layer=layer)
         solve_chunks(layer.eval(), [batch[0]])
 
     def test_start_that_reads_elements(self, batch):
@@ -421,6 +439,12 @@ class TestBadInput:
 
     def test_no_layer(self, batch):
         self.fails([batch[0]], TypeError, "layer is Quadratic", layer=Quadratic())
+
+
+def test_counting_keeps_no_chunk_in_memory(batch):
+    passes = Passes([batch[0]], 1, torch.device("cpu"))
+    like, _ = _count(make_layer(), passes, None)
+    assert like.untyped_storage().nbytes() == 0
 
 
 def test_only_empty_chunks():

@@ -11,9 +11,18 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import equipool
-from cases import flatten, make_layer, make_sets
-from equipool import LearnedStart, RandomSteps, Unrolled
+from cases import flatten, make_sets
+from equipool import (
+    ConvexPotential,
+    EquilibriumAggregation,
+    LearnedStart,
+    Nesterov,
+    RandomSteps,
+    SquaredNorm,
+    Unrolled,
+)
 from equipool.differentiation import Implicit, OneStep
+from seeds import shift_seeds
 
 pytestmark = pytest.mark.processes
 
@@ -31,12 +40,12 @@ METHODS = {
 class Model(nn.Module):
     def __init__(self, differentiation):
         super().__init__()
-        self.pool = make_layer(
-            hidden=(5, 3), learning_rate=0.03, momentum=0.8, seed=2, num_steps=300,
-            start=LearnedStart(4),
-        )  # fmt: skip
-        self.pool.differentiation = differentiation
-        torch.manual_seed(5)
+        torch.manual_seed(2)
+        self.pool = EquilibriumAggregation(
+            3, 4, potential=ConvexPotential(3, 4, (5, 3)), regularizer=SquaredNorm(0.3),
+            solver=Nesterov(0.03, 0.8), num_steps=300, start=LearnedStart(4, 0.1),
+            differentiation=differentiation,
+        ).double()  # fmt: skip
         self.head = nn.Linear(4, 1).double()
 
     def forward(self, x, index):
@@ -60,6 +69,7 @@ def shard(rank):
 
 
 def work(rank, folder):
+    shift_seeds()
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo", init_method=f"file://{folder / 'rendezvous'}", rank=rank, world_size=len(SHARDS),

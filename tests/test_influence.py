@@ -112,6 +112,15 @@ class TestQuadratic:
         several = n.squeeze(-1) > 1
         assert_near(found.change[several], expected[several], 1e-9)
 
+    def test_the_regulariser_weighs_the_same_in_a_large_set(self):
+        """The number of elements, 1 / (1 / n), is not exact in single precision."""
+        n = 500_000
+        x = torch.linspace(-1, 3, n).unsqueeze(-1).expand(-1, 3)
+        groups = torch.arange(n).sign() + (torch.arange(n) > n // 2)  # the first one, and halves
+        found = influence(quadratic("mean", weight=0.7).float(), x, groups=groups)
+        expected = (x.double().mean(0) - x[0]) / (1.7 * (n - 1))
+        assert_near(n * found.change[0].double(), n * expected, 1e-3)
+
     @each_method
     def test_without_its_only_element_a_set_is_at_its_start(self, method):
         found = found_by(quadratic(start=0.25), method=method)

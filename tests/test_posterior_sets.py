@@ -1,6 +1,7 @@
 """The posterior of a set depends on the set alone, and is marked where there is none."""
 
 import math
+import warnings
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from equipool import (
     Newton,
     NoRegularizer,
     RandomSteps,
+    ResNetPotential,
     SquaredNorm,
     ToTolerance,
     laplace,
@@ -168,6 +170,40 @@ class TestMarked:
         assert isinstance(laplace(layer, x), Laplace)
         assert layer.training
         assert torch.equal(torch.random.get_rng_state(), state)
+
+    @staticmethod
+    def network():
+        return EquilibriumAggregation(
+            3, 2, potential=ResNetPotential(3, 2, dropout=0.5), regularizer=SquaredNorm(3.0),
+            solver=Newton(), steps=ToTolerance(1e-4, 60),
+        )  # fmt: skip
+
+    def test_a_part_in_training_is_searched_as_in_evaluation(self):
+        layer, x = self.network(), torch.randn(9, 3)
+        expected = laplace(layer.eval(), x)
+        layer.potential.train()
+        assert torch.equal(laplace(layer, x).covariance, expected.covariance)
+        assert layer.potential.training
+
+    def test_autocast_has_no_effect(self):
+        layer, x = self.network(), torch.randn(9, 3)
+        expected = laplace(layer, x)
+        with torch.autocast("cpu", torch.bfloat16):
+            found = laplace(layer, x)
+        assert torch.equal(found.mean, expected.mean)
+        assert torch.equal(found.covariance, expected.covariance)
+
+    def test_a_network_in_bfloat16(self):
+        """Its head takes the mean and the samples; variances are better than bfloat16."""
+        layer, head = regression(3).bfloat16(), nn.Linear(3, 1).bfloat16()
+        x = observe(2, 6, 3)[1].bfloat16()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the rounding of y may be too far from the minimum
+            found = laplace(layer, x)
+        assert torch.equal(found.mean, layer(x))
+        assert head(found.sample(4)).dtype == torch.bfloat16
+        assert found.variance.dtype == found.interval(head).upper.dtype == torch.float32
+        near(found.covariance.double(), precision(x.double()).inverse(), 0.02)
 
     def test_single_precision(self):
         _, x = observe(2, 6, 3)

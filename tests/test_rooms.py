@@ -19,6 +19,7 @@ SOURCE = Path(equipool.__file__).parent
 MAY_IMPORT = {
     "ops": set(),
     "checks": set(),
+    "evaluation": set(),
     "steps": {"checks"},
     "scalars": {"ops"},
     "scalings": {"ops"},

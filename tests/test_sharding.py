@@ -1,9 +1,7 @@
 """Processes that share the elements of sets compute what one process does that has all of them."""
 
-import runpy
 import time
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 import torch
@@ -21,6 +19,7 @@ from equipool import (
     Fixed,
     Implicit,
     LearnedStart,
+    Nesterov,
     NormalStart,
     RandomSteps,
     ResNetPotential,
@@ -36,6 +35,7 @@ from equipool import (
     sharding,
     solve_chunks,
 )
+from seeds import shift_seeds
 
 SECONDS = 240
 RANKS = 4
@@ -145,11 +145,10 @@ def other_calls(rank, group):
     mine, which = part(x, rank, 2), part(index, rank, 2)
     found = {}
     with sharded(group), torch.no_grad():
-        layer = make_layer(learning_rate=0.02)
-        layer.steps = ToTolerance(1e-4, 400)
+        layer = convex(Nesterov(0.05, 0.7), ToTolerance(1e-4, 400))
         solution = layer.solve(mine, which, dim_size=4)  # drops the sets that stop
         found["stopped"], found["steps"] = solution.y, solution.steps
-        found["energy"] = layer.energy(mine, torch.ones(4, 4).double(), which, dim_size=4)
+        found["energy"] = layer.energy(mine, torch.ones(4, 2).double(), which, dim_size=4)
         torch.manual_seed(rank)
         random = make_layer(start=NormalStart(4))
         found["random start"] = random(mine, which, dim_size=4)
@@ -170,12 +169,17 @@ def other_calls(rank, group):
     return found
 
 
-def strongly_convex():
+def convex(solver, steps):
+    """A long search of another energy may be chaotic, so that rounding decides where it ends."""
     torch.manual_seed(3)
     return EquilibriumAggregation(
-        3, 2, potential=ConvexPotential(3, 2, (6, 5)), regularizer=SquaredNorm(1.0),
-        solver=StronglyConvexNesterov(), steps=ToTolerance(1e-12, 3000),
+        3, 2, potential=ConvexPotential(3, 2, (6, 5)), regularizer=SquaredNorm(1.0), solver=solver,
+        steps=steps,
     ).double()  # fmt: skip
+
+
+def strongly_convex():
+    return convex(StronglyConvexNesterov(), ToTolerance(1e-12, 3000))
 
 
 def messages(rank, group):
@@ -208,7 +212,8 @@ def messages(rank, group):
 
 
 def work(rank, folder):
-    runpy.run_path(str(Path(__file__).with_name("conftest.py")))  # one thread, the same seeds
+    shift_seeds()
+    torch.set_num_threads(1)
     dist.init_process_group(
         "gloo", init_method=f"file://{folder / 'rendezvous'}", rank=rank, world_size=RANKS,
         timeout=timedelta(seconds=SECONDS),
@@ -283,11 +288,10 @@ class TestProcesses:
         for name, value in one.items():
             assert torch.equal(value.nan_to_num(), two[name].nan_to_num()), name
         x, index = batch()
-        layer = make_layer(learning_rate=0.02)
-        layer.steps = ToTolerance(1e-4, 400)
+        layer = convex(Nesterov(0.05, 0.7), ToTolerance(1e-4, 400))
         with torch.no_grad():
             expected = layer.solve(x, index, dim_size=4)
-            energy = layer.energy(x, torch.ones(4, 4).double(), index, dim_size=4)
+            energy = layer.energy(x, torch.ones(4, 2).double(), index, dim_size=4)
         assert_near(one["stopped"], expected.y, 1e-10)
         assert torch.equal(one["steps"], expected.steps)
         assert_near(one["energy"], energy, 1e-10)
@@ -367,6 +371,13 @@ class TestOneProcess:
         assert layer._is_replayable()
         with sharded():
             assert not layer._is_replayable()
+
+    @needs_gloo
+    @pytest.mark.parametrize("call", [equipool.laplace, equipool.influence, equipool.Stream])
+    def test_what_needs_all_elements_is_refused(self, group, call):
+        layer = EquilibriumAggregation(3, 4, steps=ToTolerance(1e-3, 100)).eval()
+        with pytest.raises(RuntimeError, match=r"inside sharded\(\).*all elements"), sharded():
+            _ = call(layer, torch.zeros(2, 3)).y
 
     @needs_gloo
     def test_dropout_is_named(self, group):

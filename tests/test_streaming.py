@@ -404,6 +404,12 @@ class TestSaving:
         )
         assert (tighter.residual <= 1e-9).all()
 
+    def test_a_file_that_cannot_be_written_leaves_nothing(self, tmp_path):
+        (tmp_path / "folder").mkdir()
+        with pytest.raises(OSError, match="folder"):
+            make_stream().save(tmp_path / "folder")
+        assert [one.name for one in tmp_path.iterdir()] == ["folder"]
+
     def test_bad_files_are_named(self, tmp_path):
         path = tmp_path / "s.safetensors"
         path.write_bytes(b"nothing")
@@ -479,6 +485,32 @@ class TestChangedLayers:
         assert not torch.equal(stream.y, before)
 
 
+class TestFarAway:
+    class Steep(torch.nn.Module):
+        """Far from the elements, steps of a bounded length take long to come back."""
+
+        def forward(self, x, y):
+            return (1 + (y - x).square()).sqrt().sum(-1)
+
+    def test_an_element_that_took_the_output_far_away_leaves_nothing(self):
+        layer = EquilibriumAggregation(
+            1, 1, potential=self.Steep(), scaling="mean", regularizer=equipool.NoRegularizer(),
+            solver=equipool.GradientDescent(0.5), steps=ToTolerance(1e-3, 60),
+        )  # fmt: skip
+        stream = Stream(layer, torch.tensor([[0.2], [0.4]]))
+        clean = stream.y
+        assert stream.converged.all()
+        far = stream.add(torch.full((3, 1), 1e4), 0)
+        for _ in range(20):  # each read takes the output further
+            stream.replace(far, torch.full((3, 1), 1e4))
+            away = stream.y
+        assert away.item() > 100
+        assert not stream.converged.any()
+        stream.remove(far)
+        assert stream.converged.all()
+        assert (stream.y - clean).abs().item() < 0.01
+
+
 class TestSeveralMinima:
     class DoubleWell(torch.nn.Module):
         """Minima at -1 and 1; the elements tilt it."""
@@ -506,9 +538,9 @@ class TestSeveralMinima:
 
 
 class WithDropout(torch.nn.Module):
-    def __init__(self):
+    def __init__(self, kind=torch.nn.Dropout):
         super().__init__()
-        self.dropout = torch.nn.Dropout(0.5)
+        self.dropout = kind(0.5)
 
     def forward(self, x, y):
         return (self.dropout(x[:, :1]) - y).square().sum(-1)
@@ -589,9 +621,10 @@ class TestBadInput:
         [
             {"potential": ResNetPotential(3, 4, dropout=0.5), "solver": None},
             {"potential": WithDropout(), "solver": None},
+            {"potential": WithDropout(torch.nn.Dropout1d), "solver": None},
             {"start": NormalStart(4)},
         ],
-        ids=["dropout", "a module's dropout", "start"],
+        ids=["dropout", "a module's dropout", "channels", "start"],
     )
     def test_random_layers(self, change):
         layer = make_layer(**change).train()

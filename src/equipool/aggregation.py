@@ -15,7 +15,7 @@ from equipool.descent import Descent, Search
 from equipool.differentiation import Differentiation, Unrolled
 from equipool.energy import Energy
 from equipool.layouts import gather_sets
-from equipool.potentials.base import SummedPotential, sum_over
+from equipool.potentials.base import SummedPotential, dropout_rate, sum_over
 from equipool.potentials.resnet import ResNetPotential
 from equipool.regularizers import Regularizer, SquaredNorm
 from equipool.replay import Replays, graphs_serve
@@ -262,7 +262,7 @@ class EquilibriumAggregation(nn.Module):
     def _is_replayable(self) -> bool:
         """Whether the search is the same program for every batch. Dropout draws another for each
         call; the parts know of themselves."""
-        drops = self.training and getattr(self.potential, "dropout", 0) > 0
+        drops = dropout_rate(self.potential) > 0
         backward = self.differentiation.recordable or not torch.is_grad_enabled()
         parts = self.start.recordable and self.solver.recordable
         return not drops and backward and parts and not is_sharded()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import warnings
 from collections.abc import Callable
@@ -14,11 +13,13 @@ import torch
 from torch import Tensor
 
 from equipool.aggregation import EquilibriumAggregation
-from equipool.checks import as_count, check_part
+from equipool.checks import as_count, check_elements, check_part
 from equipool.energy import Energy
+from equipool.evaluation import in_evaluation_mode, inference_context
 from equipool.layouts import gather_sets
 from equipool.scalings import Weights
 from equipool.sets import Sets, empty_invalid_sets
+from equipool.sharding import refuse_sharded
 from equipool.spectrum import Spectrum, extreme_spectrum, full_spectrum
 
 # Outputs of up to this size get their full covariance by default; larger ones, this rank.
@@ -45,7 +46,8 @@ class Laplace:
     what $H$ is. Nothing in it has a graph."""
 
     mean: Tensor
-    """`[B, K]` the layer's output y; NaN for a set with a value that is not finite."""
+    """`[B, K]` the layer's output y, in the dtype of x; NaN for a set with a value that is not
+    finite. What is computed from it is float32 or better."""
 
     temperature: float
     """$T$, a factor of the covariance."""
@@ -82,12 +84,12 @@ class Laplace:
     @property
     def variance(self) -> Tensor:
         """`[B, K]`, the diagonal of the covariance."""
-        units = torch.eye(self.mean.shape[-1], dtype=self.mean.dtype, device=self.mean.device)
+        units = torch.eye(self.mean.shape[-1], dtype=self.gradient.dtype, device=self.mean.device)
         directions = units.expand(self.mean.shape[0], -1, -1)
         return self.temperature * self.spectrum.inverse_along(directions)
 
     def sample(self, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
-        """Draw outputs, `[num_samples, B, K]`.
+        """Draw outputs, `[num_samples, B, K]`, in the dtype of the mean.
 
         Sets are independent of each other. Sets draw one after the other: with the same generator
         state, the samples of a set depend on the set, its position in the batch and `num_samples`,
@@ -95,11 +97,11 @@ class Laplace:
         """
         num_samples = as_count("num_samples", num_samples)
         num_sets, size = self.mean.shape
-        noise = self.mean.new_empty(num_sets, num_samples, size)
+        noise = self.gradient.new_empty(num_sets, num_samples, size)
         for rows in noise:  # one draw for all would depend on the number of sets
             torch.randn(num_samples, size, generator=generator, out=rows)
         deviation = math.sqrt(self.temperature) * self.spectrum.times_inverse_root(noise)
-        return self.mean + deviation.transpose(0, 1)
+        return (self.mean + deviation.transpose(0, 1)).to(self.mean.dtype)
 
     def interval(
         self, function: Callable[[Tensor], Tensor], level: float = 0.9, *, noise: float = 0.0
@@ -193,9 +195,10 @@ class Laplace:
                 torch.autograd.grad(column.sum(), y, retain_graph=True, materialize_grads=True)[0]
                 for column in columns
             ]
-        jacobian = torch.stack(rows, dim=-2)
+        jacobian = torch.stack(rows, dim=-2).to(self.gradient.dtype)
         variance = self.temperature * self.spectrum.inverse_along(jacobian)
-        return values.detach(), variance.view_as(values)
+        dtype = torch.promote_types(values.dtype, variance.dtype)
+        return values.detach().to(dtype), variance.view_as(values)
 
     def __repr__(self) -> str:
         sets, size = self.mean.shape
@@ -228,9 +231,9 @@ def laplace(
     posterior of twice the observations. With the scaling `"mean"`, y minimises
     $N R + \sum_i F$, and so the prior is $N R$ there. For an empty set it is $R$.
 
-    The layer searches in evaluation mode. The result reports whether the search reached the minimum
-    (`converged`) and whether the Hessian is positive definite (`definite`). A warning names the
-    sets that fail either check.
+    The layer searches in evaluation mode, without autocast. The result reports whether the search
+    reached the minimum (`converged`) and whether the Hessian is positive definite (`definite`). A
+    warning names the sets that fail either check.
 
     Args:
         layer: the layer, which is not changed.
@@ -257,14 +260,16 @@ def laplace(
     if rank is None:
         rank = size if size <= LARGEST_FULL else RANK
     rank = as_count("rank", rank, least=1)
-    layer = copy.deepcopy(layer).eval() if layer.training else layer
-    with torch.inference_mode(False), torch.no_grad():
+    refuse_sharded("laplace")
+    check_elements(x)
+    layer = in_evaluation_mode(layer)
+    with inference_context(x.device):
         x, sets = gather_sets(x, index, ptr=ptr, mask=mask, dim_size=dim_size)
         y = layer.solve(x, sets).y
         x, sets = empty_invalid_sets(x, sets)
         energy = _posterior_energy(layer, x, sets)
-        y = y.to(energy.weights.potential.dtype)
-        rows = torch.where(torch.isfinite(y).all(-1, keepdim=True), y, 0)
+        finite = torch.isfinite(y).all(-1)
+        rows = torch.where(finite.unsqueeze(-1), y, 0).to(energy.weights.potential.dtype)
         if sets.padded:
             rows = torch.cat([rows, rows.new_zeros(1, size)])
         product = energy.hessian(rows)
@@ -272,7 +277,6 @@ def laplace(
         found = full_spectrum(product, rows) if whole else extreme_spectrum(product, rows, rank)
         vectors, values, rest = (sets.real(part) for part in found)
         gradient = sets.real(energy.gradient(rows))
-        finite = torch.isfinite(y).all(-1)
         definite = finite & Spectrum(vectors, values, rest).is_definite()
         values = torch.where(definite.unsqueeze(-1), values, torch.nan)
         rest = torch.where(definite, rest, torch.nan)

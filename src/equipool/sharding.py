@@ -126,6 +126,15 @@ def is_sharded() -> bool:
     return bool(_blocks.open)
 
 
+def refuse_sharded(name: str) -> None:
+    """Reject a call that needs all elements of a set in this process."""
+    if _blocks.open:
+        raise RuntimeError(
+            f"{name} is called inside sharded(), expected outside: it needs all elements of a set "
+            "on one process"
+        )
+
+
 def share_sets(layer: Any, x: Tensor, sets: Sets, budget: Budget) -> Sets:
     """The sets with the numbers of elements of all processes. A set that is not valid on one of
     them is valid on none. Compares the calls of the processes first."""
@@ -245,7 +254,7 @@ def _check_agreement(block: _Block, layer: Any, x: Tensor, sets: Sets, budget: B
     if len(set(torch.cat(found).tolist())) > 1:
         _raise_disagreement(block, settings)
     # The same on all processes by now, so that none waits for one that has failed.
-    check_no_dropout(layer.potential, "the processes would draw different units")
+    check_no_dropout("potential", layer.potential, "the processes would draw different units")
     check_start(layer.start, "a process has only some of them")
 
 

@@ -11,6 +11,7 @@ from equipool import EquilibriumAggregation, ResNetPotential
 from equipool.replay import Replays
 from equipool.replay.capacity import Capacity, capacity_for
 from equipool.replay.stopping import stride
+from equipool.replay.watch import Watch
 
 
 @pytest.mark.parametrize("waste", [1 / 64, 1 / 8, 1 / 2])
@@ -62,3 +63,19 @@ def test_what_is_another_program_at_each_call_is_not_recorded(settings, trained,
     with torch.no_grad():
         assert layer._is_replayable() == trains
         assert layer.eval()._is_replayable() == evaluated
+
+
+def test_a_potential_with_a_module_for_dropout():
+    """What it is called must not matter; that it is not one of equipool's decides later."""
+
+    class Network(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.dropout = torch.nn.Dropout(0.1)
+
+        def forward(self, x, y):
+            return self.dropout(x - y).square().sum(-1)
+
+    layer = EquilibriumAggregation(3, 3, potential=Network())
+    assert layer._is_replayable()
+    assert not Watch(layer).replayable

@@ -40,7 +40,10 @@ class Passes:
         self.like: Tensor | None = None  # [0, C] as the first chunk
         self.num_elements: int | None = None  # in all chunks, after the first pass
         self._recorded = torch.is_grad_enabled()
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._stream = self._callers = None
+        if device.type == "cuda":
+            self._stream = torch.cuda.Stream(device)
+            self._callers = torch.cuda.current_stream(device)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor | None]]:
         count = 0
@@ -50,9 +53,8 @@ class Passes:
                 ready.wait(stream)
                 for tensor in (x, index):
                     if tensor is not None:
-                        tensor.record_stream(
-                            stream
-                        )  # its memory is used here, not where it is from
+                        # Its memory is used here, not where it is from.
+                        tensor.record_stream(stream)
             count += len(x)
             yield x, index
         if self.like is None:
@@ -69,6 +71,8 @@ class Passes:
         # In the thread that reads, where gradients would always be recorded, and in every pass, of
         # which most record none: the caller's chunks must not depend on it.
         torch.set_grad_enabled(self._recorded)
+        if self._callers is not None:  # what chunks compute on the GPU is done before they are used
+            torch.cuda.set_stream(self._callers)
         for number, chunk in enumerate(self.chunks):
             x, index = _as_tensors(chunk, f"chunk {number}")
             self._check(x, index, f"chunk {number}")

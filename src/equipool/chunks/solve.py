@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
 
 from equipool.aggregation import EquilibriumAggregation, outside_inference_mode
 from equipool.checks import as_count, check_part
@@ -96,7 +95,7 @@ def _count(
             continue
         x = x if encoder is None else _encoded(encoder, x)
         layer.check_fits(x)
-        like = x[:0]
+        like = x.new_empty(0, x.shape[1])  # not a view, which would keep the chunk in memory
         infinite = ~torch.isfinite(x).all(-1)
         if index is None:
             counts += len(x)
@@ -134,14 +133,15 @@ def _device(layer: EquilibriumAggregation, encoder: nn.Module | None) -> torch.d
 def _check_repeatable(layer: EquilibriumAggregation, encoder: nn.Module | None) -> None:
     """Every pass must compute the same energy."""
     check_start(layer.start, "chunks are not all at hand")
-    check_no_dropout(layer.potential, "every pass over the chunks would draw other units")
-    if encoder is None:
-        return
-    check_part("encoder", encoder, nn.Module, "torch.nn.Linear(3, 8)")
-    for module in encoder.modules():
-        drops = isinstance(module, _DropoutNd) and module.p > 0
-        if module.training and (drops or isinstance(module, _BatchNorm)):
-            raise ValueError(
-                f"the encoder has {module} in training mode, which gives another result in every "
-                "pass over the chunks: call its eval() or leave it out"
-            )
+    parts = {"potential": layer.potential}
+    if encoder is not None:
+        check_part("encoder", encoder, nn.Module, "torch.nn.Linear(3, 8)")
+        parts["encoder"] = encoder
+    for name, part in parts.items():
+        check_no_dropout(name, part, "every pass over the chunks would draw other units")
+        for module in part.modules():
+            if module.training and isinstance(module, _BatchNorm):
+                raise ValueError(
+                    f"the {name} has {module} in training mode, which uses the mean of a chunk, "
+                    "not of the whole: call its eval() or leave it out"
+                )

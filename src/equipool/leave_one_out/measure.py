@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Callable
 from typing import Literal, SupportsIndex
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from equipool.aggregation import EquilibriumAggregation
 from equipool.checks import check_elements, check_part
+from equipool.evaluation import in_evaluation_mode, inference_context
 from equipool.leave_one_out.exact import exact_changes
 from equipool.leave_one_out.newton import energy_of, newton_changes, solver_for
 from equipool.leave_one_out.parts import Parts, gather_parts
@@ -19,6 +19,7 @@ from equipool.leave_one_out.result import Influence
 from equipool.linear_solvers import LinearSolver
 from equipool.ops.availability import shapes_are_fixed
 from equipool.sets import Sets, make_sets
+from equipool.sharding import refuse_sharded
 from equipool.solution import Solution
 
 METHODS = ("newton", "exact")
@@ -85,11 +86,10 @@ def influence(
     """
     check_part("layer", layer, EquilibriumAggregation, "EquilibriumAggregation(3, 8)")
     _check_arguments(function, method, gradient)
+    refuse_sharded("influence")
     check_elements(x)
-    exact_products = torch.autocast(x.device.type, enabled=False)
-    with torch.inference_mode(False), torch.no_grad(), exact_products:
-        if any(module.training for module in layer.modules()):
-            layer = copy.deepcopy(layer).eval()
+    layer = in_evaluation_mode(layer)
+    with inference_context(x.device):
         x = x.clone() if x.is_inference() else x
         solution = layer.solve(x, index, ptr=ptr, mask=mask, dim_size=dim_size)
         every = gather_parts(x, index, ptr, mask, dim_size, groups)

@@ -40,15 +40,17 @@ def newton_changes(
     to the identity if no part dominates its set.
     """
     solver = linear_solver or solver_for(y.shape[-1])
-    ratio = _ratio(layer, parts.counts, y)
+    exact_ratio = _ratio(layer, parts.counts)
+    ratio = exact_ratio.to(y.dtype)
     whole = energy_of(layer, parts.x, parts.sets)
     hessian, add = whole.potential.hessian(y), whole.bound.add_hessian(y, ratio)
     inverse_root, definite = _inverse_root(assemble(lambda v: add(hessian(v), v), y))
     ones = torch.ones_like(ratio)
     residual = whole.bound.add_gradient(whole.potential.gradient(y), ones, y, ratio)
     step = -_times(_times(residual, inverse_root.mT), inverse_root)
-    left = _ratio(layer, parts.counts[parts.set_of] - parts.sizes, y)
-    lost_ratio = torch.where(parts.empties.unsqueeze(-1), 0, ratio[parts.set_of] - left)
+    left = _ratio(layer, parts.counts[parts.set_of] - parts.sizes)
+    lost_ratio = (exact_ratio[parts.set_of] - left).to(y.dtype)
+    lost_ratio = torch.where(parts.empties.unsqueeze(-1), 0, lost_ratio)
     per_part = y.shape[-1] * (y.shape[-1] if isinstance(solver, Cholesky) else TILE)
     costs = per_part + FLOATS_PER_ELEMENT * parts.sizes
     changes, solved = [y.new_zeros(0, y.shape[-1])], [definite[:0]]
@@ -96,9 +98,10 @@ def solver_for(channels: int) -> LinearSolver:
     return Cholesky() if channels <= SMALL_OUTPUT else ConjugateGradients(tolerance=1e-5)
 
 
-def _ratio(layer: EquilibriumAggregation, counts: Tensor, like: Tensor) -> Tensor:
-    """The weight of the regulariser over that of the potential, `[B, 1]`; 1 for empty sets."""
-    weights = scaling_weights(layer.scaling, counts, like.dtype)
+def _ratio(layer: EquilibriumAggregation, counts: Tensor) -> Tensor:
+    """The weight of the regulariser over that of the potential, `[B, 1]`; 1 for empty sets. In
+    float64: the ratios of a large set with and without an element differ in their last digits."""
+    weights = scaling_weights(layer.scaling, counts, torch.float64)
     return torch.where(counts.unsqueeze(-1) > 0, weights.regularizer / weights.potential, 1)
 
 

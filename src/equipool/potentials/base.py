@@ -9,6 +9,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as hooks
+from torch.nn.modules.dropout import _DropoutNd
 
 from equipool.objective import Bounds, LinearMap
 from equipool.ops.availability import is_batched, shapes_are_fixed
@@ -172,13 +173,23 @@ def sum_over(potential: nn.Module, x: Tensor, sets: Sets) -> SummedPotential:
     return summed
 
 
-def check_no_dropout(potential: nn.Module, reason: str) -> None:
-    """Reject a potential that drops units which it draws for each batch."""
-    rate = getattr(potential, "dropout", 0)
-    if potential.training and isinstance(rate, float) and rate > 0:
-        raise ValueError(
-            f"the potential's dropout is {rate}, expected 0 or evaluation mode: {reason}"
-        )
+def dropout_rate(module: nn.Module) -> float:
+    """The rate at which a module by itself, not its parts, drops units now."""
+    rate = getattr(module, "p" if isinstance(module, _DropoutNd) else "dropout", 0)
+    return float(rate) if module.training and isinstance(rate, int | float) else 0.0
+
+
+def drops_units(module: nn.Module) -> bool:
+    """Whether a module or a part of it drops units now, by torch's modules or by an attribute
+    `dropout` that is a rate."""
+    return any(dropout_rate(part) > 0 for part in module.modules())
+
+
+def check_no_dropout(name: str, module: nn.Module, reason: str) -> None:
+    """Reject a module that drops units."""
+    if drops_units(module):
+        rate = max(map(dropout_rate, module.modules()))
+        raise ValueError(f"the {name}'s dropout is {rate}, expected 0 or evaluation mode: {reason}")
 
 
 def _has_backward_hooks(potential: object) -> bool:

@@ -37,8 +37,11 @@ def write(path: str | os.PathLike[str], content: Saved, made_by: str) -> None:
     tensors |= {RESULTS + name: rows for name, rows in tensors.pop("results").items()}
     partial = path.with_name(f"{path.name}.part")
     metadata = {"format": FORMAT, "made_by": made_by}
-    save_file({name: _own(tensor) for name, tensor in tensors.items()}, partial, metadata)
-    partial.replace(path)
+    try:
+        save_file({name: _own(tensor) for name, tensor in tensors.items()}, partial, metadata)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)  # it holds the elements
 
 
 def read(path: str | os.PathLike[str], device: torch.device) -> tuple[Saved, str]:

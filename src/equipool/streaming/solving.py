@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import chain
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from equipool.aggregation import EquilibriumAggregation
+from equipool.potentials.base import drops_units
 from equipool.replay.watch import Watch
 from equipool.sets import Sets, empty_invalid_sets
+from equipool.sharding import refuse_sharded
 from equipool.solution import make_solution
 from equipool.steps import Steps
-
-DROPOUTS = (nn.Dropout, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 
 class Solved(NamedTuple):
@@ -34,6 +32,7 @@ def solve(
     layer: EquilibriumAggregation, steps: Steps, x: Tensor, sets: Sets, y: Tensor | None
 ) -> Solved:
     """Solve sets to a tolerance, at rest from their last outputs `y [B, K]`, or from scratch."""
+    refuse_sharded("the solve of a Stream")
     check_steps(steps)
     _check_draws_nothing(layer)
     layer.check_fits(x)
@@ -66,17 +65,11 @@ def check_steps(steps: Steps) -> None:
 
 def _check_draws_nothing(layer: EquilibriumAggregation) -> None:
     """Reject a layer whose energy or start is another at each call."""
-    if any(_drops(module) for module in layer.modules()) or not layer.start.recordable:
+    if drops_units(layer) or not layer.start.recordable:
         raise RuntimeError(
             "the layer is in training mode with dropout or a random start, expected the same "
             "energy and start at each solve: call layer.eval()"
         )
-
-
-def _drops(module: nn.Module) -> bool:
-    """Whether a module says that it drops units now."""
-    rate = getattr(module, "p" if isinstance(module, DROPOUTS) else "dropout", 0)
-    return module.training and isinstance(rate, float) and rate > 0
 
 
 def elements_like(layer: EquilibriumAggregation) -> Tensor:
@@ -84,14 +77,6 @@ def elements_like(layer: EquilibriumAggregation) -> Tensor:
     tensors = chain(layer.parameters(), layer.buffers())
     own = next((one for one in tensors if one.is_floating_point()), torch.empty(0))
     return own.detach().new_empty(0, layer.in_channels)
-
-
-@contextmanager
-def inference_context(device: torch.device) -> Iterator[None]:
-    """Without gradients, in the layer's own precision, and outside inference mode, whose tensors
-    cannot be used elsewhere."""
-    with torch.inference_mode(False), torch.no_grad(), torch.autocast(device.type, enabled=False):
-        yield
 
 
 class LayerWatch:

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from equipool.aggregation import EquilibriumAggregation
 from equipool.checks import check_elements, refuse_with
+from equipool.evaluation import inference_context
 from equipool.layouts import gather_sets
-from equipool.rows import put_rows
+from equipool.rows import put_rows, take_rows
 from equipool.sets import Sets, make_sets
 from equipool.steps import Steps
 from equipool.streaming.arguments import Numbers, check_new, in_given_order, read_ids, read_index
@@ -24,7 +25,6 @@ from equipool.streaming.solving import (
     Solved,
     check_steps,
     elements_like,
-    inference_context,
     solve,
 )
 from equipool.streaming.store import Store
@@ -280,11 +280,22 @@ class Stream:
             else:
                 sets = self._changed.nonzero().squeeze(-1)
                 rows = sets.to(self._store.x.device)
-                new = self._solve(sets, self._solved.y.index_select(0, rows))
+                new = self._solve_from(sets, self._solved.y.index_select(0, rows))
                 self._solved = put_rows(self._solved, rows, new)
             self._changed.zero_()
         self._watch.renew()
         return self._solved
+
+    def _solve_from(self, numbers: Tensor, y: Tensor) -> Solved:
+        """Solve some sets from y. Those that do not converge may have begun too far away, where an
+        element had taken them that is gone: they are solved from scratch too."""
+        found = self._solve(numbers, y)
+        (rows,) = (~found.converged).nonzero(as_tuple=True)
+        if rows.shape[0] == 0:
+            return found
+        scratch = self._solve(numbers[rows.cpu()], None)
+        better = ~(found.residual[rows] <= scratch.residual)
+        return put_rows(found, rows[better], take_rows(scratch, better.nonzero().squeeze(-1)))
 
     def _solve(self, numbers: Tensor, y: Tensor | None) -> Solved:
         """Solve some sets, given by ascending numbers, from y or from scratch."""
