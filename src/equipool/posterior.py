@@ -219,7 +219,7 @@ def laplace(
     rank: int | None = None,
     temperature: float = 1.0,
 ) -> Laplace:
-    r"""How sure the output of each set is. Read the energy as a negative log posterior,
+    r"""How certain the output of each set is. Read the energy as a negative log posterior,
     $-\log p(y \mid X) = R(y) + \sum_i F(x_i, y)$ up to a constant: $R$ is the prior and each
     element one observation. The Laplace approximation is the normal distribution around the
     minimum y with the energy's Hessian as precision,
@@ -229,11 +229,11 @@ def laplace(
 
     Each element counts once, whatever the layer's scaling: a set with every element doubled has the
     posterior of twice the observations. With the scaling `"mean"`, y minimises
-    $N R + \sum_i F$, and so the prior is $N R$ there. An empty set has the prior $R$ alone.
+    $N R + \sum_i F$, and so the prior is $N R$ there. For an empty set it is $R$.
 
     The layer searches in evaluation mode, without autocast. The result reports whether the search
-    reached the minimum (`converged`) and whether the Hessian is positive definite (`definite`), and
-    a warning names the sets where not.
+    reached the minimum (`converged`) and whether the Hessian is positive definite (`definite`). A
+    warning names the sets that fail either check.
 
     Args:
         layer: the layer, which is not changed.

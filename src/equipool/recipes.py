@@ -18,11 +18,11 @@ class Recipe(TypedDict):
 
 
 def converging() -> Recipe:
-    """Settings with which a layer learns to reach the minimum of its energy: a random number of
-    bounded steps, gradients through the last ten. Add the auxiliary loss to yours with a weight of
+    """Settings that train a layer towards the minimum of its energy: a random number of bounded
+    steps, and gradients through the last ten. Add the auxiliary loss to yours with a weight of
     about 1e-4; without it the search may leave the minimum again after more steps than in training.
 
-    The layer's own defaults are the paper's, with which trained networks stop on the way.
+    With the layer's defaults, which are the paper's, trained networks stop before the minimum.
     `path_independence` measures the difference. `equipool train` has `--recipe converging`.
 
     Example:

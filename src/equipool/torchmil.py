@@ -78,14 +78,14 @@ class EquilibriumMIL(MILModel):
     classifier, with the methods of torchmil's `ABMIL`.
 
     The attention of an element is its influence on the bag's logit: the logit minus the logit
-    without the element. It is positive for elements that speak for label 1.
+    without the element. It is positive for elements that are evidence for label 1.
 
     Args:
         in_shape: shape of one element.
         out_dim: size of the pooled bag. Default: the number of features.
         feat_ext: feature extractor. Default: none.
         criterion: loss. Default: `BCEWithLogitsLoss()`.
-        aux_weight: weight of the auxiliary loss, with which the layer learns to reach its minimum.
+        aux_weight: weight of the auxiliary loss, which trains the layer towards its minimum.
 
     Example:
         >>> model = EquilibriumMIL((3,))

@@ -153,7 +153,7 @@ def test_every_record_can_be_read():
     for file in RECORDS:
         config = json.loads(file.read_text())
         config = config.get("config", config)
-        if not isinstance(config, dict) or "task" not in config:
+        if not isinstance(config, dict) or not {"task", "fields"} <= config.keys():
             continue
         read += 1
         task = task_from_config(config)

@@ -17,7 +17,10 @@ from equipool.estimators import SetClassifier, SetRegressor
 from equipool.estimators.example import make_bags
 from equipool.explore.model import MOST_ELEMENTS, model_data, model_page, principal_components
 
-FAST = {"max_steps": 10, "channels": 8, "hidden_size": 8, "random_state": 0, "device": "cpu"}
+FAST = {
+    "max_steps": 10, "channels": 8, "hidden_size": 8, "n_estimators": 1, "random_state": 0,
+    "device": "cpu",
+}  # fmt: skip
 
 
 @cache

@@ -57,7 +57,7 @@ class RunOptions:
     ] = None
     recipe: Annotated[
         str | None,
-        option("settings of the equilibrium layers; converging trains them to converge", "NAME"),
+        option("settings of the equilibrium layers; converging trains towards the minimum", "NAME"),
     ] = None
     device: Device = "auto"
     threads: Threads = "auto"

@@ -193,13 +193,13 @@ class SetEstimator(TableMethods, BagReader, ABC):
         return predict_bags(self.networks_, self.scaling_, bags, self._device())
 
     def element_influence(self, bag: Any, method: str = "auto") -> Array:
-        """How the prediction of a bag would change if an element were not there: the output
+        """How the prediction of a bag would change if an element were removed: the output
         without it (`decision_function`, or the number predicted) minus the output.
 
         Args:
             bag: the elements, `[n, d]`.
             method: `"exact"` predicts again without each element; `"newton"` uses
-                `equipool.influence`, for the equilibrium alone, whose cost grows linearly;
+                `equipool.influence`, whose cost grows linearly, and requires an equilibrium;
                 `"auto"` is `"newton"` for an equilibrium with 256 elements or more, else `"exact"`.
 
         Returns:

@@ -20,8 +20,8 @@ class SetRegressor(RegressorMixin, SetEstimator):
 
     Each element is encoded by a small network, each bag is pooled by minimising a learned energy
     (`aggregation="equilibrium"`) or by one of its rivals, and a linear map reads the pooled vector.
-    Features are scaled by the training bags first. The defaults are meant to be left alone from 60
-    bags to 100,000, and from 1 element per bag to 1,000,000.
+    Features are first scaled by the training bags. The defaults are meant for 60 to 100,000 bags of
+    1 to 1,000,000 elements.
 
     Args:
         aggregation: how a bag is pooled, a name in `equipool.baselines.AGGREGATIONS`.

@@ -44,7 +44,7 @@ def influence(
 ) -> Influence:
     r"""How the output of a set, and a function of it, changes when an element is left out.
 
-    `"newton"` takes one Newton step of the energy without the element, from y, for all elements of
+    `"newton"` takes one Newton step from y, on the energy without the element, for all elements of
     all sets at once. At a minimum that is
 
     $$y_{-i} - y \approx (H - H_i)^{-1} \nabla_y F(x_i, y),$$
@@ -55,11 +55,12 @@ def influence(
     searches for the minimum without each element, beginning at y, with the layer's solver and
     steps.
 
-    Both give the difference between two minima, without the element and with it. What the layer's
-    search left to do does not count as a change. Both require a search that has converged: sets for
-    which it has not are counted in a warning and marked in `Influence.converged`. An element that
-    is alone in its set leaves an empty one, whose output is the start. The layer is used in
-    evaluation mode and is not changed; nothing is recorded for gradients, and autocast is off.
+    Both give the difference between two minima, without the element and with it. The remaining
+    error of the layer's search does not count as a change. Both require a search that has
+    converged: sets for which it has not are counted in a warning and marked in
+    `Influence.converged`. Removing the only element of a set leaves an empty set, whose output is
+    the start. The layer is used in evaluation mode and is not changed; nothing is recorded for
+    gradients, and autocast is off.
 
     Args:
         layer: the trained layer.
