@@ -93,7 +93,7 @@ explorer/node_modules: explorer/package-lock.json
 docs docs-serve: export NO_MKDOCS_2_WARNING := 1
 
 docs: $(READY)  ## Build the documentation into site/; open site/index.html
-	@$(BIN)/mkdocs build --strict --quiet
+	@$(BIN)/mkdocs build --strict  # with --quiet, warnings would not count
 	@echo "Open site/index.html (no server or network needed)"
 
 docs-serve: $(READY)  ## Preview the documentation while you write

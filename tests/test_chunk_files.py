@@ -41,6 +41,12 @@ def test_arrays_in_memory(batch):
     assert list(ArrayChunks(x[:0])) == []
 
 
+def test_arrays_are_converted(batch):
+    x, index = batch
+    assert_read(ArrayChunks(x, index, 7, dtype="float32"), x.float(), index)
+    assert_read(ArrayChunks(x.numpy(), chunk_size=13, dtype="float32"), x.float())
+
+
 def test_npy_files(batch, tmp_path):
     x, index = batch
     numpy.save(tmp_path / "x.npy", x.numpy())

@@ -14,18 +14,17 @@ from equipool.checks import as_count
 
 
 class Budget(NamedTuple):
-    """How long one call may search.
-
-    Args:
-        num_steps: the largest number of steps.
-        converged_at: a set counts as converged when no component of its gradient exceeds this.
-        stop_at: a set stops when no component of its gradient exceeds this; None if every set
-            takes every step.
-    """
+    """How long one call may search."""
 
     num_steps: int
+    """The largest number of steps."""
+
     converged_at: float = 1e-3
+    """A set counts as converged when no component of its gradient exceeds this."""
+
     stop_at: float | None = None
+    """A set stops when no component of its gradient exceeds this; None if every set takes every
+    step."""
 
 
 class Steps(ABC):

@@ -7,6 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from equipool.checks import as_count
 
 CHUNK_SIZE = 65536  # elements
@@ -23,6 +26,8 @@ class ArrayChunks:
         x: the elements: a tensor, a NumPy array or memory map, or the path of a `.npy` file.
         index: the set of each element, `[N]`, likewise; None if there is one set.
         chunk_size: elements per chunk.
+        dtype: NumPy's name of the type that elements are converted to, such as `"float32"` for a
+            layer of that type; None to leave them as they are.
 
     Example:
         >>> chunks = ArrayChunks(torch.randn(10, 3), chunk_size=4)
@@ -30,8 +35,11 @@ class ArrayChunks:
         [4, 4, 2]
     """
 
-    def __init__(self, x: Any, index: Any = None, chunk_size: int = CHUNK_SIZE) -> None:
+    def __init__(
+        self, x: Any, index: Any = None, chunk_size: int = CHUNK_SIZE, dtype: str | None = None
+    ) -> None:
         self.x = _opened(x)
+        self.dtype = dtype
         self.index = None if index is None else _opened(index)
         self.chunk_size = as_count("chunk_size", chunk_size, least=1)
         _check_lengths(len(self.x), *([] if self.index is None else [len(self.index)]))
@@ -40,7 +48,16 @@ class ArrayChunks:
         return -(-len(self.x) // self.chunk_size)
 
     def __iter__(self) -> Iterator[Any | Pair]:
-        return _slices(self.x, self.index, len(self.x), self.chunk_size)
+        for chunk in _slices(self.x, self.index, len(self.x), self.chunk_size):
+            if self.index is None:
+                yield self._converted(chunk)
+            else:
+                yield self._converted(chunk[0]), chunk[1]
+
+    def _converted(self, x: Any) -> Any:
+        if self.dtype is None:
+            return x
+        return x.to(getattr(torch, self.dtype)) if isinstance(x, Tensor) else x.astype(self.dtype)
 
 
 class _NpyFile:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, SupportsIndex
@@ -95,7 +95,7 @@ def path_independence(
     ptr: Tensor | None = None,
     mask: Tensor | None = None,
     dim_size: SupportsIndex | None = None,
-    steps: Sequence[int] = STEPS,
+    steps: Sequence[int] | int = STEPS,
     num_starts: int = 10,
     start_std: float | None = None,
     seed: int = 0,
@@ -109,7 +109,7 @@ def path_independence(
     Args:
         layer: the layer, which is not changed.
         x: elements; `index`, `ptr`, `mask` and `dim_size` describe the sets as in the layer's call.
-        steps: numbers of steps.
+        steps: numbers of steps. Distances are to y after the largest.
         num_starts: number of random starts, 1 or more.
         start_std: standard deviation of the random starts. Default: the root mean square of y, so
             that they are as far from zero as the outputs.
@@ -121,7 +121,8 @@ def path_independence(
         >>> round(found.alignment, 4), found.rows[-1].converged
         (1.0, 1.0)
     """
-    numbers = sorted({as_count("steps", number) for number in steps})
+    given = steps if isinstance(steps, Iterable) else (steps,)
+    numbers = sorted({as_count("steps", number) for number in given})
     if not numbers:
         raise ValueError("steps is empty, expected one or more numbers")
     num_starts = as_count("num_starts", num_starts, least=1)
