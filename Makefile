@@ -57,7 +57,7 @@ NOT_CORE := $(patsubst %,tests/test_%.py,\
 # $(1): where to install; $(2): which torch.
 define test_core
 	@test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
-	@PIP_CONSTRAINT= $(1)/bin/python -m pip install -qq $(2) "numpy<2.4" pytest hypothesis
+	@PIP_CONSTRAINT= $(1)/bin/python -m pip install -qq $(2) "numpy<2.4" matplotlib pyarrow safetensors pytest hypothesis
 	@PYTHONPATH=src OMP_NUM_THREADS=1 $(1)/bin/python -m pytest -q \
 		$(filter-out $(NOT_CORE),$(wildcard tests/test_*.py)) \
 		tests/gradients tests/solvers tests/potentials tests/properties \
