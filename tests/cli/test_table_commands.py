@@ -32,6 +32,7 @@ def place(tmp_path_factory):
         f"bags.csv: {sum(map(len, bags)):,} elements in 24 bags of 5 to 9; 4 features"
         in done.output
     )
+    assert "Feature columns: 'x0', 'x1', 'x2', 'x3'\n" in done.stdout
     assert "Task: classification of 2 classes: 0, 1" in done.stdout
     assert f"equipool predict {folder / 'model'} TABLE" in done.stdout
     return folder
@@ -118,6 +119,24 @@ def test_folds_keep_groups_together_and_other_metrics_work(place, tmp_path):
     done = call("cv", tmp_path / "bags.csv", COLUMNS, QUICK, given)
     assert "mean accuracy" in done.stdout
     assert "4 features" in done.stdout  # the group is none
+    assert "Feature columns: 'x0', 'x1', 'x2', 'x3'\n" in done.stdout
+    assert "Warning" not in done.stderr
+    given = {"--aggregation": "mean", "--out": tmp_path / "model"}
+    done = call("fit", tmp_path / "bags.csv", COLUMNS, QUICK, given)
+    assert "'x3', 'site'\n" in done.stdout
+    assert "Warning: features that are the same in all rows of each bag: 'site'" in done.stderr
+    assert "--exclude site" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["fit", "cv"])
+def test_tables_with_one_class_are_refused(place, tmp_path, command):
+    frame = pandas.read_csv(place / "bags.csv").assign(label="healthy")
+    frame.to_csv(tmp_path / "bags.csv", index=False)
+    out = {"--out": tmp_path / "out"}
+    done = call(command, tmp_path / "bags.csv", COLUMNS, QUICK, out, status=None)
+    assert done.exit_code == 1
+    assert "all bags have the label 'healthy': classification needs two classes" in done.stderr
+    assert not (tmp_path / "out").exists()
 
 
 def test_each_class_of_several_has_its_own_influence(place, tmp_path):
@@ -157,9 +176,12 @@ def test_each_class_of_several_has_its_own_influence(place, tmp_path):
         (["predict", "model", "bags.csv", {"--smiles": "CCO"}], ["--smiles is for molecules"]),
         (["predict", "model", "bags.csv", {"--out": "bags.csv"}], ["which is the input"]),
         (["predict", "model", "bags.csv", {"--out": "p.xlsx"}], ["--out is 'p.xlsx'", ".parquet"]),
-        (["predict", "nowhere", "bags.csv"], ["nowhere"]),
+        (["predict", "nowhere", "bags.csv"], ["MODEL is nowhere, which does not exist"]),
+        (["predict", ".", "bags.csv"], ["written by `equipool fit` or `equipool train`"]),
+        (["predict", "bags.csv", "model"], ["MODEL is bags.csv, expected a directory"]),
         (["explain", "model", "bags.csv", {"--bag": "99"}], ["the table has no bag '99'"]),
-        (["explain", "nowhere", "bags.csv"], ["nowhere"]),
+        (["explain", "nowhere", "bags.csv"], ["MODEL is nowhere, which does not exist"]),
+        (["explain", "bags.csv", "model"], ["expected a directory written by `equipool fit`"]),
         (["cv", "bags.csv", COLUMNS, {"--folds": "1"}], ["folds is 1, expected 2 or more"]),
         (["cv", "bags.csv", COLUMNS, {"--folds": "13"}], ["the rarest class has 12 bags"]),
         (["cv", "bags.csv", COLUMNS, {"--metric": "beauty"}], ["--metric is 'beauty'"]),

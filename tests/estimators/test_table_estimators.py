@@ -134,6 +134,10 @@ def test_regression_and_several_labels(frame):
     )
     expected = ["bag", "probability of half", "probability of whole"]
     assert model.predict_table(two).column_names == expected
+    with pytest.raises(ValueError, match="y has one class, 'ill': a classifier needs two"):
+        SetClassifier("mean", **QUICK).fit_table(
+            frame.assign(label="ill"), bag="bag", label="label", features=["z"]
+        )
     with pytest.raises(TableError, match="column 'label' has text such as"):
         SetRegressor("mean", **QUICK).fit_table(frame, bag="bag", label="label", features=["z"])
 

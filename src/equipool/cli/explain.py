@@ -39,6 +39,7 @@ def explain(
     class means that the element is evidence for it. With two classes, this is the second class.
     """
     with console.plain_errors(console.WRONG_USE):
+        tables.check_model(model, "fit")
         tables.check_table(table)
         tables.check_output(out, table)
         where, number = console.device_from_name(device), read_threads(threads)

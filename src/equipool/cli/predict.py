@@ -49,6 +49,8 @@ def predict(
     in the units of the labels. Molecules that cannot be read have empty cells and are listed on
     stderr; if none can be read, the exit status is 1.
     """
+    with console.plain_errors(console.WRONG_USE):
+        tables.check_model(model, "fit", "train")
     if tables.is_model(model):
         with console.plain_errors(console.WRONG_USE):
             given = {"--smiles": smiles, "--column": column, "--keep": keep}
