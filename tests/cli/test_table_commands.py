@@ -34,6 +34,10 @@ def place(tmp_path_factory):
     )
     assert "Feature columns: 'x0', 'x1', 'x2', 'x3'\n" in done.stdout
     assert "Task: classification of 2 classes: 0, 1" in done.stdout
+    for number in (1, 2, 3):
+        assert f"network {number} of 3: from step 0 to 4" in done.stdout
+        assert f"Network {number}: 4 steps; training loss " in done.stdout
+    assert "loss without dropout" in done.stdout
     assert f"equipool predict {folder / 'model'} TABLE" in done.stdout
     return folder
 
@@ -46,7 +50,7 @@ def test_a_table_is_fitted_predicted_and_explained(place, tmp_path):
     table, model = place / "bags.csv", place / "model"
     on = {"--device": "cpu", "--threads": "1"}
     printed = rows_of(call("predict", model, table, on).stdout)
-    assert printed[0] == ["bag", "label", "probability of 0", "probability of 1"]
+    assert printed[0] == ["bag", "predicted_label", "probability of 0", "probability of 1"]
     assert [row[0] for row in printed[1:]] == [str(number) for number in range(24)]
     expected = load(model).predict_table(table)
     assert [float(row[3]) for row in printed[1:]] == expected["probability of 1"].to_pylist()

@@ -183,8 +183,12 @@ def test_threads_are_as_before():
 
 
 def test_it_shows_progress_when_told(capsys):
-    quick(aggregation="mean", verbose=1).fit(BAGS, LABELS)
-    assert "12/12" in capsys.readouterr().out
+    quick(aggregation="mean", verbose=1, n_estimators=2).fit(BAGS, LABELS)
+    shown = capsys.readouterr().out
+    assert "network 1 of 2: 12/12  loss without dropout" in shown
+    assert "network 2 of 2: 12/12" in shown
+    quick(aggregation="mean", verbose=1, early_stopping=True).fit(BAGS, LABELS)
+    assert "12/12  validation loss" in capsys.readouterr().out
     quick(aggregation="mean").fit(BAGS, LABELS)
     assert capsys.readouterr().out == ""
 

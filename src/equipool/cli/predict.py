@@ -41,9 +41,9 @@ def predict(
 ) -> None:  # fmt: skip
     """Predict bags or molecules with a trained model.
 
-    For a table of bags, writes one row per bag in the order in which the bags first appear: its
-    label, and the probability of each class. The table needs the columns of the training table,
-    except for the label.
+    For a table of bags, writes one row per bag in the order in which the bags first appear: the
+    predicted label (column predicted_LABEL), and the probability of each class. The table needs the
+    columns of the training table, except for the label.
 
     For molecules, writes one row per molecule, in the order of the input: probabilities, or numbers
     in the units of the labels. Molecules that cannot be read have empty cells and are listed on

@@ -147,7 +147,8 @@ class SetEstimator(TableMethods, BagReader, ABC):
                 )
             makers = [partial(deepcopy, network) for network in self.networks_]
         results = Parallel(n_jobs=self.n_jobs if count > 1 else None)(
-            delayed(member)(maker, seed) for maker, seed in zip(makers, seeds, strict=True)
+            delayed(member)(maker, seed, f"network {number} of {count}")
+            for number, (maker, seed) in enumerate(zip(makers, seeds, strict=True), 1)
         )
         self.networks_ = [network for network, _ in results]
         self.history_ = [history for _, history in results]
