@@ -68,7 +68,9 @@ def test_a_table_is_fitted_predicted_and_explained(place, tmp_path):
     assert {row[0] for row in rows} == {"7"}
     assert [int(row[1]) for row in rows] == [n for n, line in enumerate(lines) if line[0] == "7"]
     strongest = max(rows, key=lambda row: abs(float(row[2])))
-    assert f"bag 7, row {strongest[1]}" in (tmp_path / "i.svg").read_text()
+    picture = (tmp_path / "i.svg").read_text()
+    assert f"bag 7, row {strongest[1]}" in picture
+    assert "change of the logit of label 1 without the element" in picture
     everything = rows_of(call("explain", model, table, on).stdout)
     assert len(everything) == len(lines) + 1
 
@@ -156,7 +158,14 @@ def test_each_class_of_several_has_its_own_influence(place, tmp_path):
     values = np.array([row[2:] for row in rows], dtype=float)
     row, column = np.unravel_index(np.abs(values).argmax(), values.shape)
     strongest = f"bag 2, row {rows[row][1]}, {heading[2 + column].removeprefix('influence ')}"
-    assert strongest in (tmp_path / "influence.svg").read_text()
+    picture = (tmp_path / "influence.svg").read_text()
+    assert strongest in picture
+    assert "change of the logit without the element" in picture
+    given = {"--task": "regression", "--aggregation": "mean", "--out": tmp_path / "numbers"}
+    call("fit", place / "bags.csv", COLUMNS, QUICK, given)
+    call("explain", tmp_path / "numbers", place / "bags.csv", words)
+    picture = (tmp_path / "influence.svg").read_text()
+    assert "change of the predicted label without the element" in picture
 
 
 @pytest.mark.parametrize(
@@ -186,6 +195,7 @@ def test_each_class_of_several_has_its_own_influence(place, tmp_path):
         (["explain", "model", "bags.csv", {"--bag": "99"}], ["the table has no bag '99'"]),
         (["explain", "nowhere", "bags.csv"], ["MODEL is nowhere, which does not exist"]),
         (["explain", "bags.csv", "model"], ["expected a directory written by `equipool fit`"]),
+        (["explore", "bags.csv", "model", {"--bag": "1"}], ["MODEL is bags.csv, expected"]),
         (["cv", "bags.csv", COLUMNS, {"--folds": "1"}], ["folds is 1, expected 2 or more"]),
         (["cv", "bags.csv", COLUMNS, {"--folds": "13"}], ["the rarest class has 12 bags"]),
         (["cv", "bags.csv", COLUMNS, {"--metric": "beauty"}], ["--metric is 'beauty'"]),

@@ -144,7 +144,8 @@ def test_regression_and_several_labels(frame):
         SetClassifier("mean", **QUICK).fit_table(
             frame.assign(label="ill"), bag="bag", label="label", features=["z"]
         )
-    with pytest.raises(TableError, match=r"column 'label' has text such as '(ill|well)': a reg"):
+    frame = frame.assign(label=frame["label"].replace("well", "0"))
+    with pytest.raises(TableError, match="column 'label' has text such as 'ill': a regressor"):
         SetRegressor("mean", **QUICK).fit_table(frame, bag="bag", label="label", features=["z"])
 
 

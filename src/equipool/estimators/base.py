@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from equipool.baselines import AGGREGATIONS
-from equipool.estimators.bags import Array, Bags
+from equipool.estimators.bags import Array, Bags, as_array
 from equipool.estimators.explanation import effects
 from equipool.estimators.export import PaddedBags, export_onnx
 from equipool.estimators.member import History, MemberSettings, train_member
@@ -209,6 +209,9 @@ class SetEstimator(TableMethods, BagReader, ABC):
         check_is_fitted(self)
         if method not in ("auto", "exact", "newton"):
             raise ValueError(f"method is {method!r}, expected 'auto', 'exact' or 'newton'")
+        elements = as_array(bag)
+        if elements.ndim > 2 or (elements.ndim == 1 and elements.dtype == object):
+            raise ValueError(f"bag holds {len(elements)} bags, expected one bag of shape [n, d]")
         bags, device = self._read([bag], reset=False), self._device()
         x = to_tensor(self.scaling_, bags, self.networks_[0]).to(device)
         found = torch.stack([effects(one.to(device), x, method) for one in self.networks_])

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from equipool.estimators.bags import Array, Bags
 from equipool.estimators.tables.bags import TableBags, read_table, read_training_table
 from equipool.estimators.tables.schema import TableSchema, Unknown
-from equipool.estimators.tables.source import TableError
+from equipool.estimators.tables.source import TableError, number_from
 
 
 class TableMethods:
@@ -64,9 +64,9 @@ class TableMethods:
     def fit_table_bags(self, schema: TableSchema, found: TableBags) -> Self:
         """Train on a table that `read_training_table` has read."""
         if not is_classifier(self) and found.y is not None and found.y.dtype.kind not in "if":
+            text = next(str(one) for one in found.y if np.isnan(number_from(one)))
             raise TableError(
-                f"column {schema.labels[0]!r} has text such as {str(found.y[0])!r}: a regressor "
-                "needs numbers"
+                f"column {schema.labels[0]!r} has text such as {text!r}: a regressor needs numbers"
             )
         self.fit(found.bags, found.y, sample_weight=found.weight)
         self.table_schema_ = schema
