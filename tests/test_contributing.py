@@ -49,7 +49,7 @@ def follow(tmp_path, monkeypatch):
 def test_there_is_a_recipe_for_everything():
     assert set(RECIPES) == {
         "potential", "solver", "regulariser", "kernel", "rival", "experiment", "flag",
-        "report section", "picture", "law",
+        "report section", "picture", "law", "option of the table reader",
     }  # fmt: skip
 
 

@@ -32,7 +32,12 @@ def place(tmp_path_factory):
         f"bags.csv: {sum(map(len, bags)):,} elements in 24 bags of 5 to 9; 4 features"
         in done.output
     )
+    assert "Feature columns: 'x0', 'x1', 'x2', 'x3'\n" in done.stdout
     assert "Task: classification of 2 classes: 0, 1" in done.stdout
+    for number in (1, 2, 3):
+        assert f"network {number} of 3: from step 0 to 4" in done.stdout
+        assert f"Network {number}: 4 steps; training loss " in done.stdout
+    assert "loss without dropout" in done.stdout
     assert f"equipool predict {folder / 'model'} TABLE" in done.stdout
     return folder
 
@@ -45,7 +50,7 @@ def test_a_table_is_fitted_predicted_and_explained(place, tmp_path):
     table, model = place / "bags.csv", place / "model"
     on = {"--device": "cpu", "--threads": "1"}
     printed = rows_of(call("predict", model, table, on).stdout)
-    assert printed[0] == ["bag", "label", "probability of 0", "probability of 1"]
+    assert printed[0] == ["bag", "predicted_label", "probability of 0", "probability of 1"]
     assert [row[0] for row in printed[1:]] == [str(number) for number in range(24)]
     expected = load(model).predict_table(table)
     assert [float(row[3]) for row in printed[1:]] == expected["probability of 1"].to_pylist()
@@ -63,7 +68,9 @@ def test_a_table_is_fitted_predicted_and_explained(place, tmp_path):
     assert {row[0] for row in rows} == {"7"}
     assert [int(row[1]) for row in rows] == [n for n, line in enumerate(lines) if line[0] == "7"]
     strongest = max(rows, key=lambda row: abs(float(row[2])))
-    assert f"bag 7, row {strongest[1]}" in (tmp_path / "i.svg").read_text()
+    picture = (tmp_path / "i.svg").read_text()
+    assert f"bag 7, row {strongest[1]}" in picture
+    assert "change of the logit of label 1 without the element" in picture
     everything = rows_of(call("explain", model, table, on).stdout)
     assert len(everything) == len(lines) + 1
 
@@ -118,6 +125,24 @@ def test_folds_keep_groups_together_and_other_metrics_work(place, tmp_path):
     done = call("cv", tmp_path / "bags.csv", COLUMNS, QUICK, given)
     assert "mean accuracy" in done.stdout
     assert "4 features" in done.stdout  # the group is none
+    assert "Feature columns: 'x0', 'x1', 'x2', 'x3'\n" in done.stdout
+    assert "Warning" not in done.stderr
+    given = {"--aggregation": "mean", "--out": tmp_path / "model"}
+    done = call("fit", tmp_path / "bags.csv", COLUMNS, QUICK, given)
+    assert "'x3', 'site'\n" in done.stdout
+    assert "Warning: features that are the same in all rows of each bag: 'site'" in done.stderr
+    assert "--exclude site" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["fit", "cv"])
+def test_tables_with_one_class_are_refused(place, tmp_path, command):
+    frame = pandas.read_csv(place / "bags.csv").assign(label="healthy")
+    frame.to_csv(tmp_path / "bags.csv", index=False)
+    out = {"--out": tmp_path / "out"}
+    done = call(command, tmp_path / "bags.csv", COLUMNS, QUICK, out, status=None)
+    assert done.exit_code == 1
+    assert "all bags have the label 'healthy': classification needs two classes" in done.stderr
+    assert not (tmp_path / "out").exists()
 
 
 def test_each_class_of_several_has_its_own_influence(place, tmp_path):
@@ -133,7 +158,14 @@ def test_each_class_of_several_has_its_own_influence(place, tmp_path):
     values = np.array([row[2:] for row in rows], dtype=float)
     row, column = np.unravel_index(np.abs(values).argmax(), values.shape)
     strongest = f"bag 2, row {rows[row][1]}, {heading[2 + column].removeprefix('influence ')}"
-    assert strongest in (tmp_path / "influence.svg").read_text()
+    picture = (tmp_path / "influence.svg").read_text()
+    assert strongest in picture
+    assert "change of the logit without the element" in picture
+    given = {"--task": "regression", "--aggregation": "mean", "--out": tmp_path / "numbers"}
+    call("fit", place / "bags.csv", COLUMNS, QUICK, given)
+    call("explain", tmp_path / "numbers", place / "bags.csv", words)
+    picture = (tmp_path / "influence.svg").read_text()
+    assert "change of the predicted label without the element" in picture
 
 
 @pytest.mark.parametrize(
@@ -157,9 +189,13 @@ def test_each_class_of_several_has_its_own_influence(place, tmp_path):
         (["predict", "model", "bags.csv", {"--smiles": "CCO"}], ["--smiles is for molecules"]),
         (["predict", "model", "bags.csv", {"--out": "bags.csv"}], ["which is the input"]),
         (["predict", "model", "bags.csv", {"--out": "p.xlsx"}], ["--out is 'p.xlsx'", ".parquet"]),
-        (["predict", "nowhere", "bags.csv"], ["nowhere"]),
+        (["predict", "nowhere", "bags.csv"], ["MODEL is nowhere, which does not exist"]),
+        (["predict", ".", "bags.csv"], ["written by `equipool fit` or `equipool train`"]),
+        (["predict", "bags.csv", "model"], ["MODEL is bags.csv, expected a directory"]),
         (["explain", "model", "bags.csv", {"--bag": "99"}], ["the table has no bag '99'"]),
-        (["explain", "nowhere", "bags.csv"], ["nowhere"]),
+        (["explain", "nowhere", "bags.csv"], ["MODEL is nowhere, which does not exist"]),
+        (["explain", "bags.csv", "model"], ["expected a directory written by `equipool fit`"]),
+        (["explore", "bags.csv", "model", {"--bag": "1"}], ["MODEL is bags.csv, expected"]),
         (["cv", "bags.csv", COLUMNS, {"--folds": "1"}], ["folds is 1, expected 2 or more"]),
         (["cv", "bags.csv", COLUMNS, {"--folds": "13"}], ["the rarest class has 12 bags"]),
         (["cv", "bags.csv", COLUMNS, {"--metric": "beauty"}], ["--metric is 'beauty'"]),

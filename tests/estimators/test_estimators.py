@@ -183,8 +183,12 @@ def test_threads_are_as_before():
 
 
 def test_it_shows_progress_when_told(capsys):
-    quick(aggregation="mean", verbose=1).fit(BAGS, LABELS)
-    assert "12/12" in capsys.readouterr().out
+    quick(aggregation="mean", verbose=1, n_estimators=2).fit(BAGS, LABELS)
+    shown = capsys.readouterr().out
+    assert "network 1 of 2: 12/12  loss without dropout" in shown
+    assert "network 2 of 2: 12/12" in shown
+    quick(aggregation="mean", verbose=1, early_stopping=True).fit(BAGS, LABELS)
+    assert "12/12  validation loss" in capsys.readouterr().out
     quick(aggregation="mean").fit(BAGS, LABELS)
     assert capsys.readouterr().out == ""
 
@@ -230,3 +234,21 @@ def test_other_numbers_are_refused():
     for weights, message in ((np.ones(3), "shape"), (-np.ones(60), "negative")):
         with pytest.raises(ValueError, match=f"sample_weight has {message}"):
             SetRegressor(**QUICK).fit(BAGS, LABELS, sample_weight=weights)
+
+
+def test_one_bag_is_explained_at_a_time():
+    model = quick(aggregation="mean").fit(BAGS, LABELS)
+    for several in (BAGS[:2], read_bags(BAGS[:2]), np.stack([BAGS[0]] * 2)):
+        with pytest.raises(
+            ValueError, match=r"bag holds 2 bags, expected one bag of shape \[n, d\]"
+        ):
+            model.element_influence(several)
+
+
+def test_bad_arguments_are_called_by_their_names():
+    with pytest.raises(ValueError, match="y has values that are not numbers, its dtype is <U4"):
+        SetRegressor("mean").fit(BAGS, ["many"] * len(BAGS))
+    model = quick(aggregation="mean").fit(BAGS, LABELS)
+    for empty in ([], ()):
+        with pytest.raises(ValueError, match="X is empty, expected at least one bag"):
+            model.predict(empty)

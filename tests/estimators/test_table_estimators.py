@@ -60,11 +60,16 @@ def test_a_table_is_fitted_as_its_bags_to_the_bit(tmp_path):
 
 def test_predictions_have_a_row_per_bag_with_label_and_probabilities(frame, fitted):
     found = fitted.predict_table(frame)
-    assert found.column_names == ["bag", "label", "probability of ill", "probability of well"]
+    assert found.column_names == [
+        "bag",
+        "predicted_label",
+        "probability of ill",
+        "probability of well",
+    ]
     assert found["bag"].to_pylist() == list(frame["bag"].unique())
     for row in found.to_pylist():
         likely = max(("ill", "well"), key=lambda name: row[f"probability of {name}"])
-        assert row["label"] == likely
+        assert row["predicted_label"] == likely
         assert row["probability of ill"] + row["probability of well"] == pytest.approx(1)
 
 
@@ -120,13 +125,14 @@ def test_a_loaded_model_reads_tables_as_the_trained_one(frame, fitted, tmp_path)
 def test_regression_and_several_labels(frame):
     model = SetRegressor("mean", **QUICK).fit_table(frame, bag="bag", label="score", features=["z"])
     found = model.predict_table(frame)
-    assert found.column_names == ["bag", "score"]
+    assert found.column_names == ["bag", "predicted_score"]
     assert model.explain_table(frame).column_names == ["bag", "row", "influence"]
     two = frame.assign(half=(frame["label"] == "ill").astype(float), other=1.0 - frame["score"])
     model = SetRegressor("mean", **QUICK).fit_table(
         two, bag="bag", label=["score", "other"], features=["z"]
     )
-    assert model.predict_table(two).column_names == ["bag", "score", "other"]
+    expected = ["bag", "predicted_score", "predicted_other"]
+    assert model.predict_table(two).column_names == expected
     assert model.explain_table(two).column_names[2:] == ["influence on score", "influence on other"]
     two["whole"] = 1.0 - two["half"]
     model = SetClassifier("mean", **QUICK).fit_table(
@@ -134,7 +140,12 @@ def test_regression_and_several_labels(frame):
     )
     expected = ["bag", "probability of half", "probability of whole"]
     assert model.predict_table(two).column_names == expected
-    with pytest.raises(TableError, match="column 'label' has text such as"):
+    with pytest.raises(ValueError, match="y has one class, 'ill': a classifier needs two"):
+        SetClassifier("mean", **QUICK).fit_table(
+            frame.assign(label="ill"), bag="bag", label="label", features=["z"]
+        )
+    frame = frame.assign(label=frame["label"].replace("well", "0"))
+    with pytest.raises(TableError, match="column 'label' has text such as 'ill': a regressor"):
         SetRegressor("mean", **QUICK).fit_table(frame, bag="bag", label="label", features=["z"])
 
 

@@ -114,6 +114,22 @@ def test_constant_columns_are_left_out_with_a_warning():
     assert schema.channels == ("c=blue", "c=red")
 
 
+@pytest.mark.usefixtures("batches")
+@pytest.mark.parametrize("missing", ["error", "keep"])
+def test_features_that_are_constant_in_each_bag_are_kept_with_a_warning(missing, monkeypatch):
+    monkeypatch.setattr(packing, "ROWS", source.ROWS)
+    ages = [5.0, 5.0, 6.0, 5.0] if missing == "error" else [np.nan, np.nan, 6.0, 5.0]
+    given = table(age=ages, site=["A", "A", "B", "A"])
+    with pytest.warns(UserWarning, match=r"of each bag: 'age', 'site'\. .*--exclude age\)"):
+        schema, _ = read_training_table(given, bag="b", label="y", missing=missing)
+    assert schema.channels == ("x", "c=blue", "c=red", "age", "site=A", "site=B")
+    # No warning: they are left out, or named, or no bag has two elements.
+    read_training_table(given, bag="b", label="y", missing=missing, exclude=["age", "site"])
+    read_training_table(given, bag="b", label="y", missing=missing, features=["x", "age"])
+    single = {name: values[1:] for name, values in given.items()}
+    read_training_table(single, bag="b", label="y", missing=missing)
+
+
 @pytest.fixture
 def schema():
     return read_training_table(table(), bag="b", label="y")[0]
@@ -138,6 +154,7 @@ def test_what_is_wrong_at_prediction_is_named(schema, case):
         read_table(given, schema)
     for message in messages:
         assert message in str(caught.value)
+    assert "exclude" not in str(caught.value)  # it is no option of prediction
 
 
 def test_unknown_categories_can_be_read_as_none(schema):

@@ -125,7 +125,7 @@ def test_bags_of_python_come_back_from_every_file(tmp_path):
 
 def test_prediction_reads_a_table_as_training_did():
     frame = long_frame(missing=True)
-    schema, training = read_training_table(frame, bag="patient", label="response", missing="mean")
+    schema, training = read_training_table(frame, **COLUMNS, missing="mean")
     again = read_table(
         frame.drop(columns=["response"])[frame.columns[::-1].drop("response")], schema
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -39,6 +39,7 @@ def explain(
     class means that the element is evidence for it. With two classes, this is the second class.
     """
     with console.plain_errors(console.WRONG_USE):
+        tables.check_model(model, "fit")
         tables.check_table(table)
         tables.check_output(out, table)
         where, number = console.device_from_name(device), read_threads(threads)
@@ -61,11 +62,25 @@ def explain(
             write_file(influence, out)
             tables.note(f"Wrote {len(influence):,} rows to {out}")
         if picture is not None:
-            draw(influence, picture)
+            draw(influence, picture, _title(estimator))
             tables.note(f"Drew {picture}")
 
 
-def draw(found: pa.Table, path: Path) -> None:
+def _title(estimator: Any) -> str:
+    """What the bars of a model's picture measure."""
+    from sklearn.base import is_classifier
+
+    labels = estimator.table_schema_.labels
+    if not is_classifier(estimator):
+        what = f"predicted {labels[0]}" if len(labels) == 1 else "predicted number"
+    elif len(labels) == 1 and len(estimator.classes_) == 2:
+        what = f"logit of {labels[0]} {estimator.classes_[1]}"
+    else:
+        what = "logit"
+    return f"change of the {what} without the element"
+
+
+def draw(found: pa.Table, path: Path, title: str) -> None:
     """Bars of the elements with the largest influence on any output."""
     import numpy as np
 
@@ -87,7 +102,7 @@ def draw(found: pa.Table, path: Path) -> None:
     colors = [LOWERS if value < 0 else RAISES for value in shown]
     draw_bars(axes, labels, shown, [f"{value:.3g}" for value in shown], colors)
     axes.invert_yaxis()
-    axes.set_title("change of the prediction without the element", loc="left", fontsize=10)
+    axes.set_title(title, loc="left", fontsize=10, parse_math=False)
     save_figure(figure, path)
 
 

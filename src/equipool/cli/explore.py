@@ -26,6 +26,7 @@ def explore(
     to switch it off, and see the prediction change.
     """
     with console.plain_errors(console.WRONG_USE):
+        tables.check_model(model, "fit")
         tables.check_table(table)
         _check_out(out)
     with console.plain_errors(), tables.warnings_as_lines():

@@ -55,17 +55,18 @@ def fit(
         )  # fmt: skip
         estimator.fit_table_bags(schema, found)
         estimator.save(out)
-        _report(estimator.history_[0])
+        for number, history in enumerate(estimator.history_, 1):
+            _report(number, history)
     console.report_line(f"The model is in {out}")
     console.report_line(f"Predict: {console.command_line(['predict', str(out), 'TABLE'], {})}")
 
 
-def _report(history: dict[str, Any]) -> None:
-    """Print how long the network was trained, and how well it fits."""
-    losses = f"loss {history['loss'][-1]:.4g}"
+def _report(number: int, history: dict[str, Any]) -> None:
+    """Print how long a network was trained, and how well it fits."""
+    losses = f"training loss {history['loss'][-1]:.4g} in the last step"
     if len(history.get("validation_loss", ())):
-        losses += f", {min(history['validation_loss']):.4g} on validation bags"
-    console.report_line(f"{len(history['loss']):,} steps; {losses}")
+        losses += f"; best validation loss {min(history['validation_loss']):.4g}"
+    console.report_line(f"Network {number}: {len(history['loss']):,} steps; {losses}")
 
 
 app = console.single_command(fit)

@@ -41,14 +41,16 @@ def predict(
 ) -> None:  # fmt: skip
     """Predict bags or molecules with a trained model.
 
-    For a table of bags, writes one row per bag in the order in which the bags first appear: its
-    label, and the probability of each class. The table needs the columns of the training table,
-    except for the label.
+    For a table of bags, writes one row per bag in the order in which the bags first appear: the
+    predicted label (column predicted_LABEL), and the probability of each class. The table needs the
+    columns of the training table, except for the label.
 
     For molecules, writes one row per molecule, in the order of the input: probabilities, or numbers
     in the units of the labels. Molecules that cannot be read have empty cells and are listed on
     stderr; if none can be read, the exit status is 1.
     """
+    with console.plain_errors(console.WRONG_USE):
+        tables.check_model(model, "fit", "train")
     if tables.is_model(model):
         with console.plain_errors(console.WRONG_USE):
             given = {"--smiles": smiles, "--column": column, "--keep": keep}

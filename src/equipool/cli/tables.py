@@ -72,9 +72,10 @@ class TableOptions:
     group: str | None = None
 
     def read(self, *, keep_missing: bool = False) -> tuple[TableSchema, TableBags]:
-        """Read the table, and report its size and the columns that were left out. With
-        `keep_missing`, numbers are NaN where the mean would replace them."""
+        """Read the table, and report its size, its feature columns and the columns that were left
+        out. With `keep_missing`, numbers are NaN where the mean would replace them."""
         from equipool.estimators.tables import read_training_table
+        from equipool.estimators.tables.source import listed
 
         with warnings_as_lines():
             schema, found = read_training_table(
@@ -89,6 +90,7 @@ class TableOptions:
             f"{self.table.name}: {len(found.rows):,} elements in {len(found.ids):,} bags of "
             f"{sizes.min():,} to {sizes.max():,}; {found.bags.num_features} features"
         )
+        console.report_line(f"Feature columns: {listed([one.name for one in schema.features])}")
         return schema, found
 
 
@@ -120,6 +122,11 @@ def choose_task(y: Any, task: TaskName | None) -> TaskName:
         both = y.ndim == 2 and np.isin(values, (0, 1)).all()
         task = "classification" if y.dtype.kind not in "if" or few or both else "regression"
     if task == "classification" and y.ndim == 1:
+        if len(values) == 1:
+            raise ValueError(
+                f"all bags have the label {values.tolist()[0]!r}: classification needs two classes "
+                "or more"
+            )
         shown = ", ".join(str(value) for value in values[:MOST_CLASSES])
         rest = ", ..." if len(values) > MOST_CLASSES else ""
         console.report_line(f"Task: classification of {len(values)} classes: {shown}{rest}")
@@ -189,6 +196,16 @@ def check_output(out: Path | None, table: Path) -> None:
 def is_model(path: Path) -> bool:
     """Whether this is the directory of a model, and not of a run."""
     return (path / "model.json").exists()
+
+
+def check_model(path: Path, *commands: str) -> None:
+    """Refuse a path that none of these commands can have written."""
+    if not path.exists():
+        raise ValueError(f"MODEL is {path}, which does not exist")
+    files = {"fit": "model.json", "train": "config.json"}
+    if not any((path / files[command]).is_file() for command in commands):
+        written = " or ".join(f"`equipool {command}`" for command in commands)
+        raise ValueError(f"MODEL is {path}, expected a directory written by {written}")
 
 
 def load_model(path: Path, device: str) -> Any:

@@ -96,10 +96,12 @@ def read_bags(X: Any) -> Bags:
     if type(X).__module__.split(".")[0] == "awkward":
         return _checked(_from_awkward(X))
     if isinstance(X, list | tuple) or _is_object_array(X):
-        items = [_as_array(item) for item in X]
+        if len(X) == 0:
+            raise ValueError("X is empty, expected at least one bag")
+        items = [as_array(item) for item in X]
         if any(item.ndim >= 2 for item in items):
             return _checked(_from_items(items, _names_of(X)))
-    dense = X if hasattr(X, "shape") and not isinstance(X, np.ndarray) else _as_array(X)
+    dense = X if hasattr(X, "shape") and not isinstance(X, np.ndarray) else as_array(X)
     if getattr(dense, "ndim", 0) == 3:
         rows = np.asarray(dense)
         ptr = np.arange(len(rows) + 1) * rows.shape[1]
@@ -113,7 +115,7 @@ def _is_object_array(X: Any) -> bool:
     return isinstance(X, np.ndarray) and X.dtype == object and X.ndim == 1
 
 
-def _as_array(item: Any) -> Array:
+def as_array(item: Any) -> Array:
     if isinstance(item, torch.Tensor):
         return item.detach().cpu().numpy()
     try:
@@ -124,11 +126,11 @@ def _as_array(item: Any) -> Array:
 
 def _from_tensor(X: torch.Tensor) -> Bags:
     if not X.is_nested:
-        return read_bags(_as_array(X))
+        return read_bags(as_array(X))
     if X.layout != torch.jagged or X.dim() != 3:
         raise ValueError("X is a nested tensor, expected a jagged one of shape [B, j, d]")
     nested: Any = X
-    return _checked(Bags(_as_floats(_as_array(nested.values())), _as_array(nested.offsets())))
+    return _checked(Bags(_as_floats(as_array(nested.values())), as_array(nested.offsets())))
 
 
 def _from_awkward(X: Any) -> Bags:

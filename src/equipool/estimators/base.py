@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from equipool.baselines import AGGREGATIONS
-from equipool.estimators.bags import Array, Bags
+from equipool.estimators.bags import Array, Bags, as_array
 from equipool.estimators.explanation import effects
 from equipool.estimators.export import PaddedBags, export_onnx
 from equipool.estimators.member import History, MemberSettings, train_member
@@ -147,7 +147,8 @@ class SetEstimator(TableMethods, BagReader, ABC):
                 )
             makers = [partial(deepcopy, network) for network in self.networks_]
         results = Parallel(n_jobs=self.n_jobs if count > 1 else None)(
-            delayed(member)(maker, seed) for maker, seed in zip(makers, seeds, strict=True)
+            delayed(member)(maker, seed, f"network {number} of {count}")
+            for number, (maker, seed) in enumerate(zip(makers, seeds, strict=True), 1)
         )
         self.networks_ = [network for network, _ in results]
         self.history_ = [history for _, history in results]
@@ -208,6 +209,9 @@ class SetEstimator(TableMethods, BagReader, ABC):
         check_is_fitted(self)
         if method not in ("auto", "exact", "newton"):
             raise ValueError(f"method is {method!r}, expected 'auto', 'exact' or 'newton'")
+        elements = as_array(bag)
+        if elements.ndim > 2 or (elements.ndim == 1 and elements.dtype == object):
+            raise ValueError(f"bag holds {len(elements)} bags, expected one bag of shape [n, d]")
         bags, device = self._read([bag], reset=False), self._device()
         x = to_tensor(self.scaling_, bags, self.networks_[0]).to(device)
         found = torch.stack([effects(one.to(device), x, method) for one in self.networks_])

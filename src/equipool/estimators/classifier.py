@@ -115,6 +115,10 @@ class SetClassifier(ClassifierMixin, SetEstimator):
             if self.multilabel_ or len(unknown):
                 raise ValueError(f"y has classes that the first fit lacked: {unknown.tolist()}")
             codes = np.asarray(np.searchsorted(self.classes_, labels))
+        elif len(classes) == 1:
+            raise ValueError(
+                f"y has one class, {classes.tolist()[0]!r}: a classifier needs two classes or more"
+            )
         else:
             self.classes_, self.multilabel_ = classes, False
         weights = weights * compute_sample_weight(self.class_weight, labels)

@@ -44,10 +44,10 @@ class MemberSettings:
 
 
 def train_member(
-    make_network: Callable[[], nn.Module], seed: int, data: LabelledBags, loss: LossName,
-    settings: MemberSettings,
+    make_network: Callable[[], nn.Module], seed: int, title: str, data: LabelledBags,
+    loss: LossName, settings: MemberSettings,
 ) -> tuple[BagNetwork, History]:  # fmt: skip
-    """Train one network. Returns it on the CPU, and its history."""
+    """Train one network, which progress calls `title`. Returns it on the CPU, and its history."""
     training, validation, schedule = data, None, settings.schedule
     if settings.held_out:
         order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))
@@ -57,7 +57,7 @@ def train_member(
         )
     task = BagTask(
         make_network, loss, training, validation, batch_size=schedule.batch_size,
-        max_elements=settings.max_elements, seed=seed,
+        max_elements=settings.max_elements, seed=seed, title=title,
     )  # fmt: skip
     config = TrainingConfig(
         schedule.steps, learning_rate=settings.learning_rate, schedule="cosine",

@@ -76,7 +76,13 @@ class SetRegressor(RegressorMixin, SetEstimator):
         values = np.asarray(y)
         columns = values.ndim == 2 and values.shape[1] > 1
         values = values if columns else column_or_1d(y, warn=True)[:, None]
-        values = values.astype(np.float64)
+        try:
+            values = values.astype(np.float64)
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"y has values that are not numbers, its dtype is {values.dtype}: a regressor "
+                "needs numbers"
+            ) from None
         missing = np.isnan(values)
         if missing.any() and not columns:
             raise ValueError("Input y contains NaN.")

@@ -75,13 +75,22 @@ class BagTask(Task):
     def __init__(
         self, make_network: Callable[[], nn.Module], loss: LossName, training: LabelledBags,
         validation: LabelledBags | None, *, batch_size: int, max_elements: int, seed: int,
+        title: str,
     ) -> None:  # fmt: skip
         self._make_network, self._loss = make_network, loss
         self._training, self._validation = training, validation
         self.batch_size, self.seed = min(batch_size, len(training)), seed
-        self._max_elements = max_elements
+        self._max_elements, self._title = max_elements, title
         largest = int(training.ptr.diff().max())
         self._length, self._samples = min(largest, max_elements), largest > max_elements
+
+    @property
+    def title(self) -> str:
+        return self._title
+
+    @property
+    def monitor_title(self) -> str:
+        return "loss without dropout" if self._validation is None else "validation loss"
 
     def network(self) -> nn.Module:
         return self._make_network()

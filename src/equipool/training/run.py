@@ -47,7 +47,7 @@ class Run:
         accelerator = session.accelerator
         own_stream = session.num_runs > 1 and accelerator.device.type == "cuda"
         self._stream = torch.cuda.Stream(accelerator.device) if own_stream else None
-        self.name = task.name if folder is None else folder.path.name
+        self.name = task.title if folder is None else folder.path.name
         self.progress, self.sinks = session.progress, list(sinks)
         if folder is not None and accelerator.leads:
             self.sinks.append(LogFile(folder.log, self._message))
@@ -119,7 +119,7 @@ class Run:
             sink.write(entry)
         event, metrics = entry.get("event"), entry.get("metrics", {})
         if event in (None, "evaluation"):
-            shown = {f"evaluated {self.task.monitor}": metrics.get(self.task.monitor)}
+            shown = {self.task.monitor_title: metrics.get(self.task.monitor)}
             if event is None:
                 shown = {"loss": entry["loss"], **metrics, "steps/s": entry["steps_per_second"]}
             self.progress.report(self.name, self.state.step, self.config.steps, shown)

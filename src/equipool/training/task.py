@@ -90,8 +90,19 @@ class Task(ABC):
     lower_is_better: ClassVar[bool] = True
     #: Further metrics for reports.
     reported: ClassVar[tuple[str, ...]] = ()
+
     batch_size: int
     seed: int
+
+    @property
+    def title(self) -> str:
+        """What progress calls a run without a folder."""
+        return self.name
+
+    @property
+    def monitor_title(self) -> str:
+        """What progress calls the monitor of an evaluation."""
+        return f"evaluated {self.monitor}"
 
     @classmethod
     def upgrade(cls, fields: Mapping[str, Any]) -> dict[str, Any]:

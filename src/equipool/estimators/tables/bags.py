@@ -17,6 +17,7 @@ from equipool.estimators.tables.index import BagIndex
 from equipool.estimators.tables.scan import ColumnScan
 from equipool.estimators.tables.schema import Feature, Missing, TableSchema, Unknown
 from equipool.estimators.tables.source import (
+    ROWS,
     TableError,
     TableSource,
     listed,
@@ -65,8 +66,9 @@ def read_training_table(
         table: a path or a table in memory; see `open_table`.
         bag: column that names the bag of each element.
         label: column of the label, or several. It must be the same in all rows of a bag.
-        features: columns that describe the elements. Default: all that are left. A column of text
-            becomes one number per category, 1 for the row's own and 0 otherwise.
+        features: columns that describe the elements. Default: all that are left, with a warning
+            about those that are the same in all rows of each bag. A column of text becomes one
+            number per category, 1 for the row's own and 0 otherwise.
         exclude: columns that are not features.
         categories: columns of numbers to read as categories.
         missing: `"error"`, `"mean"` to replace missing numbers with the column's mean, or `"keep"`
@@ -99,7 +101,15 @@ def read_training_table(
     index = BagIndex(source.name, bag, reasons)
     scans = [ColumnScan(name, name in categories, missing) for name in used]
     schema = TableSchema(bag, labels, _scan(source, index, scans), weight)
-    return schema, _pack(source, schema, index, "error", group)
+    found = _pack(source, schema, index, "error", group)
+    if features is None and (names := columns_of_bags(schema, found.bags)):
+        warnings.warn(
+            f"features that are the same in all rows of each bag: {listed(names)}. They describe "
+            f"bags, not elements. Leave out outcomes and groups with exclude=[{names[0]!r}] "
+            f"(--exclude {names[0]})",
+            stacklevel=2,
+        )
+    return schema, found
 
 
 def read_table(table: Any, schema: TableSchema, *, unknown: Unknown = "error") -> TableBags:
@@ -118,6 +128,32 @@ def read_table(table: Any, schema: TableSchema, *, unknown: Unknown = "error") -
     for first, columns in source.batches([schema.bag]):
         index.update(first, columns)
     return _pack(source, schema, index, unknown)
+
+
+def columns_of_bags(schema: TableSchema, bags: Bags) -> list[str]:
+    """Names of the features that are the same in all elements of each bag. None if every bag has
+    one element.
+
+    Example:
+        >>> schema = TableSchema("bag", ("label",), (Feature("size"), Feature("age")))
+        >>> columns_of_bags(schema, Bags(np.array([[1, 7], [2, 7], [3, 8]]), np.array([0, 2, 3])))
+        ['age']
+    """
+    count, constant = len(bags.elements), np.ones(bags.num_features, bool)
+    if count == len(bags):
+        return []
+    inside = np.ones(count, bool)  # whether the element before is of the same bag
+    inside[bags.ptr[:-1]] = False
+    for first in range(1, count, ROWS):
+        after = bags.elements[first : first + ROWS]
+        before = bags.elements[first - 1 : first - 1 + len(after)]
+        same = (after == before) | (np.isnan(after) & np.isnan(before))
+        constant &= same[inside[first : first + ROWS]].all(0)
+        if not constant.any():
+            return []
+    starts = np.cumsum([0] + [len(feature.channels) for feature in schema.features])[:-1]
+    per_column = np.logical_and.reduceat(constant, starts)
+    return [one.name for one, same in zip(schema.features, per_column, strict=True) if same]
 
 
 def _scan(source: TableSource, index: BagIndex, scans: Sequence[ColumnScan]) -> tuple[Feature, ...]:

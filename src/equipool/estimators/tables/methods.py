@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from equipool.estimators.bags import Array, Bags
 from equipool.estimators.tables.bags import TableBags, read_table, read_training_table
 from equipool.estimators.tables.schema import TableSchema, Unknown
-from equipool.estimators.tables.source import TableError
+from equipool.estimators.tables.source import TableError, number_from
 
 
 class TableMethods:
@@ -64,9 +64,9 @@ class TableMethods:
     def fit_table_bags(self, schema: TableSchema, found: TableBags) -> Self:
         """Train on a table that `read_training_table` has read."""
         if not is_classifier(self) and found.y is not None and found.y.dtype.kind not in "if":
+            text = next(str(one) for one in found.y if np.isnan(number_from(one)))
             raise TableError(
-                f"column {schema.labels[0]!r} has text such as {found.y[0]!r}: a regressor needs "
-                "numbers"
+                f"column {schema.labels[0]!r} has text such as {text!r}: a regressor needs numbers"
             )
         self.fit(found.bags, found.y, sample_weight=found.weight)
         self.table_schema_ = schema
@@ -82,8 +82,9 @@ class TableMethods:
                 of those it had.
 
         Returns:
-            One row per bag, in the order in which the bags first appear: the bag, its label, and a
-            classifier's probabilities. `to_pandas()` makes it a data frame.
+            One row per bag, in the order in which the bags first appear: the bag, `predicted_LABEL`
+            for each label column, and a classifier's probabilities; of several labels a classifier
+            gives the probabilities alone. `to_pandas()` makes it a data frame.
         """
         return self.predict_table_bags(self.read_table(table, unknown=unknown))
 
@@ -140,14 +141,14 @@ class TableMethods:
         labels = self.table_schema_.labels
         if not is_classifier(self):
             values = model.predict(bags).reshape(len(bags), len(labels))
-            return {label: values[:, column] for column, label in enumerate(labels)}
+            return {f"predicted_{label}": values[:, column] for column, label in enumerate(labels)}
         probabilities = model.predict_proba(bags)
         if len(labels) > 1:
             return {
                 f"probability of {label}": probabilities[:, column]
                 for column, label in enumerate(labels)
             }
-        found = {labels[0]: model.classes_[probabilities.argmax(1)]}
+        found = {f"predicted_{labels[0]}": model.classes_[probabilities.argmax(1)]}
         for column, name in enumerate(model.classes_):
             found[f"probability of {name}"] = probabilities[:, column]
         return found

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from equipool.estimators.tables.schema import Feature, Missing, Place, check_finite, missing_value
+from equipool.estimators.tables.schema import Feature, Missing, Place, check_finite
 from equipool.estimators.tables.source import TableError, as_numbers, as_text, is_readable
 
 MAX_CATEGORIES = 100
@@ -43,7 +43,11 @@ class ColumnScan:
             )
         values, missing = as_numbers(column)
         if self.missing == "error" and missing.any():
-            raise missing_value(self.name, place(np.flatnonzero(missing)[0]))
+            raise TableError(
+                f"{place(np.flatnonzero(missing)[0])}: column {self.name!r} has no value. Fill it "
+                f"in, leave the column out with exclude=[{self.name!r}] (--exclude {self.name}), "
+                "or pass missing='mean' (--missing mean) to use the column's mean"
+            )
         text = np.isnan(values) & ~missing
         if not self.names:
             self._check_mixture(text, ~text & ~missing, column, place)

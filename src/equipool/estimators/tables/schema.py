@@ -71,7 +71,11 @@ class Feature:
 
     def _check_missing(self, missing: np.ndarray, place: Place) -> None:
         if self.fill is None and missing.any():
-            raise missing_value(self.name, place(np.flatnonzero(missing)[0]))
+            raise TableError(
+                f"{place(np.flatnonzero(missing)[0])}: column {self.name!r} has no value. Fill it "
+                "in, or train the model again with missing='mean' (--missing mean) to use the "
+                "column's mean"
+            )
 
 
 @dataclass(frozen=True)
@@ -126,13 +130,6 @@ def check_finite(
         found = column[int(broken[0])].as_py()
         expected = "expected a finite number"
         raise TableError(f"{place(broken[0])}: column {name!r} has {found!r}, {expected}")
-
-
-def missing_value(name: str, place: str) -> TableError:
-    return TableError(
-        f"{place}: column {name!r} has no value. Fill it in, leave the column out (--exclude "
-        f"{name}), or train with missing='mean' (--missing mean) to use the column's mean"
-    )
 
 
 def _tuple(values: Sequence[str] | None) -> tuple[str, ...] | None:
