@@ -133,12 +133,15 @@ def test_nothing_is_measured_where_there_is_no_choice(clock, monkeypatch):
 
 @pytest.mark.parametrize("text", ["0", "-1", "many", "1.5", ""])
 def test_other_numbers_are_refused(refused, tiny, tmp_path, text):
+    trained = tmp_path / "trained"
+    trained.mkdir()
+    (trained / "config.json").touch()
     for words in (("train", "median", tiny, "--out", tmp_path / "run"),
                   ("sweep", "median", tiny, "--out", tmp_path / "runs"),
-                  ("evaluate", tmp_path), ("predict", tmp_path, "--smiles", "C")):  # fmt: skip
+                  ("evaluate", trained), ("predict", trained, "--smiles", "C")):  # fmt: skip
         message = f"--threads is {text!r}, expected auto or a number of 1 or more"
         refused((*words, "--threads", text), message)
-    assert not list(tmp_path.iterdir())
+    assert list(tmp_path.iterdir()) == [trained]
 
 
 def test_a_resumed_run_has_the_threads_it_was_started_with(
