@@ -42,9 +42,15 @@ app = typer.Typer(add_completion=False)
 Job = Callable[[], dict[str, Any]]
 
 
+def _command(words: list[str]) -> str:
+    """What was typed, without where the data is."""
+    at = words.index("--data-dir") if "--data-dir" in words else len(words)
+    return " ".join(words[:at] + words[at + 2 :])
+
+
 def header(device: torch.device) -> dict[str, Any]:
     """What a run of this script is, for the lines after it."""
-    facts = {"date": now(), "commit": git_commit(), "command": " ".join(sys.argv[1:])}
+    facts = {"date": now(), "commit": git_commit(), "command": _command(sys.argv[1:])}
     where = {"versions": versions(), "hardware": hardware(device)}
     return {HEADER: facts | where | {"networks": SetClassifier().get_params()}}
 
