@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from equipool import EquilibriumAggregation, Nesterov, ResNetPotential, SquaredNorm, Start
 
-SCALINGS = ("log", "sum", "mean")
+SCALINGS = ("log", "log-mean", "sum", "mean")
 
 
 def make_layer(

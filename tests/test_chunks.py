@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import equipool
-from cases import Quadratic, assert_near, make_layer
+from cases import SCALINGS, Quadratic, assert_near, make_layer
 from equipool import (
     ConvexPotential,
     EquilibriumAggregation,
@@ -106,7 +106,7 @@ def test_any_cuts(batch, cuts, method):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("scaling", ["log", "sum", "mean"])
+@pytest.mark.parametrize("scaling", SCALINGS)
 def test_any_differentiation_and_scaling(batch, method, scaling):
     layer = make_layer(start=LearnedStart(4), scaling=scaling, learning_rate=0.01)
     layer.differentiation, layer.steps = METHODS[method]

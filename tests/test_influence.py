@@ -98,17 +98,21 @@ class TestQuadratic:
         assert found.gradient is None
 
     @pytest.mark.parametrize(
-        ("scaling", "per_set"), [("log", True), ("sum", True), ("mean", False)]
+        ("scaling", "ratio"),
+        [
+            ("log", torch.ones_like),
+            ("log-mean", lambda n: n / torch.log2(n + 1)),
+            ("sum", torch.ones_like),
+            ("mean", lambda n: n),
+        ],
     )
-    def test_the_regulariser_weighs_more_in_a_smaller_set(self, scaling, per_set):
-        """The minimum of w y^2 + sum (x - y)^2 is sum x / (n + w); of the mean, mean / (1 + w)."""
+    def test_the_number_of_elements_weighs_the_regulariser(self, scaling, ratio):
+        """The minimum of r w y^2 + sum (x - y)^2 is sum x / (n + r w)."""
         found = found_by(quadratic(scaling, weight=0.7))
         totals = torch.stack([x.sum(0) for x in SETS])[INDEX]
         n = torch.tensor(SIZES, dtype=torch.float64)[INDEX].unsqueeze(-1)
-        if per_set:
-            expected = (totals - X) / (n - 1 + 0.7) - totals / (n + 0.7)
-        else:
-            expected = ((totals - X) / (n - 1) - totals / n) / 1.7
+        left = (totals - X) / (n - 1 + 0.7 * ratio(n - 1))
+        expected = left - totals / (n + 0.7 * ratio(n))
         several = n.squeeze(-1) > 1
         assert_near(found.change[several], expected[several], 1e-9)
 

@@ -1,6 +1,8 @@
 """The Laplace posterior of a linear regression, where it is exact: covariance, samples, intervals
 and temperature."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -12,7 +14,9 @@ from equipool import Fixed, laplace
 class TestExact:
     """Bayesian linear regression."""
 
-    @pytest.mark.parametrize(("scaling", "prior"), [("sum", 1), ("log", 1), ("mean", 6)])
+    @pytest.mark.parametrize(
+        ("scaling", "prior"), [("sum", 1), ("log", 1), ("mean", 6), ("log-mean", 6 / math.log2(7))]
+    )
     def test_mean_and_covariance(self, scaling, prior):
         """The mean scaling minimises N R + sum F."""
         _, x = observe(4, 6, 3)

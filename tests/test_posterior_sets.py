@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from bayesian_regression import WEIGHT, near, observe, precision, regression
-from cases import Quadratic, flatten, make_layer, make_sets, offsets
+from cases import SCALINGS, Quadratic, flatten, make_layer, make_sets, offsets
 from equipool import (
     EquilibriumAggregation,
     Laplace,
@@ -130,7 +130,7 @@ class TestMarked:
         with pytest.warns(UserWarning, match=r"9 of 9 sets \(0, 1, 2, 3, 4, \.\.\.\)"):
             laplace(layer, -torch.ones(9, 1, 1))
 
-    @pytest.mark.parametrize("scaling", ["log", "sum", "mean"])
+    @pytest.mark.parametrize("scaling", SCALINGS)
     def test_empty_sets_have_the_prior(self, scaling):
         layer = regression(3, scaling)
         _, x = observe(1, 4, 3)

@@ -16,7 +16,12 @@ def expected(scaling, count):
     if count == 0:
         return 0.0, 0.0
     whole = math.log2(count + 1) / (count + 1e-8)
-    return {"log": (whole, whole), "sum": (1.0, 1.0), "mean": (1.0, 1 / count)}[scaling]
+    return {
+        "log": (whole, whole),
+        "log-mean": (1.0, math.log2(count + 1) / count),
+        "sum": (1.0, 1.0),
+        "mean": (1.0, 1 / count),
+    }[scaling]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -49,8 +49,9 @@ class EquilibriumAggregation(nn.Module):
         steps: how long to search: a number of steps, `Fixed(num_steps, tolerance)`,
             `RandomSteps(least, most)` or `ToTolerance(tolerance, max_steps)`. Default: 10 steps.
         num_steps: short for `steps=Fixed(num_steps)`.
-        scaling: how the energy grows with the number of elements: `"log"` as in the paper, `"sum"`
-            without scaling, `"mean"` independent of that number.
+        scaling: how the energy grows with the number of elements: `"log"` as in the paper,
+            `"log-mean"` the same for the potential alone, `"sum"` without scaling, `"mean"`
+            independent of that number.
         check_finite: raise an error if `x` has a value that is not finite. On a GPU this waits for
             the device.
         cuda_graphs: on a GPU, record the solve and its backward pass as CUDA graphs on the second

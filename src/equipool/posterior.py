@@ -229,7 +229,8 @@ def laplace(
 
     Each element counts once, whatever the layer's scaling: a set with every element doubled has the
     posterior of twice the observations. With the scaling `"mean"`, y minimises
-    $N R + \sum_i F$, and so the prior is $N R$ there. For an empty set it is $R$.
+    $N R + \sum_i F$, and so the prior is $N R$ there; with `"log-mean"` it is
+    $N R / \log_2(N + 1)$. For an empty set it is $R$.
 
     The layer searches in evaluation mode, without autocast. The result reports whether the search
     reached the minimum (`converged`) and whether the Hessian is positive definite (`definite`). A

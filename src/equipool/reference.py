@@ -109,8 +109,10 @@ def energy(x: Tensor, y: Tensor, reference: Reference) -> Tensor:
         return regularizer + potentials.mean()
     if reference.scaling == "sum":
         return regularizer + potentials.sum()
-    scale = torch.log2(torch.tensor(n + 1.0, dtype=y.dtype)) / (n + SCALING_EPSILON)
-    return scale * (regularizer + potentials.sum())
+    log = torch.log2(torch.tensor(n + 1.0, dtype=y.dtype))
+    if reference.scaling == "log-mean":
+        return regularizer + log * potentials.mean()
+    return log / (n + SCALING_EPSILON) * (regularizer + potentials.sum())
 
 
 def energy_gradient(x: Tensor, y: Tensor, reference: Reference) -> Tensor:

@@ -12,7 +12,7 @@ from equipool.ops.availability import is_exporting
 
 EPSILON = 1e-8
 
-ScalingName = Literal["log", "sum", "mean"]
+ScalingName = Literal["log", "log-mean", "sum", "mean"]
 
 
 class Weights(NamedTuple):
@@ -33,6 +33,13 @@ def log(counts: Tensor) -> Weights:
     return Weights(weight, weight)
 
 
+def log_mean(counts: Tensor) -> Weights:
+    """`R + log2(N + 1) mean F`. In contrast to `log`, the curvature that `R` gives the energy does
+    not vanish in large sets, so that as many steps reach the minimum of a set of any size."""
+    occupied = counts.clamp(max=1)
+    return Weights(occupied, torch.log2(counts + 1) / counts.clamp(min=1))
+
+
 def sum(counts: Tensor) -> Weights:
     """The energy without scaling, `R + sum F`."""
     occupied = counts.clamp(max=1)
@@ -45,7 +52,9 @@ def mean(counts: Tensor) -> Weights:
     return Weights(occupied, occupied / counts.clamp(min=1))
 
 
-SCALINGS: dict[str, Callable[[Tensor], Weights]] = {"log": log, "sum": sum, "mean": mean}
+SCALINGS: dict[str, Callable[[Tensor], Weights]] = {
+    "log": log, "log-mean": log_mean, "sum": sum, "mean": mean,
+}  # fmt: skip
 
 
 def scaling_weights(name: ScalingName, counts: Tensor, dtype: torch.dtype) -> Weights:

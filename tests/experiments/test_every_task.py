@@ -91,7 +91,8 @@ def test_fields_reach_the_layer(task):
               "max_step": 0.25, "curvature_safe": True}  # fmt: skip
     parts = {"solver": solver, "start": {"name": "learned", "value": 1.0}}
     made = dataclasses.replace(
-        task, aggregation="equilibrium", inner_steps=2, regularizer_weight=0.3, **parts
+        task, aggregation="equilibrium", inner_steps=2, regularizer_weight=0.3,
+        scaling="mean", **parts
     )
     layer = made.network().aggregation
     assert (layer.num_steps, layer.out_channels) == (2, task.embedding)
@@ -99,6 +100,7 @@ def test_fields_reach_the_layer(task):
     assert layer.solver.momentum.item() == pytest.approx(0.5)
     assert (layer.solver.max_step, layer.solver.curvature_safe) == (0.25, True)
     assert layer.regularizer.weight.item() == pytest.approx(0.3)
+    assert layer.scaling == "mean"
     assert isinstance(layer.start, LearnedStart)
 
 

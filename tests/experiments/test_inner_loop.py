@@ -11,6 +11,7 @@ from equipool import EquilibriumAggregation, LearnedStart, ZeroStart
 from equipool.cli.train import base_values
 from equipool.experiments.inner_loop import DIFFERENTIATIONS, SOLVERS, STARTS, STEPS, InnerLoop
 from equipool.experiments.registry import MedianTask, MoleculeTask, OmniglotTask
+from equipool.recipes import AUX_WEIGHT
 from equipool.training.config import flatten, nest, task_from_config, with_defaults
 
 SETTINGS = {
@@ -18,6 +19,7 @@ SETTINGS = {
                "max_step": 0.25, "curvature_safe": True},
     "differentiation": {"name": "truncated", "num_steps": 3},
     "start": {"name": "learned", "value": 1.0},
+    "scaling": "log-mean",
     "regularizer_weight": 0.3,
     "potential_dropout": 0.2,
 }  # fmt: skip
@@ -27,6 +29,7 @@ OLD = {
     "inner_max_step": 0.25,
     "inner_curvature_safe": True,
     "start_value": 1.0,
+    "scaling": "log-mean",
     "regularizer_weight": 0.3,
     "potential_dropout": 0.2,
 }
@@ -56,6 +59,7 @@ def test_settings_reach_every_layer(name):
         assert (layer.solver.max_step, layer.solver.curvature_safe) == (0.25, True)
         assert isinstance(layer.differentiation, equipool.Truncated)
         assert layer.regularizer.weight.item() == pytest.approx(0.3)
+        assert layer.scaling == "log-mean"
         assert layer.potential.dropout == 0.2
         assert isinstance(layer.start, LearnedStart)
         assert layer.start.value == 1.0
@@ -69,6 +73,7 @@ def test_the_defaults_are_the_papers(name):
         assert (layer.solver.max_step, layer.solver.curvature_safe) == (None, False)
         assert isinstance(layer.differentiation, equipool.Unrolled)
         assert layer.regularizer.weight.item() == pytest.approx(0.1)
+        assert layer.scaling == "log"
         assert isinstance(layer.start, ZeroStart)
         assert not any(linear.bias.any() for linear in layer.potential.linears)
 
@@ -89,6 +94,7 @@ def test_the_defaults_are_the_papers(name):
         ({"inner_steps": -1}, "inner_steps is -1, expected 0 or more"),
         ({"inner_steps": 1.5}, "inner_steps is 1.5, expected a number or fixed, random"),
         ({"inner_steps": "long"}, "steps is 'long', expected one of fixed, random"),
+        ({"scaling": "max"}, "scaling is 'max', expected one of log, log-mean, sum, mean"),
         ({"regularizer_weight": -0.1}, "regularizer_weight is -0.1, expected more than 0"),
         ({"potential_dropout": 1.5}, "potential_dropout is 1.5, expected at least 0"),
         ({"bias_std": -1.0}, "bias_std is -1.0, expected 0 or more"),
@@ -110,11 +116,14 @@ def test_the_recipe_is_that_of_the_library(name, preset):
     network = task.make_network(1, None) if name == "molecules" else task.network()
     for layer in layers(network):
         assert repr(layer.solver) == repr(expected["solver"])
+        assert layer.solver.learning_rate.item() == expected["solver"].learning_rate.item()
+        assert layer.regularizer.weight.item() == expected["regularizer"].weight.item()
+        assert layer.scaling == expected["scaling"]
         assert repr(layer.differentiation) == repr(expected["differentiation"])
         assert layer.steps == expected["steps"]
     if name == "molecules":
-        assert (task.readout_aux_weight, task.local_aux_weight) == (1e-4, 1e-4)
-    assert values["training"]["aux_weight"] == (0 if name == "molecules" else 1e-4)
+        assert (task.readout_aux_weight, task.local_aux_weight) == (AUX_WEIGHT, AUX_WEIGHT)
+    assert values["training"]["aux_weight"] == (0 if name == "molecules" else AUX_WEIGHT)
 
 
 def test_a_layer_that_searches_to_a_tolerance():

@@ -6,6 +6,7 @@ from explorer_engine import close, needs_node, run_engine
 from torch import nn
 
 import equipool
+from cases import SCALINGS
 from equipool import (
     EquilibriumAggregation,
     GradientDescent,
@@ -42,7 +43,7 @@ def random_layers():
             nn.init.normal_(norm.bias, 0.0, 0.2)
         yield EquilibriumAggregation(
             channels, size, potential=potential, regularizer=SquaredNorm(0.3), solver=solver,
-            scaling=("log", "mean", "sum")[number % 3],
+            scaling=SCALINGS[number % 4],
             start=LearnedStart(size, value=0.5) if number == 1 else None,
             steps=ToTolerance(1e-3, 300) if number == 2 else 12,
         ).double().eval()  # fmt: skip
@@ -145,7 +146,7 @@ def test_networks_predict_the_same():
 
 
 @needs_node
-@pytest.mark.parametrize("scaling", ["log", "mean", "sum"])
+@pytest.mark.parametrize("scaling", SCALINGS)
 def test_influence_is_that_of_the_library(scaling):
     torch.manual_seed(0)
     layer = EquilibriumAggregation(

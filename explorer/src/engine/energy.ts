@@ -3,7 +3,7 @@
 import type { Potential } from "./potentials.ts";
 import { type Vector, zeros } from "./vectors.ts";
 
-export type Scaling = "log" | "sum" | "mean";
+export type Scaling = "log" | "log-mean" | "sum" | "mean";
 
 export interface Weights {
   readonly regularizer: number;
@@ -13,11 +13,9 @@ export interface Weights {
 /** Weights of the two parts. An empty set has no energy. */
 export function scalingWeights(scaling: Scaling, count: number): Weights {
   if (count === 0) return { regularizer: 0, potential: 0 };
-  if (scaling === "log") {
-    const weight = Math.log2(count + 1) / (count + 1e-8);
-    return { regularizer: weight, potential: weight };
-  }
-  return { regularizer: 1, potential: scaling === "sum" ? 1 : 1 / count };
+  const log = Math.log2(count + 1) / (count + 1e-8);
+  if (scaling === "log") return { regularizer: log, potential: log };
+  return { regularizer: 1, potential: { "log-mean": log, sum: 1, mean: 1 / count }[scaling] };
 }
 
 const STEP = 1e-5; // of the finite differences

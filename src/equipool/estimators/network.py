@@ -12,11 +12,7 @@ from equipool.aggregation import EquilibriumAggregation
 from equipool.baselines import aggregation_from_name
 from equipool.recipes import converging
 from equipool.sets import Sets
-from equipool.steps import RandomSteps, Steps
-
-# The depths of `converging` reach 80 steps, too slow on a CPU. Trained with these, a search stays
-# at its minimum as well.
-STEPS = RandomSteps(5, 20)
+from equipool.steps import Steps
 
 
 class BagNetwork(nn.Module):
@@ -28,13 +24,13 @@ class BagNetwork(nn.Module):
         in_channels: size of an element.
         out_channels: size of a bag's prediction.
         aggregation: a name in `equipool.baselines.AGGREGATIONS`. `"equilibrium"` has the settings
-            of `equipool.converging`, except for `steps`.
+            of `equipool.converging`.
         encoder: sizes of the layers that encode an element, each followed by a ReLU; none for the
             element itself.
         channels: size of a pooled bag.
         head: sizes of the hidden layers of the last network, each after a ReLU.
         dropout: dropout rate of the encoded elements and of the pooled bag (see `SharedDropout`).
-        steps: how long the equilibrium layer searches.
+        steps: how long the equilibrium layer searches. Default: as in `equipool.converging`.
         set_size: the usual number of elements, for the aggregations that scale by it.
 
     Shapes:
@@ -50,7 +46,7 @@ class BagNetwork(nn.Module):
     def __init__(
         self, in_channels: int, out_channels: int, *, aggregation: str = "equilibrium",
         encoder: Sequence[int] = (64,), channels: int = 32, head: Sequence[int] = (),
-        dropout: float = 0.0, steps: Steps = STEPS, set_size: int = 100,
+        dropout: float = 0.0, steps: Steps | None = None, set_size: int = 100,
     ) -> None:  # fmt: skip
         super().__init__()
         sizes = (in_channels, *encoder)
@@ -96,10 +92,14 @@ class SharedDropout(nn.Module):
 
 
 def make_aggregation(
-    name: str, in_channels: int, out_channels: int, steps: Steps = STEPS, set_size: int = 100
-) -> nn.Module:
+    name: str, in_channels: int, out_channels: int, steps: Steps | None = None,
+    set_size: int = 100,
+) -> nn.Module:  # fmt: skip
     """An aggregation by name, the equilibrium layer with settings with which it learns to reach
     its minimum."""
     if name != "equilibrium":
         return aggregation_from_name(name, in_channels, out_channels, set_size=set_size)
-    return EquilibriumAggregation(in_channels, out_channels, **(converging() | {"steps": steps}))
+    layer = EquilibriumAggregation(in_channels, out_channels, **converging())
+    if steps is not None:
+        layer.steps = steps
+    return layer

@@ -20,7 +20,7 @@ from equipool.estimators.tables.schema import TableSchema
 if TYPE_CHECKING:
     from equipool.estimators.base import SetEstimator
 
-FORMAT = 1
+FORMAT = 2  # 1 had other settings of the equilibrium layer
 MODEL, WEIGHTS = "model.json", "weights.safetensors"
 # Attributes of fitted estimators; those that one has not are left out.
 IN_JSON = ("n_features_in_", "network_arguments_", "multilabel_", "columns_")

@@ -12,11 +12,10 @@ from torch.nn import functional
 
 import equipool
 from equipool.checks import values_are_at_hand
+from equipool.recipes import AUX_WEIGHT
 from equipool.training import Batch, Loss, Shard, Task
 
 LossName = Literal["classes", "binary", "numbers"]
-
-AUX_WEIGHT = 1e-4  # of the equilibrium layer's auxiliary loss
 
 
 @dataclass(frozen=True, eq=False)

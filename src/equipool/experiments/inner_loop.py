@@ -207,6 +207,7 @@ class InnerLoop:
         solver: inner optimiser.
         differentiation: gradient of the layer.
         start: first y of each set.
+        scaling: how the energy grows with the number of elements: log, log-mean, sum or mean.
         regularizer_weight: initial weight of the regulariser.
         potential_dropout: dropout rate of the potential's hidden units.
         bias_std: standard deviation of the potential's initial biases.
@@ -220,12 +221,16 @@ class InnerLoop:
     solver: SolverSetting = "restrained-nesterov"
     differentiation: DifferentiationSetting = "unrolled"
     start: StartSetting = "zero"
+    scaling: str = "log"
     regularizer_weight: float = 0.1
     potential_dropout: float = 0.0
     bias_std: float = 0.0
 
     def __post_init__(self) -> None:
+        from equipool.scalings import SCALINGS
+
         for name, met, expected in (
+            ("scaling", self.scaling in SCALINGS, f"one of {', '.join(SCALINGS)}"),
             ("regularizer_weight", self.regularizer_weight > 0, "more than 0"),
             ("potential_dropout", 0 <= self.potential_dropout < 1, SHARE),
             ("bias_std", self.bias_std >= 0, "0 or more"),
@@ -282,6 +287,7 @@ class InnerLoop:
             differentiation=DIFFERENTIATIONS.build(self.differentiation),
             start=STARTS.build(self.start, {"out_channels": out_channels}),
             steps=steps if isinstance(steps, int) else STEPS.build(steps),
+            scaling=self.scaling,  # type: ignore[arg-type]
         )
 
 

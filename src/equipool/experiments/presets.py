@@ -33,19 +33,21 @@ class Experiment:
     training: Mapping[str, Any] = field(default_factory=dict)
 
 
-_RANDOM = {"name": "random", "least": 10, "most": 80}
+_RANDOM = {"name": "random", "least": 5, "most": 20}
 # How equilibrium layers are trained in any experiment: values of the fields that its task has, and
 # the training setting `aux_weight` for a task without weights of its own.
 RECIPES: dict[str, dict[str, Any]] = {
     "converging": {  # as `equipool.converging`
-        "solver": {"name": "restrained-nesterov", "momentum": 0.5, "max_step": 0.5,
-                   "curvature_safe": True},
-        "differentiation": {"name": "truncated", "num_steps": 10},
+        "scaling": "log-mean",
+        "regularizer_weight": 0.5,
+        "solver": {"name": "restrained-nesterov", "learning_rate": 0.5, "momentum": 0.5,
+                   "max_step": 0.5, "curvature_safe": True},
+        "differentiation": {"name": "truncated", "num_steps": 5},
         "inner_steps": _RANDOM,
         "local_steps": _RANDOM,
-        "readout_aux_weight": 1e-4,
-        "local_aux_weight": 1e-4,
-        "aux_weight": 1e-4,
+        "readout_aux_weight": 1e-3,
+        "local_aux_weight": 1e-3,
+        "aux_weight": 1e-3,
     },
 }  # fmt: skip
 

@@ -51,9 +51,9 @@ def influence(
 
     where $H$ is the Hessian of $R + \sum F$ and $H_i$ the element's part of it. The factor of
     `scaling="log"` multiplies the whole energy, so it does not move the minimum and cancels. With
-    `"mean"` the number of elements weighs R against F, which is taken into account. `"exact"`
-    searches for the minimum without each element, beginning at y, with the layer's solver and
-    steps.
+    `"mean"` and `"log-mean"` the number of elements weighs R against F, which is taken into
+    account. `"exact"` searches for the minimum without each element, beginning at y, with the
+    layer's solver and steps.
 
     Both give the difference between two minima, without the element and with it. The remaining
     error of the layer's search does not count as a change. Both require a search that has
