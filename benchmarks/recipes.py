@@ -24,16 +24,16 @@ import equipool
 from equipool.bench.record import git_commit
 from equipool.environment import hardware, now, versions
 from equipool.experiments.median import MedianTask
+from equipool.recipes import AUX_WEIGHT
 from equipool.training import Shard
 
-AUX_WEIGHT = 1e-4
 TASK = MedianTask(
     embedding=16, batch_size=32, width=64, potential_output=8,
     solver={"name": "restrained-nesterov", "momentum": 0.5, "max_step": 0.5,
             "curvature_safe": True},
 )  # fmt: skip
-LAST_TEN = {"name": "truncated", "num_steps": 10}
-PLAIN = (10, 20, 40, 80)
+LAST_FIVE = {"name": "truncated", "num_steps": 5}
+NUMBERS = (5, 10, 20)
 
 app = typer.Typer(add_completion=False)
 
@@ -54,13 +54,13 @@ def seconds_per_step(task: MedianTask, repeats: int) -> float:
 
 
 def measure(task: MedianTask, repeats: int) -> dict[str, dict[str, float]]:
-    """Seconds per step, unrolled and through the last ten steps, by number of steps."""
-    found: dict[str, dict[str, float]] = {"unrolled": {}, "last ten": {}}
-    for number in PLAIN:
+    """Seconds per step, unrolled and through the last five steps, by number of steps."""
+    found: dict[str, dict[str, float]] = {"unrolled": {}, "last five": {}}
+    for number in NUMBERS:
         deep = replace(task, inner_steps=number)
         found["unrolled"][str(number)] = seconds_per_step(deep, repeats)
-        last = replace(deep, differentiation=LAST_TEN)
-        found["last ten"][str(number)] = seconds_per_step(last, repeats)
+        last = replace(deep, differentiation=LAST_FIVE)
+        found["last five"][str(number)] = seconds_per_step(last, repeats)
     return found
 
 
@@ -88,7 +88,7 @@ def main(
     for name, values in seconds.items():
         row = "  ".join(f"{number}: {1000 * value:.1f} ms" for number, value in values.items())
         typer.echo(f"{name:10} {row}")
-    typer.echo(f"converging {1000 * recipe_cost(seconds['last ten']):.1f} ms")
+    typer.echo(f"converging {1000 * recipe_cost(seconds['last five']):.1f} ms")
 
 
 if __name__ == "__main__":

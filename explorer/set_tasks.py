@@ -133,7 +133,7 @@ def make_network(method: str, channels: int, width: int) -> SetNetwork:
     pooling and one after it."""
     if method == "equilibrium":
         layer = EquilibriumAggregation(
-            channels, channels, scaling="mean", **equipool.converging(),
+            channels, channels, **(equipool.converging() | {"scaling": "mean"}),
             potential=ResNetPotential(channels, channels, hidden=(width, width, 8)),
         )  # fmt: skip
         return SetNetwork(nn.Sequential(), layer, nn.Sequential())

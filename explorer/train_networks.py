@@ -17,6 +17,7 @@ from torch import nn
 
 from equipool.environment import hardware, now, versions
 from equipool.explore.describe import describe_network
+from equipool.recipes import AUX_WEIGHT
 from equipool.training import TrainingConfig, fit
 
 NETWORKS = Path(__file__).parent / "networks.json"
@@ -28,7 +29,7 @@ TESTED_STEPS = (5, 10, 20, 40, 80, 300)  # inner steps at which the equilibrium 
 def training(steps: int) -> TrainingConfig:
     """The same for all networks."""
     return TrainingConfig(
-        steps, learning_rate=3e-3, schedule="cosine", warmup_steps=steps // 20, aux_weight=1e-4,
+        steps, learning_rate=3e-3, schedule="cosine", warmup_steps=steps // 20, aux_weight=AUX_WEIGHT,
         chunk=50,
     )  # fmt: skip
 

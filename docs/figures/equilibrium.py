@@ -32,6 +32,7 @@ from recipes import recipe_cost  # noqa: E402
 
 JETS, MEDIAN = "test_auc", "mse"
 PLAIN = "plain"
+COMPARED = 10  # steps that both recipes train with
 
 
 def by_recipe(runs: Sequence[RunResult]) -> dict[str, list[RunResult]]:
@@ -76,15 +77,14 @@ def over_steps(runs: Sequence[RunResult], metric: str, form: str) -> Table:
 
 
 def convergence(runs: Sequence[RunResult], metric: str, form: str) -> Table:
-    """For each recipe: the metric at the trained number of steps and at most steps, mean and
+    """For each recipe: the metric at ten steps and at most steps, mean and
     deviation over the seeds, and whether the search has converged there."""
     rows = []
     for recipe, own in by_recipe(runs).items():
         most = numbers(own)[-1]
         last = [row for run in own if (row := at(run, most))]
-        trained = trained_steps(own[0])
         rows.append((
-            recipe, f"{trained}", _spread(values(own, trained, metric), form),
+            recipe, f"{COMPARED}", _spread(values(own, COMPARED, metric), form),
             f"{most:,}", _spread(values(own, most, metric), form),
             _middle([row.residual for row in last]), _middle([row.residual_99 for row in last]),
             f"{statistics.fmean(row.converged for row in last):.1%}",
@@ -105,13 +105,6 @@ def costs(seconds: Mapping[str, Mapping[str, float]]) -> Table:
         mean = f"{1000 * recipe_cost(values_):.0f}"
         rows.append((name, *(f"{1000 * values_[number]:.0f}" for number in numbers_), mean))
     return Table("costs", ("gradients", *(f"{n} steps" for n in numbers_), "mean"), tuple(rows))
-
-
-def trained_steps(run: RunResult) -> int:
-    """The number of inner steps that a recipe is compared at: ten, which both train with."""
-    fields = run.config["fields"]
-    steps = fields["inner_steps"]
-    return int(steps if isinstance(steps, int) else fields["inner_steps.least"])
 
 
 def _spread(found: Sequence[float], form: str) -> str:
