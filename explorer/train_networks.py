@@ -29,8 +29,8 @@ TESTED_STEPS = (5, 10, 20, 40, 80, 300)  # inner steps at which the equilibrium 
 def training(steps: int) -> TrainingConfig:
     """The same for all networks."""
     return TrainingConfig(
-        steps, learning_rate=3e-3, schedule="cosine", warmup_steps=steps // 20, aux_weight=AUX_WEIGHT,
-        chunk=50,
+        steps, learning_rate=3e-3, schedule="cosine", warmup_steps=steps // 20,
+        aux_weight=AUX_WEIGHT, chunk=50,
     )  # fmt: skip
 
 

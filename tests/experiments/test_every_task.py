@@ -89,10 +89,9 @@ def test_fields_survive_json(task):
 def test_fields_reach_the_layer(task):
     solver = {"name": "restrained-nesterov", "learning_rate": 0.02, "momentum": 0.5,
               "max_step": 0.25, "curvature_safe": True}  # fmt: skip
-    parts = {"solver": solver, "start": {"name": "learned", "value": 1.0}}
+    parts = {"solver": solver, "start": {"name": "learned", "value": 1.0}, "scaling": "mean"}
     made = dataclasses.replace(
-        task, aggregation="equilibrium", inner_steps=2, regularizer_weight=0.3,
-        scaling="mean", **parts
+        task, aggregation="equilibrium", inner_steps=2, regularizer_weight=0.3, **parts
     )
     layer = made.network().aggregation
     assert (layer.num_steps, layer.out_channels) == (2, task.embedding)
