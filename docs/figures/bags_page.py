@@ -56,18 +56,26 @@ def percent(found: tuple[float, float | None] | None) -> str:
 
 
 def results(rows: Sequence[Row], datasets: Sequence[str], measure: str = "accuracy") -> Table | str:
-    """The measure of each method on each data set, with the number of folds that have been run."""
+    """The measure of each method on each data set, with the number of folds that have been run,
+    and the mean over the data sets if they are the classics."""
     shown = [name for name in datasets if select(rows, dataset=name)]
     if not shown:
         return "None of these folds has been run yet."
-    found = []
+    headings, found = ["method", *shown], []
+    if shown == list(CLASSICS):
+        headings.append("mean")
+    whole = on_all_classics(rows)
     for method in methods_of([row for row in rows if row["dataset"] in shown]):
-        cells = []
-        for name in shown:
-            own = select(rows, dataset=name, method=method)
-            cells.append(f"{percent(over_repeats(own, measure))} ({len(own)})" if own else "-")
+        own = [row for row in select(rows, method=method) if row["dataset"] in shown]
+        cells = [_cell(select(own, dataset=name), measure) for name in shown]
+        if "mean" in headings:
+            cells.append(f"{100 * _over_datasets(own, measure):.1f}" if method in whole else "-")
         found.append((method, *cells))
-    return Table("results", ("method", *shown), tuple(found))
+    return Table("results", tuple(headings), tuple(found))
+
+
+def _cell(rows: Sequence[Row], measure: str) -> str:
+    return f"{percent(over_repeats(rows, measure))} ({len(rows)})" if rows else "-"
 
 
 def progress(rows: Sequence[Row]) -> Table:
@@ -100,24 +108,22 @@ def ranks(rows: Sequence[Row]) -> Table | str:
 
 def peeked(rows: Sequence[Row]) -> Table:
     """Mean accuracy on the classics as measured, and with threshold and number of training steps
-    chosen on the test fold, of the methods that have been run on all of them."""
-    found = []
+    chosen on the test fold, of the methods that have been run on all of them: the first repeat,
+    for which other lengths are trained."""
+    rows, found = select(rows, repeat=0), []
     for method in on_all_classics(rows):
         own = [row for row in select(rows, method=method) if row["dataset"] in CLASSICS]
-        means = {measure: _over_datasets(own, measure) for measure in ("accuracy", "peeked")}
-        honest, chosen = means["accuracy"], means["peeked"]
-        if honest is not None and chosen is not None:
-            gain = f"{100 * (chosen - honest):+.1f}"
-            found.append((method, f"{100 * honest:.1f}", f"{100 * chosen:.1f}", gain))
+        honest, chosen = (_over_datasets(own, measure) for measure in ("accuracy", "peeked"))
+        gain = f"{100 * (chosen - honest):+.1f}"
+        found.append((method, f"{100 * honest:.1f}", f"{100 * chosen:.1f}", gain))
     headings = ("method", "as measured", "chosen on the test fold", "difference")
     return Table("peeked", headings, tuple(found))
 
 
-def _over_datasets(rows: Sequence[Row], measure: str) -> float | None:
+def _over_datasets(rows: Sequence[Row], measure: str) -> float:
     names = dict.fromkeys(row["dataset"] for row in rows)
     found = (over_repeats(select(rows, dataset=name), measure) for name in names)
-    means = [one[0] for one in found if one is not None]
-    return statistics.fmean(means) if means else None
+    return statistics.fmean(one[0] for one in found if one is not None)
 
 
 def assumptions(rows: Sequence[Row]) -> Table:

@@ -33,7 +33,7 @@ def test_a_trial_tests_on_the_fold_and_on_nothing_else(data):
     assert (found["train_bags"], found["test_bags"], found["seed"]) == (54, 6, 3)
 
 
-def test_a_network_is_trained_for_three_lengths(data, monkeypatch):
+def test_a_network_is_trained_for_three_lengths_in_the_first_repeat(data, monkeypatch):
     lengths = []
 
     def stub(method, seed, bags_, labels, device, steps=None):
@@ -44,6 +44,8 @@ def test_a_network_is_trained_for_three_lengths(data, monkeypatch):
     found = Trial("musk1", 0, 0, "mean").run(str(data), "cpu")
     assert lengths == [None, 40, 80]
     assert found["peeked"] == 1.0
+    Trial("musk1", 1, 0, "mean").run(str(data), "cpu")
+    assert lengths[3:] == [None]
 
 
 def test_scores():

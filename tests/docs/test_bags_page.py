@@ -31,6 +31,13 @@ def test_means_are_of_repeats_and_say_how_many_folds():
     assert script.results(ROWS, ("cdnow",), "auc").startswith("None")
 
 
+def test_the_mean_over_the_classics_needs_all_of_them():
+    rows = [row("svm", 0.2 * at, name) for at, name in enumerate(CLASSICS)] + [row("mean", 0.5)]
+    table = script.results(rows, CLASSICS)
+    assert table.headings == ("method", *CLASSICS, "mean")
+    assert [one[-1] for one in table.rows] == ["-", "40.0"]
+
+
 def test_what_is_missing_is_counted():
     rows = {row[0]: row for row in script.progress(ROWS).rows}
     mean, svm = rows["mean"], rows["svm"]
@@ -54,6 +61,7 @@ def test_ranks_are_of_methods_that_have_been_run_on_all_data_sets():
 
 def test_choosing_on_the_test_fold_is_shown_beside():
     rows = [row("svm", 0.7, name, peeked=0.9) for name in CLASSICS]
+    rows.append(row("svm", 0.1, repeat=1, peeked=0.1))  # only the first repeat peeks
     assert script.peeked([*rows, row("mean", 0.5)]).rows == (("svm", "70.0", "90.0", "+20.0"),)
 
 
