@@ -27,7 +27,7 @@ def converging() -> Recipe:
     """Settings that train a layer to reach the minimum of its energy. Add the auxiliary loss to
     yours with a weight of about 1e-3.
 
-    - The regulariser keeps the energy curved: its weight is 0.5 at first, and the scaling
+    - The regulariser keeps the energy curved: its weight is 1 at first, and the scaling
       `"log-mean"` does not divide it by the number of elements. With the paper's `"log"` an energy
       of many elements is nearly flat in some directions, and a search drifts along them for
       hundreds of steps.
@@ -45,7 +45,7 @@ def converging() -> Recipe:
         >>> loss = y.square().mean() + 1e-3 * solutions.aux_loss
     """
     return {
-        "regularizer": SquaredNorm(0.5),
+        "regularizer": SquaredNorm(1.0),
         "scaling": "log-mean",
         "solver": RestrainedNesterov(0.5, momentum=0.5, max_step=0.5, curvature_safe=True),
         "differentiation": Truncated(5),
