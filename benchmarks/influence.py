@@ -10,6 +10,7 @@ run with attention pooling, for the deletion curves. Exits with 1 if a goal is m
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import warnings
@@ -39,6 +40,7 @@ FRACTIONS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5)
 WITHOUT_SIGN = ("attention weights", "random")
 TIGHT = 1e-7  # tolerance of the searches that delete; they stop at a thousandth of it
 NEWTON_STEPS = 20
+LONGER = 5
 
 app = typer.Typer(add_completion=False)
 
@@ -139,6 +141,20 @@ def _mean(values: Sequence[float]) -> float:
 
 def _quantile(values: Tensor, q: float) -> float:
     return float(values.quantile(q)) if values.numel() else float("nan")
+
+
+@torch.no_grad()
+def converged_share(subject: Subject) -> dict[str, float]:
+    """The share of sets that converge in the layer's own number of steps and in five times as
+    many."""
+    layer = copy.deepcopy(equilibrium_of(subject))
+    found = {}
+    for num_steps in (layer.num_steps, LONGER * layer.num_steps):
+        layer.steps = Fixed(num_steps, layer.steps.tolerance)
+        converged = layer.solve(subject.x, mask=subject.mask).converged
+        assert converged is not None
+        found[str(num_steps)] = float(converged.double().mean())
+    return found
 
 
 def times(subject: Subject, repeats: int) -> dict[str, Any]:
@@ -290,6 +306,8 @@ def show(content: Mapping[str, Any]) -> None:
             f"{row['rank_correlation_worst']:.4f}), relative error: median "
             f"{row['median_relative_error']:.2%}, 90 % {row['relative_error_90']:.2%}"
         )
+    for steps, share in content["converged"].items():
+        print(f"{steps} steps: {share:.1%} of the sets converged")
     time = content["time"]
     print(
         f"{time['elements']:,} elements of {time['sets']} sets: influence "
@@ -338,7 +356,7 @@ def main(
             subjects[name], content[name] = trained_median(name, sets, size, steps, seed)
     subject = subjects["equilibrium"]
     content["accuracy"] = accuracy(subject.first(deleted))
-    content["converged"] = float(_influence(subject).converged.double().mean())
+    content["converged"] = converged_share(subject)
     content["time"] = times(subject, repeats)
     content["fractions"] = FRACTIONS
     content["curves"] = {name: curves_of(subject) for name, subject in subjects.items()}
