@@ -27,6 +27,9 @@ FILES = {
     "molhiv": "cpu-influence-molhiv.json",
 }
 
+SCORES = ("influence", "deleting each element", "gradient times input", "attention weights",
+          "random")  # fmt: skip
+
 Record = Mapping[str, Any]
 
 
@@ -63,16 +66,14 @@ def times(records: Mapping[str, Record]) -> Table:
 
 
 def deletion(records: Mapping[str, Record]) -> Table:
-    """The area under each deletion curve."""
+    """The areas of the deletion curves: change, and size in brackets. A row per network."""
     rows = []
     for name, record in records.items():
         for network, curves in record["curves"].items():
-            ordered = sorted(curves["by"].items(), key=lambda item: float(item[1]["area"]))
-            for score, curve in ordered:
-                cells = (f"{curve['area']:+.2f}", f"{curve['size_area']:.2f}")
-                rows.append((name, network, score, *cells))
-    headings = ("data", "network", "removed in the order of", "mean change", "mean size")
-    return Table("deletion", headings, tuple(rows))
+            found = (curves["by"].get(score) for score in SCORES)
+            cells = (f"{c['area']:+.2f} ({c['size_area']:.2f})" if c else "-" for c in found)
+            rows.append((f"{name}, {network}", *cells))
+    return Table("deletion", ("network", *SCORES), tuple(rows))
 
 
 def percent(share: float) -> str:
