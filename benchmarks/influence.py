@@ -84,7 +84,11 @@ def accuracy(subject: Subject) -> list[dict[str, Any]]:
         (f"{equilibrium_of(subject).num_steps} steps, float32", _influence(subject)),
     ]
     kept = true.converged.unsqueeze(-1) & subject.mask & true.solved
-    return [{"search": name, **_agreement(found, true, kept)} for name, found in rows]
+    return [
+        {"search": name, "not_definite": int((subject.mask & ~found.solved).sum()),
+         **_agreement(found, true, kept)}
+        for name, found in rows
+    ]  # fmt: skip
 
 
 def _influence(
@@ -114,7 +118,6 @@ def _agreement(
         "converged_sets": int(found.converged.sum()),
         "compared_sets": len(sets),
         "elements": int(kept.sum()),
-        "not_definite": int((~found.solved).sum()),
         "rank_correlation": _mean(ranks),
         "rank_correlation_worst": min(ranks, default=float("nan")),
         "median_relative_error": _quantile(errors, 0.5),

@@ -140,7 +140,9 @@ class TestRuns:
         assert subject.is_logit
         assert about["fields"]["dataset"] == "musk1"
         assert about["metrics"]["test_auc"] >= 0
-        assert script.accuracy(subject.first(2))[0]["sets"] == 2
+        row = script.accuracy(subject.first(2))[0]
+        assert row["sets"] == 2
+        assert row["elements"] + row["not_definite"] <= int(subject.first(2).mask.sum())
 
     def test_molecules(self, tmp_path, monkeypatch):
         molecules = generated()
