@@ -1,11 +1,11 @@
 """Influence against deletion: accuracy of `equipool.influence`, its time, and deletion curves.
 
     python benchmarks/influence.py --out benchmarks/records/cpu-influence.json
-    python benchmarks/influence.py --run runs/median        # a trained network of your own
+    python benchmarks/influence.py --run runs/jets --rival runs/jets-attention
 
-Trains a small network for the median with `equipool.converging` first, in some minutes on one core;
-the record has its settings. To measure another network, make a `Subject` of it and call `accuracy`,
-`times` and `deletion_curve`. Exits with 1 if a goal is missed.
+Without `--run` it first trains two small networks for the median, in minutes on one core. A run is
+one of the median, of bags or of molecules; for the last two, the sets are test sets. A rival is a
+run with attention pooling, for the deletion curves. Exits with 1 if a goal is missed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from torch import Tensor, nn
+from influence_subjects import CPU, Subject, subject_of_run, trained_median
+from torch import Tensor
 
 import equipool
 from equipool import EquilibriumAggregation, Fixed, Polished
@@ -31,37 +32,17 @@ from equipool.bench.record import FORMAT, git_commit
 from equipool.comparison.measure import seconds_of
 from equipool.comparison.result import Seconds, three_digits
 from equipool.environment import hardware, now, versions
-from equipool.experiments.data import generator_for
-from equipool.experiments.median import MedianTask
-from equipool.experiments.median.data import sample_sets
-from equipool.experiments.median.network import MedianNetwork
-from equipool.experiments.presets import RECIPES
-from equipool.training import TrainingConfig, fit, load_network
 
 RANK_CORRELATION = 0.95  # goals: at least,
 RELATIVE_ERROR = 0.05  # at most,
 TIMES_A_SOLVE = 5.0  # at most
 FRACTIONS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5)
+WITHOUT_SIGN = ("attention weights", "random")
 TIGHT = 1e-7  # tolerance of the searches that delete; they stop at a thousandth of it
 NEWTON_STEPS = 20
-CPU = torch.device("cpu")
+LONGER = 5
 
 app = typer.Typer(add_completion=False)
-
-
-@dataclass(frozen=True, eq=False)
-class Subject:
-    """A trained layer, a function of its output `[rows, K] -> [rows]`, and padded sets
-    `x [B, L, C]` with a `mask [B, L]` of the real elements."""
-
-    layer: EquilibriumAggregation
-    head: Callable[[Tensor], Tensor]
-    x: Tensor
-    mask: Tensor
-
-    def predict(self, mask: Tensor) -> Tensor:
-        """The function of these elements alone, `[B, L] -> [B]`."""
-        return self.head(self.layer(self.x, mask=mask))
 
 
 @dataclass(frozen=True)
@@ -76,71 +57,49 @@ class Plan:
     set_size: int = 100
 
 
-def task_of(plan: Plan, aggregation: str, seed: int) -> MedianTask:
-    """A small network for the median, with the settings that converge. The regulariser is strong
-    enough for 80 steps to reach the minimum after a short training."""
-    recipe = RECIPES["converging"]
-    solver = {**recipe["solver"], "learning_rate": 0.5}
-    return MedianTask(
-        aggregation, embedding=16, batch_size=16, seed=seed, set_size=plan.set_size, width=48,
-        potential_output=8, inner_steps=recipe["inner_steps"], solver=solver,
-        differentiation=recipe["differentiation"], regularizer_weight=10.0, bias_std=0.3,
-        evaluation_sets=1000,
-    )  # fmt: skip
-
-
-def training_of(plan: Plan) -> TrainingConfig:
-    return TrainingConfig(
-        steps=plan.steps, learning_rate=3e-3, schedule="cosine", warmup_steps=min(100, plan.steps),
-        aux_weight=1e-3, evaluate_every=plan.steps,
-    )  # fmt: skip
-
-
-def median_sets(num_sets: int, set_size: int) -> Tensor:
-    """Sets that no training has seen, `[num_sets, set_size, 1]`."""
-    generator = generator_for(CPU, "median", "influence")
-    return sample_sets((num_sets,), set_size, generator)[0].unsqueeze(-1)
-
-
-def median_subject(network: nn.Module, x: Tensor) -> Subject:
-    if not isinstance(network, MedianNetwork) or not isinstance(
-        network.aggregation, EquilibriumAggregation
-    ):
-        raise typer.BadParameter("expected a run of the median with the equilibrium layer")
-    mask = torch.ones(x.shape[:2], dtype=torch.bool)
-    return Subject(network.aggregation, network.predict, x, mask)
-
-
-def precise(subject: Subject, network: nn.Module) -> Subject:
+def precise(subject: Subject) -> Subject:
     """The same in float64, with Newton steps after the layer's own search, until no component of
     the gradient exceeds `TIGHT`."""
-    layer = copy.deepcopy(subject.layer).double().eval()
+    exact = subject.double()
+    layer = equilibrium_of(exact)
     layer.solver = Polished(layer.solver, NEWTON_STEPS)
-    layer.steps = Fixed(layer.num_steps + NEWTON_STEPS, TIGHT)
-    head = copy.deepcopy(network).double().predict
-    return Subject(layer, head, subject.x.double(), subject.mask)
+    layer.steps = Fixed(equilibrium_of(subject).num_steps + NEWTON_STEPS, TIGHT)
+    return exact
 
 
-def accuracy(subject: Subject, network: nn.Module) -> list[dict[str, Any]]:
+def equilibrium_of(subject: Subject) -> EquilibriumAggregation:
+    if not isinstance(subject.layer, EquilibriumAggregation):
+        raise typer.BadParameter("expected a run with --aggregation equilibrium")
+    return subject.layer
+
+
+def accuracy(subject: Subject) -> list[dict[str, Any]]:
     """Newton's step against deletion, for the minimum in float64 and for the layer as it is.
 
     An element is deleted by searching for the minimum without it, from the minimum with it."""
-    exact = precise(subject, network)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        true = _influence(exact, "exact")
-        rows = [
-            ("the minimum, float64", _influence(exact, "newton")),
-            (f"{subject.layer.num_steps} steps, float32", _influence(subject, "newton")),
-        ]
+    exact = precise(subject)
+    true = _influence(exact, "exact")
+    rows = [
+        ("the minimum, float64", _influence(exact)),
+        (f"{equilibrium_of(subject).num_steps} steps, float32", _influence(subject)),
+    ]
     kept = true.converged.unsqueeze(-1) & subject.mask & true.solved
-    return [{"search": name, **_agreement(found, true, kept)} for name, found in rows]
+    return [
+        {"search": name, "not_definite": int((subject.mask & ~found.solved).sum()),
+         **_agreement(found, true, kept)}
+        for name, found in rows
+    ]  # fmt: skip
 
 
-def _influence(subject: Subject, method: Any) -> equipool.Influence:
-    return equipool.influence(
-        subject.layer, subject.x, mask=subject.mask, function=subject.head, method=method
-    )
+def _influence(
+    subject: Subject, method: Any = "newton", gradient: bool = False
+) -> equipool.Influence:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # counted in the record
+        return equipool.influence(
+            equilibrium_of(subject), subject.x, mask=subject.mask, function=subject.output,
+            method=method, gradient=gradient,
+        )  # fmt: skip
 
 
 def _agreement(
@@ -159,7 +118,6 @@ def _agreement(
         "converged_sets": int(found.converged.sum()),
         "compared_sets": len(sets),
         "elements": int(kept.sum()),
-        "not_definite": int((~found.solved).sum()),
         "rank_correlation": _mean(ranks),
         "rank_correlation_worst": min(ranks, default=float("nan")),
         "median_relative_error": _quantile(errors, 0.5),
@@ -188,20 +146,30 @@ def _quantile(values: Tensor, q: float) -> float:
     return float(values.quantile(q)) if values.numel() else float("nan")
 
 
+@torch.no_grad()
+def converged_share(subject: Subject) -> dict[str, float]:
+    """The share of sets that converge in the layer's own number of steps and in five times as
+    many."""
+    layer = copy.deepcopy(equilibrium_of(subject))
+    found = {}
+    for num_steps in (layer.num_steps, LONGER * layer.num_steps):
+        layer.steps = Fixed(num_steps, layer.steps.tolerance)
+        converged = layer.solve(subject.x, mask=subject.mask).converged
+        assert converged is not None
+        found[str(num_steps)] = float(converged.double().mean())
+    return found
+
+
 def times(subject: Subject, repeats: int) -> dict[str, Any]:
     """Seconds of one solve without gradients and of the influence of all elements, which take
     turns; the influence includes a solve."""
+    layer = equilibrium_of(subject)
 
     def solve() -> None:
         with torch.no_grad():
-            subject.layer(subject.x, mask=subject.mask)
+            layer(subject.x, mask=subject.mask)
 
-    def influence() -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            _influence(subject, "newton")
-
-    steps = {"solve": solve, "influence": influence}
+    steps = {"solve": solve, "influence": lambda: _influence(subject)}
     found: dict[str, list[float]] = {name: [] for name in steps}
     for step in steps.values():
         step()
@@ -212,8 +180,8 @@ def times(subject: Subject, repeats: int) -> dict[str, Any]:
     return {
         "sets": len(subject.x),
         "elements": int(subject.mask.sum()),
-        "num_steps": subject.layer.num_steps,
-        "channels": subject.layer.out_channels,
+        "num_steps": layer.num_steps,
+        "channels": layer.out_channels,
         "repeats": repeats,
         "seconds": {name: asdict(Seconds.of(values)) for name, values in found.items()},
         "ratio": asdict(Seconds.of(ratios)),
@@ -253,33 +221,70 @@ def area(curve: Sequence[float], fractions: Sequence[float] = FRACTIONS) -> floa
     return sum(pieces) / (fractions[-1] - fractions[0])
 
 
-def scores_of(subject: Subject, rival: MedianNetwork, seed: int = 0) -> dict[str, Tensor]:
-    """What each method says an element adds to the output, `[B, L]`."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found = equipool.influence(
-            subject.layer, subject.x, mask=subject.mask, function=subject.head, gradient=True
-        )
-    assert found.effect is not None
-    assert found.gradient is not None
+def scores_of(subject: Subject, seed: int = 0) -> dict[str, Tensor]:
+    """What each method says an element adds to the output, `[B, L]`. Weights have no sign."""
     generator = torch.Generator().manual_seed(seed)
-    return {
-        "influence": -found.effect,
-        "gradient times input": (found.gradient * subject.x).sum(-1),
-        "attention weights of another network": attention_weights(rival, subject.x),
-        "random": torch.rand(subject.mask.shape, generator=generator),
-    }
+    scores = {"random": torch.rand(subject.mask.shape, generator=generator)}
+    if isinstance(subject.layer, AttentionPooling):
+        scores["attention weights"] = attention_weights(subject.layer, subject.x, subject.mask)
+        scores["deleting each element"] = single_deletions(subject)
+        x = subject.x.clone().requires_grad_()
+        output = subject.output(subject.layer(x, mask=subject.mask))
+        (gradient,) = torch.autograd.grad(output.sum(), x)
+    else:
+        found = _influence(subject, gradient=True)
+        assert found.effect is not None
+        assert found.gradient is not None
+        scores["influence"], gradient = -found.effect, found.gradient
+    return scores | {"gradient times input": (gradient * subject.x).sum(-1)}
 
 
 @torch.no_grad()
-def attention_weights(network: MedianNetwork, x: Tensor) -> Tensor:
-    """The weights of the elements in a network with attention pooling, averaged over its heads:
-    `[B, L, C] -> [B, L]`."""
-    pooling = network.aggregation
-    assert isinstance(pooling, AttentionPooling)
-    keys = pooling.keys(network.embedding(x)).unflatten(-1, pooling.query.shape)
+def attention_weights(pooling: AttentionPooling, x: Tensor, mask: Tensor) -> Tensor:
+    """The weights of the elements, averaged over the heads: `[B, L, C] -> [B, L]`."""
+    keys = pooling.keys(x).unflatten(-1, pooling.query.shape)
     logits = (keys * pooling.query).sum(-1) / pooling.query.shape[1] ** 0.5
+    logits = logits.masked_fill(~mask.unsqueeze(-1), -torch.inf)
     return torch.softmax(logits, dim=1).mean(-1)
+
+
+@torch.no_grad()
+def single_deletions(subject: Subject) -> Tensor:
+    """The output minus that without the element, `[B, L]`, by a prediction per element."""
+    whole, left = subject.predict(subject.mask), []
+    for element in range(subject.mask.shape[1]):
+        mask = subject.mask.clone()
+        mask[:, element] = False
+        left.append(subject.predict(mask))
+    return whole.unsqueeze(-1) - torch.stack(left, -1)
+
+
+def curves_of(subject: Subject) -> dict[str, Any]:
+    """Deletion curves of each score, in standard deviations of the network's outputs.
+
+    `change` is in the direction of the prediction if the output is a logit, so that removing what
+    speaks for the prediction makes it fall. `size` is the mean absolute change when elements are
+    removed in the order of the absolute score, which needs no sign; more is better.
+    """
+    with torch.no_grad():
+        whole = subject.predict(subject.mask)
+    deviation = whole.std()
+    direction = torch.where((whole < 0) & subject.is_logit, -1.0, 1.0)
+
+    def change(mask: Tensor) -> Tensor:
+        return direction * subject.predict(mask) / deviation
+
+    def size(mask: Tensor) -> Tensor:
+        return (subject.predict(mask) - whole).abs() / deviation
+
+    found = {}
+    for name, scores in scores_of(subject).items():
+        signed = scores * (1 if name in WITHOUT_SIGN else direction.unsqueeze(-1))
+        falling = deletion_curve(change, subject.mask, signed)
+        growing = deletion_curve(size, subject.mask, scores.abs())
+        found[name] = {"change": falling, "area": area(falling), "size": growing,
+                       "size_area": area(growing)}  # fmt: skip
+    return {"deviation": float(deviation), "by": found}
 
 
 def missed_goals(content: Mapping[str, Any]) -> list[str]:
@@ -304,6 +309,8 @@ def show(content: Mapping[str, Any]) -> None:
             f"{row['rank_correlation_worst']:.4f}), relative error: median "
             f"{row['median_relative_error']:.2%}, 90 % {row['relative_error_90']:.2%}"
         )
+    for steps, share in content["converged"].items():
+        print(f"{steps} steps: {share:.1%} of the sets converged")
     time = content["time"]
     print(
         f"{time['elements']:,} elements of {time['sets']} sets: influence "
@@ -312,13 +319,18 @@ def show(content: Mapping[str, Any]) -> None:
         f"{time['ratio']['median']:.2f} ({time['ratio']['fastest']:.2f}-"
         f"{time['ratio']['slowest']:.2f})"
     )
-    for name, curve in content["curves"]["by"].items():
-        print(f"deletion by {name}: mean change of the output {curve['area']:+.4f}")
+    for network, curves in content["curves"].items():
+        for name, curve in curves["by"].items():
+            print(
+                f"{network}, deletion by {name}: mean change {curve['area']:+.3f}, size "
+                f"{curve['size_area']:.3f} deviations of the output"
+            )
 
 
 @app.command()
 def main(
-    run: Annotated[Path | None, typer.Option(help="measure this run of the median")] = None,
+    run: Annotated[Path | None, typer.Option(help="measure this run")] = None,
+    rival: Annotated[Path | None, typer.Option(help="a run with attention")] = None,
     steps: Annotated[int, typer.Option(help="training steps, without --run")] = Plan.steps,
     sets: Annotated[int, typer.Option(help="sets to time")] = Plan.timed_sets,
     deleted: Annotated[int, typer.Option(help="sets to delete from")] = Plan.deleted_sets,
@@ -332,25 +344,25 @@ def main(
     check_out(out)
     torch.set_num_threads(1)
     plan = Plan(deleted, sets, repeats, steps, size)
-    flags = {"run": run, "steps": steps, "sets": sets, "deleted": deleted, "size": size,
-             "repeats": repeats, "seed": seed}  # fmt: skip
+    flags = {"run": run, "rival": rival, "steps": steps, "sets": sets, "deleted": deleted,
+             "size": size, "repeats": repeats, "seed": seed}  # fmt: skip
     content: dict[str, Any] = {
         "command": full_command("python benchmarks/influence.py", flags), "date": now(),
         "commit": commit or git_commit(), "versions": versions(), "hardware": hardware(CPU),
         "format": FORMAT, "plan": asdict(plan),
     }  # fmt: skip
-    network, content["network"] = _trained(plan, "equilibrium", seed, run)
-    rival, content["attention"] = _trained(plan, "attention", seed)
-    x = median_sets(max(sets, deleted), size)
-    subject = median_subject(network, x[:sets])
-    content["accuracy"] = accuracy(median_subject(network, x[:deleted]), network)
+    subjects: dict[str, Subject] = {}
+    for name, folder in (("equilibrium", run), ("attention", rival)):
+        if folder is not None:
+            subjects[name], content[name] = subject_of_run(folder, sets)
+        elif run is None:
+            subjects[name], content[name] = trained_median(name, sets, size, steps, seed)
+    subject = subjects["equilibrium"]
+    content["accuracy"] = accuracy(subject.first(deleted))
+    content["converged"] = converged_share(subject)
     content["time"] = times(subject, repeats)
-    curves = {name: deletion_curve(subject.predict, subject.mask, scores)
-              for name, scores in scores_of(subject, rival).items()}  # fmt: skip
-    content["curves"] = {
-        "fractions": FRACTIONS,
-        "by": {name: {"outputs": curve, "area": area(curve)} for name, curve in curves.items()},
-    }
+    content["fractions"] = FRACTIONS
+    content["curves"] = {name: curves_of(subject) for name, subject in subjects.items()}
     content["missed"] = missed_goals(content)
     show(content)
     if out is not None:
@@ -359,18 +371,6 @@ def main(
         print(f"missed: {line}")
     if content["missed"]:
         raise typer.Exit(1)
-
-
-def _trained(
-    plan: Plan, aggregation: str, seed: int, run: Path | None = None
-) -> tuple[Any, dict[str, Any]]:
-    """A network, and how it was made."""
-    if run is not None:
-        return load_network(run), {"run": run.name}
-    task, config = task_of(plan, aggregation, seed), training_of(plan)
-    fitted = fit(task, config, CPU)
-    about = {"task": asdict(task), "training": asdict(config), "metrics": fitted.record.metrics}
-    return fitted.network, about
 
 
 if __name__ == "__main__":
