@@ -4,7 +4,8 @@
 
 Reads the run directories in records/equilibrium-jets and records/equilibrium-median, named
 RECIPE-seed-N, with what `equipool evaluate RUN --over-steps ...` stored in them, and what
-benchmarks/recipes.py measured. Prints the tables and puts them into the page.
+benchmarks/recipes.py and benchmarks/recipe_choices.py measured. Prints the tables and puts them
+into the page.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from page_tables import ran_on, read_folder, refresh_page
 
@@ -26,6 +28,7 @@ PAGE = FIGURES.parent / "equilibrium.md"
 RECORDS = FIGURES.parents[1] / "records"
 BENCHMARKS = FIGURES.parents[1] / "benchmarks"
 COSTS = BENCHMARKS / "records" / "cpu-recipes.json"
+CHOICES = BENCHMARKS / "records" / "cpu-recipe-choices.json"
 sys.path.append(str(BENCHMARKS))
 
 from recipes import recipe_cost  # noqa: E402
@@ -78,7 +81,8 @@ def over_steps(runs: Sequence[RunResult], metric: str, form: str) -> Table:
 
 def convergence(runs: Sequence[RunResult], metric: str, form: str) -> Table:
     """For each recipe: the metric at ten steps and at most steps, mean and
-    deviation over the seeds, and whether the search has converged there."""
+    deviation over the seeds, whether the search has converged there, and the spread of the
+    predictions from random starts."""
     rows = []
     for recipe, own in by_recipe(runs).items():
         most = numbers(own)[-1]
@@ -87,13 +91,36 @@ def convergence(runs: Sequence[RunResult], metric: str, form: str) -> Table:
             recipe, f"{COMPARED}", _spread(values(own, COMPARED, metric), form),
             f"{most:,}", _spread(values(own, most, metric), form),
             _middle([row.residual for row in last]), _middle([row.residual_99 for row in last]),
-            f"{statistics.fmean(row.converged for row in last):.1%}",
+            f"{statistics.fmean(row.converged for row in last):.1%}", _starts(own),
         ))  # fmt: skip
     headings = (
         "recipe", "steps", metric, "most steps", f"{metric} there",
-        "residual", "99 % of the sets", "converged",
+        "residual", "99 % of the sets", "converged", "random starts",
     )  # fmt: skip
     return Table("convergence", headings, tuple(rows))
+
+
+def _starts(runs: Sequence[RunResult]) -> str:
+    """The mean over the runs that were evaluated from random starts."""
+    rows = (row for run in runs for found in run.over_steps.values() for row in found)
+    spreads = [row.spread for row in rows if row.spread is not None]
+    return f"{statistics.fmean(spreads):.1e}" if spreads else "-"
+
+
+def rival(runs: Sequence[RunResult], metric: str, form: str) -> str:
+    """A sentence about the runs of attention pooling."""
+    last = [run.curve[-1]["metrics"][metric] for run in runs if run.name.startswith("attention")]
+    return f"Attention pooling, trained in the same way: {_spread(last, form)} ({len(last)} seeds)."
+
+
+def choices(variants: Mapping[str, Mapping[str, Any]]) -> Table:
+    """The area of each variant of the recipe over the number of steps, and its convergence."""
+    steps = list(next(iter(variants.values()))["valid_auc"])
+    rows = []
+    for name, found in variants.items():
+        areas = (f"{found['valid_auc'][number]:.4f}" for number in steps)
+        rows.append((name, *areas, f"{found['residual_99']:.1e}", f"{found['converged']:.1%}"))
+    return Table("choices", ("change", *steps, "residual, 99 %", "converged"), tuple(rows))
 
 
 def costs(seconds: Mapping[str, Mapping[str, float]]) -> Table:
@@ -146,6 +173,7 @@ def tables(
     jets: Sequence[RunResult],
     median: Sequence[RunResult],
     seconds: Mapping[str, Mapping[str, float]],
+    variants: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Table | str]:
     """All tables of the page, by name."""
     return {
@@ -154,20 +182,22 @@ def tables(
         "jets_convergence": convergence(jets, JETS, ".4f"),
         "median": over_steps(median, MEDIAN, ".1e"),
         "median_convergence": convergence(median, MEDIAN, ".1e"),
+        "attention": rival(median, MEDIAN, ".1e"),
+        "choices": choices(variants),
         "costs": costs(seconds),
     }
 
 
-def read() -> tuple[list[RunResult], list[RunResult], dict[str, dict[str, float]]]:
+def read() -> tuple[list[RunResult], list[RunResult], Any, Any]:
     """The arguments of `tables`."""
     jets, median = (read_folder(RECORDS / f"equilibrium-{name}") for name in ("jets", "median"))
-    seconds = json.loads(COSTS.read_text(encoding="utf-8"))["seconds"]
-    return jets, median, seconds
+    timed, varied = (json.loads(file.read_text(encoding="utf-8")) for file in (COSTS, CHOICES))
+    return jets, median, timed["seconds"], varied["variants"]
 
 
 def main() -> None:
-    jets, median, seconds = read()
-    refresh_page(PAGE, tables(jets, median, seconds))
+    jets, median, seconds, variants = read()
+    refresh_page(PAGE, tables(jets, median, seconds, variants))
     drawn = [("jets", JETS, jets), ("median", MEDIAN, median)]
     picture = draw([task for task in drawn if by_recipe(task[2])])
     (FIGURES / "equilibrium-over-steps.png").write_bytes(picture)

@@ -48,8 +48,28 @@ def test_both_recipes_are_compared_at_the_steps_they_train_with(runs):
     plain, converging = script.convergence(runs, "mse", ".2f").rows
     assert plain[:5] == ("plain", "10", "1.50 ± 0.71", "100", "6.00 ± 2.83")
     assert converging == (
-        "converging", "10", "2.00", "100", "2.00", "1.0e-03", "2.0e-03", "50.0%",
+        "converging", "10", "2.00", "100", "2.00", "1.0e-03", "2.0e-03", "50.0%", "-",
     )  # fmt: skip
+
+
+def test_the_spread_from_random_starts_may_be_of_another_checkpoint(runs):
+    started = AtSteps(50, {"mse": 1.0}, 0.1, 0.1, 1.0, spread=0.25)
+    run = replace(runs[0], over_steps=runs[0].over_steps | {"last": [started]})
+    (row,) = script.convergence([run], "mse", ".2f").rows
+    assert row[-1] == "2.5e-01"
+    assert row[3] == "100"  # the steps are those of the longer evaluation
+
+
+def test_attention_is_named_beside(runs):
+    rivals = [replace(run, name=run.name.replace("plain", "attention")) for run in runs[1:3]]
+    assert script.rival(rivals, "mse", ".2f").endswith("1.00 ± 0.00 (2 seeds).")
+
+
+def test_every_variant_has_its_areas():
+    found = {"valid_auc": {"5": 0.5, "10": 0.75}, "residual_99": 0.001, "converged": 0.5}
+    table = script.choices({"plain": found})
+    assert table.headings == ("change", "5", "10", "residual, 99 %", "converged")
+    assert table.rows == (("plain", "0.5000", "0.7500", "1.0e-03", "50.0%"),)
 
 
 def test_the_cost_is_the_mean_of_the_drawn_numbers():
