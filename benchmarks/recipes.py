@@ -33,7 +33,7 @@ TASK = MedianTask(
             "curvature_safe": True},
 )  # fmt: skip
 LAST_FIVE = {"name": "truncated", "num_steps": 5}
-NUMBERS = (5, 10, 20)
+NUMBERS = (5, 10, 20, 40)
 
 app = typer.Typer(add_completion=False)
 

@@ -49,5 +49,5 @@ def converging() -> Recipe:
         "scaling": "log-mean",
         "solver": RestrainedNesterov(0.5, momentum=0.5, max_step=0.5, curvature_safe=True),
         "differentiation": Truncated(5),
-        "steps": RandomSteps(5, 20),
+        "steps": RandomSteps(5, 40),
     }

@@ -33,7 +33,7 @@ class Experiment:
     training: Mapping[str, Any] = field(default_factory=dict)
 
 
-_RANDOM = {"name": "random", "least": 5, "most": 20}
+_RANDOM = {"name": "random", "least": 5, "most": 40}
 # How equilibrium layers are trained in any experiment: values of the fields that its task has, and
 # the training setting `aux_weight` for a task without weights of its own.
 RECIPES: dict[str, dict[str, Any]] = {
