@@ -36,11 +36,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "regulariser from 0.1": {"regularizer_weight": 0.1},
     "regulariser from 0.5": {"regularizer_weight": 0.5},
     "no auxiliary loss": {"aux_weight": 0.0},
-    "auxiliary weight 1e-2": {"aux_weight": 1e-2},
     "5, 10 or 20 steps": {"inner_steps.most": 20},
     "always 10 steps": {"inner_steps.least": 10, "inner_steps.most": 10},
-    "gradients through the last 2": {"differentiation.num_steps": 2},
-    "step size from 0.125": {"solver.learning_rate": 0.125},
     "random starts": {"start": "normal"},
 }
 

@@ -4,7 +4,15 @@ import pytest
 import torch
 from torch import nn
 
-from equipool import EquilibriumAggregation, NoRegularizer, ResNetPotential, ToTolerance, Truncated
+from equipool import (
+    EquilibriumAggregation,
+    NoRegularizer,
+    ResNetPotential,
+    SquaredNorm,
+    ToTolerance,
+    Truncated,
+)
+from equipool.layouts import gather_sets
 from equipool.ops.momentum import cut
 from equipool.solvers import Nesterov, RestrainedNesterov
 
@@ -71,6 +79,25 @@ class TestRestrainedNesterov:
             secants.append((bent / moved).item() if moved.item() else 0.0)
             assert state.curvature.item() == pytest.approx(max(secants), rel=1e-4)
         assert secants[-1] < max(secants)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    def test_rounding_is_no_curvature(self, dtype):
+        """Where a search has converged, its gradients are rounding, and so are their differences:
+        the steps that a gradient passes through would become too short."""
+        torch.manual_seed(0)
+        solver = RestrainedNesterov(0.5, momentum=0.5, curvature_safe=True)
+        layer = EquilibriumAggregation(
+            3, 4, solver=solver, regularizer=SquaredNorm(1.0), scaling="log-mean"
+        ).to(dtype)
+        x = torch.randn(20, 3, dtype=dtype)
+        search = layer.search(x, gather_sets(x)[1], layer.steps.budget(False))
+        state = solver.init(search.start, 300, search.objective)
+        found = []
+        for _ in range(300):
+            state = solver.step(search.objective, state)
+            found.append(state.curvature.item())
+        assert state.gradient.abs().max() < 1e-6
+        assert found[-1] == found[30] > 0
 
     def test_further_steps_are_held_back_by_the_curvature_that_was_found(self):
         """Those that a gradient passes through, of a minimum that is the element itself."""

@@ -79,11 +79,14 @@ function takeStep(solver: SolverData, state: State, gradient: Vector): State {
   return { y, point, velocity, gradient, lastPoint: state.point, curvature };
 }
 
-/** The curvature between the last two points; 0 where they coincide. */
+const CLOSEST = Math.sqrt(Number.EPSILON);
+
+/** The curvature between the last two points; 0 where they are so close that the difference of the
+ * gradients may be rounding. */
 function secant(state: State, gradient: Vector): number {
   if (state.lastPoint === null) return 0;
   const moved = distance(state.point, state.lastPoint);
-  return moved > 0 ? distance(gradient, state.gradient) / moved : 0;
+  return moved > CLOSEST * norm(state.point) ? distance(gradient, state.gradient) / moved : 0;
 }
 
 /** Shorten a longer vector to this length. */

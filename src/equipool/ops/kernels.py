@@ -130,7 +130,7 @@ def _store_sum(sums, own, later, HAS_LATER: tl.constexpr):
 @triton.jit
 def momentum_step(
     y, velocity, gradient, learning_rate, momentum, point, last_point, last_gradient, curvature,
-    new_y, new_velocity, ahead, new_curvature, size, width, longest, longest_gradient,
+    new_y, new_velocity, ahead, new_curvature, size, width, closest, longest, longest_gradient,
     CUT: tl.constexpr, CUT_GRADIENT: tl.constexpr, SAFE: tl.constexpr,
     ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
@@ -150,7 +150,8 @@ def momentum_step(
             here = tl.load(point + at, mask=mask, other=0.0).to(tl.float32)
             moved = _length(here - tl.load(last_point + at, mask=mask, other=0.0))
             bent = _length(g - tl.load(last_gradient + at, mask=mask, other=0.0))
-            secant = tl.where(moved > 0, bent / tl.where(moved > 0, moved, 1.0), 0.0)
+            far = moved > closest * _length(here)
+            secant = tl.where(far, bent / tl.where(far, moved, 1.0), 0.0)
             largest = tl.load(curvature + rows, mask=within, other=0.0).to(tl.float32)
             largest = tl.maximum(largest, secant)
             tl.store(new_curvature + rows, largest, mask=within)

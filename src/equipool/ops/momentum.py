@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -80,10 +81,18 @@ def momentum_step(
 
 @torch.no_grad()
 def _secant(gradient: Tensor, history: History) -> Tensor:
-    """The curvature between the last two points of each row, 0 where they coincide: `[n, 1]`."""
+    """The curvature between the last two points of each row, `[n, 1]`; 0 where they are so close
+    that the difference of the gradients may be rounding, as where a search has converged."""
     moved = torch.linalg.vector_norm(history.point - history.last_point, dim=-1, keepdim=True)
     bent = torch.linalg.vector_norm(gradient - history.last_gradient, dim=-1, keepdim=True)
-    return torch.where(moved > 0, bent / moved, 0)
+    length = torch.linalg.vector_norm(history.point, dim=-1, keepdim=True)
+    return torch.where(moved > closest(gradient.dtype) * length, bent / moved, 0)
+
+
+def closest(dtype: torch.dtype) -> float:
+    """The smallest distance of two points, relative to their length, whose gradients differ by more
+    than rounding: half of the digits."""
+    return math.sqrt(torch.finfo(dtype).eps)
 
 
 def _plain_step(
@@ -135,7 +144,8 @@ class _FusedStep(torch.autograd.Function):
         kernels.momentum_step[shape.grid](
             y, velocity, gradient, learning_rate, momentum, *history,
             new_y, new_velocity, ahead, new_curvature, y.numel(), shape.width,
-            **_constants(limits, curvature), ROWS=shape.rows, WIDTH=shape.block,
+            closest=closest(torch.float32), **_constants(limits, curvature),
+            ROWS=shape.rows, WIDTH=shape.block,
         )  # fmt: skip
         ctx.limits = limits
         ctx.save_for_backward(velocity, gradient, learning_rate, momentum, new_curvature)
