@@ -4,7 +4,7 @@
 
 Reads the run directories in records/equilibrium-jets and records/equilibrium-median, named
 RECIPE-seed-N, with what `equipool evaluate RUN --over-steps ...` stored in them, and what
-benchmarks/recipes.py and benchmarks/recipe_choices.py measured. Prints the tables and puts them
+benchmarks/recipes.py, recipe_choices.py and implicit.py measured. Prints the tables and puts them
 into the page.
 """
 
@@ -19,6 +19,7 @@ from typing import Any
 
 from page_tables import ran_on, read_folder, refresh_page
 
+from equipool.comparison.result import MEBIBYTE
 from equipool.report import RunResult, Table
 from equipool.report.figures import add_legend, label_axes, panels, styles
 from equipool.training import AtSteps
@@ -29,6 +30,7 @@ RECORDS = FIGURES.parents[1] / "records"
 BENCHMARKS = FIGURES.parents[1] / "benchmarks"
 COSTS = BENCHMARKS / "records" / "cpu-recipes.json"
 CHOICES = BENCHMARKS / "records" / "cpu-recipe-choices.json"
+IMPLICIT = BENCHMARKS / "records" / "cpu-implicit.json"
 sys.path.append(str(BENCHMARKS))
 
 from recipes import recipe_cost  # noqa: E402
@@ -123,6 +125,23 @@ def choices(variants: Mapping[str, Mapping[str, Any]]) -> Table:
     return Table("choices", ("change", *steps, "residual, 99 %", "converged"), tuple(rows))
 
 
+def implicit(runs: Sequence[Mapping[str, Any]]) -> Table:
+    """Error and cost of each gradient, by network and number of inner steps."""
+    rows = []
+    for run in runs:
+        for steps, comparison in run["steps"].items():
+            for found in comparison["rows"]:
+                row = (run["task"], steps, found["method"], f"{found['converged']:.0%}")
+                fell_back = "-" if found["fallback"] is None else f"{found['fallback']:.0%}"
+                errors = (f"{found[name]['relative_error']:.1e}" for name in ("parameters", "x"))
+                seconds, peak = found["seconds"]["median"], found["peak_bytes"] / MEBIBYTE
+                rows.append((*row, fell_back, *errors, f"{1000 * seconds:.0f}", f"{peak:.0f}"))
+    headings = (
+        "network", "steps", "gradient", "converged", "fell back", "error", "error of x", "ms", "MiB",
+    )  # fmt: skip
+    return Table("implicit", headings, tuple(rows))
+
+
 def costs(seconds: Mapping[str, Mapping[str, float]]) -> Table:
     """Processor milliseconds of a training step, by number of inner steps, and their mean over
     those that the recipe draws."""
@@ -174,6 +193,7 @@ def tables(
     median: Sequence[RunResult],
     seconds: Mapping[str, Mapping[str, float]],
     variants: Mapping[str, Mapping[str, Any]],
+    compared: Sequence[Mapping[str, Any]],
 ) -> dict[str, Table | str]:
     """All tables of the page, by name."""
     return {
@@ -184,20 +204,23 @@ def tables(
         "median_convergence": convergence(median, MEDIAN, ".1e"),
         "attention": rival(median, MEDIAN, ".1e"),
         "choices": choices(variants),
+        "implicit": implicit(compared),
         "costs": costs(seconds),
     }
 
 
-def read() -> tuple[list[RunResult], list[RunResult], Any, Any]:
+def read() -> tuple[list[RunResult], list[RunResult], Any, Any, Any]:
     """The arguments of `tables`."""
     jets, median = (read_folder(RECORDS / f"equilibrium-{name}") for name in ("jets", "median"))
-    timed, varied = (json.loads(file.read_text(encoding="utf-8")) for file in (COSTS, CHOICES))
-    return jets, median, timed["seconds"], varied["variants"]
+    files = (COSTS, CHOICES, IMPLICIT)
+    timed, varied, compared = (json.loads(file.read_text(encoding="utf-8")) for file in files)
+    return jets, median, timed["seconds"], varied["variants"], compared["runs"]
 
 
 def main() -> None:
-    jets, median, seconds, variants = read()
-    refresh_page(PAGE, tables(jets, median, seconds, variants))
+    found = read()
+    jets, median = found[:2]
+    refresh_page(PAGE, tables(*found))
     drawn = [("jets", JETS, jets), ("median", MEDIAN, median)]
     picture = draw([task for task in drawn if by_recipe(task[2])])
     (FIGURES / "equilibrium-over-steps.png").write_bytes(picture)

@@ -72,6 +72,18 @@ def test_every_variant_has_its_areas():
     assert table.rows == (("plain", "0.5000", "0.7500", "1.0e-03", "50.0%"),)
 
 
+def test_gradients_are_listed_by_network_and_number_of_steps():
+    agreement = {"cosine": 1.0, "relative_error": 0.01}
+    found = {
+        "method": "Implicit()", "parameters": agreement, "x": agreement, "converged": 1.0,
+        "fallback": 0.0, "seconds": {"median": 0.5}, "peak_bytes": 3 * 2**20,
+    }  # fmt: skip
+    table = script.implicit([{"task": "bags", "steps": {"20": {"rows": [found]}}}])
+    assert table.rows == (
+        ("bags", "20", "Implicit()", "100%", "0%", "1.0e-02", "1.0e-02", "500", "3"),
+    )
+
+
 def test_the_cost_is_the_mean_of_the_drawn_numbers():
     seconds = {"5": 0.01, "10": 0.02, "20": 0.03, "40": 0.06}
     table = script.costs({"unrolled": seconds})
