@@ -137,7 +137,8 @@ def implicit(runs: Sequence[Mapping[str, Any]]) -> Table:
                 seconds, peak = found["seconds"]["median"], found["peak_bytes"] / MEBIBYTE
                 rows.append((*row, fell_back, *errors, f"{1000 * seconds:.0f}", f"{peak:.0f}"))
     headings = (
-        "network", "steps", "gradient", "converged", "fell back", "error", "error of x", "ms", "MiB",
+        "network", "steps", "gradient", "converged", "fell back", "error", "error of x",
+        "ms", "MiB",
     )  # fmt: skip
     return Table("implicit", headings, tuple(rows))
 
