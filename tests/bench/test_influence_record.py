@@ -68,7 +68,7 @@ def test_the_command_writes_a_record(tmp_path):
     assert content["equilibrium"]["fields"]["seed"] == 0
     first, second = content["accuracy"]
     assert first["sets"] == 2
-    assert second["search"] == "20 steps, float32"
+    assert second["search"] == "40 steps, float32"
     assert list(content["converged"]) == ["20", "100"]
     assert list(content["curves"]) == ["equilibrium", "attention"]
     assert '"NaN"' not in out.read_text()
