@@ -194,8 +194,8 @@ class RestrainedNesterov(LearnedMomentum):
 
     where $\mathrm{cut}_r(a) = a / \max(1, \lVert a \rVert / r)$ and $c = \min(1, 1 / (\alpha L))$.
     $L$ is the largest curvature that the set has met, $\lVert g_k - g_{k-1} \rVert /
-    \lVert p_k - p_{k-1} \rVert$ between the points $p$ where the gradients $g$ were taken; points so
-    close that the difference may be rounding do not count. It costs no evaluation.
+    \lVert p_k - p_{k-1} \rVert$ between the points $p$ where the gradients $g$ were taken. It costs
+    no evaluation. Points so close that the difference may be rounding do not count.
 
     The paper's recipe takes its first step from a point where an untrained potential may be steep,
     and its loss is large until training has tamed that step. `momentum=0.5, max_step=0.5,
