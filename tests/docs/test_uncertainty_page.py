@@ -37,13 +37,17 @@ def test_by_number_of_observations():
     assert widths == [f"{by_size[size]['half_width']:.2f}" for size in sizes]
 
 
-def test_widths_follow_the_errors_of_one_network_alone():
+def test_what_the_page_says_of_the_widths():
     sines, median = NETWORKS["sines"], NETWORKS["median"]
-    coverage = [found["coverage"] for found in sines["by_size"].values()]
-    assert 0.85 <= min(coverage) <= max(coverage) <= 0.95
-    assert sines["by_size"]["12"]["half_width"] < 0.25 * sines["by_size"]["1"]["half_width"]
+    one, twelve = sines["by_size"]["1"], sines["by_size"]["12"]
+    assert twelve["half_width"] < one["half_width"] / 3
+    assert (
+        one["coverage"]
+        < 0.88
+        < min(found["coverage"] for size, found in sines["by_size"].items() if int(size) > 2)
+    )
+    assert 0.8 < median["half_width"] / median["constant_width"] < 1
     assert sines["half_width"] < sines["constant_width"]
-    assert median["half_width"] > median["constant_width"]
 
 
 def test_what_the_page_says_of_the_run():
