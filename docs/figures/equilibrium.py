@@ -129,9 +129,10 @@ def implicit(runs: Sequence[Mapping[str, Any]]) -> Table:
     """Error and cost of each gradient, by network and number of inner steps."""
     rows = []
     for run in runs:
+        network = run["fields"].get("dataset", run["task"])
         for steps, comparison in run["steps"].items():
             for found in comparison["rows"]:
-                row = (run["task"], steps, found["method"], f"{found['converged']:.0%}")
+                row = (network, steps, found["method"], f"{found['converged']:.0%}")
                 fell_back = "-" if found["fallback"] is None else f"{found['fallback']:.0%}"
                 errors = (f"{found[name]['relative_error']:.1e}" for name in ("parameters", "x"))
                 seconds, peak = found["seconds"]["median"], found["peak_bytes"] / MEBIBYTE

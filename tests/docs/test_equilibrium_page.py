@@ -78,9 +78,11 @@ def test_gradients_are_listed_by_network_and_number_of_steps():
         "method": "Implicit()", "parameters": agreement, "x": agreement, "converged": 1.0,
         "fallback": 0.0, "seconds": {"median": 0.5}, "peak_bytes": 3 * 2**20,
     }  # fmt: skip
-    table = script.implicit([{"task": "bags", "steps": {"20": {"rows": [found]}}}])
+    table = script.implicit(
+        [{"task": "bags", "fields": {"dataset": "jets"}, "steps": {"20": {"rows": [found]}}}]
+    )
     assert table.rows == (
-        ("bags", "20", "Implicit()", "100%", "0%", "1.0e-02", "1.0e-02", "500", "3"),
+        ("jets", "20", "Implicit()", "100%", "0%", "1.0e-02", "1.0e-02", "500", "3"),
     )
 
 
