@@ -34,10 +34,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     RECIPE: {},
     'scaling="log"': {"scaling": "log"},
     "regulariser from 0.1": {"regularizer_weight": 0.1},
-    "regulariser from 0.5": {"regularizer_weight": 0.5},
     "no auxiliary loss": {"aux_weight": 0.0},
-    "5, 10 or 20 steps": {"inner_steps.most": 20},
     "always 10 steps": {"inner_steps.least": 10, "inner_steps.most": 10},
+    "5, 10 or 20 steps": {"inner_steps.most": 20},
     "random starts": {"start": "normal"},
 }
 

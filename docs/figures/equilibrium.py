@@ -112,7 +112,8 @@ def _starts(runs: Sequence[RunResult]) -> str:
 def rival(runs: Sequence[RunResult], metric: str, form: str) -> str:
     """A sentence about the runs of attention pooling."""
     last = [run.curve[-1]["metrics"][metric] for run in runs if run.name.startswith("attention")]
-    return f"Attention pooling, trained in the same way: {_spread(last, form)} ({len(last)} seeds)."
+    seeds = "1 seed" if len(last) == 1 else f"{len(last)} seeds"
+    return f"Attention pooling, trained for as many steps: {_spread(last, form)} ({seeds})."
 
 
 def choices(variants: Mapping[str, Mapping[str, Any]]) -> Table:
