@@ -154,7 +154,7 @@ def test_the_commands(tmp_path):
     command("train", "bags", "--dataset", "musk1", "--recipe", "converging", *SIZES, *RUN,
             "--out", out, "--record", tmp_path / "record.json")  # fmt: skip
     fields = json.loads((tmp_path / "record.json").read_text())["config"]["fields"]
-    assert (fields["inner_steps"], fields["differentiation.num_steps"]) == ("random", 10)
+    assert (fields["inner_steps"], fields["differentiation.num_steps"]) == ("random", 5)
     shown = command("evaluate", out, "--over-steps", "1,20", "--starts", 2, "--device", "cpu")
     assert "test_auc" in shown
     assert "spread" in shown
