@@ -22,6 +22,7 @@ from equipool.experiments.molecules import MoleculeTask
 from equipool.experiments.molecules.batching import Capacity
 from equipool.experiments.molecules.storage import assemble
 from equipool.experiments.presets import RECIPES
+from equipool.recipes import AUX_WEIGHT
 from equipool.training import RunFolder, TrainingConfig, fit, load_network, read_record
 from equipool.training.config import task_from_config
 
@@ -77,7 +78,7 @@ def trained_median(
     )  # fmt: skip
     config = TrainingConfig(
         steps=steps, learning_rate=3e-3, schedule="cosine", warmup_steps=min(100, steps),
-        aux_weight=1e-3, evaluate_every=steps,
+        aux_weight=AUX_WEIGHT, evaluate_every=steps,
     )  # fmt: skip
     fitted = fit(task, config, CPU)
     about = {"task": task.name, "fields": asdict(task), "training": asdict(config),
