@@ -7,7 +7,7 @@ from generated_bags import make_bags
 
 from equipool import EquilibriumAggregation
 from equipool.baselines import AGGREGATIONS
-from equipool.estimators import SetClassifier, SetRegressor, prediction
+from equipool.estimators import BagScaler, SetClassifier, SetRegressor, prediction
 from equipool.estimators.bags import read_bags
 from equipool.estimators.scaling import measure_scaling
 
@@ -170,6 +170,21 @@ def test_features_are_scaled_by_bags_not_by_elements():
     one, two = (quick(aggregation="mean").fit(X, LABELS).predict_proba(X)
                 for X in (BAGS, [bag * units + 5 * units for bag in BAGS]))  # fmt: skip
     np.testing.assert_allclose(one, two, rtol=1e-3, atol=1e-5)
+
+
+def test_extreme_values_are_clipped():
+    far, farther = ([np.full((2, 3), value)] for value in (1e3, 1e6))
+    for clip, same in ((3.0, True), (None, False)):
+        model = quick(aggregation="sum", clip=clip).fit(BAGS, LABELS)
+        found = model.decision_function(far), model.decision_function(farther)
+        assert np.array_equal(*found) == same
+    clipped, plain = BagScaler(clip=2).fit(BAGS), BagScaler().fit(BAGS)
+    for bags in (BAGS, far):
+        for one, other in zip(clipped.transform(bags), plain.transform(bags), strict=True):
+            np.testing.assert_array_equal(one, other.clip(-2, 2))
+    for estimator in (quick(clip=0), BagScaler(clip=-1.0)):
+        with pytest.raises(ValueError, match=r"clip is .*, expected more than 0, or None"):
+            estimator.fit(BAGS, LABELS)
 
 
 def test_threads_are_as_before():

@@ -28,8 +28,11 @@ def fitted(case):
     return estimator.fit(BAGS, np.asarray(labels)[np.arange(60) % len(labels)])
 
 
+PREDICTED = [*BAGS[:-1], 50 * BAGS[-1]]  # the last is far beyond where features are clipped
+
+
 def outputs(estimator):
-    return getattr(estimator, "predict_proba", estimator.predict)(BAGS)
+    return getattr(estimator, "predict_proba", estimator.predict)(PREDICTED)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -107,7 +110,7 @@ def test_onnx(case, tmp_path):
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
     length = max(map(len, BAGS)) + 1
     x, mask = np.full((60, length, 3), 7, np.float32), np.zeros((60, length), bool)
-    for row, bag in enumerate(BAGS):
+    for row, bag in enumerate(PREDICTED):
         x[row, : len(bag)], mask[row, : len(bag)] = bag, True
     (y,) = session.run(["y"], {"x": x, "mask": mask})
     np.testing.assert_allclose(y, outputs(estimator), rtol=1e-4, atol=1e-5)

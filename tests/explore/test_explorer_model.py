@@ -50,8 +50,8 @@ def predicted(estimator, bag):
 @pytest.mark.parametrize(
     ("kind", "settings"),
     [
-        ("binary", {"n_estimators": 2}),
-        ("classes", {}),
+        ("binary", {"n_estimators": 2, "clip": 0.5}),
+        ("classes", {"clip": None}),
         ("columns", {"aggregation": "attention"}),
         ("numbers", {"aggregation": "gated-attention"}),
         ("several numbers", {"aggregation": "sum"}),

@@ -20,7 +20,7 @@ export interface ModelData {
   kind: "model";
   title: string;
   networks: NetworkData[];
-  scaling: { mean: number[]; scale: number[] };
+  scaling: { mean: number[]; scale: number[]; clip: number | null };
   output: OutputData;
   features: string[];
   elements: number[][];
@@ -45,8 +45,10 @@ export class Bag {
   private readonly encoded: Vector[][];
 
   constructor(readonly data: ModelData) {
-    const { mean, scale } = data.scaling;
-    const scaled = data.elements.map((x) => vector(x.map((value, k) => (value - mean[k]) / scale[k])));
+    const { mean, scale, clip } = data.scaling;
+    const limit = clip ?? Infinity;
+    const clipped = (value: number) => Math.min(Math.max(value, -limit), limit);
+    const scaled = data.elements.map((x) => vector(x.map((value, k) => clipped((value - mean[k]) / scale[k]))));
     this.networks = data.networks.map((network) => new Network(network));
     this.encoded = this.networks.map((network) => scaled.map(network.encode));
   }

@@ -27,7 +27,7 @@ from equipool.estimators.network import BagNetwork
 from equipool.estimators.prediction import predict_bags, to_tensor
 from equipool.estimators.reading import BagReader
 from equipool.estimators.saving import save
-from equipool.estimators.scaling import measure_scaling
+from equipool.estimators.scaling import check_clip, measure_scaling
 from equipool.estimators.schedule import FEW, make_schedule
 from equipool.estimators.tables.methods import TableMethods
 from equipool.estimators.task import LabelledBags, LossName
@@ -58,7 +58,8 @@ class SetEstimator(TableMethods, BagReader, ABC):
     history_: list[History]
 
     def __init__(
-        self, aggregation: str = "equilibrium", *, hidden_size: int = 64, channels: int = 32,
+        self, aggregation: str = "equilibrium", *, clip: float | None = 3.0, hidden_size: int = 64,
+        channels: int = 32,
         n_estimators: int | Auto = "auto", max_steps: int | Auto = "auto",
         batch_size: int | Auto = "auto", max_seconds: float | None = None,
         learning_rate: float = 3e-3, weight_decay: float = 1e-2, dropout: float | Auto = "auto",
@@ -68,6 +69,7 @@ class SetEstimator(TableMethods, BagReader, ABC):
         verbose: int = 0,
     ) -> None:  # fmt: skip
         self.aggregation = aggregation
+        self.clip = clip
         self.hidden_size = hidden_size
         self.channels = channels
         self.n_estimators = n_estimators
@@ -115,7 +117,7 @@ class SetEstimator(TableMethods, BagReader, ABC):
         if not labelled.all():
             bags, weights = bags.take(np.flatnonzero(labelled)), weights[labelled]
         if not again:
-            self.scaling_ = measure_scaling(bags, weights)
+            self.scaling_ = measure_scaling(bags, weights, self.clip)
             self.network_arguments_ = self._network_arguments(bags, targets.num_outputs)
         settings = self._settings(bags)
         of_targets = targets.weights[labelled]
@@ -261,6 +263,7 @@ class SetEstimator(TableMethods, BagReader, ABC):
         for name in ("n_estimators", "max_steps", "batch_size"):
             value = getattr(self, name)
             expect(name, value == "auto" or _is_count(value), "'auto' or a number of 1 or more")
+        check_clip(self.clip)
         expect("hidden_size", self.hidden_size >= 0, "0 or more")
         expect("learning_rate", self.learning_rate > 0, "more than 0")
         expect("weight_decay", self.weight_decay >= 0, "0 or more")

@@ -28,6 +28,8 @@ class SetClassifier(ClassifierMixin, SetEstimator):
 
     Args:
         aggregation: how a bag is pooled, a name in `equipool.baselines.AGGREGATIONS`.
+        clip: clip scaled features to this many standard deviations; None for no limit. A few
+            extreme values would otherwise decide what a network learns from few bags.
         hidden_size: size of an encoded element; 0 to pool the scaled features themselves.
         channels: size of a pooled bag.
         n_estimators: number of networks, whose outputs are averaged. `"auto"`: 3 below 500 training
@@ -58,7 +60,7 @@ class SetClassifier(ClassifierMixin, SetEstimator):
         networks_: the trained `BagNetwork`s, on the CPU.
         history_: for each network, `loss` per step; with early stopping also `validation_loss` and
             the `step` of each evaluation.
-        scaling_: mean and scale of the features.
+        scaling_: mean, scale and clipping of the features.
         n_features_in_: number of features.
         feature_names_in_: their names, if X had some.
         classes_: the labels; the numbers of the columns if y has several.
@@ -77,7 +79,8 @@ class SetClassifier(ClassifierMixin, SetEstimator):
     multilabel_: bool
 
     def __init__(
-        self, aggregation: str = "equilibrium", *, hidden_size: int = 64, channels: int = 32,
+        self, aggregation: str = "equilibrium", *, clip: float | None = 3.0, hidden_size: int = 64,
+        channels: int = 32,
         n_estimators: int | Auto = "auto", max_steps: int | Auto = "auto",
         batch_size: int | Auto = "auto", max_seconds: float | None = None,
         learning_rate: float = 3e-3, weight_decay: float = 1e-2, dropout: float | Auto = "auto",
@@ -88,9 +91,9 @@ class SetClassifier(ClassifierMixin, SetEstimator):
         verbose: int = 0,
     ) -> None:  # fmt: skip
         super().__init__(
-            aggregation, hidden_size=hidden_size, channels=channels, n_estimators=n_estimators,
-            max_steps=max_steps, batch_size=batch_size, learning_rate=learning_rate,
-            max_seconds=max_seconds,
+            aggregation, clip=clip, hidden_size=hidden_size, channels=channels,
+            n_estimators=n_estimators, max_steps=max_steps, batch_size=batch_size,
+            learning_rate=learning_rate, max_seconds=max_seconds,
             weight_decay=weight_decay, dropout=dropout, early_stopping=early_stopping,
             validation_fraction=validation_fraction, n_iter_no_change=n_iter_no_change,
             max_elements=max_elements, warm_start=warm_start, device=device, n_jobs=n_jobs,

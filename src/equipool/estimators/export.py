@@ -29,9 +29,10 @@ class PaddedBags(nn.Module):
         self.finish = finish
         self.register_buffer("mean", torch.from_numpy(scaling.mean).float())
         self.register_buffer("scale", torch.from_numpy(scaling.scale).float())
+        self.clip = scaling.clip
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        scaled = (x - self.mean) / self.scale
+        scaled = ((x - self.mean) / self.scale).clamp(-self.clip, self.clip)
         outputs = torch.stack([network(scaled, mask=mask) for network in self.networks])
         return self.finish(outputs.mean(0))
 

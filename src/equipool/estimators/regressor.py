@@ -25,6 +25,8 @@ class SetRegressor(RegressorMixin, SetEstimator):
 
     Args:
         aggregation: how a bag is pooled, a name in `equipool.baselines.AGGREGATIONS`.
+        clip: clip scaled features to this many standard deviations; None for no limit. A few
+            extreme values would otherwise decide what a network learns from few bags.
         hidden_size: size of an encoded element; 0 to pool the scaled features themselves.
         channels: size of a pooled bag.
         n_estimators: number of networks, whose outputs are averaged. `"auto"`: 3 below 500 training
@@ -54,7 +56,7 @@ class SetRegressor(RegressorMixin, SetEstimator):
         networks_: the trained `BagNetwork`s, on the CPU.
         history_: for each network, `loss` per step; with early stopping also `validation_loss` and
             the `step` of each evaluation.
-        scaling_: mean and scale of the features.
+        scaling_: mean, scale and clipping of the features.
         n_features_in_: number of features.
         feature_names_in_: their names, if X had some.
 

@@ -20,7 +20,7 @@ from equipool.estimators.tables.schema import TableSchema
 if TYPE_CHECKING:
     from equipool.estimators.base import SetEstimator
 
-FORMAT = 2  # 1 had other settings of the equilibrium layer
+FORMAT = 3  # 1 had other settings of the equilibrium layer; 2 did not clip features
 MODEL, WEIGHTS = "model.json", "weights.safetensors"
 # Attributes of fitted estimators; those that one has not are left out.
 IN_JSON = ("n_features_in_", "network_arguments_", "multilabel_", "columns_")
@@ -90,7 +90,10 @@ def load(folder: str | Path) -> Any:
     for name in AS_TENSORS:
         if name in tensors:
             setattr(estimator, name, tensors[name].numpy())
-    estimator.scaling_ = Scaling(*(_part(tensors, "scaling")[n].numpy() for n in ("mean", "scale")))
+    scaling = _part(tensors, "scaling")
+    estimator.scaling_ = Scaling(
+        scaling["mean"].numpy(), scaling["scale"].numpy(), float(scaling["clip"])
+    )
     numbers = range(model["networks"])
     estimator.history_ = [
         {name: value.numpy() for name, value in _part(tensors, f"history.{number}").items()}

@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from equipool.estimators.bags import Array, Bags
 from equipool.estimators.reading import BagReader
-from equipool.estimators.scaling import measure_scaling
+from equipool.estimators.scaling import check_clip, measure_scaling
 
 
 class BagScaler(TransformerMixin, BagReader):
@@ -24,15 +24,22 @@ class BagScaler(TransformerMixin, BagReader):
     `SetClassifier` and `SetRegressor` do this themselves. Constant features become 0, and bags may
     be empty. Bags of one element each give a 2-D array, others a sequence of arrays.
 
+    Args:
+        clip: clip scaled features to `[-clip, clip]`; None for no limit.
+
     Example:
         >>> scaler = BagScaler().fit([[[0.0], [2.0]], [[1.0]]])
         >>> scaler.transform([[[1.0]], []])[0]
         array([[0.]])
     """
 
+    def __init__(self, clip: float | None = None) -> None:
+        self.clip = clip
+
     def fit(self, X: Any, y: Any = None) -> BagScaler:
         """Measure the features of the bags."""
-        self.scaling_ = measure_scaling(self._read(X, reset=True))
+        check_clip(self.clip)
+        self.scaling_ = measure_scaling(self._read(X, reset=True), clip=self.clip)
         return self
 
     def transform(self, X: Any) -> Array | Bags:

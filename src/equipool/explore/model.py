@@ -60,7 +60,11 @@ def model_data(
         "kind": "model",
         "title": title,
         "networks": [_describe(network) for network in estimator.networks_],
-        "scaling": {"mean": _rounded(scaling.mean), "scale": _rounded(scaling.scale)},
+        "scaling": {
+            "mean": _rounded(scaling.mean),
+            "scale": _rounded(scaling.scale),
+            "clip": scaling.clip if np.isfinite(scaling.clip) else None,
+        },
         "output": _output(estimator),
         "features": [str(name) for name in _feature_names(estimator)],
         "elements": _rounded(bag),
