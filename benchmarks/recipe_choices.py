@@ -27,8 +27,8 @@ from equipool.training.config import task_from_config
 
 STEPS = (5, 10, 20, 100, 300)
 RECIPE, PLAIN = "converging", "plain"
-# Fields of the task, and the weight of the auxiliary loss, that differ from the recipe. `plain` is
-# the preset without the recipe.
+# Fields of the task, and training settings, that differ from the recipe. `plain` is the preset
+# without the recipe.
 VARIANTS: dict[str, dict[str, Any]] = {
     PLAIN: {},
     RECIPE: {},
@@ -37,6 +37,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "no auxiliary loss": {"aux_weight": 0.0},
     "always 10 steps": {"inner_steps.least": 10, "inner_steps.most": 10},
     "5, 10 or 20 steps": {"inner_steps.most": 20},
+    "auxiliary weight falling to 1e-5": {"aux_weight": 1e-5, "aux_initial": 1e-3},
+    "step size and momentum fixed": {"solver.learnable": False},
     "random starts": {"start": "normal"},
 }
 
@@ -47,14 +49,11 @@ def settings(variant: str) -> dict[str, Any]:
     """The fields of the task and the training settings of a variant."""
     values = base_values("bags", "quick", None if variant == PLAIN else RECIPE)
     steps = values["training"]["steps"]
-    changes = dict(VARIANTS[variant])
     training = {"evaluate_every": steps, "checkpoint_every": steps, "log_every": steps}
-    if "aux_weight" in changes:
-        training["aux_weight"] = changes.pop("aux_weight")
-    return {
-        "fields": values["fields"] | {"valid_share": 0.25} | changes,
-        "training": values["training"] | training,
-    }
+    fields = {"valid_share": 0.25}
+    for name, value in VARIANTS[variant].items():
+        (training if hasattr(TrainingConfig, name) else fields)[name] = value
+    return {"fields": values["fields"] | fields, "training": values["training"] | training}
 
 
 def measure(fields: dict[str, Any], training: dict[str, Any]) -> dict[str, Any]:
@@ -63,6 +62,8 @@ def measure(fields: dict[str, Any], training: dict[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         trained = train(task, TrainingConfig(**training), run, device="cpu", progress=False)
+        if not trained.complete:  # interrupted: nothing to record
+            raise typer.Exit(1)
         rows = evaluate_over_steps(run, STEPS, "last", device="cpu")
     return {
         "valid_auc": {str(row.num_steps): row.metrics["valid_auc"] for row in rows},

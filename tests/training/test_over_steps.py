@@ -1,5 +1,6 @@
 """Evaluations of a trained network with other numbers of inner steps."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -87,3 +88,18 @@ def test_files_come_back(run, tmp_path):
     file.write_text("{}")
     with pytest.raises(ValueError, match="does not hold evaluations"):
         read_over_steps(file)
+
+
+def test_other_numbers_of_steps_of_the_same_checkpoint_stay_in_the_file(run, tmp_path):
+    one, three = evaluate_over_steps(run, (1, 3), device="cpu")
+    newer, file = replace(three, converged=0.25), tmp_path / "rows.json"
+    write_over_steps([three], file, {"step": 5})
+    write_over_steps([one], file, {"step": 5})
+    assert read_over_steps(file) == [one, three]
+    write_over_steps([newer], file, {"step": 5})
+    assert read_over_steps(file) == [one, newer]
+    write_over_steps([three], file, {"step": 6})
+    assert read_over_steps(file) == [three]
+    file.write_text("{")
+    write_over_steps([one], file, {"step": 6})
+    assert read_over_steps(file) == [one]

@@ -139,8 +139,20 @@ def over_steps_file(run: str | Path, which: str) -> Path:
 
 
 def write_over_steps(rows: Sequence[AtSteps], file: Path, about: dict[str, Any]) -> None:
-    """Write the evaluations, after `about`."""
-    write_atomically(file, to_json(about | {"over_steps": [asdict(row) for row in rows]}))
+    """Write the evaluations, after `about`. Those of the same checkpoint with other numbers of
+    steps that the file has stay in it."""
+    found = {row.num_steps: row for row in (*_rows_of(file, about.get("step")), *rows)}
+    content = [asdict(found[number]) for number in sorted(found)]
+    write_atomically(file, to_json(about | {"over_steps": content}))
+
+
+def _rows_of(file: Path, step: int | None) -> list[AtSteps]:
+    """The evaluations in a file if they are of this training step; none if it is damaged."""
+    try:
+        rows = read_over_steps(file)
+        return rows if rows and json.loads(file.read_text("utf-8")).get("step") == step else []
+    except ValueError:
+        return []
 
 
 def read_over_steps(file: Path) -> list[AtSteps]:
