@@ -65,6 +65,14 @@ def test_choosing_on_the_test_fold_is_shown_beside():
     assert script.peeked([*rows, row("mean", 0.5)]).rows == (("svm", "70.0", "90.0", "+20.0"),)
 
 
+def test_the_effect_of_clipping_is_that_on_the_first_repeat():
+    before = [row("max", 0.5, name) for name in CLASSICS] + [row("svm", 0.1)]
+    after = [row("max", 0.75, name) for name in CLASSICS] + [row("max", 0.1, "jets")]
+    after += [row("max", 0.0, name, repeat=1) for name in CLASSICS] + [row("mean", 0.3)]
+    assert script.clipping(after, before).rows == (("max", "50.0", "75.0", "50.0", "75.0"),)
+    assert script.clipping(after[5:], before).rows == ()
+
+
 def test_a_method_passes_if_all_its_seeds_do():
     tests = [
         {"name": "frequency", "method": "max", "seed": seed, "usual_auc": 0.9, "shifted_auc": auc}
