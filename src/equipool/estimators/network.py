@@ -11,8 +11,14 @@ from torch.nn import functional
 from equipool.aggregation import EquilibriumAggregation
 from equipool.baselines import aggregation_from_name
 from equipool.recipes import converging
+from equipool.regularizers import SquaredNorm
 from equipool.sets import Sets
 from equipool.steps import Steps
+
+
+# At first. On inner splits it scored slightly better than the recipe's 1, and 99 % of the jets
+# still converged within 40 steps, but 38 % with 0.1.
+REGULARIZER_WEIGHT = 0.3
 
 
 class BagNetwork(nn.Module):
@@ -24,7 +30,7 @@ class BagNetwork(nn.Module):
         in_channels: size of an element.
         out_channels: size of a bag's prediction.
         aggregation: a name in `equipool.baselines.AGGREGATIONS`. `"equilibrium"` has the settings
-            of `equipool.converging`.
+            of `equipool.converging`, with a weaker regulariser.
         encoder: sizes of the layers that encode an element, each followed by a ReLU; none for the
             element itself.
         channels: size of a pooled bag.
@@ -99,7 +105,9 @@ def make_aggregation(
     its minimum."""
     if name != "equilibrium":
         return aggregation_from_name(name, in_channels, out_channels, set_size=set_size)
-    layer = EquilibriumAggregation(in_channels, out_channels, **converging())
+    recipe = converging()
+    recipe["regularizer"] = SquaredNorm(REGULARIZER_WEIGHT)
+    layer = EquilibriumAggregation(in_channels, out_channels, **recipe)
     if steps is not None:
         layer.steps = steps
     return layer
