@@ -124,21 +124,23 @@ def peeked(rows: Sequence[Row]) -> Table:
 def clipping(rows: Sequence[Row], unclipped: Sequence[Row]) -> Table:
     """Mean accuracy and area on the classics in the first repeat, without and with clipped
     features, of the methods that have been run on all of them both ways."""
-    before, after = (select(some, repeat=0) for some in (unclipped, rows))
+    records = [
+        [row for row in select(some, repeat=0) if row["dataset"] in CLASSICS]
+        for some in (unclipped, rows)
+    ]
+    trials = [{(r["method"], r["dataset"], r["fold"]) for r in some} for some in records]
+    shared = trials[0] & trials[1]
+    before, after = (
+        [row for row in some if (row["method"], row["dataset"], row["fold"]) in shared]
+        for some in records
+    )
     found = []
     for method in on_all_classics(before):
-        if method not in on_all_classics(after):
-            continue
-        cells = []
-        for measure in ("accuracy", "auc"):
-            pair = [
-                100 * _over_datasets(
-                    [row for row in select(some, method=method) if row["dataset"] in CLASSICS],
-                    measure,
-                )
-                for some in (before, after)
-            ]  # fmt: skip
-            cells += [f"{pair[0]:.1f}", f"{pair[1]:.1f}"]
+        cells = (
+            f"{100 * _over_datasets(select(some, method=method), measure):.1f}"
+            for measure in ("accuracy", "auc")
+            for some in (before, after)
+        )
         found.append((method, *cells))
     headings = ("method", "accuracy, not clipped", "clipped", "area, not clipped", "clipped")
     return Table("clipping", headings, tuple(found))

@@ -66,10 +66,11 @@ def test_choosing_on_the_test_fold_is_shown_beside():
 
 
 def test_the_effect_of_clipping_is_that_on_the_first_repeat():
-    before = [row("max", 0.5, name) for name in CLASSICS] + [row("svm", 0.1)]
-    after = [row("max", 0.75, name) for name in CLASSICS] + [row("max", 0.1, "jets")]
+    before = [row("max", 0.5, name) | {"auc": 0.6} for name in CLASSICS] + [row("svm", 0.1)]
+    after = [row("max", 0.75, name) | {"auc": 0.7} for name in CLASSICS]
     after += [row("max", 0.0, name, repeat=1) for name in CLASSICS] + [row("mean", 0.3)]
-    assert script.clipping(after, before).rows == (("max", "50.0", "75.0", "50.0", "75.0"),)
+    after += [row("max", 0.1, "jets"), row("max", 0.2, fold=1)]  # not in both records
+    assert script.clipping(after, before).rows == (("max", "50.0", "75.0", "60.0", "70.0"),)
     assert script.clipping(after[5:], before).rows == ()
 
 

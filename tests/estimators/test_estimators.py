@@ -5,10 +5,11 @@ import pytest
 import torch
 from generated_bags import make_bags
 
-from equipool import EquilibriumAggregation
+from equipool import EquilibriumAggregation, converging
 from equipool.baselines import AGGREGATIONS
 from equipool.estimators import BagScaler, SetClassifier, SetRegressor, prediction
 from equipool.estimators.bags import read_bags
+from equipool.estimators.network import BagNetwork
 from equipool.estimators.scaling import measure_scaling
 
 BAGS, LABELS = make_bags()
@@ -185,6 +186,13 @@ def test_extreme_values_are_clipped():
     for estimator in (quick(clip=0), BagScaler(clip=-1.0)):
         with pytest.raises(ValueError, match=r"clip is .*, expected more than 0, or None"):
             estimator.fit(BAGS, LABELS)
+
+
+def test_the_equilibrium_layer_is_that_of_the_recipe_with_a_weaker_regulariser():
+    layer, recipe = BagNetwork(3, 1).aggregation, converging()
+    assert layer.regularizer.weight.item() == pytest.approx(0.3)
+    assert (layer.steps, layer.scaling) == (recipe["steps"], recipe["scaling"])
+    assert repr(layer.solver) == repr(recipe["solver"])
 
 
 def test_threads_are_as_before():

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from generated_bags import make_bags
+from safetensors.numpy import load_file, save_file
 
 from equipool import Fixed
 from equipool.estimators import SetClassifier, SetRegressor, explanation, load
@@ -16,7 +17,7 @@ COLUMNS = np.stack([LABELS, 1 - LABELS], axis=1)
 CASES = {
     "two classes": (SetClassifier(**QUICK, class_weight={"a": 1.0, "b": 2.0}), list("ab")),
     "many classes": (SetClassifier(**QUICK, aggregation="pna"), np.array([3, 5, 9])),
-    "columns": (SetClassifier(**QUICK, aggregation="attention"), None),
+    "columns": (SetClassifier(**QUICK, aggregation="attention", clip=None), None),
     "numbers": (SetRegressor(**QUICK, aggregation="gated-attention"), np.array([1e5, -1e5])),
 }
 
@@ -50,6 +51,19 @@ def test_saved_and_loaded(case, tmp_path):
     np.testing.assert_array_equal(loaded.history_[1]["loss"], estimator.history_[1]["loss"])
     if hasattr(estimator, "classes_"):
         assert loaded.classes_.dtype == estimator.classes_.dtype
+
+
+def test_a_model_from_before_features_were_clipped(tmp_path):
+    estimator = fitted("columns")
+    estimator.save(tmp_path)
+    model = json.loads((tmp_path / "model.json").read_text())
+    tensors = tmp_path / "weights.safetensors"
+    del model["parameters"]["clip"]
+    (tmp_path / "model.json").write_text(json.dumps(model | {"format": 2}))
+    save_file({k: v for k, v in load_file(tensors).items() if k != "scaling.clip"}, tensors)
+    loaded = load(tmp_path)
+    assert loaded.clip is None
+    np.testing.assert_array_equal(outputs(loaded), outputs(estimator))
 
 
 def test_what_is_no_model_is_refused(tmp_path):

@@ -35,7 +35,7 @@ def evaluate(
 
     Prints the metrics and the task's tables, and stores them in the run's directory, with pictures
     if the task has any. With --over-steps, prints and stores the metrics, the residuals and the
-    share of converged sets for each number of inner steps.
+    share of converged sets for each number of inner steps, beside those of earlier calls.
     """
     with console.plain_errors():
         numbers = None if over_steps is None else _numbers(over_steps)

@@ -59,8 +59,7 @@ class SetEstimator(TableMethods, BagReader, ABC):
 
     def __init__(
         self, aggregation: str = "equilibrium", *, clip: float | None = 3.0, hidden_size: int = 64,
-        channels: int = 32,
-        n_estimators: int | Auto = "auto", max_steps: int | Auto = "auto",
+        channels: int = 32, n_estimators: int | Auto = "auto", max_steps: int | Auto = "auto",
         batch_size: int | Auto = "auto", max_seconds: float | None = None,
         learning_rate: float = 3e-3, weight_decay: float = 1e-2, dropout: float | Auto = "auto",
         early_stopping: bool | Auto = "auto", validation_fraction: float = 0.1,

@@ -50,7 +50,7 @@ class SetClassifier(ClassifierMixin, SetEstimator):
             to 20.
         max_elements: largest number of elements of a bag in one training step. From a larger bag a
             new sample is drawn for each step. Predictions always use whole bags.
-        warm_start: continue from the weights of the last `fit`.
+        warm_start: continue from the weights of the last `fit`, with the scaling of the first.
         device: `"auto"` for a GPU if there is one, `"cpu"` or `"cuda"`.
         n_jobs: number of processes that train networks in parallel. Each uses one thread.
         random_state: seed. The same seed gives the same numbers on the same machine.
@@ -80,8 +80,7 @@ class SetClassifier(ClassifierMixin, SetEstimator):
 
     def __init__(
         self, aggregation: str = "equilibrium", *, clip: float | None = 3.0, hidden_size: int = 64,
-        channels: int = 32,
-        n_estimators: int | Auto = "auto", max_steps: int | Auto = "auto",
+        channels: int = 32, n_estimators: int | Auto = "auto", max_steps: int | Auto = "auto",
         batch_size: int | Auto = "auto", max_seconds: float | None = None,
         learning_rate: float = 3e-3, weight_decay: float = 1e-2, dropout: float | Auto = "auto",
         class_weight: Mapping[Any, float] | str | None = None,

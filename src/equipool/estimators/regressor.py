@@ -46,7 +46,7 @@ class SetRegressor(RegressorMixin, SetEstimator):
             to 20.
         max_elements: largest number of elements of a bag in one training step. From a larger bag a
             new sample is drawn for each step. Predictions always use whole bags.
-        warm_start: continue from the weights of the last `fit`.
+        warm_start: continue from the weights of the last `fit`, with the scaling of the first.
         device: `"auto"` for a GPU if there is one, `"cpu"` or `"cuda"`.
         n_jobs: number of processes that train networks in parallel. Each uses one thread.
         random_state: seed. The same seed gives the same numbers on the same machine.

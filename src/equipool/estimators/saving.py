@@ -20,7 +20,8 @@ from equipool.estimators.tables.schema import TableSchema
 if TYPE_CHECKING:
     from equipool.estimators.base import SetEstimator
 
-FORMAT = 3  # 1 had other settings of the equilibrium layer; 2 did not clip features
+FORMAT = 3
+UNCLIPPED = 2  # the same without clipped features; 1 had other equilibrium layers
 MODEL, WEIGHTS = "model.json", "weights.safetensors"
 # Attributes of fitted estimators; those that one has not are left out.
 IN_JSON = ("n_features_in_", "network_arguments_", "multilabel_", "columns_")
@@ -72,12 +73,14 @@ def load(folder: str | Path) -> Any:
     folder = Path(folder)
     model, tensors = _read_files(folder)
     kinds: dict[str, Any] = {"SetClassifier": SetClassifier, "SetRegressor": SetRegressor}
-    if model.get("format") != FORMAT or model.get("estimator") not in kinds:
+    if model.get("format") not in (UNCLIPPED, FORMAT) or model.get("estimator") not in kinds:
         raise ValueError(
             f"{folder / MODEL} has format {model.get('format')!r} and estimator "
             f"{model.get('estimator')!r}, expected format {FORMAT} and one of {list(kinds)}"
         )
-    parameters = model["parameters"]
+    parameters, scaling = model["parameters"], _part(tensors, "scaling")
+    if model["format"] == UNCLIPPED:
+        parameters["clip"], scaling["clip"] = None, torch.tensor(torch.inf)
     if isinstance(parameters.get("class_weight"), list):
         parameters["class_weight"] = dict(parameters["class_weight"])
     estimator = kinds[model["estimator"]](**parameters)
@@ -90,7 +93,6 @@ def load(folder: str | Path) -> Any:
     for name in AS_TENSORS:
         if name in tensors:
             setattr(estimator, name, tensors[name].numpy())
-    scaling = _part(tensors, "scaling")
     estimator.scaling_ = Scaling(
         scaling["mean"].numpy(), scaling["scale"].numpy(), float(scaling["clip"])
     )

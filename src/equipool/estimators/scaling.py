@@ -25,8 +25,8 @@ class Scaling:
         scaled = np.empty(elements.shape, dtype)
         for start in range(0, len(elements), ROWS):
             rows = slice(start, start + ROWS)
-            within = (elements[rows] - self.mean) / self.scale
-            scaled[rows] = np.clip(within, -self.clip, self.clip)
+            standardized = (elements[rows] - self.mean) / self.scale
+            scaled[rows] = np.clip(standardized, -self.clip, self.clip)
         return scaled
 
 

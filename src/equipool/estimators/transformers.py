@@ -21,8 +21,9 @@ class BagScaler(TransformerMixin, BagReader):
     $$x \mapsto \frac{x - \mu}{\sigma}, \qquad
     \mu = \frac{1}{B} \sum_b \frac{1}{n_b} \sum_{i \in b} x_i.$$
 
-    `SetClassifier` and `SetRegressor` do this themselves. Constant features become 0, and bags may
-    be empty. Bags of one element each give a 2-D array, others a sequence of arrays.
+    `SetClassifier` and `SetRegressor` do this themselves, with `clip=3`. Constant features become
+    0, and bags may be empty. Bags of one element each give a 2-D array, others a sequence of
+    arrays.
 
     Args:
         clip: clip scaled features to `[-clip, clip]`; None for no limit.

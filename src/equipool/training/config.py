@@ -53,8 +53,8 @@ class TrainingConfig:
             evaluate the weights themselves.
         aux_weight: weight of the equilibrium layers' auxiliary loss.
         aux_start: fraction of the steps before which that weight is 0.
-        aux_initial: the weight at `aux_start`, from which it rises geometrically to `aux_weight` at
-            the end; None for a constant weight.
+        aux_initial: the weight at `aux_start`, from which it rises or falls geometrically to
+            `aux_weight` at the end; None for a constant weight.
         precision: a precision of Lightning Fabric, or `"tf32"` for float32 with TF32 matrix
             products.
         capture: capture the step in a CUDA graph; None captures it where possible.

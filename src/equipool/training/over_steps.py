@@ -139,8 +139,8 @@ def over_steps_file(run: str | Path, which: str) -> Path:
 
 
 def write_over_steps(rows: Sequence[AtSteps], file: Path, about: dict[str, Any]) -> None:
-    """Write the evaluations, after `about`. Those of the same checkpoint with other numbers of
-    steps that the file has stay in it."""
+    """Write the evaluations, after `about`. Evaluations of the same checkpoint with other numbers
+    of steps are kept."""
     found = {row.num_steps: row for row in (*_rows_of(file, about.get("step")), *rows)}
     content = [asdict(found[number]) for number in sorted(found)]
     write_atomically(file, to_json(about | {"over_steps": content}))
