@@ -3,8 +3,7 @@
     python benchmarks/recipe_choices.py --out benchmarks/records/cpu-recipe-choices.json
 
 Trains a network for each variant on three quarters of the training jets of the first fold, in two
-minutes on one core, and evaluates it on the others with several numbers of inner steps. The weight
-of the auxiliary loss is constant, except in the variant where it falls as in the recipe. Variants
+minutes on one core, and evaluates it on the others with several numbers of inner steps. Variants
 that the record has are skipped, so an interrupted run resumes. Needs the table of jets (--data-dir,
 or the environment variable EQUIPOOL_DATA).
 """
@@ -30,8 +29,8 @@ from equipool.training.config import task_from_config
 
 STEPS = (5, 10, 20, 100, 300)
 RECIPE, PLAIN = "converging", "plain"
-# Fields of the task, and training settings, that differ from the recipe with a constant auxiliary
-# weight. `plain` is the preset without the recipe.
+# Fields of the task, and training settings, that differ from the recipe. `plain` is the preset
+# without the recipe.
 VARIANTS: dict[str, dict[str, Any]] = {
     PLAIN: {},
     RECIPE: {},
@@ -57,8 +56,6 @@ def settings(variant: str) -> dict[str, Any]:
         "checkpoint_every": steps,
         "log_every": steps,
     }
-    if variant != PLAIN:
-        training |= {"aux_weight": AUX_WEIGHT, "aux_initial": None}
     fields: dict[str, Any] = {"valid_share": 0.25}
     of_training = {field.name for field in dataclasses.fields(TrainingConfig)}
     for name, value in VARIANTS[variant].items():

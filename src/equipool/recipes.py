@@ -10,7 +10,7 @@ from equipool.scalings import ScalingName
 from equipool.solvers import RestrainedNesterov, Solver
 from equipool.steps import RandomSteps, Steps
 
-AUX_WEIGHT = 1e-3  # of the auxiliary loss at first, beside the settings of `converging`
+AUX_WEIGHT = 1e-3  # of the auxiliary loss, beside the settings of `converging`
 
 
 class Recipe(TypedDict):
@@ -25,8 +25,7 @@ class Recipe(TypedDict):
 
 def converging() -> Recipe:
     """Settings that train a layer to reach the minimum of its energy. Add the auxiliary loss to
-    yours with a weight of 1e-3 at first. Let it fall to 1e-5 in the course of training if you can:
-    the early weight shapes the energy, and a large weight at the end costs accuracy.
+    yours with a weight of about 1e-3.
 
     - The regulariser keeps the energy curved: its weight is 1 at first, and the scaling
       `"log-mean"` does not divide it by the number of elements. With the paper's `"log"` an energy
@@ -37,8 +36,7 @@ def converging() -> Recipe:
     - Steps are bounded, of the size 0.5 at first.
 
     With the layer's defaults, which are the paper's, trained networks stop before the minimum.
-    `path_independence` measures the difference. `equipool train` has `--recipe converging`, with
-    the falling weight.
+    `path_independence` measures the difference. `equipool train` has `--recipe converging`.
 
     Example:
         >>> layer = equipool.EquilibriumAggregation(3, 8, **converging())

@@ -56,7 +56,7 @@ def base_values(task: str, preset: str | None, recipe: str | None = None) -> Val
     chosen = {k: v for k, v in RECIPES[recipe].items() if k in task_fields}
     kept = {k: v for k, v in task_fields.items() if k.partition(".")[0] not in chosen}
     if "aux_weight" not in EXPERIMENTS[task].training:
-        training |= RECIPES[recipe]["training"]
+        training["aux_weight"] = RECIPES[recipe]["aux_weight"]
     return {TASK: kept | flatten(chosen), TRAINING: training}
 
 

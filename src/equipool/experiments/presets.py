@@ -35,7 +35,7 @@ class Experiment:
 
 _RANDOM = {"name": "random", "least": 5, "most": 40}
 # How equilibrium layers are trained in any experiment: values of the fields that its task has, and
-# training settings for a task without auxiliary weights of its own.
+# the training setting `aux_weight` for a task without weights of its own.
 RECIPES: dict[str, dict[str, Any]] = {
     "converging": {  # as `equipool.converging`
         "scaling": "log-mean",
@@ -47,7 +47,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         "local_steps": _RANDOM,
         "readout_aux_weight": 1e-3,
         "local_aux_weight": 1e-3,
-        "training": {"aux_weight": 1e-5, "aux_initial": 1e-3},
+        "aux_weight": 1e-3,
     },
 }  # fmt: skip
 
