@@ -43,9 +43,11 @@ Job = Callable[[], dict[str, Any]]
 
 
 def _command(words: list[str]) -> str:
-    """What was typed, without where the data is."""
-    at = words.index("--data-dir") if "--data-dir" in words else len(words)
-    return " ".join(words[:at] + words[at + 2 :])
+    """What was typed, without the places of data and record."""
+    for place in ("--data-dir", "--out"):
+        at = words.index(place) if place in words else len(words)
+        words = words[:at] + words[at + 2 :]
+    return " ".join(words)
 
 
 def header(device: torch.device) -> dict[str, Any]:

@@ -144,3 +144,9 @@ def test_the_shortcut_of_a_unit_test_turns_round(name):
     assert all(np.array_equal(a, b) for a, b in zip(bags_, again, strict=True))
     found = one.run(40, "cpu")
     assert json.loads(json.dumps(found)) == found
+
+
+def test_the_record_does_not_say_where_files_are():
+    words = ["--repeat", "0", "--data-dir", "DIR", "--out", "FILE", "--jobs", "2"]
+    assert bags._command(words) == "--repeat 0 --jobs 2"
+    assert bags._command(words[:2]) == "--repeat 0"
