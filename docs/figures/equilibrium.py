@@ -2,10 +2,9 @@
 
     python docs/figures/equilibrium.py
 
-Reads the run directories in records/equilibrium-jets and records/equilibrium-median, named
-RECIPE-seed-N, with what `equipool evaluate RUN --over-steps ...` stored in them, and what
-benchmarks/recipes.py, recipe_choices.py and implicit.py measured. Prints the tables and puts them
-into the page.
+Reads the run directories in records/equilibrium-TASK, named RECIPE-seed-N, with what `equipool
+evaluate RUN --over-steps ...` stored in them, and what benchmarks/recipes.py, recipe_choices.py and
+implicit.py measured. Prints the tables and puts them into the page.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from page_tables import ran_on, read_folder, refresh_page
 
@@ -35,9 +34,28 @@ sys.path.append(str(BENCHMARKS))
 
 from recipes import recipe_cost  # noqa: E402
 
-JETS, MEDIAN = "test_auc", "mse"
 PLAIN = "plain"
-COMPARED = 10  # steps that both recipes train with
+
+
+class Subject(NamedTuple):
+    """Runs of several recipes on one task."""
+
+    name: str
+    metric: str
+    form: str  # of the metric in tables
+    runs: list[RunResult]
+
+
+# By the folder's name.
+METRICS = {
+    "jets": ("test_auc", ".4f"),
+    "median": ("mse", ".1e"),
+    "omniglot": ("test_accuracy", ".3f"),
+    "molhiv-gin": ("test_roc_auc", ".4f"),
+    "molhiv-gcn": ("test_roc_auc", ".4f"),
+}
+DRAWN = ("jets", "median")
+COMPARED = 10  # steps, of recipes that draw their number; the others at the number they train with
 
 
 def by_recipe(runs: Sequence[RunResult]) -> dict[str, list[RunResult]]:
@@ -82,15 +100,15 @@ def over_steps(runs: Sequence[RunResult], metric: str, form: str) -> Table:
 
 
 def convergence(runs: Sequence[RunResult], metric: str, form: str) -> Table:
-    """For each recipe: the metric at ten steps and at most steps, mean and
+    """For each recipe: the metric at the steps that it trains with and at most steps, mean and
     deviation over the seeds, whether the search has converged there, and the spread of the
     predictions from random starts."""
     rows = []
     for recipe, own in by_recipe(runs).items():
-        most = numbers(own)[-1]
+        trained, most = trained_steps(own[0]), numbers(own)[-1]
         last = [row for run in own if (row := at(run, most))]
         rows.append((
-            recipe, f"{COMPARED}", _spread(values(own, COMPARED, metric), form),
+            recipe, f"{trained}", _spread(values(own, trained, metric), form),
             f"{most:,}", _spread(values(own, most, metric), form),
             _middle([row.residual for row in last]), _middle([row.residual_99 for row in last]),
             f"{statistics.fmean(row.converged for row in last):.1%}", _starts(own),
@@ -100,6 +118,12 @@ def convergence(runs: Sequence[RunResult], metric: str, form: str) -> Table:
         "residual", "99 % of the sets", "converged", "random starts",
     )  # fmt: skip
     return Table("convergence", headings, tuple(rows))
+
+
+def trained_steps(run: RunResult) -> int:
+    """The number of steps that a run was trained with."""
+    steps = run.config["fields"]["inner_steps"]
+    return steps if isinstance(steps, int) else COMPARED
 
 
 def _starts(runs: Sequence[RunResult]) -> str:
@@ -169,13 +193,12 @@ def _middle(found: Sequence[float | None]) -> str:
     return f"{statistics.median(finite):.1e}" if finite else "-"
 
 
-def draw(tasks: Sequence[tuple[str, str, Sequence[RunResult]]]) -> bytes:
-    """The metric of each task, and the residual, over the number of steps: one line per run. The
-    tasks are given by title, metric and runs."""
-    names = list(dict.fromkeys(name for _, _, runs in tasks for name in by_recipe(runs)))
+def draw(subjects: Sequence[Subject]) -> bytes:
+    """The metric of each task, and the residual, over the number of steps: one line per run."""
+    names = list(dict.fromkeys(name for one in subjects for name in by_recipe(one.runs)))
     drawn = styles(names)
-    with panels(len(tasks), 2, 10, 3.2 * len(tasks) + 0.6) as (axes, content):
-        for row, (title, metric, runs) in zip(axes, tasks, strict=True):
+    with panels(len(subjects), 2, 10, 3.2 * len(subjects) + 0.6) as (axes, content):
+        for row, (title, metric, form, runs) in zip(axes, subjects, strict=True):
             for recipe, own in by_recipe(runs).items():
                 for run in own:
                     found = rows_of(run)
@@ -184,7 +207,7 @@ def draw(tasks: Sequence[tuple[str, str, Sequence[RunResult]]]) -> bytes:
                     row[1].plot(steps, [one.residual for one in found], **line)
             for ax, name in zip(row, (metric, "residual, median"), strict=True):
                 ax.set_xscale("log")
-                if name != JETS:
+                if name != metric or form.endswith("e"):
                     ax.set_yscale("log")
                 label_axes(ax, f"{title}: {name}", "inner steps in evaluation", "")
         add_legend(axes[0, 0], drawn)
@@ -192,40 +215,42 @@ def draw(tasks: Sequence[tuple[str, str, Sequence[RunResult]]]) -> bytes:
 
 
 def tables(
-    jets: Sequence[RunResult],
-    median: Sequence[RunResult],
+    subjects: Sequence[Subject],
     seconds: Mapping[str, Mapping[str, float]],
     variants: Mapping[str, Mapping[str, Any]],
     compared: Sequence[Mapping[str, Any]],
 ) -> dict[str, Table | str]:
     """All tables of the page, by name."""
-    return {
-        "ran_on": ran_on([*jets, *median]),
-        "jets": over_steps(jets, JETS, ".4f"),
-        "jets_convergence": convergence(jets, JETS, ".4f"),
-        "median": over_steps(median, MEDIAN, ".1e"),
-        "median_convergence": convergence(median, MEDIAN, ".1e"),
-        "attention": rival(median, MEDIAN, ".1e"),
+    found: dict[str, Table | str] = {
+        "ran_on": ran_on([run for one in subjects for run in one.runs]),
         "choices": choices(variants),
         "implicit": implicit(compared),
         "costs": costs(seconds),
     }
+    for name, metric, form, runs in subjects:
+        block = name.replace("-", "_")
+        found[block] = over_steps(runs, metric, form)
+        found[f"{block}_convergence"] = convergence(runs, metric, form)
+        if name == "median":
+            found["attention"] = rival(runs, metric, form)
+    return found
 
 
-def read() -> tuple[list[RunResult], list[RunResult], Any, Any, Any]:
+def read() -> tuple[list[Subject], Any, Any, Any]:
     """The arguments of `tables`."""
-    jets, median = (read_folder(RECORDS / f"equilibrium-{name}") for name in ("jets", "median"))
+    subjects = [
+        Subject(name, *of_task, read_folder(RECORDS / f"equilibrium-{name}"))
+        for name, of_task in METRICS.items()
+    ]
     files = (COSTS, CHOICES, IMPLICIT)
     timed, varied, compared = (json.loads(file.read_text(encoding="utf-8")) for file in files)
-    return jets, median, timed["seconds"], varied["variants"], compared["runs"]
+    return subjects, timed["seconds"], varied["variants"], compared["runs"]
 
 
 def main() -> None:
     found = read()
-    jets, median = found[:2]
     refresh_page(PAGE, tables(*found))
-    drawn = [("jets", JETS, jets), ("median", MEDIAN, median)]
-    picture = draw([task for task in drawn if by_recipe(task[2])])
+    picture = draw([one for one in found[0] if one.name in DRAWN])
     (FIGURES / "equilibrium-over-steps.png").write_bytes(picture)
 
 

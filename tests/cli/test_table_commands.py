@@ -168,6 +168,16 @@ def test_each_class_of_several_has_its_own_influence(place, tmp_path):
     assert "change of the predicted label without the element" in picture
 
 
+@pytest.mark.parametrize(("given", "clip"), [({}, 3.0), ({"--clip": "2"}, 2.0),
+                                             ({"--clip": "none"}, None)])  # fmt: skip
+def test_features_are_clipped_where_the_flag_says(place, tmp_path, given, clip):
+    cheap = {"--aggregation": "mean", "--out": tmp_path / "model"}
+    call("fit", place / "bags.csv", COLUMNS, QUICK, cheap, given)
+    model = load(tmp_path / "model")
+    assert model.clip == clip
+    assert model.scaling_.clip == (np.inf if clip is None else clip)
+
+
 @pytest.mark.parametrize(
     ("words", "messages"),
     [
@@ -182,6 +192,9 @@ def test_each_class_of_several_has_its_own_influence(place, tmp_path):
          ["no column 'patient'", "'bag', 'label', 'x0'"]),
         (["fit", "bags.csv", COLUMNS, {"--out": "m", "--max-seconds": "0"}],
          ["max_seconds is 0.0, expected more than 0"]),
+        (["fit", "bags.csv", COLUMNS, {"--out": "m", "--clip": "0"}],
+         ["--clip is '0', expected a number above 0, or none"]),
+        (["cv", "bags.csv", COLUMNS, {"--clip": "few"}], ["--clip is 'few', expected a number"]),
         (["fit", "bags.csv", COLUMNS, {"--out": "m", "--device": "tpu"}], ["--device is 'tpu'"]),
         (["fit", "bags.csv", {"--bag": "bag", "--out": "m"}], ["--label"]),
         (["predict", "model"], ["FILE is missing"]),

@@ -44,9 +44,11 @@ def test_recipes_are_averaged_over_the_seeds_that_were_evaluated(runs):
     )
 
 
-def test_both_recipes_are_compared_at_the_steps_they_train_with(runs):
+def test_a_recipe_that_draws_its_steps_is_shown_at_ten(runs):
+    for run, steps in zip(runs, ("random", 1, 1, 1), strict=True):
+        run.config["fields"]["inner_steps"] = steps
     plain, converging = script.convergence(runs, "mse", ".2f").rows
-    assert plain[:5] == ("plain", "10", "1.50 ± 0.71", "100", "6.00 ± 2.83")
+    assert plain[:5] == ("plain", "1", "3.00 ± 0.00", "100", "6.00 ± 2.83")
     assert converging == (
         "converging", "10", "2.00", "100", "2.00", "1.0e-03", "2.0e-03", "50.0%", "-",
     )  # fmt: skip
@@ -93,7 +95,8 @@ def test_the_cost_is_the_mean_of_the_drawn_numbers():
 
 
 def test_the_figure_has_a_line_per_run(runs):
-    assert script.draw([("median", "mse", runs)]).startswith(b"\x89PNG")
+    subject = script.Subject("median", "mse", ".1e", runs)
+    assert script.draw([subject]).startswith(b"\x89PNG")
 
 
 def test_the_numbers_of_the_page_are_those_of_the_records():

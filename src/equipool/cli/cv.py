@@ -38,6 +38,7 @@ def cv(
         help="scikit-learn scorer (default: roc_auc for two classes, accuracy for more, r2 for "
         "numbers)",
         metavar="NAME")] = None,
+    clip: tables.Clip = "3",
     max_steps: tables.MaxSteps = None,
     max_seconds: tables.MaxSeconds = None,
     seed: tables.Seed = 0,
@@ -64,6 +65,7 @@ def cv(
             tables.split_names("--categories", categories) or (), missing, weight, group,
         )  # fmt: skip
         tables.check_aggregations(methods)
+        limit = tables.parse_clip(clip)
     with console.plain_errors():
         from equipool.estimators.cross_validation import cross_validate, make_folds
 
@@ -77,8 +79,8 @@ def cv(
         )  # fmt: skip
         estimators = {
             name: tables.make_estimator(
-                chosen, name, seed=seed, device=device, jobs=jobs, max_steps=max_steps,
-                max_seconds=max_seconds, verbose=False,
+                chosen, name, clip=limit, seed=seed, device=device, jobs=jobs,
+                max_steps=max_steps, max_seconds=max_seconds, verbose=False,
             )
             for name in methods
         }  # fmt: skip
@@ -89,7 +91,7 @@ def cv(
             "table": table.name, "bags": len(found.ids), "elements": len(found.rows),
             "features": found.bags.num_features, "label": label, "group": group,
             "task": chosen, "metric": metric, "folds": folds, "repeats": repeats, "seed": seed,
-            "missing": missing, "max_steps": max_steps, "max_seconds": max_seconds,
+            "missing": missing, "clip": limit, "max_steps": max_steps, "max_seconds": max_seconds,
         }  # fmt: skip
         record = _record(settings, results, where)
         _print(results, metric)

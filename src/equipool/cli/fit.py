@@ -24,6 +24,7 @@ def fit(
     task: tables.Task = None,
     aggregation: Annotated[str, typer.Option(
         help="equilibrium, attention, mean, sum, max, ...", metavar="NAME")] = "equilibrium",
+    clip: tables.Clip = "3",
     max_steps: tables.MaxSteps = None,
     max_seconds: tables.MaxSeconds = None,
     seed: tables.Seed = 0,
@@ -47,11 +48,12 @@ def fit(
             tables.split_names("--categories", categories) or (), missing, weight,
         )  # fmt: skip
         tables.check_aggregations([aggregation])
+        limit = tables.parse_clip(clip)
     with console.plain_errors():
         schema, found = options.read()
         estimator = tables.make_estimator(
-            tables.choose_task(found.y, task), aggregation, seed=seed, device=device, jobs=jobs,
-            max_steps=max_steps, max_seconds=max_seconds, verbose=True,
+            tables.choose_task(found.y, task), aggregation, clip=limit, seed=seed,
+            device=device, jobs=jobs, max_steps=max_steps, max_seconds=max_seconds, verbose=True,
         )  # fmt: skip
         estimator.fit_table_bags(schema, found)
         estimator.save(out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -45,6 +46,9 @@ Weight = Annotated[str | None, _option("column with the weight of each bag", "CO
 Task = Annotated[TaskName | None, _option(
     "default: classification if labels are text or at most 10 different whole numbers",
     "classification|regression")]  # fmt: skip
+Clip = Annotated[str, _option(
+    "clip scaled features at this many standard deviations; none disables clipping",
+    "FLOAT|none")]  # fmt: skip
 MaxSteps = Annotated[int | None, _option("largest number of training steps", "INT")]
 MaxSeconds = Annotated[float | None, _option(
     "stop training each network after this many seconds; with fewer than 500 bags, a model has "
@@ -136,15 +140,15 @@ def choose_task(y: Any, task: TaskName | None) -> TaskName:
 
 
 def make_estimator(
-    task: TaskName, aggregation: str, *, seed: int, device: str, jobs: int, max_steps: int | None,
-    max_seconds: float | None, verbose: bool,
+    task: TaskName, aggregation: str, *, clip: float | None, seed: int, device: str, jobs: int,
+    max_steps: int | None, max_seconds: float | None, verbose: bool,
 ) -> Any:  # fmt: skip
-    """An estimator with its defaults."""
+    """An estimator with its defaults for all that is not given."""
     from equipool.estimators import SetClassifier, SetRegressor
 
     kind: Any = SetClassifier if task == "classification" else SetRegressor
     return kind(
-        aggregation, random_state=seed, device=device, n_jobs=jobs, verbose=int(verbose),
+        aggregation, clip=clip, random_state=seed, device=device, n_jobs=jobs, verbose=int(verbose),
         max_steps="auto" if max_steps is None else max_steps, max_seconds=max_seconds,
     )  # fmt: skip
 
@@ -152,6 +156,24 @@ def make_estimator(
 def first_bags(found: TableBags) -> Bags:
     """Some of the bags, to choose the number of threads with."""
     return found.bags[: max(int(found.bags.ptr.searchsorted(MEASURED, "right")) - 1, 1)]
+
+
+def parse_clip(text: str) -> float | None:
+    """The value of `--clip`.
+
+    Example:
+        >>> parse_clip("2.5"), parse_clip("none")
+        (2.5, None)
+    """
+    if text == "none":
+        return None
+    try:
+        clip = float(text)
+    except ValueError:
+        clip = math.nan
+    if not clip > 0:
+        raise ValueError(f"--clip is {text!r}, expected a number above 0, or none")
+    return clip
 
 
 def check_aggregations(names: Iterable[str]) -> None:

@@ -146,12 +146,24 @@ def write_over_steps(rows: Sequence[AtSteps], file: Path, about: dict[str, Any])
     write_atomically(file, to_json(about | {"over_steps": content}))
 
 
+DAMAGE = (ValueError, KeyError, TypeError, AttributeError)  # what reading a damaged file raises
+
+
+def _read(file: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return content
+
+
+def _rows(content: dict[str, Any]) -> list[AtSteps]:
+    return [AtSteps(**row) for row in content["over_steps"]]
+
+
 def _rows_of(file: Path, step: int | None) -> list[AtSteps]:
     """The evaluations in a file if they are of this training step; none if it is damaged."""
     try:
-        rows = read_over_steps(file)
-        return rows if rows and json.loads(file.read_text("utf-8")).get("step") == step else []
-    except ValueError:
+        content = _read(file)
+        return _rows(content) if content.get("step") == step else []
+    except (OSError, *DAMAGE):
         return []
 
 
@@ -160,7 +172,6 @@ def read_over_steps(file: Path) -> list[AtSteps]:
     if not file.exists():
         return []
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        return [AtSteps(**row) for row in content["over_steps"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return _rows(_read(file))
+    except (OSError, *DAMAGE) as error:
         raise ValueError(f"{file} does not hold evaluations over steps: {error}") from error
