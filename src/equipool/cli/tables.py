@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
 from equipool.cli import console
-from equipool.cli.flags import CHOICES
+from equipool.cli.flags import CHOICES, reader_of
 
 if TYPE_CHECKING:
     from equipool.estimators import Bags, TableSchema
@@ -165,15 +165,13 @@ def parse_clip(text: str) -> float | None:
         >>> parse_clip("2.5"), parse_clip("none")
         (2.5, None)
     """
-    if text == "none":
-        return None
     try:
-        clip = float(text)
+        clip = reader_of("float | None").read(text)
     except ValueError:
         clip = math.nan
-    if not clip > 0:
+    if clip is not None and not clip > 0:
         raise ValueError(f"--clip is {text!r}, expected a number above 0, or none")
-    return clip
+    return cast(float | None, clip)
 
 
 def check_aggregations(names: Iterable[str]) -> None:
