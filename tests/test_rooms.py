@@ -59,10 +59,11 @@ MAY_IMPORT["torchmil"] = PARTS | {"aggregation", "leave_one_out", "recipes"}
 
 # Rooms around the core, and what each may import of the others around it. Each may import anything
 # of the core, and the core nothing of them.
-SMALL = {"environment", "extras"}
+SMALL = {"environment", "extras", "files"}
 MAY_IMPORT_AROUND = {
     "environment": set(),
     "extras": set(),
+    "files": set(),
     "baselines": SMALL,
     "training": SMALL,
     "estimators": SMALL | {"baselines", "training"},
