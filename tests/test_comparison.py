@@ -183,7 +183,7 @@ class TestTheLayerIsLeftAlone:
 
 class TestErrors:
     def test_layer_of_another_kind(self):
-        with pytest.raises(TypeError, match=r"layer is Linear, expected .*give its \.layer"):
+        with pytest.raises(TypeError, match=r"layer is Linear, expected"):
             compare_gradients(nn.Linear(3, 3), SETS[0])
 
     @pytest.mark.parametrize("repeats", [0, True, 1.5])

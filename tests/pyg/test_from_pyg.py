@@ -102,7 +102,7 @@ def test_the_parts_are_named():
     assert ours.potential.hidden == (9, 8)
     assert isinstance(ours.regularizer, equipool.SquaredNorm)
     assert isinstance(ours.solver, equipool.HeavyBall)
-    assert ours.layer.scaling == "mean"
+    assert ours.scaling == "mean"
     assert ours.solver.learning_rate == theirs.optimizer.learning_rate
     assert ours.solver.momentum == theirs.optimizer.momentum
     assert ours.regularizer.weight == theirs.softplus(theirs.lamb)
@@ -124,7 +124,7 @@ def test_what_is_frozen_stays_frozen():
     theirs.optimizer._lr.requires_grad_(False)
     theirs.potential.layers[0].requires_grad_(False)
     ours = from_pyg(theirs)
-    frozen = {name for name, p in ours.layer.named_parameters() if not p.requires_grad}
+    frozen = {name for name, p in ours.named_parameters() if not p.requires_grad}
     assert frozen == {
         "solver.raw_learning_rate.raw",
         "potential.linears.0.weight",

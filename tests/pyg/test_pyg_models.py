@@ -46,7 +46,9 @@ class PlainConv(MessagePassing):
 
 def pool_neighbours(layer, x, edge_index):
     """What a plain convolution with this aggregation gives, one node at a time."""
-    return torch.cat([layer(x[edge_index[0, edge_index[1] == i]]) for i in range(NUM_NODES)])
+    return torch.cat(
+        [layer(x[edge_index[0, edge_index[1] == i]], dim_size=1) for i in range(NUM_NODES)]
+    )
 
 
 def test_a_plain_convolution(graph):
@@ -54,14 +56,14 @@ def test_a_plain_convolution(graph):
     conv = PlainConv(aggr=aggregation)
     assert conv.aggr_module is aggregation
     found = conv(*graph)
-    assert_near(found, pool_neighbours(aggregation.layer, *graph), 1e-12)
+    assert_near(found, pool_neighbours(aggregation, *graph), 1e-12)
     assert not found[ISOLATED].any()
     assert found.any(-1).sum() == NUM_NODES - len(ISOLATED)
 
 
 def test_sage(graph):
     conv = SAGEConv(CHANNELS, 5, aggr=make_aggregation()).double()
-    pooled = pool_neighbours(conv.aggr_module.layer, *graph)
+    pooled = pool_neighbours(conv.aggr_module, *graph)
     assert_near(conv(*graph), conv.lin_l(pooled) + conv.lin_r(graph[0]), 1e-12)
 
 
@@ -74,8 +76,10 @@ def test_gcn(graph):
     degree = adjacency.sum(0)
     weight = adjacency / (degree[:, None] * degree).sqrt()
     messages = weight.unsqueeze(-1) * conv.lin(x).unsqueeze(1)  # [source, target, C]
-    layer = conv.aggr_module.layer
-    expected = torch.cat([layer(messages[adjacency[:, i] > 0, i]) for i in range(NUM_NODES)])
+    layer = conv.aggr_module
+    expected = torch.cat(
+        [layer(messages[adjacency[:, i] > 0, i], dim_size=1) for i in range(NUM_NODES)]
+    )
     assert_near(conv(x, edges), expected + conv.bias, 1e-12)
 
 
@@ -84,7 +88,7 @@ def test_gat_pools_its_heads_separately(graph):
     conv = GATConv(CHANNELS, 4, heads=3, bias=False, aggr=make_aggregation(4, 4)).double()
     found, (edges, attention) = conv(x, edges, return_attention_weights=True)
     values = conv.lin(x).view(NUM_NODES, 3, 4)[edges[0]] * attention.unsqueeze(-1)
-    layer = conv.aggr_module.layer
+    layer = conv.aggr_module
     heads = [layer(values[:, head], edges[1], dim_size=NUM_NODES) for head in range(3)]
     assert_near(found, torch.cat(heads, -1), 1e-12)
 
@@ -179,7 +183,7 @@ def test_decomposed_layers_pool_parts_of_the_channels(graph, make):
     conv = make(aggr=aggregation, decomposed_layers=2).double()
     assert conv(x, edges).shape == (NUM_NODES, CHANNELS)
     if isinstance(conv, PlainConv):
-        parts = [pool_neighbours(aggregation.layer, part, edges) for part in x.chunk(2, -1)]
+        parts = [pool_neighbours(aggregation, part, edges) for part in x.chunk(2, -1)]
         assert_near(conv(x, edges), torch.cat(parts, -1), 1e-12)
     whole = make(aggr=make_aggregation(), decomposed_layers=2).double()
     with pytest.raises(ValueError, match="x has 3 channels, expected in_channels = 6"):
@@ -196,7 +200,7 @@ def test_in_a_multi_aggregation(graph, mode):
     several = MultiAggregation(["mean", equilibrium, aggr.StdAggregation()], mode=mode)
     parts = [
         aggr.MeanAggregation()(x, index, dim_size=5),
-        equilibrium.layer(x, index, dim_size=5),
+        equilibrium(x, index, dim_size=5),
         aggr.StdAggregation()(x, index, dim_size=5),
     ]
     expected = torch.cat(parts, -1) if mode == "cat" else sum(parts)
@@ -209,7 +213,7 @@ def test_in_a_multi_aggregation(graph, mode):
 def test_a_list_of_aggregations_in_a_convolution(graph):
     equilibrium = make_aggregation().double()
     found = PlainConv(aggr=["max", equilibrium])(*graph)
-    assert_near(found[:, CHANNELS:], pool_neighbours(equilibrium.layer, *graph), 1e-12)
+    assert_near(found[:, CHANNELS:], pool_neighbours(equilibrium, *graph), 1e-12)
 
 
 # As readout.

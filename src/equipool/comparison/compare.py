@@ -69,8 +69,7 @@ def compare_gradients(
     """
     if not isinstance(layer, EquilibriumAggregation):
         raise TypeError(
-            f"layer is {type(layer).__name__}, expected equipool.EquilibriumAggregation; for that "
-            "of equipool.pyg, give its .layer"
+            f"layer is {type(layer).__name__}, expected equipool.EquilibriumAggregation"
         )
     repeats = as_count("repeats", repeats, least=1)
     batch = Batch(x, index, ptr, mask, dim_size)

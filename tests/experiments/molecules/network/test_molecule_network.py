@@ -79,7 +79,7 @@ def test_it_is_the_reference(convolution, local, virtual_node):
     network = make_network(convolution, local=local, virtual_node=virtual_node)
     molecules = generated(9)
     pools = [
-        plain.by_layer(layer.aggregation.layer) if local == "equilibrium" else plain.summed
+        plain.by_layer(layer.aggregation) if local == "equilibrium" else plain.summed
         for layer in network.convolutions
     ]
     expected, owner = plain.reference_atoms(network, molecules, ROUNDS[convolution], pools)
