@@ -1,0 +1,377 @@
+"""Typed settings: the fields of a dataclass as Python values, as JSON, and as the text of flags.
+
+A part of the layer (solver, steps, start, ...) is one string: the name of its class, and the
+arguments that differ from their defaults. Which parts there are, and what they take, is read from
+the classes and the signatures of their constructors.
+
+>>> solver = Part("equipool.solvers.Solver")
+>>> solver.complete("newton:damping=1e-2")
+'newton:damping=0.01'
+>>> solver.build("newton:damping=0.01").damping
+0.01
+
+Nothing here imports torch before a part is read.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import MISSING, dataclass, fields
+from functools import cache
+from importlib import import_module
+from pkgutil import resolve_name
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+
+NOTHING = "none"  # None as text
+SUPPLIED = ("in_channels", "out_channels")  # arguments of parts that the layer supplies
+UNIONS = (Union, UnionType)
+# What values of a type are called in messages, and as the value of a flag.
+PLAIN: dict[Any, tuple[str, str]] = {
+    int: ("a whole number", "INT"), float: ("a number", "FLOAT"), str: ("text", "TEXT"),
+    bool: ("true or false", "true|false"), NoneType: (NOTHING, NOTHING),
+}  # fmt: skip
+
+
+class MismatchError(ValueError):
+    """A value that a setting cannot have; whoever knows its name says what is expected."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """Bounds of a number, as in `Annotated[float, Range(least=0, below=1)]`."""
+
+    least: float = -math.inf
+    above: float = -math.inf
+    below: float = math.inf
+    most: float = math.inf
+
+    def check(self, value: float) -> float:
+        if not (self.least <= value <= self.most and self.above < value < self.below):
+            raise MismatchError
+        return value
+
+    def __str__(self) -> str:
+        bounds = {"at least": self.least, "more than": self.above, "less than": self.below,
+                  "at most": self.most}  # fmt: skip
+        return " and ".join(f"{how} {one:g}" for how, one in bounds.items() if math.isfinite(one))
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """Names that a text may be, looked up where they are defined, as in
+    `Annotated[str, OneOf("equipool.baselines.AGGREGATIONS")]`."""
+
+    where: str
+
+    def check(self, value: str) -> str:
+        if value not in resolve_name(self.where):
+            raise MismatchError
+        return value
+
+    def __str__(self) -> str:
+        return f"one of {', '.join(resolve_name(self.where))}"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A text that names a part and its arguments, as in
+    `Annotated[str, Part("equipool.solvers.Solver")]`: one of the subclasses that the package of
+    this class exports."""
+
+    base: str
+
+    def check(self, value: str) -> str:
+        return self.complete(value)
+
+    def __str__(self) -> str:
+        return f"one of {', '.join(self.classes())}"
+
+    def classes(self) -> Mapping[str, type]:
+        """The parts by name.
+
+        Example:
+            >>> list(Part("equipool.differentiation.Differentiation").classes())[-1]
+            'unrolled'
+        """
+        return _subclasses(resolve_name(self.base))
+
+    def complete(self, text: str) -> str:
+        """Check a part, and write it so that equal parts are equal texts."""
+        name, arguments = self._parse(text)
+        self.build(text, **dict.fromkeys(SUPPLIED, 1))  # refuses what no layer could have
+        parameters = inspect.signature(self.classes()[name]).parameters
+        given = {key: arguments[key] for key in parameters if key in arguments}
+        return write_part(name, {k: v for k, v in given.items() if v != parameters[k].default})
+
+    def build(self, text: str, **supplied: Any) -> Any:
+        """The part itself, with these values of the arguments that the layer supplies."""
+        name, arguments = self._parse(text)
+        kind = self.classes()[name]
+        for key, hint in _arguments(kind).items():
+            if (inner := _part_in(hint)) and arguments.get(key) is not None:
+                arguments[key] = inner.build(arguments[key])
+        taken = inspect.signature(kind).parameters
+        try:
+            return kind(**{k: v for k, v in (supplied | arguments).items() if k in taken})
+        except TypeError as error:  # an argument that has no default, for instance
+            raise ValueError(f"{name}: {error}") from error
+
+    def _parse(self, text: str) -> tuple[str, dict[str, Any]]:
+        """The name, and the arguments as Python values."""
+        name, _, listed = text.partition(":")
+        if name not in self.classes():
+            raise MismatchError
+        hints, arguments = _arguments(self.classes()[name]), {}
+        for piece in re.split(r",(?![^()]*\))", listed) if listed else ():
+            key, _, value = (one.strip() for one in piece.partition("="))
+            if key not in hints:
+                known = f"it has {', '.join(hints)}" if hints else "it has none"
+                raise ValueError(f"{name} has no argument {key!r}: {known}")
+            arguments[key] = read(key, re.sub(r"^\((.*)\)$", r"\1", value), hints[key])
+        return name, arguments
+
+
+def write_part(name: str, arguments: Mapping[str, Any]) -> str:
+    """The text of a part.
+
+    Example:
+        >>> write_part("newton", {"damping": 0.01, "after": "nesterov:momentum=0.5"})
+        'newton:damping=0.01,after=(nesterov:momentum=0.5)'
+    """
+    texts = {key: as_text(value) for key, value in arguments.items()}
+    pairs = [f"{key}=({text})" if ":" in text else f"{key}={text}" for key, text in texts.items()]
+    return f"{name}:{','.join(pairs)}" if pairs else name
+
+
+@cache
+def _subclasses(base: type) -> dict[str, type]:
+    """Those that the package exports (`equipool.solvers` for `equipool.solvers.base.Solver`), by
+    name: without the name of the base, in lower case, with hyphens."""
+    package = import_module(".".join(base.__module__.split(".")[:2]))
+    found = {}
+    for name, one in sorted(vars(package).items()):
+        concrete = isinstance(one, type) and issubclass(one, base) and not inspect.isabstract(one)
+        if concrete and one is not base:
+            words = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name.removesuffix(base.__name__))
+            found[words.lower()] = one
+    return found
+
+
+@cache
+def _arguments(kind: type) -> dict[str, Any]:
+    """The types of the arguments of a part's constructor, without those that the layer supplies.
+    One that takes another part, such as `Solver | None`, takes its text."""
+    hints = get_type_hints(kind.__init__)  # type: ignore[misc]
+    names = [name for name in inspect.signature(kind).parameters if name not in SUPPLIED]
+
+    def as_setting(hint: Any) -> Any:
+        if get_origin(hint) in UNIONS:
+            return Union[tuple(map(as_setting, get_args(hint)))]  # noqa: UP007
+        one = get_origin(hint) or hint
+        if getattr(one, "__module__", "").startswith("equipool."):
+            return Annotated[str, Part(f"{one.__module__}.{one.__qualname__}")]
+        return hint
+
+    return {name: as_setting(hints[name]) for name in names if name in hints}
+
+
+def _part_in(hint: Any) -> Part | None:
+    alternatives = get_args(hint) if get_origin(hint) in UNIONS else (hint,)
+    rules = (rule for one in alternatives for rule in getattr(one, "__metadata__", ()))
+    return next((rule for rule in rules if isinstance(rule, Part)), None)
+
+
+def as_text(value: Any) -> str:
+    """A value as it is typed.
+
+    Example:
+        >>> as_text(None), as_text(True), as_text((600, 300)), as_text(0.001)
+        ('none', 'true', '600x300', '0.001')
+    """
+    if value is None or isinstance(value, bool):
+        return NOTHING if value is None else str(value).lower()
+    return "x".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+
+
+def read(name: str, text: str, hint: Any) -> Any:
+    """The value of this type that was typed. `name` is for messages.
+
+    Example:
+        >>> read("steps", "1e6", int), read("clip", "none", float | None)
+        (1000000, None)
+    """
+    return check(name, _parse(text.strip(), hint), hint)
+
+
+def _parse(text: str, hint: Any) -> Any:
+    """The Python value of a text; the text itself where it is of another type."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in UNIONS:
+        if NoneType in inner and text.lower() == NOTHING:
+            return None
+        found = (_parse(text, one) for one in inner)
+        return next((value for value in found if not isinstance(value, str)), text)
+    if origin is Annotated:
+        return _parse(text, inner[0])
+    if origin is tuple:
+        return tuple(_parse(part, inner[0]) for part in text.split("x"))
+    if hint is bool:
+        return {"true": True, "false": False}.get(text.lower(), text)
+    if hint in (int, float):
+        with suppress(ValueError):
+            return hint(text)
+        with suppress(ValueError):
+            return int(float(text)) if float(text).is_integer() else text  # such as 1e6
+    return text
+
+
+def check(name: str, value: Any, hint: Any) -> Any:
+    """The value if it is of this type, with parts completed; else a ValueError that says what is
+    expected of `name`."""
+    try:
+        return _checked(value, hint)
+    except MismatchError:
+        raise ValueError(f"{name} is {value!r}, expected {expected(hint)}") from None
+    except ValueError as error:
+        raise ValueError(f"{name} is {value!r}: {error}") from None
+
+
+def _checked(value: Any, hint: Any) -> Any:
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in UNIONS:
+        for one in inner:
+            try:
+                return _checked(value, one)
+            except MismatchError:
+                continue
+    elif origin is Annotated:
+        value = _checked(value, inner[0])
+        for rule in inner[1:]:
+            value = rule.check(value)
+        return value
+    elif origin is tuple:
+        if isinstance(value, tuple | list):
+            return tuple(_checked(one, inner[0]) for one in value)
+    elif value in inner if origin is Literal else _is_a(value, hint):
+        return value
+    raise MismatchError
+
+
+def _is_a(value: Any, kind: Any) -> bool:
+    """Whether a value is of a plain type. True is no number, and a number is finite."""
+    if kind not in (int, float):
+        return isinstance(value, kind)
+    numbers = isinstance(value, (int, float) if kind is float else int)
+    return numbers and not isinstance(value, bool) and math.isfinite(value)
+
+
+def expected(hint: Any) -> str:
+    """What a value of this type is.
+
+    Example:
+        >>> expected(Annotated[float, Range(above=0)] | None)
+        'a number more than 0, or none'
+    """
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in UNIONS:
+        return ", or ".join(map(expected, inner))
+    if origin is Annotated:
+        words = [] if inner[0] is str else [expected(inner[0])]
+        return " ".join([*words, *map(str, inner[1:])])
+    if origin is Literal:
+        return f"one of {', '.join(inner)}"
+    if origin is tuple:
+        return f"{PLAIN[inner[0]][0]}, or several such as 600x300x32"
+    return PLAIN[hint][0]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A field of a dataclass of settings."""
+
+    name: str
+    hint: Any
+    default: Any  # MISSING if it is required
+    about: str  # from the docstring
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    def read(self, text: str) -> Any:
+        return read(self.flag, text, self.hint)
+
+    def read_several(self, text: str) -> list[Any]:
+        """Values with commas between them, each once; a comma before `key=` is a part's own.
+
+        Example:
+            >>> hint = Annotated[str, Part("equipool.solvers.Solver")]
+            >>> Setting("solver", hint, MISSING, "").read_several("nesterov,newton:damping=0.1")
+            ['nesterov', 'newton:damping=0.1']
+        """
+        return list(dict.fromkeys(map(self.read, re.split(r",(?!\s*\w+=)", text))))
+
+    @property
+    def metavar(self) -> str:
+        """The kind of its value, as in the usage of a flag."""
+        return _metavar(self.hint)
+
+
+def _metavar(hint: Any) -> str:
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in UNIONS:
+        return "|".join(_metavar(one) for one in inner if one is not NoneType)
+    if origin is tuple:
+        return f"{_metavar(inner[0])}x..."
+    if origin is Annotated and inner[0] is not str:
+        return _metavar(inner[0])
+    return PLAIN[hint][1] if hint in PLAIN else "NAME"
+
+
+def settings_of(kind: type) -> dict[str, Setting]:
+    """The fields of a dataclass by name."""
+    hints, about = get_type_hints(kind, include_extras=True), _documented(kind)
+    return {f.name: Setting(f.name, hints[f.name], f.default, about.get(f.name, ""))
+            for f in fields(kind)}  # fmt: skip
+
+
+def _documented(kind: type) -> dict[str, str]:
+    """The entries of the section `Args:` of a class's docstring, and of those of its bases."""
+    found: dict[str, str] = {}
+    for one in reversed(kind.__mro__):
+        documented = inspect.cleandoc(one.__doc__ or "")
+        section = re.search(r"^Args:\n((?:[ ].*\n?|\n)+)", documented, re.MULTILINE)
+        entries = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", section[1] if section else "", re.M)
+        found |= {name: " ".join(text.split()) for name, text in entries}
+    return found
+
+
+def check_fields(made: Any) -> None:
+    """Check the fields of a dataclass, and complete its parts. For `__post_init__`."""
+    for name, one in settings_of(type(made)).items():
+        object.__setattr__(made, name, check(name, getattr(made, name), one.hint))
+
+
+def to_json(made: Any) -> dict[str, Any]:
+    """The fields of a dataclass as JSON has them."""
+    found = {name: getattr(made, name) for name in settings_of(type(made))}
+    return {name: list(v) if isinstance(v, tuple) else v for name, v in found.items()}
+
+
+def from_json(kind: type[T], values: Mapping[str, Any]) -> T:
+    """The dataclass with these values of its fields; a ValueError for any that it cannot have."""
+    known = settings_of(kind)
+    for name in values:
+        if name not in known:
+            raise ValueError(f"{kind.__name__} has no setting {name!r}: it has {', '.join(known)}")
+    for name, one in known.items():
+        if name not in values and one.default is MISSING:
+            raise ValueError(f"{name} is missing, expected {expected(one.hint)}")
+    return kind(**{name: check(name, value, known[name].hint) for name, value in values.items()})

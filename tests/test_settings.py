@@ -1,0 +1,177 @@
+"""A setting is the same as a Python value, as JSON, and as the text of a flag."""
+
+import json
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import pytest
+import torch
+
+import equipool
+from equipool.settings import (
+    OneOf,
+    Part,
+    Range,
+    as_text,
+    check_fields,
+    from_json,
+    read,
+    settings_of,
+    to_json,
+)
+
+SHADES = ("light", "dark")
+Solver = Annotated[str, Part("equipool.solvers.Solver")]
+Steps = Annotated[int, Range(least=0)] | Annotated[str, Part("equipool.steps.Steps")]
+
+
+@dataclass(frozen=True)
+class Example:
+    """One setting of each kind.
+
+    Args:
+        count: how many,
+            on two lines.
+        solver: inner optimiser.
+    """
+
+    count: int
+    rate: Annotated[float, Range(above=0, most=1)] = 0.5
+    limit: float | None = None
+    sizes: tuple[int, ...] = (8, 4)
+    wide: bool = False
+    text: str = ""
+    shape: Literal["round", "square"] = "round"
+    shade: Annotated[str, OneOf(f"{__name__}.SHADES")] = "light"
+    solver: Solver = "nesterov"
+    steps: Steps = 10
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+FULL = Example(
+    3, 1e-3, 2.0, (600, 32), True, "a, b", "square", "dark",
+    "newton:damping=0.1", "to-tolerance:max_steps=7",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("made", [Example(1), FULL])
+def test_settings_come_back_from_json_and_from_flags(made: Example) -> None:
+    stored = json.loads(json.dumps(to_json(made)))
+    assert from_json(Example, stored) == made
+    texts = {name: as_text(value) for name, value in to_json(made).items()}
+    assert {name: settings_of(Example)[name].read(text) for name, text in texts.items()} == vars(
+        made
+    )
+
+
+def test_settings_have_the_help_of_the_docstring_and_a_kind() -> None:
+    settings = settings_of(Example)
+    assert settings["count"].about == "how many, on two lines."
+    found = [one.metavar for one in settings.values()]
+    names = ["NAME", "NAME", "NAME", "INT|NAME"]
+    assert found == ["INT", "FLOAT", "FLOAT", "INTx...", "true|false", "TEXT", *names]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("count", 1.5, "count is 1.5, expected a whole number"),
+        ("count", True, "count is True, expected a whole number"),
+        ("rate", 0, "rate is 0, expected a number more than 0 and at most 1"),
+        ("rate", float("nan"), "a number"),
+        ("limit", "much", "limit is 'much', expected a number, or none"),
+        ("sizes", [1, "2"], "whole number"),
+        ("sizes", 3, "whole number"),
+        ("wide", 1, "wide is 1, expected true or false"),
+        ("text", 1, "text is 1, expected text"),
+        ("shape", "oval", "expected one of round, square"),
+        ("shade", "grey", "shade is 'grey', expected one of light, dark"),
+        ("solver", "magic", "expected one of .*newton"),
+        ("solver", "newton:momentum=0.5", "newton has no argument 'momentum': it has damping"),
+        ("solver", "newton:damping", "damping is '', expected a number"),
+        ("solver", "nesterov:momentum=1", "momentum is 1"),
+        ("steps", -1, "steps is -1, expected a whole number at least 0, or one of"),
+        ("steps", "random:most=3,least=5", "steps is 'random"),
+        ("colour", "red", "Example has no setting 'colour': it has count"),
+    ],
+)
+def test_errors_name_the_setting_and_what_is_expected(
+    name: str, value: object, expected: str
+) -> None:
+    with pytest.raises(ValueError, match=expected):
+        from_json(Example, {"count": 1, name: value})
+
+
+def test_a_setting_without_a_default_is_required() -> None:
+    with pytest.raises(ValueError, match="count is missing, expected a whole number"):
+        from_json(Example, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "hint", "value"),
+    [
+        ("1e6", int, 1_000_000),
+        ("9007199254740993", int, 9007199254740993),
+        (" none ", float | None, None),
+        ("5", Steps, 5),
+        ("600x32", tuple[int, ...], (600, 32)),
+        ("False", bool, False),
+    ],
+)
+def test_text_of_flags(text: str, hint: object, value: object) -> None:
+    found = read("--flag", text, hint)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"), [("1.5", int), ("inf", float), ("inf", int), ("1x2.5", tuple[int, ...])]
+)
+def test_text_of_another_type_is_refused(text: str, hint: object) -> None:
+    with pytest.raises(ValueError, match=r"--flag is .*, expected a"):
+        read("--flag", text, hint)
+
+
+def test_several_values_of_a_flag() -> None:
+    settings = settings_of(Example)
+    assert settings["count"].read_several("0,1,1e1,1") == [0, 1, 10]
+    solvers = settings["solver"].read_several("nesterov:momentum=0.5,learning_rate=0.1,newton")
+    assert solvers == ["nesterov:learning_rate=0.1,momentum=0.5", "newton"]
+
+
+BASES = (
+    "solvers.Solver", "differentiation.Differentiation", "starts.Start", "steps.Steps",
+    "linear_solvers.LinearSolver", "regularizers.Regularizer",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_every_part_of_the_library_has_a_name(base: str) -> None:
+    part = Part(f"equipool.{base}")
+    kinds = set(part.classes().values())
+    exported = {getattr(equipool, name) for name in equipool.__all__}
+    concrete = {one for one in exported if isinstance(one, type) and one in kinds}
+    assert kinds == concrete
+
+
+def test_equal_parts_are_equal_texts() -> None:
+    part = Part("equipool.solvers.Solver")
+    assert (
+        part.complete("nesterov:momentum=0.90,learning_rate=1e-1") == "nesterov:learning_rate=0.1"
+    )
+
+
+def test_a_part_takes_what_the_layer_supplies() -> None:
+    start = Part("equipool.starts.Start").build("learned:value=2", out_channels=4)
+    assert torch.equal(start.y, torch.full((4,), 2.0))
+
+
+def test_parts_in_parts() -> None:
+    part = Part("equipool.differentiation.Differentiation")
+    text = part.complete("implicit:linear_solver=(cholesky:ridge=0.1),fallback_steps=3")
+    assert text == "implicit:linear_solver=(cholesky:ridge=0.1),fallback_steps=3"
+    assert part.build(text).linear_solver.ridge == 0.1
+    with pytest.raises(ValueError, match="linear_solver is 'lu', expected one of cholesky"):
+        part.complete("implicit:linear_solver=lu")
