@@ -294,3 +294,29 @@ class TestOwnModel:
         page.screenshot(path=screenshots / "model-phone.png", full_page=True)
         assert page.problems == []
         page.context.close()
+
+    def test_strongest_for_and_against_come_first_and_equal_elements_are_counted(
+        self, browser, model, tmp_path
+    ):
+        from equipool.explore.model import model_page
+
+        estimator, bag, _ = model
+        repeated = np.concatenate([bag, bag[:1], bag[:1]])
+        file = tmp_path / "page.html"
+        file.write_text(model_page(estimator, repeated), encoding="utf-8")
+        page = open_page(browser, file.as_uri())
+        page.wait_for_selector("#contributions:not(.stale)")
+        while page.locator("text=weaker ones").count():
+            page.locator("text=weaker ones").first.click()
+        before = "(rows) => rows.map((row) => row.querySelector('.number').textContent)"
+        for kind, sign in (("for", 1), ("against", -1)):
+            shown = page.eval_on_selector_all(f"[data-list={kind}] tr.element", before)
+            values = [float(text.replace("\u2212", "-")) for text in shown]
+            assert values == sorted(values, key=abs, reverse=True)
+            assert all(sign * value > 0 for value in values)
+        rows = page.locator("tr.element")
+        assert rows.count() == len(bag)
+        assert rows.filter(has_text="element 1 and 2 equal").count() == 1
+        assert page.locator(".bag-element .count", has_text="\u00d73").count() == 1
+        assert page.problems == []
+        page.context.close()

@@ -69,12 +69,12 @@ def test_predictions_with_elements_switched_off(kind, settings):
 
 @needs_node
 @pytest.mark.parametrize("aggregation", ["mean", "equilibrium"])
-def test_influence_is_the_change_without_the_element(aggregation):
+def test_influence_is_with_minus_without_the_element(aggregation):
     estimator, bag = fitted("numbers", aggregation=aggregation)
     case = {"method": "bag", "data": model_data(estimator, bag, ""), "active": [True] * len(bag)}
     whole = predicted(estimator, bag)
     for i, found in enumerate(run_engine([case])[0]["influences"]):
-        close(found, predicted(estimator, np.delete(bag, i, 0)) - whole)
+        close(found, whole - predicted(estimator, np.delete(bag, i, 0)))
 
 
 @needs_node
@@ -93,7 +93,7 @@ def test_influence_in_large_bags_is_that_of_the_library():
     data = model_data(estimator, bag, "")
     case = {"method": "bag", "data": data, "active": [True] * len(bag), "exact": False}
     influences = run_engine([case])[0]["influences"]
-    close(influences, (after - before) * torch.tensor([-1.0, 1.0]))
+    close(influences, (before - after) * torch.tensor([-1.0, 1.0]))
 
 
 def test_the_page_holds_the_data():

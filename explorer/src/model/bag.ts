@@ -65,7 +65,8 @@ export class Bag {
   }
 
   /**
-   * For each active element the scores without it minus the scores; null for elements that are off.
+   * For each active element the scores minus the scores without it, so that an element which supports a score
+   * has a positive number; null for elements that are off.
    * Exact, or by one Newton step of each equilibrium.
    */
   *influence(active: readonly boolean[], exact = this.isSmall(active)): Generator<void, (number[] | null)[]> {
@@ -77,7 +78,7 @@ export class Bag {
     for (let n = 0; n < this.networks.length; n++) without.push(yield* this.outputsWithout(n, active, exact));
     positions.forEach((position, i) => {
       const scores = this.scores(without.map((outputs) => outputs[i]));
-      found[position] = scores.map((score, k) => score - whole[k]);
+      found[position] = scores.map((score, k) => whole[k] - score);
     });
     return found;
   }

@@ -8,7 +8,15 @@ import { Bag, type ModelData, type Prediction } from "./bag.ts";
 import { type Axis, ramp, Scatter } from "./scatter.ts";
 
 const CONTRIBUTION = "contribution";
-const MANY = 200; // rows of the list
+const STRONGEST = 4; // of each list, until the reader asks for all
+const DIGITS = 3; // significant ones
+
+/** Equal elements, of which each contributes the same. */
+interface Group {
+  readonly positions: number[];
+  /** Null until it is known. */
+  readonly effect: number | null;
+}
 
 export class ModelExplorer {
   readonly bag: Bag;
@@ -20,6 +28,7 @@ export class ModelExplorer {
   private readonly canvas = new Canvas(() => this.draw());
   private readonly scatter: Scatter;
   private readonly idle = new IdleTask();
+  private listsAll = false;
   private readonly chosen: { x: number; y: number; colour: string; output: number };
   private colours: Colours = readColours();
 
@@ -121,37 +130,67 @@ export class ModelExplorer {
     byId("answers").replaceChildren(html("dl", {}, ...rows));
     const on = this.active.filter(Boolean).length;
     const what = kind === "numbers" ? "value" : "probability";
-    byId("about").textContent = `${on} of ${this.active.length} elements are on. Bold is the ${what} for these; “all” is the ${what} for the whole bag.`;
+    byId("about").textContent = `${on} of ${this.active.length} elements are on. Bold: the ${what} for these alone; “all”: for the whole bag.`;
   }
 
-  /** How the chosen output changes without each element. */
+  /** What each element adds to the chosen output; null for elements that are off. */
   private effects(): (number | null)[] {
     return this.influences.map((values) => (values === null ? null : values[this.chosen.output]));
   }
 
-  private showContributions(): void {
-    const effects = this.effects();
-    const most = Math.max(...effects.map((effect) => Math.abs(effect ?? 0)), 1e-12);
-    const order = [...effects.keys()].sort((a, b) => Math.abs(effects[b] ?? 0) - Math.abs(effects[a] ?? 0)).slice(0, MANY);
-    const output = this.data.output.names[this.chosen.output];
-    const measured = this.data.output.kind === "numbers" ? `“${output}”` : `the log odds of “${output}”`;
-    byId("contributions-note").textContent = `How ${measured} would change without the element, ${this.bag.isSmall(this.active) ? "predicted again" : "estimated by one Newton step"}. Larger dots contribute more: red ones raise it, blue ones lower it.`;
-    const rows = order.map((i) => {
-      const effect = effects[i];
-      const style = `width:${((100 * Math.abs(effect ?? 0)) / most).toFixed(1)}%;background:${ramp(0.5 - 0.5 * Math.sign(effect ?? 0), true)}`;
-      const row = html("tr", { class: this.active[i] ? "" : "off" },
-        html("td", {}, this.data.names[i]), html("td", { class: "bar" }, html("span", { style })),
-        html("td", { class: "number" }, this.active[i] ? (effect === null ? "–" : this.shownChange(effect)) : "off"));
-      row.addEventListener("click", () => this.scatter.focus(i));
-      return row;
+  /** The elements that are on, equal ones together, the strongest first. */
+  private groups(): Group[] {
+    const equal = new Map<string, number[]>();
+    this.data.elements.forEach((x, i) => {
+      if (!this.active[i]) return;
+      const key = x.join();
+      equal.set(key, [...(equal.get(key) ?? []), i]);
     });
-    const head = html("tr", {}, ...["element", "", "without it"].map((text) => html("th", { scope: "col" }, text)));
-    byId("contributions").replaceChildren(html("div", { class: "contributions" }, html("table", {}, html("thead", {}, head), html("tbody", {}, ...rows))));
+    const effects = this.effects();
+    const found = [...equal.values()].map((positions) => ({ positions, effect: effects[positions[0]] }));
+    return found.sort((a, b) => Math.abs(b.effect ?? 0) - Math.abs(a.effect ?? 0));
   }
 
-  private shownChange(effect: number): string {
-    const text = this.data.output.kind === "numbers" ? String(Number(effect.toPrecision(3))).replace("-", "−") : shown(effect);
-    return effect > 0 && Number(effect.toPrecision(3)) > 0 ? `+${text}` : text;
+  private showContributions(): void {
+    const groups = this.groups();
+    const output = this.data.output.names[this.chosen.output];
+    const measured = this.data.output.kind === "numbers" ? `“${output}”` : `the log odds of “${output}”`;
+    byId("contributions-note").textContent = `What each element adds to ${measured}: the value with it minus the value without it, ${this.bag.isSmall(this.active) ? "predicted again" : "estimated by one Newton step"}. Red dots raise it, blue ones lower it, and larger dots do so more.`;
+    const off = this.active.flatMap((on, i) => (on ? [] : [{ positions: [i], effect: null }]));
+    const lists: [string, string, Group[]][] = [
+      ["for", `For “${output}”`, groups.filter(({ effect }) => effect !== null && effect > 0)],
+      ["against", `Against “${output}”`, groups.filter(({ effect }) => effect !== null && effect < 0)],
+      ["neither", "Neither", groups.filter(({ effect }) => effect === null || effect === 0)],
+      ["off", "Switched off", off],
+    ];
+    const most = Math.max(...groups.map(({ effect }) => Math.abs(effect ?? 0)), 1e-12);
+    const bodies = lists.filter(([, , list]) => list.length > 0).map(([kind, title, list]) => this.listed(kind, title, list, most));
+    byId("contributions").replaceChildren(html("div", { class: "contributions" }, html("table", {}, ...bodies)));
+  }
+
+  private listed(kind: string, title: string, groups: Group[], most: number): HTMLElement {
+    const shown = this.listsAll || groups.length <= STRONGEST + 1 ? groups : groups.slice(0, STRONGEST);
+    const head = html("tr", {}, html("th", { scope: "rowgroup", colspan: 3 }, title));
+    const rows = shown.map((group) => this.row(group, most));
+    const more = groups.length > shown.length ? [this.rowOfMore(groups.length - shown.length)] : [];
+    return html("tbody", { "data-list": kind }, head, ...rows, ...more);
+  }
+
+  private rowOfMore(count: number): HTMLElement {
+    const show = button(`Show ${count} weaker ones`, () => { this.listsAll = true; this.showContributions(); }, { class: "quiet" });
+    return html("tr", {}, html("td", { colspan: 3 }, show));
+  }
+
+  private row({ positions, effect }: Group, most: number): HTMLElement {
+    const style = `width:${((100 * Math.abs(effect ?? 0)) / most).toFixed(1)}%;background:${ramp(0.5 + 0.5 * Math.sign(effect ?? 0), true)}`;
+    const first = this.data.names[positions[0]];
+    const name = positions.length > 1 ? `${first} and ${positions.length - 1} equal` : first;
+    const all = positions.map((i) => this.data.names[i]).join(", ");
+    const row = html("tr", { class: this.active[positions[0]] ? "element" : "element off" },
+      html("td", { title: all }, name), html("td", { class: "bar" }, html("span", { style })),
+      html("td", { class: "number" }, this.active[positions[0]] ? (effect === null ? "–" : shownEffect(effect)) : "off"));
+    row.addEventListener("click", () => this.scatter.focus(positions[0]));
+    return row;
   }
 
   private switchOffStrongest(): void {
@@ -166,9 +205,9 @@ export class ModelExplorer {
     const most = Math.max(...effects.map((effect) => Math.abs(effect ?? 0)), 1e-12);
     const shares = effects.map((effect) => (effect ?? 0) / most);
     const fills = this.chosen.colour === CONTRIBUTION
-      ? shares.map((share) => ramp(0.5 - 0.5 * share, true))
+      ? shares.map((share) => ramp(0.5 + 0.5 * share, true))
       : relative(this.axes[Number(this.chosen.colour)].values).map((share) => ramp(share, false));
-    const labels = this.active.map((on, i) => `${this.data.names[i]}, ${on ? "on" : "off"}${effects[i] === null ? "" : `, without it ${this.shownChange(effects[i]!)}`}`);
+    const labels = this.active.map((on, i) => `${this.data.names[i]}, ${on ? "on" : "off"}${effects[i] === null ? "" : `, contributes ${shownEffect(effects[i]!)}`}`);
     this.scatter.draw({
       axes: [this.axes[this.chosen.x], this.axes[this.chosen.y]], fills, sizes: shares.map(Math.abs), active: this.active, labels,
     }, this.colours);
@@ -180,6 +219,12 @@ function makeAxes({ components, explained, features, elements }: ModelData): Axi
     name: `component ${k + 1} (${Math.round(100 * share)} %)`, values: components.map((row) => row[k]),
   }));
   return [...all, ...features.map((name, k) => ({ name, values: elements.map((x) => x[k]) }))];
+}
+
+/** With its sign, a real minus and three significant digits. */
+function shownEffect(effect: number): string {
+  const text = String(Number(effect.toPrecision(DIGITS))).replace("-", "−");
+  return effect > 0 ? `+${text}` : text;
 }
 
 /** From 0 to 1 of the range. */

@@ -27,7 +27,7 @@ export class Scatter {
     private readonly canvas: Canvas, count: number, toggle: (position: number) => void,
   ) {
     this.marks = Array.from({ length: count }, (_, i) => {
-      const mark = svg("g", { class: "bag-element", tabindex: 0, role: "switch" }, svg("circle", { class: "hit", r: 13 }), svg("circle", { class: "dot" }));
+      const mark = svg("g", { class: "bag-element", tabindex: 0, role: "switch" }, svg("circle", { class: "hit", r: 13 }), svg("circle", { class: "dot" }), svg("text", { class: "count", x: 9, y: -7 }));
       mark.addEventListener("click", () => toggle(i));
       mark.addEventListener("keydown", (event) => {
         if (event.key !== "Enter" && event.key !== " ") return;
@@ -47,14 +47,19 @@ export class Scatter {
     const { width, height, context } = this.canvas;
     const across = scaleOf(axes[0].values, PADDING, width - PADDING / 2);
     const up = scaleOf(axes[1].values, height - PADDING, PADDING / 2);
+    const places = active.map((_, i) => `${across(axes[0].values[i]).toFixed(1)} ${up(axes[1].values[i]).toFixed(1)}`);
+    const counts = new Map<string, number>();
+    for (const place of places) counts.set(place, (counts.get(place) ?? 0) + 1);
     this.canvas.clear();
     drawAxes(context, width, height, axes, colours);
     this.marks.forEach((mark, i) => {
-      mark.setAttribute("transform", `translate(${across(axes[0].values[i]).toFixed(1)} ${up(axes[1].values[i]).toFixed(1)})`);
+      mark.setAttribute("transform", `translate(${places[i]})`);
       mark.setAttribute("aria-checked", String(active[i]));
       mark.setAttribute("aria-label", labels[i]);
       mark.classList.toggle("off", !active[i]);
-      const dot = mark.lastElementChild as SVGElement;
+      const dot = mark.children[1] as SVGElement;
+      const count = places.indexOf(places[i]) === i ? counts.get(places[i])! : 1;
+      mark.children[2].textContent = count > 1 ? `×${count}` : ""; // dots in one place look like one
       dot.setAttribute("r", (5 + 8 * sizes[i]).toFixed(1));
       dot.style.fill = active[i] ? fills[i] : "transparent";
     });
