@@ -56,7 +56,7 @@ def naive_stops(layer, x):
     for step in range(1, layer.num_steps + 1):
         point = (y + layer.solver.momentum * v).detach().requires_grad_()
         with torch.enable_grad():
-            (g,) = torch.autograd.grad(layer.energy(x, point).sum(), point)
+            (g,) = torch.autograd.grad(layer.energy(x)(point).sum(), point)
         if g.abs().max() <= layer.steps.tolerance:
             return point.detach(), step
         v = layer.solver.momentum * v - layer.solver.learning_rate * g

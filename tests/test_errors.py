@@ -125,7 +125,7 @@ def test_nested_of_another_kind(kind):
 )
 def test_bad_y_of_an_energy(y, error, pieces):
     with pytest.raises(error) as raised:
-        make_layer().energy(X, y, INDEX)
+        make_layer().energy(X, INDEX)(y)
     assert_says(raised, (*pieces, "expected"))
 
 

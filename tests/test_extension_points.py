@@ -149,7 +149,7 @@ class Module(torch.nn.Module):
 CALLS = {
     "forward": lambda layer, x, index: layer(x, index),
     "solve": lambda layer, x, index: layer.solve(x, index).y,
-    "energy": lambda layer, x, index: layer.energy(x, torch.ones(3, 3).double(), index),
+    "energy": lambda layer, x, index: layer.energy(x, index)(torch.ones(3, 3).double()),
 }
 
 

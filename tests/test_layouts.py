@@ -126,17 +126,17 @@ def test_energy_in_every_layout(batch):
     x, index = flatten(batch)
     y = torch.randn(4, 4, dtype=torch.float64)
     expected = torch.stack([
-        layer.energy(s, row.unsqueeze(0))[0] for s, row in zip(batch, y, strict=True)
+        layer.energy(s)(row.unsqueeze(0))[0] for s, row in zip(batch, y, strict=True)
     ])  # fmt: skip
     mask = torch.arange(3) < torch.tensor(SIZES).unsqueeze(-1)
     padded = torch.stack([torch.nn.functional.pad(s, (0, 0, 0, 3 - len(s))) for s in batch])
     wide = torch.cat([x, x.new_full((2, 3), torch.nan)])
     wide_index = torch.cat([index, index.new_zeros(2)])
     for found in [
-        layer.energy(x, y, index),
-        layer.energy(x, y, ptr=offsets(batch)),
-        layer.energy(padded, y, mask=mask),
-        layer.energy(wide, y, wide_index, mask=torch.arange(8) < 6, dim_size=4),
+        layer.energy(x, index)(y),
+        layer.energy(x, ptr=offsets(batch))(y),
+        layer.energy(padded, mask=mask)(y),
+        layer.energy(wide, wide_index, mask=torch.arange(8) < 6, dim_size=4)(y),
     ]:
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
@@ -149,7 +149,7 @@ def test_energy_is_made_of_its_parts(batch):
     potentials = layer.potential(x, y[index])
     sums = torch.zeros(4, dtype=torch.float64).index_add(0, index, potentials)
     expected = (layer.regularizer(y) + sums) * (torch.tensor(SIZES) > 0)
-    torch.testing.assert_close(layer.energy(x, y, index), expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(layer.energy(x, index)(y), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_inputs_are_left_as_they_were(batch):

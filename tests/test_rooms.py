@@ -19,7 +19,7 @@ SOURCE = Path(equipool.__file__).parent
 MAY_IMPORT = {
     "ops": set(),
     "checks": set(),
-    "evaluation": set(),
+    "inference": set(),
     "steps": {"checks"},
     "scalars": {"ops"},
     "scalings": {"ops"},
@@ -31,7 +31,9 @@ MAY_IMPORT = {
     "starts": {"sets"},
     "potentials": {"checks", "objective", "ops", "scalars", "sets"},
     "regularizers": {"objective", "ops", "scalars"},
-    "energy": {"objective", "potentials", "regularizers", "scalings"},
+    "energy": {
+        "checks", "inference", "objective", "potentials", "regularizers", "scalings", "sets",
+    },
     "solvers": {"checks", "objective", "ops", "rows", "scalars"},
     "descent": {"objective", "ops", "rows", "solvers", "steps"},
     "linear_solvers": {"checks", "objective", "ops", "rows"},

@@ -148,7 +148,7 @@ def other_calls(rank, group):
         layer = convex(Nesterov(0.05, 0.7), ToTolerance(1e-4, 400))
         solution = layer.solve(mine, which, dim_size=4)  # drops the sets that stop
         found["stopped"], found["steps"] = solution.y, solution.steps
-        found["energy"] = layer.energy(mine, torch.ones(4, 2).double(), which, dim_size=4)
+        found["energy"] = layer.energy(mine, which, dim_size=4)(torch.ones(4, 2).double())
         torch.manual_seed(rank)
         random = make_layer(start=NormalStart(4))
         found["random start"] = random(mine, which, dim_size=4)
@@ -291,7 +291,7 @@ class TestProcesses:
         layer = convex(Nesterov(0.05, 0.7), ToTolerance(1e-4, 400))
         with torch.no_grad():
             expected = layer.solve(x, index, dim_size=4)
-            energy = layer.energy(x, torch.ones(4, 2).double(), index, dim_size=4)
+            energy = layer.energy(x, index, dim_size=4)(torch.ones(4, 2).double())
         assert_near(one["stopped"], expected.y, 1e-10)
         assert torch.equal(one["steps"], expected.steps)
         assert_near(one["energy"], energy, 1e-10)

@@ -43,7 +43,7 @@ def test_energy_and_residual_are_those_at_y(batch):
     layer = make_layer()
     solution = layer.solve(*batch)
     y = solution.y.detach().requires_grad_()
-    energy = layer.energy(batch[0], y, batch[1])
+    energy = layer.energy(*batch)(y)
     torch.testing.assert_close(solution.energy, energy, rtol=1e-12, atol=1e-12)
     (gradient,) = torch.autograd.grad(energy.sum(), y)
     torch.testing.assert_close(solution.residual, gradient.abs().amax(-1), rtol=1e-9, atol=1e-12)

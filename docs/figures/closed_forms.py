@@ -53,7 +53,7 @@ def energy_along(layer: EquilibriumAggregation, x: Tensor, ys: Tensor) -> Tensor
     """Energy of one set `x [N, C]` at many outputs `ys [G, K]`: `[G]`."""
     repeated = x.repeat(len(ys), 1)
     index = torch.arange(len(ys)).repeat_interleave(len(x))
-    return layer.energy(repeated, ys, index).detach()
+    return layer.energy(repeated, index)(ys).detach()
 
 
 def path_of(layer: EquilibriumAggregation, x: Tensor) -> Tensor:

@@ -88,7 +88,7 @@ def pooling(
 def energy_curve(layer: equipool.EquilibriumAggregation, x: Tensor, at: Tensor) -> Tensor:
     """Energy of one set of numbers `x [N, 1]` at each of the outputs `at [G]`."""
     copies = x.expand(at.shape[0], *x.shape)
-    return layer.energy(copies, at.unsqueeze(-1)).detach()
+    return layer.energy(copies)(at.unsqueeze(-1)).detach()
 
 
 def draw_energies() -> None:
@@ -107,7 +107,7 @@ def draw_energies() -> None:
             axis.plot(grid, of_difference(element - grid.unsqueeze(-1)), color=GREY, lw=0.8)
         axis.plot(grid, energy_curve(layer, x, grid), color=BLUE, lw=2.2, label="their mean")
         y = layer(x)
-        axis.plot(y.flatten(), layer.energy(x, y), "o", color=ORANGE, label="the layer's output")
+        axis.plot(y.flatten(), layer.energy(x)(y), "o", color=ORANGE, label="the layer's output")
         axis.plot(x.flatten(), torch.zeros(len(x)), "|", color="black", ms=10, label="elements")
         axis.plot([], [], color=GREY, lw=0.8, label="potential of one element")
         axis.set(title=title, xlabel="$y$", ylim=(-0.25, 6))
@@ -124,7 +124,7 @@ def draw_paths() -> None:
     )
     at = torch.stack([across, up], dim=-1).flatten(0, 1)
     layer = pooling(norm, channels=2)
-    height = layer.energy(x.expand(at.shape[0], -1, -1), at).view_as(across)
+    height = layer.energy(x.expand(at.shape[0], -1, -1))(at).view_as(across)
     plane.contour(across, up, height, levels=18, cmap="Blues_r", linewidths=0.8)
     plane.plot(*x.T, "k+", ms=9, label="elements")
     for momentum, color in ((0.0, GREEN), (0.8, ORANGE)):
@@ -132,7 +132,7 @@ def draw_paths() -> None:
         trajectory = layer.solve(x, trajectory=True).trajectory
         assert trajectory is not None
         path = trajectory[:, 0]
-        energies = layer.energy(x.expand(path.shape[0], -1, -1), path)
+        energies = layer.energy(x.expand(path.shape[0], -1, -1))(path)
         plane.plot(*path.T, ".-", color=color, lw=1, ms=4)
         course.plot(energies, color=color, label=f"momentum {momentum:g}")
     plane.plot(0, 0, "s", color="black", ms=4, label="start")
@@ -255,7 +255,7 @@ def draw_three_sets(axis: Axes, layer: equipool.EquilibriumAggregation, grid: Te
         curve = energy_curve(layer, one, grid)
         y = layer(one).detach()
         axis.plot(grid, curve - curve.min(), color=color)
-        axis.plot(y[0], layer.energy(one, y).detach() - curve.min(), "o", color=color)
+        axis.plot(y[0], layer.energy(one)(y).detach() - curve.min(), "o", color=color)
         axis.axvline(float(target[position]), color=color, lw=0.8, ls=":")
         axis.axvline(float(one.mean()), color=color, lw=0.8, ls="--")
     axis.plot([], [], "o", color="black", label="the layer's output")

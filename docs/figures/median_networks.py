@@ -103,7 +103,7 @@ def searched(network: MedianNetwork, x: Tensor, median: Tensor) -> dict[str, Ten
 
 def _slope(layer: EquilibriumAggregation, elements: Tensor, y: Tensor) -> Tensor:
     y = y.detach().requires_grad_()
-    (slope,) = torch.autograd.grad(layer.energy(elements, y).sum(), y)
+    (slope,) = torch.autograd.grad(layer.energy(elements)(y).sum(), y)
     return slope.abs().amax(-1)
 
 

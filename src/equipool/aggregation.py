@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
 from itertools import chain, product
 from typing import Any, SupportsIndex, cast
 
@@ -13,7 +12,8 @@ from torch import Tensor, nn
 from equipool.checks import FLOATS, check_like, check_part
 from equipool.descent import Descent, Search
 from equipool.differentiation import Differentiation, Unrolled
-from equipool.energy import Energy
+from equipool.energy import Energy, RowEnergy
+from equipool.inference import normal, outside_inference_mode
 from equipool.layouts import gather_sets
 from equipool.potentials.base import SummedPotential, dropout_rate, sum_over
 from equipool.potentials.resnet import ResNetPotential
@@ -167,11 +167,11 @@ class EquilibriumAggregation(nn.Module):
             x, sets = self._gather(x, index, ptr, mask, dim_size)
             recorders, budget = active_recorders(), self.steps.budget(self.training)
             sets = share_sets(self, x, sets, budget)
-            descent, search = self._descend(x, sets, budget, bool(recorders))
+            descent, energy = self._descend(x, sets, budget, bool(recorders))
             for recorder in recorders:
                 diagnosed = None
                 if recorder.diagnostics:
-                    diagnosed = search = search or self.search(x, sets, budget)
+                    diagnosed = energy = energy or self.bind(x, sets)
                 recorder.append(make_solution(x, sets, budget, descent, diagnosed))
             return sets.real(sets.mark(descent.y)).to(x.dtype)
 
@@ -183,47 +183,86 @@ class EquilibriumAggregation(nn.Module):
         ptr: Tensor | None = None,
         mask: Tensor | None = None,
         dim_size: SupportsIndex | None = None,
+        start: Tensor | None = None,
+        steps: Steps | int | None = None,
         trajectory: bool = False,
     ) -> Solution:
         """Pool each set and report how the search went. Takes the arguments of `forward`.
 
         Args:
+            start: where to begin, `[B, out_channels]`, such as the outputs of an earlier solve.
+                A set whose row is not finite begins at the layer's own start. Default: all do.
+            steps: how long to search in this call. Default: the layer's `steps`.
             trajectory: whether to keep y from the start to the end of the search.
 
         Example:
-            >>> solution = EquilibriumAggregation(3, 8).solve(torch.randn(5, 3))
+            >>> layer, x = EquilibriumAggregation(3, 8), torch.randn(5, 3)
+            >>> solution = layer.solve(x)
             >>> solution.residual.shape, solution.converged.dtype
             (torch.Size([1]), torch.bool)
+            >>> further = layer.solve(x, start=solution.y, steps=20)
+            >>> bool(further.energy <= solution.energy)
+            True
         """
         with outside_inference_mode():
             x, sets = self._gather(x, index, ptr, mask, dim_size)
-            budget = self.steps.budget(self.training)
-            sets = share_sets(self, x, sets, budget)
-            descent, search = self._descend(x, sets, budget, keep_trajectory=trajectory)
-            search = search or self.search(x, sets, budget)
-            return make_solution(x, sets, budget, descent, search)
+            return self.minimise(x, sets, start=start, steps=steps, trajectory=trajectory)
 
     def energy(
         self,
         x: Tensor,
-        y: Tensor,
         index: Tensor | Sets | None = None,
         *,
         ptr: Tensor | None = None,
         mask: Tensor | None = None,
         dim_size: SupportsIndex | None = None,
-    ) -> Tensor:
-        """Energy of each set at `y [B, K]`, scaled as in the search: `[B]`, never a batch mean."""
+    ) -> Energy:
+        """The energy of each set that the layer minimises, a function of y: `E(y)`,
+        `E.gradient(y)`, `E.hessian(y)`. Takes the arguments of `forward`.
+
+        Nothing is drawn at random, unless the potential drops units: then every call of this method
+        draws other units, which `E` keeps.
+
+        Example:
+            >>> layer, x = EquilibriumAggregation(3, 8), torch.randn(5, 3)
+            >>> energy = layer.energy(x)
+            >>> bool(energy(layer(x)) < energy(torch.zeros(1, 8)))
+            True
+        """
         with outside_inference_mode():
             x, sets = self._gather(x, index, ptr, mask, dim_size)
-            budget = self.steps.budget(self.training)
-            sets = share_sets(self, x, sets, budget)
-            search = self.search(x, sets, budget)
-            check_like("y", y, x, (sets.num_sets, self.out_channels), FLOATS)
-            rows = normal(y).to(search.start.dtype)
-            if sets.padded:
-                rows = torch.cat([rows, rows.new_zeros(1, self.out_channels)])
-            return sets.real(sets.mark(search.objective.value(rows)))
+            sets = share_sets(self, x, sets, None)
+            return Energy(self.bind(x, sets), x, sets, self.out_channels)
+
+    def minimise(
+        self,
+        x: Tensor,
+        sets: Sets,
+        *,
+        summed: SummedPotential | None = None,
+        start: Tensor | None = None,
+        steps: Steps | int | None = None,
+        trajectory: bool = False,
+        diagnostics: bool = True,
+    ) -> Solution:
+        """The solve of sets whose elements are in order.
+
+        Args:
+            x: elements in set order, `[N, C]`.
+            sets: their sets.
+            summed: the potential's sum over each set. Default: the sum over these elements.
+            start, steps, trajectory: as in `solve`.
+            diagnostics: whether to compute energy, residual and convergence.
+        """
+        steps = self.steps if steps is None else as_steps(steps)
+        budget = steps.budget(self.training)
+        sets = share_sets(self, x, sets, budget)
+        descent, energy = self._descend(
+            x, sets, budget, summed=summed, start=start, keep_trajectory=trajectory
+        )
+        if diagnostics:
+            energy = energy or self.bind(x, sets, summed)
+        return make_solution(x, sets, budget, descent, energy if diagnostics else None)
 
     def _gather(
         self,
@@ -245,20 +284,25 @@ class EquilibriumAggregation(nn.Module):
         budget: Budget,
         keep_squared_gradient: bool = True,
         keep_trajectory: bool = False,
-    ) -> tuple[Descent, Search | None]:
-        """Search, by a recorded graph if one serves. Returns the search unless it did."""
-        if self.cuda_graphs and not keep_trajectory and graphs_serve(x) and self._is_replayable():
+        summed: SummedPotential | None = None,
+        start: Tensor | None = None,
+    ) -> tuple[Descent, RowEnergy | None]:
+        """Search, by a recorded graph if one serves. Returns the energy unless it did."""
+        ordinary = not keep_trajectory and summed is None and start is None
+        if self.cuda_graphs and ordinary and graphs_serve(x) and self._is_replayable():
             descent = self._replays.solve(self, x, sets, budget, keep_squared_gradient)
             if descent is not None:
                 return descent, None
-        search = self.search(
-            x,
-            sets,
+        energy = self.bind(x, sets, summed)
+        search = Search(
+            self.solver,
+            energy,
+            self._start_rows(x, sets, start),
             budget,
-            keep_squared_gradient=keep_squared_gradient,
-            keep_trajectory=keep_trajectory,
+            keep_squared_gradient,
+            keep_trajectory,
         )
-        return share_output(self.differentiation(search)), search
+        return share_output(self.differentiation(search)), energy
 
     def _is_replayable(self) -> bool:
         """Whether the search is the same program for every batch. Dropout draws another for each
@@ -269,37 +313,26 @@ class EquilibriumAggregation(nn.Module):
         return not drops and backward and parts and not is_sharded()
 
     def search(
-        self,
-        x: Tensor,
-        sets: Sets,
-        budget: Budget,
-        *,
-        summed: SummedPotential | None = None,
-        keep_squared_gradient: bool = True,
-        keep_trajectory: bool = False,
+        self, x: Tensor, sets: Sets, budget: Budget, *, keep_squared_gradient: bool = True
     ) -> Search:
-        """The search for the minimum of each set, before its first step.
+        """The search for the minimum of each set, before its first step."""
+        energy, start = self.bind(x, sets), self._start_rows(x, sets)
+        return Search(self.solver, energy, start, budget, keep_squared_gradient)
 
-        Args:
-            x: elements in set order, `[N, C]`.
-            sets: their sets.
-            budget: how long to search.
-            summed: the potential's sum over each set. Default: the sum over these elements.
-            keep_squared_gradient: whether to add up the squared gradients, for the auxiliary loss.
-            keep_trajectory: whether to keep y of every step.
-        """
-        # y is float32 at least: its steps are small beside it, and sums are long.
-        dtype = torch.promote_types(x.dtype, torch.float32)
-        weights = scaling_weights(self.scaling, sets.counts, dtype)
+    def bind(self, x: Tensor, sets: Sets, summed: SummedPotential | None = None) -> RowEnergy:
+        """The energy of each row, with the potential's sum given or that over these elements."""
         summed = sum_over(self.potential, x, sets) if summed is None else summed
-        return Search(
-            self.solver,
-            Energy(share_potential(summed), self.regularizer, weights),
-            share_start(self.start, self.start(x, sets)).to(dtype),
-            budget,
-            keep_squared_gradient,
-            keep_trajectory,
-        )
+        weights = scaling_weights(self.scaling, sets.counts, _dtype_of_outputs(x))
+        return RowEnergy(share_potential(summed), self.regularizer, weights)
+
+    def _start_rows(self, x: Tensor, sets: Sets, given: Tensor | None = None) -> Tensor:
+        """Where the search begins, `[num_rows, K]`; the layer's own start where none is given."""
+        own = share_start(self.start, self.start(x, sets)).to(_dtype_of_outputs(x))
+        if given is None:
+            return own
+        check_like("start", given, x, (sets.num_sets, self.out_channels), FLOATS)
+        rows = nn.functional.pad(normal(given).to(own.dtype), (0, 0, 0, int(sets.padded)))
+        return torch.where(torch.isfinite(rows).all(-1, keepdim=True), rows, own)
 
     def _check_parts(self) -> None:
         check_part("potential", self.potential, nn.Module, "ResNetPotential(in, out)")
@@ -344,17 +377,6 @@ class EquilibriumAggregation(nn.Module):
         )
 
 
-def outside_inference_mode() -> AbstractContextManager[object]:
-    """Leaves inference mode, in which `torch.func.grad` gives zeros before torch 2.12. Gradients
-    stay off."""
-    if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():
-        return nullcontext()
-    stack = ExitStack()
-    stack.enter_context(torch.inference_mode(False))
-    stack.enter_context(torch.no_grad())
-    return stack
-
-
-def normal(tensor: Tensor) -> Tensor:
-    """A tensor that autograd can use: one made in inference mode is copied."""
-    return tensor.clone() if not torch.compiler.is_compiling() and tensor.is_inference() else tensor
+def _dtype_of_outputs(x: Tensor) -> torch.dtype:
+    """float32 at least: the steps of y are small beside it, and sums are long."""
+    return torch.promote_types(x.dtype, torch.float32)

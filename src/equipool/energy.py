@@ -5,15 +5,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from equipool.objective import Bounds, LinearMap
+from equipool.checks import FLOATS, check_like
+from equipool.inference import normal, outside_inference_mode
+from equipool.objective import Bounds, LinearMap, assemble
 from equipool.potentials.base import SummedPotential
 from equipool.regularizers import BoundRegularizer, Regularizer
 from equipool.scalings import Weights
+from equipool.sets import Sets
 
 
-class Energy:
+class RowEnergy:
     r"""The energy of one batch, $E(y) = a R(y) + w \sum_i F(x_i, y)$, where the scaling gives $a$
-    and $w$ of each set. A function of `y [num_rows, K]` alone."""
+    and $w$ of each set. A function of `y [num_rows, K]` alone: the objective of a search."""
 
     def __init__(
         self, potential: SummedPotential, regularizer: Regularizer, weights: Weights,
@@ -30,7 +33,7 @@ class Energy:
         return outer * self.regularizer(y) + inner * self.potential.value(y)
 
     def gradient(self, y: Tensor) -> Tensor:
-        """`[num_rows, K]`, differentiable by all that it is made of."""
+        """`[num_rows, K]`, differentiable with respect to all that it is made of."""
         weights = self.weights
         gradient = self.potential.gradient(y)
         return self.bound.add_gradient(gradient, weights.potential, y, weights.regularizer)
@@ -53,10 +56,97 @@ class Energy:
                 outer * regularizer.upper + inner * potential.upper,
             )
 
-    def restrict(self, rows: Tensor) -> Energy | None:
+    def restrict(self, rows: Tensor) -> RowEnergy | None:
         """The energy of some rows alone, given by ascending numbers, if the potential has it."""
         potential = self.potential.restrict(rows)
         if potential is None:
             return None
         weights = Weights(*(weight.index_select(0, rows) for weight in self.weights))
-        return Energy(potential, self.regularizer, weights, self.bound)
+        return RowEnergy(potential, self.regularizer, weights, self.bound)
+
+    def reweighted(self, weights: Weights) -> RowEnergy:
+        """The energy with other weights of its two parts, `[num_rows, 1]` each."""
+        return RowEnergy(self.potential, self.regularizer, weights, self.bound)
+
+
+class Energy:
+    r"""The energy of each set of a batch as a function of its output. Made by `layer.energy`.
+
+    `E(y)` maps `y [B, K]` to `[B]`, scaled as in the search: a set's number depends on its own
+    elements and its own row of y alone. Value and gradient can be differentiated with respect to
+    y, the elements and the layer's parameters. A set with a value that is not finite is NaN.
+
+    Example:
+        >>> layer = equipool.EquilibriumAggregation(3, 8)
+        >>> x, index = torch.randn(5, 3), torch.tensor([0, 1, 0, 0, 1])
+        >>> energy = layer.energy(x, index)
+        >>> y = layer(x, index)
+        >>> energy(y).shape, energy.gradient(y).shape, energy.hessian(y).shape
+        (torch.Size([2]), torch.Size([2, 8]), torch.Size([2, 8, 8]))
+    """
+
+    def __init__(self, objective: RowEnergy, x: Tensor, sets: Sets, out_channels: int) -> None:
+        self.sets = sets
+        self._objective = objective
+        self._x = x  # for messages
+        self._shape = (sets.num_sets, out_channels)
+
+    def __call__(self, y: Tensor) -> Tensor:
+        """`[B, K] -> [B]`."""
+        with outside_inference_mode():
+            return self._of_sets(self._objective.value(self._rows("y", y)))
+
+    def gradient(self, y: Tensor) -> Tensor:
+        """The gradient with respect to y, `[B, K] -> [B, K]`: zero at a minimum."""
+        with outside_inference_mode():
+            return self._of_sets(self._objective.gradient(self._rows("y", y)))
+
+    def hessian(self, y: Tensor) -> Tensor:
+        """The Hessian of each set at y, `[B, K] -> [B, K, K]`, from K products. It has no graph."""
+        with outside_inference_mode():
+            rows = self._rows("y", y)
+            return self._of_sets(assemble(self._objective.hessian(rows), rows))
+
+    def hessian_product(self, y: Tensor, v: Tensor) -> Tensor:
+        """The product of each set's Hessian at y with its row of `v [B, K]`, `[B, K]`. It has no
+        graph."""
+        return self.hessian_map(y)(v)
+
+    def hessian_map(self, y: Tensor) -> LinearMap:
+        """The function `v -> hessian_product(y, v)`, for many products at one y."""
+        with outside_inference_mode():
+            product = self._objective.hessian(self._rows("y", y))
+
+        def of_sets(v: Tensor) -> Tensor:
+            with outside_inference_mode():
+                return self._of_sets(product(self._rows("v", v)))
+
+        return of_sets
+
+    def bounds(self) -> Bounds | None:
+        """Bounds of the Hessian's eigenvalues over all y, `[B]` each, or None if they are not
+        known: those of a `ConvexPotential` with a `SquaredNorm` are."""
+        with outside_inference_mode():
+            found = self._objective.bounds()
+        return None if found is None else Bounds(*map(self._of_sets, found))
+
+    @property
+    def weights(self) -> Weights:
+        """The scaling's weights of the regulariser and of the potential, `[B, 1]` each."""
+        return Weights(*map(self.sets.real, self._objective.weights))
+
+    def reweighted(self, weights: Weights) -> Energy:
+        """The same with other weights of the regulariser and of the potential, `[B, 1]` each."""
+        rows = Weights(*map(self._padded, weights))
+        return Energy(self._objective.reweighted(rows), self._x, self.sets, self._shape[1])
+
+    def _rows(self, name: str, rows: Tensor) -> Tensor:
+        """`[B, K]` as `[num_rows, K]`, in float32 at least."""
+        check_like(name, rows, self._x, self._shape, FLOATS)
+        return self._padded(normal(rows).to(self._objective.weights.potential.dtype))
+
+    def _padded(self, rows: Tensor) -> Tensor:
+        return torch.nn.functional.pad(rows, (0, 0, 0, 1)) if self.sets.padded else rows
+
+    def _of_sets(self, rows: Tensor) -> Tensor:
+        return self.sets.real(self.sets.mark(rows))

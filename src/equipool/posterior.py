@@ -14,8 +14,8 @@ from torch import Tensor
 
 from equipool.aggregation import EquilibriumAggregation
 from equipool.checks import as_count, check_elements, check_part
-from equipool.energy import Energy
-from equipool.evaluation import in_evaluation_mode, inference_context
+from equipool.energy import RowEnergy
+from equipool.inference import in_evaluation_mode, inference_context
 from equipool.layouts import gather_sets
 from equipool.scalings import Weights
 from equipool.sets import Sets, empty_invalid_sets
@@ -287,15 +287,14 @@ def laplace(
     return result
 
 
-def _posterior_energy(layer: EquilibriumAggregation, x: Tensor, sets: Sets) -> Energy:
+def _posterior_energy(layer: EquilibriumAggregation, x: Tensor, sets: Sets) -> RowEnergy:
     """The layer's energy divided by the weight of an element, so that each counts once; the prior
     for an empty set."""
-    scaled = layer.search(x, sets, layer.steps.budget(training=False)).objective
-    assert isinstance(scaled, Energy)
+    scaled = layer.bind(x, sets)
     occupied = (sets.counts > 0).unsqueeze(-1)
     outer, inner = scaled.weights
     weights = Weights(torch.where(occupied, outer / inner, 1), occupied.to(inner.dtype))
-    return Energy(scaled.potential, scaled.regularizer, weights, scaled.bound)
+    return scaled.reweighted(weights)
 
 
 def _warn(posterior: Laplace, finite: Tensor) -> None:

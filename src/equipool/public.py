@@ -12,6 +12,7 @@ from equipool.comparison import (
 )
 from equipool.descent import Descent, Search
 from equipool.differentiation import Differentiation, Implicit, OneStep, Truncated, Unrolled
+from equipool.energy import Energy
 from equipool.leave_one_out import Influence, influence
 from equipool.linear_solvers import (
     Cholesky,
@@ -52,7 +53,7 @@ from equipool.streaming import Stream, StreamCheck
 
 __all__ = [
     "ArrayChunks", "AutogradSum", "BoundRegularizer", "Bounds", "Budget", "CapturedStep",
-    "Cholesky", "ConjugateGradients", "ConvexPotential", "Descent", "Differentiation",
+    "Cholesky", "ConjugateGradients", "ConvexPotential", "Descent", "Differentiation", "Energy",
     "EquilibriumAggregation", "Fixed", "GradientComparison", "GradientDescent", "HeavyBall",
     "Implicit", "Influence", "Laplace", "LearnedStart", "LinearSolution", "LinearSolver",
     "Nesterov", "Neumann", "Newton", "NoRegularizer", "NormalStart", "Objective", "OneStep",

@@ -60,11 +60,11 @@ class Sets:
         return rows[: self.num_sets] if self.padded else rows
 
     def mark(self, rows: Tensor) -> Tensor:
-        """`[num_rows, ...]` with NaN, which has no gradient, for the sets that are not valid."""
+        """Fill the rows `[num_rows, ...]` of invalid sets with NaN, which also blocks their
+        gradient."""
         if self.valid is None:
             return rows
-        valid = self.valid if rows.dim() > 1 else self.valid.squeeze(-1)
-        return torch.where(valid, rows, torch.nan)
+        return torch.where(self.valid.view(-1, *(1 for _ in rows.shape[1:])), rows, torch.nan)
 
     def restrict(self, rows: Tensor) -> tuple[Tensor, Sets]:
         """Some rows alone, given by ascending numbers: the numbers of their elements, and the sets

@@ -135,7 +135,7 @@ def refuse_sharded(name: str) -> None:
         )
 
 
-def share_sets(layer: Any, x: Tensor, sets: Sets, budget: Budget) -> Sets:
+def share_sets(layer: Any, x: Tensor, sets: Sets, budget: Budget | None) -> Sets:
     """The sets with the numbers of elements of all processes. A set that is not valid on one of
     them is valid on none. Compares the calls of the processes first."""
     if not _blocks.open:
@@ -238,7 +238,9 @@ class _MeanDerivative(torch.autograd.Function):
         return _AllReduce.apply(by_y, ctx.group) / ctx.size, None, None
 
 
-def _check_agreement(block: _Block, layer: Any, x: Tensor, sets: Sets, budget: Budget) -> None:
+def _check_agreement(
+    block: _Block, layer: Any, x: Tensor, sets: Sets, budget: Budget | None
+) -> None:
     """Compare the calls of the processes: sums of other sizes would never end."""
     if shapes_are_fixed() or (block.checked and not values_are_at_hand(x)):
         return
@@ -258,15 +260,15 @@ def _check_agreement(block: _Block, layer: Any, x: Tensor, sets: Sets, budget: B
     check_start(layer.start, "a process has only some of them")
 
 
-def _settings(layer: Any, x: Tensor, sets: Sets, budget: Budget) -> dict[str, object]:
+def _settings(layer: Any, x: Tensor, sets: Sets, budget: Budget | None) -> dict[str, object]:
     """What must be the same on all processes."""
     return {
         "dim_size": sets.num_sets,
         "number of rows": sets.num_rows,
         "number of channels": x.shape[-1],
         "dtype of x": x.dtype,
-        "number of steps": budget.num_steps,
-        "tolerance": (budget.converged_at, budget.stop_at),
+        "number of steps": budget and budget.num_steps,
+        "tolerance": budget and (budget.converged_at, budget.stop_at),
         "layer": layer.extra_repr(),
         "potential": f"{type(layer.potential).__name__}({layer.potential.extra_repr()})",
         "potential in training mode": layer.potential.training,

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from equipool.descent import Descent, Search
-from equipool.objective import Bounds
+from equipool.descent import Descent
+from equipool.objective import Bounds, Objective
 from equipool.sets import Sets
 from equipool.steps import Budget
 
@@ -80,20 +80,19 @@ class Solution:
 
 
 def make_solution(
-    x: Tensor, sets: Sets, budget: Budget, descent: Descent, search: Search | None
+    x: Tensor, sets: Sets, budget: Budget, descent: Descent, energy: Objective | None
 ) -> Solution:
-    """What a search found; with diagnostics if the search itself is given."""
+    """What a search found; with diagnostics if its energy is given."""
     energies = residual = converged = error_bound = None
     with torch.no_grad():
         finite = sets.real(torch.isfinite(sets.mark(descent.y)).all(-1))
-        if search is not None:
-            energy = search.objective
+        if energy is not None:
             gradient = sets.mark(energy.gradient(descent.y.detach()))
             residual = sets.real(gradient.abs().amax(-1))
             converged = finite & (residual <= budget.converged_at)
             if not _products_are_short(x):
                 error_bound = _error_bound(gradient, descent.y, energy.bounds())
-    if search is not None:
+    if energy is not None:
         # No energy is taken where its gradient is not finite: it would reach other sets'.
         known = torch.isfinite(gradient).all(-1)
         point = torch.where(known.unsqueeze(-1), descent.y, 0)

@@ -108,7 +108,7 @@ def test_the_landscape_is_the_layers_energy_on_a_plane_through_the_end(network, 
         point = torch.stack([found.horizontal[column], found.vertical[row]]) * signs
         y = path[-1:] + point @ directions
         torch.testing.assert_close(
-            found.energy[row, column], layer.energy(x, y)[0].detach(), rtol=1e-2, atol=1e-3
+            found.energy[row, column], layer.energy(x)(y)[0].detach(), rtol=1e-2, atol=1e-3
         )
 
 

@@ -56,7 +56,7 @@ def test_outputs_energies_and_gradients_are_those_of_the_layer():
         x = torch.randn(5, layer.in_channels, dtype=torch.float64)
         y = torch.randn(1, layer.out_channels, dtype=torch.float64, requires_grad=True)
         solution = layer.solve(x)
-        energy = layer.energy(x, y)
+        energy = layer.energy(x)(y)
         expected.append((solution, energy, torch.autograd.grad(energy.sum(), y)[0]))
         data = describe_aggregation(layer)
         cases.append({"method": "solve", "layer": data, "x": x.tolist(), "y": y[0].tolist()})
@@ -100,7 +100,7 @@ def test_known_potentials_are_those_of_the_library():
     for layer, potential in KNOWN.values():
         layer = layer.double()
         x, y = torch.randn(7, 2, dtype=torch.float64), torch.randn(1, 2, dtype=torch.float64)
-        expected.append((layer(x).detach()[0], layer.energy(x, y)[0].detach()))
+        expected.append((layer(x).detach()[0], layer.energy(x)(y)[0].detach()))
         data = describe_aggregation(replace_potential(layer)) | {"potential": potential}
         cases.append({"method": "solve", "layer": data, "x": x.tolist(), "y": y[0].tolist()})
     for found, (y, energy) in zip(run_engine(cases), expected, strict=True):

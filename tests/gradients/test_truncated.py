@@ -82,7 +82,7 @@ def naive_truncated(layer, x, num_steps):
             y, v, point = y.detach(), v.detach(), point.detach()
         if not point.requires_grad:
             point.requires_grad_()
-        energy = layer.energy(x, point).sum()
+        energy = layer.energy(x)(point).sum()
         (g,) = torch.autograd.grad(energy, point, create_graph=True)
         v = momentum * v - learning_rate * g
         y = y + v

@@ -12,7 +12,7 @@ HIDDEN = [(7,), (5, 3), (8, 8, 8), (20, 9, 3)]
 
 def make_energy(layer, x, index, num_sets):
     x, sets = layer._gather(x, index, None, None, num_sets)
-    return layer.search(x, sets, layer.steps.budget(training=False)).objective
+    return layer.bind(x, sets)
 
 
 def make_layer(hidden):

@@ -165,8 +165,8 @@ class TestMax:
     def test_everything_above_is_a_minimum(self):
         layer = closed_form.max(1)
         for y in (-1.0, 0.0, 7.0):
-            assert layer.energy(self.negative, torch.tensor([[y]])) == 0
-        assert layer.energy(self.negative, torch.tensor([[-1.5]])) > 0
+            assert layer.energy(self.negative)(torch.tensor([[y]])) == 0
+        assert layer.energy(self.negative)(torch.tensor([[-1.5]])) > 0
 
     def test_start_is_below_every_set(self):
         sets = make_batch(3)

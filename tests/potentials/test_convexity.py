@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cases import assert_near
 from equipool import SquaredNorm
-from equipool.energy import Energy
+from equipool.energy import RowEnergy
 from equipool.scalings import scaling_weights
 
 
@@ -108,7 +108,7 @@ def make_energy(scaling, hidden=(6, 4), seed=0, noise=0.5):
     with torch.no_grad():
         summed = potential.over(x, sets)
         regularizer = SquaredNorm(WEIGHT, learnable=False).double()
-        energy = Energy(summed, regularizer, weights)
+        energy = RowEnergy(summed, regularizer, weights)
     lower = 2 * WEIGHT * weights.regularizer
     return energy, lower, lower + weights.potential * summed.bounds().upper.unsqueeze(-1)
 

@@ -100,7 +100,7 @@ def test_rows_without_energy_or_without_numbers_stay():
 def implicit_gradient(layer, x, index, y, readout):
     """`-v H^-1 dg/dtheta`, with a dense Hessian for each set, by nothing but autograd."""
     y = y.detach().requires_grad_()
-    (g,) = torch.autograd.grad(layer.energy(x, y, index).sum(), y, create_graph=True)
+    (g,) = torch.autograd.grad(layer.energy(x, index)(y).sum(), y, create_graph=True)
     systems = []
     for row in range(len(y)):
         rows = [torch.autograd.grad(g[row, k], y, retain_graph=True)[0][row] for k in range(4)]

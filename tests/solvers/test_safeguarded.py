@@ -208,7 +208,7 @@ def test_untrained_energies_that_the_paper_s_steps_do_not_minimise(case, precisi
         solution = layer.solve(x)
     assert solution.converged
     assert solution.residual <= 1e-3
-    assert solution.energy < layer.energy(x, torch.zeros_like(solution.y))
+    assert solution.energy < layer.energy(x)(torch.zeros_like(solution.y))
 
 
 def test_further_steps_go_on_with_what_was_found_out():

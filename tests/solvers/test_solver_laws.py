@@ -149,8 +149,8 @@ def test_bfloat16(name):
     y.sum().backward()
     for parameter in layer.parameters():
         assert bool(parameter.grad.isfinite().all())
-    start = layer.energy(x, torch.zeros_like(y), index)
-    assert bool((layer.energy(x, y, index) < start).all())
+    start = layer.energy(x, index)(torch.zeros_like(y))
+    assert bool((layer.energy(x, index)(y) < start).all())
 
 
 @every_solver

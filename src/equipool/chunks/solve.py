@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from equipool.aggregation import EquilibriumAggregation, outside_inference_mode
+from equipool.aggregation import EquilibriumAggregation
 from equipool.checks import as_count, check_part
 from equipool.chunks.passes import Passes
 from equipool.chunks.summed import ChunkedSum, ChunkSum
+from equipool.inference import outside_inference_mode
 from equipool.potentials.base import check_no_dropout
 from equipool.sets import Sets
-from equipool.sharding import share_output, share_sets
-from equipool.solution import Solution, make_solution
+from equipool.solution import Solution
 from equipool.starts import check_start
 
 
@@ -69,17 +69,15 @@ def solve_chunks(
     with outside_inference_mode():
         passes = Passes(chunks, num_sets, _device(layer, encoder))
         x, sets = _count(layer, passes, encoder)
-        budget = layer.steps.budget(layer.training)
         # Elements of a set that is not valid are left out, as zero times NaN is NaN.
         row_of = None
         if sets.valid is not None:
             rows = torch.arange(num_sets, device=x.device)
             row_of = torch.where(sets.valid.squeeze(-1), rows, -1)
-        sets = share_sets(layer, x, sets, budget)
         summed = ChunkedSum(ChunkSum(layer.potential, encoder), passes, num_sets, row_of)
-        search = layer.search(x, sets, budget, summed=summed, keep_trajectory=trajectory)
-        descent = share_output(layer.differentiation(search))
-        return make_solution(x, sets, budget, descent, search if diagnostics else None)
+        return layer.minimise(
+            x, sets, summed=summed, trajectory=trajectory, diagnostics=diagnostics
+        )
 
 
 @torch.no_grad()

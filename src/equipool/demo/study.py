@@ -181,7 +181,7 @@ def follow(layer: EquilibriumAggregation, x: Tensor, num_steps: int) -> Paths:
     finally:
         layer.num_steps = trained_steps
     assert trajectory is not None
-    energy = torch.stack([layer.energy(x, y) for y in trajectory])
+    energy = torch.stack([layer.energy(x)(y) for y in trajectory])
     return Paths(trained_steps, trajectory, energy)
 
 
@@ -210,7 +210,7 @@ def landscape(
     horizontal, vertical = (torch.linspace(float(low[i]), float(high[i]), grid) for i in (0, 1))
     across, up = torch.meshgrid(horizontal, vertical, indexing="xy")
     y = end + torch.stack([across, up], -1).flatten(0, 1) @ directions
-    energy = torch.cat([layer.energy(x.expand(len(part), -1, -1), part) for part in y.split(256)])
+    energy = torch.cat([layer.energy(x.expand(len(part), -1, -1))(part) for part in y.split(256)])
     share = projected.square().sum() / away.square().sum().clamp(min=torch.finfo(away.dtype).tiny)
     return Landscape(
         horizontal, vertical, energy.view(grid, grid), projected, layer.num_steps, float(share)

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from equipool.aggregation import EquilibriumAggregation
 from equipool.checks import check_elements, check_part
-from equipool.evaluation import in_evaluation_mode, inference_context
+from equipool.inference import in_evaluation_mode, inference_context
 from equipool.leave_one_out.exact import exact_changes
-from equipool.leave_one_out.newton import energy_of, newton_changes, solver_for
+from equipool.leave_one_out.newton import newton_changes, solver_for
 from equipool.leave_one_out.parts import Parts, gather_parts
 from equipool.leave_one_out.result import Influence
 from equipool.linear_solvers import LinearSolver
@@ -178,7 +178,7 @@ def _gradient(
     with torch.enable_grad():
         point, x = y.clone().requires_grad_(), parts.x.clone().requires_grad_()
         (by_y,) = torch.autograd.grad(_call(function, point.to(x.dtype)).sum(), point)
-        energy = energy_of(layer, x, parts.sets)
+        energy = layer.bind(x, parts.sets)
         by_energy = energy.gradient(y)
     solver = linear_solver or solver_for(y.shape[-1])
     w, solved, _ = solver(energy.hessian(y), by_y)

@@ -6,12 +6,11 @@ import torch
 from torch import Tensor
 
 from equipool.aggregation import EquilibriumAggregation
-from equipool.energy import Energy
+from equipool.energy import RowEnergy
 from equipool.leave_one_out.parts import Parts
 from equipool.linear_solvers import ROUNDINGS, Cholesky, ConjugateGradients, LinearSolver
 from equipool.objective import assemble
 from equipool.scalings import scaling_weights
-from equipool.sets import Sets
 
 # Up to this output size the matrix of every part is assembled and factored, which finds every
 # negative curvature; beyond it a few products per part solve the same system.
@@ -42,7 +41,7 @@ def newton_changes(
     solver = linear_solver or solver_for(y.shape[-1])
     exact_ratio = _ratio(layer, parts.counts)
     ratio = exact_ratio.to(y.dtype)
-    whole = energy_of(layer, parts.x, parts.sets)
+    whole = layer.bind(parts.x, parts.sets)
     hessian, add = whole.potential.hessian(y), whole.bound.add_hessian(y, ratio)
     inverse_root, definite = _inverse_root(assemble(lambda v: add(hessian(v), v), y))
     ones = torch.ones_like(ratio)
@@ -56,7 +55,7 @@ def newton_changes(
     changes, solved = [y.new_zeros(0, y.shape[-1])], [definite[:0]]
     for start, stop in parts.blocks(costs, FLOATS_AT_ONCE):
         set_of = parts.set_of[start:stop]
-        removed = energy_of(layer, *parts.alone(start, stop))
+        removed = layer.bind(*parts.alone(start, stop))
         change, known = _changes_of(
             removed, y[set_of], lost_ratio[start:stop], step[set_of], inverse_root, set_of, solver
         )
@@ -66,7 +65,7 @@ def newton_changes(
 
 
 def _changes_of(
-    removed: Energy, y: Tensor, lost_ratio: Tensor, step: Tensor, inverse_root: Tensor,
+    removed: RowEnergy, y: Tensor, lost_ratio: Tensor, step: Tensor, inverse_root: Tensor,
     set_of: Tensor, solver: LinearSolver,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The changes of some parts, given the energy of the parts alone; all else but the inverse
@@ -85,13 +84,6 @@ def _changes_of(
     b = removed.bound.add_gradient(gradient, ones, y, lost_ratio) + lost(step)
     solution = solver(product, tiles.times(b, inverse_root.mT))
     return tiles.times(solution.x, inverse_root), solution.solved
-
-
-def energy_of(layer: EquilibriumAggregation, x: Tensor, sets: Sets) -> Energy:
-    """The energies that the layer minimises."""
-    energy = layer.search(x, sets, layer.steps.budget(training=False)).objective
-    assert isinstance(energy, Energy)
-    return energy
 
 
 def solver_for(channels: int) -> LinearSolver:

@@ -44,7 +44,7 @@ def solve(
         warm = (sets.counts > 0) & torch.isfinite(y).all(-1)
         search = search._replace(start=torch.where(warm.unsqueeze(-1), y, search.start))
     descent = search.solve()
-    found = make_solution(x, sets, budget, descent, search)
+    found = make_solution(x, sets, budget, descent, search.objective)
     assert found.energy is not None  # with a search there are diagnostics
     assert found.residual is not None
     assert found.converged is not None

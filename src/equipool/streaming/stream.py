@@ -12,7 +12,7 @@ from torch import Tensor
 
 from equipool.aggregation import EquilibriumAggregation
 from equipool.checks import check_elements, refuse_with
-from equipool.evaluation import inference_context
+from equipool.inference import inference_context
 from equipool.layouts import gather_sets
 from equipool.rows import put_rows, take_rows
 from equipool.sets import Sets, make_sets
