@@ -26,16 +26,11 @@ import torch
 import typer
 from torch import Tensor
 
-from equipool import (
-    ArrayChunks,
-    EquilibriumAggregation,
-    Nesterov,
-    ResNetPotential,
-    solve_chunks,
-)
+from equipool import EquilibriumAggregation, Nesterov, ResNetPotential
 from equipool.bench.command import Commit, Device, Out, check_out
 from equipool.bench.record import FORMAT, git_commit
 from equipool.environment import hardware, now, versions
+from equipool.large import chunked, solve_chunks
 
 CHANNELS, OUT_CHANNELS, HIDDEN, NUM_STEPS = 64, 16, (32, 16, 8), 3
 CHUNK_SIZE = 65536
@@ -96,10 +91,24 @@ def write(path: Path, elements: int) -> None:
     del file  # its pages would count as memory
 
 
+class Mapped:
+    """A file that is mapped to memory while rows of it are copied, and no longer: pages of a map
+    that stays count as memory of the process, up to the whole file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __len__(self) -> int:
+        return len(numpy.load(self.path, mmap_mode="r"))
+
+    def __getitem__(self, rows: slice) -> Any:
+        return numpy.array(numpy.load(self.path, mmap_mode="r")[rows])
+
+
 def measure_disk(path: Path, elements: int, device: torch.device) -> dict[str, Any]:
     """Forward and backward pass over a file, with the peak memory."""
     write(path, elements)
-    layer, chunks = make_layer(device), ArrayChunks(path, chunk_size=CHUNK_SIZE)
+    layer, chunks = make_layer(device), chunked(Mapped(path), size=CHUNK_SIZE)
     before = memory("RssAnon")
     with peak("RssAnon") as anonymous, peak("VmRSS") as resident:
         start, own = perf_counter(), process_time()
@@ -141,9 +150,9 @@ def compare(path: Path, elements: int, repeats: int, device: torch.device) -> di
 
     paths = {
         "all at hand": lambda: layer(at_hand),
-        "chunks at hand": over(ArrayChunks(at_hand, chunk_size=CHUNK_SIZE)),
-        "chunks in host memory": over(ArrayChunks(host, chunk_size=CHUNK_SIZE)),
-        "chunks on disk": over(ArrayChunks(path, chunk_size=CHUNK_SIZE)),
+        "chunks at hand": over(chunked(at_hand, size=CHUNK_SIZE)),
+        "chunks in host memory": over(chunked(host, size=CHUNK_SIZE)),
+        "chunks on disk": over(chunked(Mapped(path), size=CHUNK_SIZE)),
     }
     for pool in paths.values():
         step(pool)

@@ -1,9 +1,8 @@
 """What `equipool` exports. Importing it imports torch."""
 
-from equipool import closed_form
+from equipool import closed_form, large
 from equipool.aggregation import EquilibriumAggregation
 from equipool.capture import CapturedStep, capture_step
-from equipool.chunks import ArrayChunks, ParquetChunks, SafetensorsChunks, solve_chunks
 from equipool.comparison import (
     GradientComparison,
     PathIndependence,
@@ -52,16 +51,16 @@ from equipool.steps import Budget, Fixed, RandomSteps, Steps, ToTolerance
 from equipool.streaming import Stream, StreamCheck
 
 __all__ = [
-    "ArrayChunks", "AutogradSum", "BoundRegularizer", "Bounds", "Budget", "CapturedStep",
+    "AutogradSum", "BoundRegularizer", "Bounds", "Budget", "CapturedStep",
     "Cholesky", "ConjugateGradients", "ConvexPotential", "Descent", "Differentiation", "Energy",
     "EquilibriumAggregation", "Fixed", "GradientComparison", "GradientDescent", "HeavyBall",
     "Implicit", "Influence", "Laplace", "LearnedStart", "LinearSolution", "LinearSolver",
     "Nesterov", "Neumann", "Newton", "NoRegularizer", "NormalStart", "Objective", "OneStep",
-    "ParquetChunks", "PathIndependence", "Polished", "Potential", "RandomSteps", "Regularizer",
-    "ResNetPotential", "RestrainedNesterov", "SafeguardedNesterov", "SafetensorsChunks", "Search",
+    "PathIndependence", "Polished", "Potential", "RandomSteps", "Regularizer",
+    "ResNetPotential", "RestrainedNesterov", "SafeguardedNesterov", "Search",
     "Sets", "Solution", "Solutions", "Solver", "SolverState", "SquaredNorm", "Start", "Steps",
     "Stream", "StreamCheck", "StronglyConvexNesterov", "SummedPotential", "ToTolerance",
     "Truncated", "Unrolled", "ZeroStart", "average_gradients", "capture_step", "closed_form",
-    "compare_gradients", "converging", "influence", "laplace", "path_independence", "record",
-    "sharded", "solve_chunks",
+    "compare_gradients", "converging", "influence", "laplace", "large", "path_independence",
+    "record", "sharded",
 ]  # fmt: skip

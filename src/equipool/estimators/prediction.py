@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from equipool.aggregation import EquilibriumAggregation
-from equipool.chunks import solve_chunks
 from equipool.estimators.bags import Array, Bags
 from equipool.estimators.network import BagNetwork
 from equipool.estimators.scaling import Scaling
+from equipool.large import solve_chunks
 
 ELEMENTS = 1 << 16  # per batch
 
