@@ -63,12 +63,13 @@ MAY_IMPORT["torchmil"] = PARTS | {"aggregation", "leave_one_out", "recipes"}
 
 # Rooms around the core, and what each may import of the others around it. Each may import anything
 # of the core, and the core nothing of them.
-SMALL = {"environment", "extras", "files", "settings"}
+SMALL = {"environment", "extras", "files", "settings", "tables"}
 MAY_IMPORT_AROUND = {
     "environment": set(),
     "extras": set(),
     "files": set(),
     "settings": set(),
+    "tables": set(),
     "baselines": SMALL,
     "training": SMALL,
     "estimators": SMALL | {"baselines", "training"},

@@ -7,7 +7,7 @@ from generated_bags import make_bags
 
 from equipool import EquilibriumAggregation, converging
 from equipool.baselines import AGGREGATIONS
-from equipool.estimators import BagScaler, SetClassifier, SetRegressor, prediction
+from equipool.estimators import BagScaler, SetClassifier, SetRegressor, prediction, write_table
 from equipool.estimators.bags import read_bags
 from equipool.estimators.network import BagNetwork
 from equipool.estimators.scaling import measure_scaling
@@ -171,6 +171,40 @@ def test_features_are_scaled_by_bags_not_by_elements():
     one, two = (quick(aggregation="mean").fit(X, LABELS).predict_proba(X)
                 for X in (BAGS, [bag * units + 5 * units for bag in BAGS]))  # fmt: skip
     np.testing.assert_allclose(one, two, rtol=1e-3, atol=1e-5)
+
+
+def unix_seconds(dtype=np.float64):
+    """Bags of three times within two minutes; the label is a shift of half a minute."""
+    random, labels = np.random.default_rng(0), np.arange(40) % 2
+    times = 1.7e9 + random.integers(0, 60, (40, 3, 1)) + 30 * labels[:, None, None]
+    return list(times.astype(dtype)), labels
+
+
+def test_unix_seconds_are_told_apart(tmp_path):
+    """As float32 they would have steps of 128 seconds."""
+    bags, labels = unix_seconds()
+    settings = {"aggregation": "mean", "max_steps": 60, "learning_rate": 0.03, "batch_size": 16}
+    assert quick(**settings).fit(bags, labels).score(bags, labels) > 0.9
+    for name in ("bags.csv", "bags.parquet"):
+        write_table(tmp_path / name, bags, labels)
+        fitted = quick(**settings).fit_table(tmp_path / name, bag="bag", label="label")
+        predicted = fitted.predict_table(tmp_path / name)["predicted_label"].to_numpy()
+        assert (predicted == labels).mean() > 0.9
+
+
+FAR_APART = [[[1e9 * (number // 2) + number % 2]] for number in range(6)]
+
+
+@pytest.mark.parametrize(
+    ("bags", "lost"),
+    [
+        (unix_seconds(np.float32)[0], r"far from 0 for float32: '0 \(steps of 128 in "),
+        (FAR_APART, r"whole numbers too far apart for float32: '0 \(6 values become"),
+    ],
+)
+def test_lost_resolution_is_told(bags, lost):
+    with pytest.warns(UserWarning, match=lost):
+        quick(aggregation="mean", max_steps=1, batch_size=1).fit(bags, np.arange(len(bags)) % 2)
 
 
 def test_extreme_values_are_clipped():

@@ -95,6 +95,7 @@ NAN = [np.zeros((2, 3)), np.array([[0, 1, 2], [0, np.nan, 2]])]
         ([np.zeros((2, 0))], "0 features"),
         ([np.zeros((2, 3), dtype=complex)], "Complex data not supported: bag 0"),
         (awkward.Array([[1.0], [2.0, 3.0]]), "awkward array of type"),
+        ([np.array([["2024-01-31"]], "M8[s]")], "bag 0 of X has dates"),
         (np.zeros(3), "Expected 2D array"),
     ],
 )

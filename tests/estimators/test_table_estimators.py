@@ -48,6 +48,7 @@ def rows_of(table):
 
 def test_a_table_is_fitted_as_its_bags_to_the_bit(tmp_path):
     bags, labels = make_bags(20, max_size=9, random_state=1)
+    bags = [bag.astype(np.float64) for bag in bags]
     by_bags = SetClassifier("mean", **QUICK).fit(bags, labels).predict_proba(bags)
     for ending in (".csv", ".csv.gz", ".parquet"):
         path = tmp_path / f"bags{ending}"

@@ -73,7 +73,7 @@ def predict_bags(
         tables.check_output(out, table)
         where, number = console.device_from_name(device), read_threads(threads)
     with console.plain_errors():
-        from equipool.estimators.tables.writing import write_csv, write_file
+        from equipool.tables import write_csv, write_file
 
         estimator = tables.load_model(model, device)
         found = estimator.read_table(table, unknown=unknown)

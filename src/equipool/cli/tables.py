@@ -79,7 +79,7 @@ class TableOptions:
         """Read the table, and report its size, its feature columns and the columns that were left
         out. With `keep_missing`, numbers are NaN where the mean would replace them."""
         from equipool.estimators.tables import read_training_table
-        from equipool.estimators.tables.source import listed
+        from equipool.tables import listed
 
         with warnings_as_lines():
             schema, found = read_training_table(
@@ -208,7 +208,7 @@ def check_output(out: Path | None, table: Path) -> None:
         raise ValueError(f"--out is {out}, expected a file")
     if out.resolve() == table.resolve():
         raise ValueError(f"--out is {out}, which is the input")
-    from equipool.estimators.tables.writing import check_ending
+    from equipool.tables import check_ending
 
     check_ending(out, "--out")
 

@@ -14,8 +14,9 @@ from equipool.estimators.example import make_bags, write_table  # noqa: E402
 from equipool.estimators.network import BagNetwork  # noqa: E402
 from equipool.estimators.regressor import SetRegressor  # noqa: E402
 from equipool.estimators.saving import load  # noqa: E402
-from equipool.estimators.tables import TableError, TableSchema  # noqa: E402
+from equipool.estimators.schema import TableSchema  # noqa: E402
 from equipool.estimators.transformers import BagScaler, BagStatistics  # noqa: E402
+from equipool.tables import TableError  # noqa: E402
 
 __all__ = [
     "BagNetwork", "BagScaler", "BagStatistics", "Bags", "SetClassifier", "SetRegressor",

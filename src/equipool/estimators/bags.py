@@ -178,6 +178,11 @@ def _as_floats(values: Array, name: str = "X") -> Array:
         return values
     if values.dtype.kind == "c":
         raise ValueError(f"Complex data not supported: {name} has dtype {values.dtype}")
+    if values.dtype.kind in "Mm":
+        raise ValueError(
+            f"{name} has dates of dtype {values.dtype}, expected numbers: pass seconds, "
+            "(dates - dates.min()) / np.timedelta64(1, 's')"
+        )
     try:
         return values.astype(np.float64, copy=False)
     except (TypeError, ValueError) as error:

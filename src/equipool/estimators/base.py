@@ -27,9 +27,9 @@ from equipool.estimators.network import BagNetwork
 from equipool.estimators.prediction import predict_bags, to_tensor
 from equipool.estimators.reading import BagReader
 from equipool.estimators.saving import save
-from equipool.estimators.scaling import check_clip, measure_scaling
+from equipool.estimators.scaling import check_clip, measure_scaling, warn_of_lost_resolution
 from equipool.estimators.schedule import FEW, make_schedule
-from equipool.estimators.tables.methods import TableMethods
+from equipool.estimators.table_methods import TableMethods
 from equipool.estimators.task import LabelledBags, LossName
 from equipool.training.devices import resolve_device
 
@@ -119,6 +119,7 @@ class SetEstimator(TableMethods, BagReader, ABC):
             self.scaling_ = measure_scaling(bags, weights, self.clip)
             self.network_arguments_ = self._network_arguments(bags, targets.num_outputs)
         settings = self._settings(bags)
+        warn_of_lost_resolution(bags, self.scaling_, settings.dtype)
         of_targets = targets.weights[labelled]
         data = LabelledBags(
             torch.from_numpy(self.scaling_(bags.elements, settings.dtype)),

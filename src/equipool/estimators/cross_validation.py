@@ -18,7 +18,7 @@ from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, Str
 from sklearn.utils import check_random_state
 
 from equipool.estimators.bags import Array, Bags
-from equipool.estimators.tables.bags import TableBags
+from equipool.estimators.tables import TableBags
 
 TEST = "corrected resampled t-test (Nadeau and Bengio, 2003), two-sided"
 

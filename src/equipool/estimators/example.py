@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
-from equipool.estimators.tables.writing import check_ending, write_file
+from equipool.tables import check_ending, write_file
 
 SHIFT, SPREAD = 2.0, 0.5  # of the elements that positive bags have in addition
 

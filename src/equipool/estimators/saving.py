@@ -15,7 +15,7 @@ from equipool.environment import versions
 from equipool.estimators.bags import Array
 from equipool.estimators.network import BagNetwork
 from equipool.estimators.scaling import Scaling
-from equipool.estimators.tables.schema import TableSchema
+from equipool.estimators.schema import TableSchema
 
 if TYPE_CHECKING:
     from equipool.estimators.base import SetEstimator

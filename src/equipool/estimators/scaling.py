@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from equipool.estimators.bags import Array, Bags
+from equipool.tables import listed
 
 ROWS = 1 << 16  # at a time, so that no copy of all elements is made
 
@@ -43,9 +45,39 @@ def measure_scaling(bags: Bags, weights: Array | None = None, clip: float | None
     mean = sum((of_elements[rows] @ elements[rows] for rows in blocks), zero) / total
     squares = (of_elements[rows] @ (elements[rows] - mean) ** 2 for rows in blocks)
     deviation = np.sqrt(sum(squares, zero) / total)
-    rounding = 100 * np.finfo(elements.dtype).eps * np.abs(mean)
+    rounding = 4 * np.finfo(elements.dtype).eps * np.abs(mean)
     scale = np.where(deviation <= rounding, 1.0, deviation)
     return Scaling(mean, scale, np.inf if clip is None else float(clip))
+
+
+def warn_of_lost_resolution(bags: Bags, scaling: Scaling, dtype: Any) -> None:
+    """Warn about features whose different values become equal: before, because they are float32, or
+    when they are scaled and rounded to a dtype."""
+    coarse, merged = [], []
+    for number, name in enumerate(bags.names or range(bags.num_features)):
+        values = bags.elements[:, number]
+        low, high = values.min(initial=np.inf), values.max(initial=-np.inf)
+        step = np.spacing(max(abs(low), abs(high)))
+        if low < high and step > (high - low) / 100:
+            coarse.append(f"{name} (steps of {step:g} in {high - low:g})")
+        elif high - low > 2 / np.finfo(dtype).eps and not (values % 1).any():
+            column = Scaling(scaling.mean[[number]], scaling.scale[[number]])
+            distinct = np.unique(values)
+            left = len(np.unique(column(distinct[:, None], dtype)))
+            if left < len(distinct):
+                merged.append(f"{name} ({len(distinct):,} values become {left:,})")
+    if coarse:
+        warnings.warn(
+            f"features too far from 0 for {bags.elements.dtype}: {listed(coarse)}. Pass float64, "
+            "or subtract an offset first",
+            stacklevel=3,
+        )
+    if merged:
+        warnings.warn(
+            f"whole numbers too far apart for {np.dtype(dtype)}: {listed(merged)}. Split them into "
+            "two features, such as day and second",
+            stacklevel=3,
+        )
 
 
 def check_clip(clip: float | None) -> None:

@@ -12,9 +12,9 @@ from sklearn.base import is_classifier
 from sklearn.utils.validation import check_is_fitted
 
 from equipool.estimators.bags import Array, Bags
-from equipool.estimators.tables.bags import TableBags, read_table, read_training_table
-from equipool.estimators.tables.schema import TableSchema, Unknown
-from equipool.estimators.tables.source import TableError, number_from
+from equipool.estimators.schema import TableSchema, Unknown
+from equipool.estimators.tables import TableBags, read_table, read_training_table
+from equipool.tables import TableError, number_from
 
 
 class TableMethods:

@@ -1,0 +1,369 @@
+"""Tables with named columns: CSV, gzipped CSV, Parquet, and tables in memory.
+
+Every cell is a number, a date, or text; errors name the file, the line, the bag and the column.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+GZIP_MAGIC, PARQUET_MAGIC = b"\x1f\x8b", b"PAR1"
+ENDINGS = (".csv", ".csv.gz", ".parquet")
+SHOWN = 20  # names in a message
+
+# Cells without a value.
+MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "None")
+_TRUTH = {"true": 1.0, "True": 1.0, "TRUE": 1.0, "false": 0.0, "False": 0.0, "FALSE": 0.0}
+
+Array = NDArray[Any]
+
+
+class TableError(ValueError):
+    """A table cannot be used. The message names the line, bag or column, and what to do."""
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Columns of a table, in memory.
+
+    Args:
+        name: of the table, in messages.
+        data: the columns.
+        csv: the file, if it has lines to name in messages.
+        bag: the column that names the bag of each row, if messages should name it.
+    """
+
+    name: str
+    data: pa.Table
+    csv: Path | None = None
+    bag: str | None = None
+
+    def __len__(self) -> int:
+        return int(self.data.num_rows)
+
+    def place(self, row: int | np.integer[Any]) -> str:
+        """What names a row, counted from 0, in messages: by its line in the file if it has lines.
+
+        Example:
+            >>> Table("the table", pa.table({"patient": ["p1"]}), bag="patient").place(0)
+            "the table, row 0 (bag 'p1')"
+        """
+        where = f"row {row}" if self.csv is None else f"line {_line_of(self.csv, int(row))}"
+        bag = None if self.bag is None else self.data[self.bag][int(row)].as_py()
+        return f"{self.name}, {where}" + ("" if bag is None else f" (bag {_as_text(bag)!r})")
+
+    def is_text(self, name: str) -> bool:
+        """Whether a column has text, which may still look like numbers."""
+        kind = self.data[name].type
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary,
+                 pa.types.is_large_binary, pa.types.is_fixed_size_binary)  # fmt: skip
+        return any(test(kind) for test in tests)
+
+    def has_dates(self, name: str) -> bool:
+        """Whether a column has dates, times or durations."""
+        return bool(pa.types.is_temporal(self.data[name].type))
+
+    def text(self, name: str) -> tuple[NDArray[np.int64], list[str]]:
+        """The cells of a column as text: for each its position in a list of values, -1 if missing.
+
+        Example:
+            >>> Table("the table", pa.table({"c": ["b", " a", "b", "NA", None]})).text("c")
+            (array([ 0,  1,  0, -1, -1]), ['b', 'a'])
+        """
+        column = self.data[name]
+        if not pa.types.is_dictionary(column.type):
+            column = column.dictionary_encode()
+        encoded = column.unify_dictionaries().combine_chunks()
+        if isinstance(encoded, pa.ChunkedArray):
+            encoded = encoded.chunk(0) if encoded.num_chunks else pa.array([], column.type)
+        found = [_as_text(value) for value in encoded.dictionary.to_pylist()]
+        values = list(dict.fromkeys(value for value in found if value not in MISSING))
+        position = {value: number for number, value in enumerate(values)}
+        # One more, for cells that are null.
+        table = np.array([*(position.get(value, -1) for value in found), -1], np.int64)
+        indices = encoded.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
+        return table[indices], values
+
+    def numbers(self, name: str, advice: str = "") -> NDArray[np.float64]:
+        """The cells of a column as numbers, NaN where missing: 1 and 0 for truth values, seconds
+        (since 1970) for dates and times. Raises a `TableError` that names the first other cell and
+        ends with the advice.
+
+        Example:
+            >>> Table("the table", pa.table({"c": ["1.5", " -1e3", None]})).numbers("c")
+            array([    1.5, -1000. ,     nan])
+        """
+        column = self.data[name]
+        if self.is_text(name):
+            codes, values = self.text(name)
+            numbers = np.array([*map(number_from, values), np.nan])[codes]
+            wrong = np.flatnonzero(np.isnan(numbers) & (codes != -1))
+            if wrong.size:
+                found = f"column {name!r} has {values[codes[wrong[0]]]!r}"
+                raise TableError(f"{self.place(wrong[0])}: {found}, expected a number{advice}")
+            return numbers
+        if self.has_dates(name):
+            return _seconds(column)
+        try:
+            return np.asarray(pc.cast(column, pa.float64()).to_numpy())
+        except pa.ArrowInvalid:
+            row = np.abs(pc.cast(column, pa.float64(), safe=False).to_numpy()).argmax()
+            raise TableError(
+                f"{self.place(int(row))}: column {name!r} has {column[int(row)].as_py()}, and "
+                f"whole numbers beyond 2^53 cannot be told apart as float64{advice}"
+            ) from None
+        except pa.ArrowNotImplementedError:
+            raise TableError(
+                f"column {name!r} of {self.name} has values of type {column.type}, expected "
+                f"numbers{advice}"
+            ) from None
+
+
+@dataclass(frozen=True)
+class TableSource:
+    """A table whose columns can be read.
+
+    Args:
+        name: in messages.
+        columns: names of all columns.
+        load: reads some columns, of which some are text whatever they look like.
+        csv: the file, if it is text.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    load: Callable[[list[str], Sequence[str]], pa.Table]
+    csv: Path | None = None
+
+    def check_columns(self, names: Iterable[str]) -> None:
+        """Refuse names that the table does not have, or has twice."""
+        for name in names:
+            count = self.columns.count(name)
+            if not count:
+                single = len(self.columns) == 1 and any(mark in self.columns[0] for mark in ";\t|")
+                hint = "; columns must be separated by commas" if single else ""
+                found = f"its columns are {listed(self.columns)}{hint}"
+                raise TableError(f"{self.name} has no column {name!r}: {found}")
+            if count > 1:
+                raise TableError(
+                    f"{self.name} has {count} columns named {name!r}: rename them or leave them out"
+                )
+
+    def read(self, names: Sequence[str], text: Sequence[str] = (), bag: str | None = None) -> Table:
+        """Read some columns.
+
+        Args:
+            names: of the columns.
+            text: those that are text even if they look like numbers, such as ids.
+            bag: the column that names the bag of each row, for messages.
+        """
+        self.check_columns(names)
+        with table_errors(self.name):
+            data = self.load(list(dict.fromkeys(names)), text)
+        if not data.num_rows:
+            raise TableError(f"{self.name} is empty: expected a row after the column names")
+        return Table(self.name, data, self.csv, bag)
+
+
+def open_table(table: Any) -> TableSource:
+    """Open a table.
+
+    Args:
+        table: the path of a CSV file with column names in its first line, of a gzipped one or of a
+            Parquet file (recognised by content, not by name); or a table in memory: of pyarrow, a
+            dictionary of columns, or a data frame of pandas or polars.
+    """
+    if not isinstance(table, str | Path):
+        return _in_memory(table)
+    path = Path(table)
+    with table_errors(str(path)):
+        with path.open("rb") as file:
+            start = file.read(4)
+        return _parquet(path) if start == PARQUET_MAGIC else _csv(path)
+
+
+@contextmanager
+def table_errors(name: str) -> Iterator[None]:
+    """Turn errors of pyarrow and of the file system into a `TableError` that names the table."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, EOFError, csv.Error, zlib.error) as error:
+        reason = " ".join((getattr(error, "strerror", None) or str(error)).split())
+        raise TableError(f"{name} cannot be read: {reason}") from error
+
+
+def _csv(path: Path) -> TableSource:
+    from pyarrow import csv as reader
+
+    def load(names: list[str], text: Sequence[str]) -> pa.Table:
+        options = reader.ConvertOptions(
+            include_columns=names, strings_can_be_null=True, null_values=list(MISSING),
+            column_types={name: pa.dictionary(pa.int32(), pa.string()) for name in text},
+        )  # fmt: skip
+        try:
+            with _opened(path) as file:
+                return reader.read_csv(
+                    file, reader.ReadOptions(use_threads=False),
+                    reader.ParseOptions(newlines_in_values=True), options,
+                )  # fmt: skip
+        except pa.ArrowInvalid:
+            _check_rows(path, columns)
+            raise
+
+    columns = tuple(next(_rows(path), (1, []))[1])
+    if not columns:
+        raise TableError(f"{path} is empty: expected a first line with the column names")
+    return TableSource(str(path), columns, load, path)
+
+
+def _parquet(path: Path) -> TableSource:
+    from pyarrow import parquet
+
+    def load(names: list[str], text: Sequence[str]) -> pa.Table:
+        with parquet.ParquetFile(path) as file:
+            return file.read(names, use_threads=False)
+
+    with parquet.ParquetFile(path) as file:
+        return TableSource(str(path), tuple(file.schema_arrow.names), load)
+
+
+def _in_memory(table: Any) -> TableSource:
+    try:
+        held = pa.table(table)
+    except pa.ArrowException as error:
+        raise TableError(f"the table cannot be read: {error}") from error
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"the table is a {type(table).__name__}, expected a path, a pyarrow table or a data "
+            "frame of pandas or polars"
+        ) from error
+    names = tuple(held.column_names)
+    return TableSource("the table", names, lambda some, text: held.select(some))
+
+
+def _opened(path: Path) -> Any:
+    with path.open("rb") as file:
+        gzipped = file.read(2) == GZIP_MAGIC
+    return gzip.open(path) if gzipped else path.open("rb")
+
+
+def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The cells of the header and of each row of a CSV file that is not blank, with the line where
+    they begin, counted from 1."""
+    with _opened(path) as file:
+        lines = io.TextIOWrapper(file, "utf-8-sig", "surrogateescape", newline="")
+        reader, line = csv.reader(lines), 1
+        for cells in reader:
+            if cells:
+                _check_text(path, line, cells)
+                yield line, cells
+            line = reader.line_num + 1
+
+
+def _check_text(path: Path, line: int, cells: list[str]) -> None:
+    for number, cell in enumerate(cells, 1):
+        if not cell.isprintable() and any("\udc80" <= letter <= "\udcff" for letter in cell):
+            shown = cell.encode("utf-8", "surrogateescape").decode("latin-1")
+            raise TableError(
+                f"{path}, line {line}: column {number} is not UTF-8 text, but {shown!r} in "
+                "Latin-1: save the file as UTF-8"
+            )
+
+
+def _check_rows(path: Path, columns: Sequence[str]) -> None:
+    """Name the first row of a CSV file that does not have a cell for each column."""
+    for line, cells in _rows(path):
+        if len(cells) != len(columns):
+            raise TableError(
+                f"{path}, line {line}: found {len(cells)} cells, expected {len(columns)}, one for "
+                "each column"
+            )
+
+
+def _line_of(path: Path, row: int) -> int:
+    """The line of a CSV file where a row begins."""
+    for number, (line, _) in enumerate(_rows(path), -1):  # the header is row -1
+        if number == row:
+            return line
+    raise TableError(f"{path} changed while it was read")
+
+
+def _as_text(value: Any) -> str:
+    return (value.decode("utf-8", "backslashreplace") if isinstance(value, bytes)
+            else str(value)).strip()  # fmt: skip
+
+
+def _seconds(column: pa.ChunkedArray) -> NDArray[np.float64]:
+    """Dates, times and durations as seconds, since 1970 or midnight."""
+    kind = column.type
+    if pa.types.is_date(kind):
+        column = column.cast(pa.timestamp("s"))
+    unit = column.type.unit
+    ticks = column.cast(pa.int32() if pa.types.is_time32(kind) else pa.int64())
+    counts = pc.cast(ticks, pa.float64(), safe=False).to_numpy()
+    return np.asarray(counts / {"s": 1, "ms": 1e3, "us": 1e6, "ns": 1e9}[unit])
+
+
+def number_from(text: str) -> float:
+    """The number that a text is, 0 or 1 for a truth value; NaN for anything else.
+
+    Example:
+        >>> number_from("-1e3"), number_from("True"), number_from("1_000"), number_from("red")
+        (-1000.0, 1.0, nan, nan)
+    """
+    if text in _TRUTH:
+        return _TRUTH[text]
+    try:
+        return float(text) if "_" not in text else np.nan
+    except ValueError:
+        return np.nan
+
+
+def listed(names: Sequence[str]) -> str:
+    """Quoted names separated by commas; only the first of a long list."""
+    rest = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
+    return ", ".join(repr(name) for name in names[:SHOWN]) + rest
+
+
+def check_ending(path: str | Path, name: str = "path") -> None:
+    """Refuse a path whose ending names no format."""
+    if not str(path).endswith(ENDINGS):
+        expected = f"the ending {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}"
+        raise ValueError(f"{name} is {str(path)!r}, expected {expected}")
+
+
+def write_file(table: pa.Table, path: str | Path) -> None:
+    """Write a table to a file, whose ending chooses the format: `.csv`, `.csv.gz` or `.parquet`."""
+    check_ending(path)
+    name = str(path)
+    if name.endswith(".parquet"):
+        from pyarrow import parquet
+
+        parquet.write_table(table, name)
+        return
+    opened: Any = gzip.open if name.endswith(".gz") else open
+    with opened(name, "wt", encoding="utf-8", newline="") as stream:
+        write_csv(table, stream)
+
+
+def write_csv(table: pa.Table, stream: TextIO) -> None:
+    """Write a table as CSV, with as few digits as identify each number."""
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(table.column_names)
+    for batch in table.to_batches(65_536):
+        columns = (map(str, column.to_numpy(zero_copy_only=False)) for column in batch.columns)
+        writer.writerows(zip(*columns, strict=True))
