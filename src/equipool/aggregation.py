@@ -15,10 +15,10 @@ from equipool.differentiation import Differentiation, Unrolled
 from equipool.energy import Energy, RowEnergy
 from equipool.inference import normal, outside_inference_mode
 from equipool.layouts import gather_sets
-from equipool.potentials.base import SummedPotential, dropout_rate, sum_over
+from equipool.potentials.base import SummedPotential, sum_over
 from equipool.potentials.resnet import ResNetPotential
 from equipool.regularizers import Regularizer, SquaredNorm
-from equipool.replay import Replays, graphs_serve
+from equipool.replay import Program, Replays, graphs_serve
 from equipool.scalings import SCALINGS, ScalingName, scaling_weights
 from equipool.sets import Sets, empty_invalid_sets
 from equipool.sharding import is_sharded, share_output, share_potential, share_sets, share_start
@@ -290,7 +290,7 @@ class EquilibriumAggregation(nn.Module):
         """Search, by a recorded graph if one serves. Returns the energy unless it did."""
         ordinary = not keep_trajectory and summed is None and start is None
         if self.cuda_graphs and ordinary and graphs_serve(x) and self._is_replayable():
-            descent = self._replays.solve(self, x, sets, budget, keep_squared_gradient)
+            descent = self._replays.solve(self._program(budget, keep_squared_gradient), x, sets)
             if descent is not None:
                 return descent, None
         energy = self.bind(x, sets, summed)
@@ -304,20 +304,21 @@ class EquilibriumAggregation(nn.Module):
         )
         return share_output(self.differentiation(search)), energy
 
+    def _program(self, budget: Budget, keep_squared_gradient: bool) -> Program:
+        """The solve as it is recorded, for a layer like this one whose tensors are others."""
+
+        def search(layer: nn.Module, x: Tensor, sets: Sets) -> Search:
+            assert isinstance(layer, EquilibriumAggregation)
+            return layer.search(x, sets, budget, keep_squared_gradient=keep_squared_gradient)
+
+        settings = (self.scaling, keep_squared_gradient)
+        return Program(search, self.differentiation, self, budget, settings)
+
     def _is_replayable(self) -> bool:
-        """Whether the search is the same program for every batch. Dropout draws another for each
-        call; the parts know of themselves."""
-        drops = dropout_rate(self.potential) > 0
+        """Whether the search is the same program for every batch: the parts know of themselves."""
         backward = self.differentiation.recordable or not torch.is_grad_enabled()
         parts = self.start.recordable and self.solver.recordable
-        return not drops and backward and parts and not is_sharded()
-
-    def search(
-        self, x: Tensor, sets: Sets, budget: Budget, *, keep_squared_gradient: bool = True
-    ) -> Search:
-        """The search for the minimum of each set, before its first step."""
-        energy, start = self.bind(x, sets), self._start_rows(x, sets)
-        return Search(self.solver, energy, start, budget, keep_squared_gradient)
+        return backward and parts and not is_sharded()
 
     def bind(self, x: Tensor, sets: Sets, summed: SummedPotential | None = None) -> RowEnergy:
         """The energy of each row, with the potential's sum given or that over these elements."""
@@ -333,6 +334,13 @@ class EquilibriumAggregation(nn.Module):
         check_like("start", given, x, (sets.num_sets, self.out_channels), FLOATS)
         rows = nn.functional.pad(normal(given).to(own.dtype), (0, 0, 0, int(sets.padded)))
         return torch.where(torch.isfinite(rows).all(-1, keepdim=True), rows, own)
+
+    def search(
+        self, x: Tensor, sets: Sets, budget: Budget, *, keep_squared_gradient: bool = True
+    ) -> Search:
+        """The search for the minimum of each set, before its first step."""
+        energy, start = self.bind(x, sets), self._start_rows(x, sets)
+        return Search(self.solver, energy, start, budget, keep_squared_gradient)
 
     def _check_parts(self) -> None:
         check_part("potential", self.potential, nn.Module, "ResNetPotential(in, out)")

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from equipool.private_torch import clear_workspaces
+
 
 class CapturedStep:
     """A step that was recorded once and is replayed at every call. See `capture_step`."""
@@ -107,13 +109,6 @@ def own_workspaces() -> Iterator[None]:
         yield
     finally:
         clear_workspaces()
-
-
-def clear_workspaces() -> None:
-    """Free the scratch memory that torch keeps for matrix products."""
-    clear: Callable[[], None] | None = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
-    if clear is not None:
-        clear()
 
 
 @contextmanager

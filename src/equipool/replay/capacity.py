@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-# Padding that a batch may get, as a fraction of its size. It starts at the first value and doubles
-# whenever there are too many graphs; if the last is not enough, sizes vary too much for graphs.
+# Padding that a batch may get, as a fraction of its size: that of a graph recorded for it, and of
+# one that serves because there are enough graphs.
 LEAST_WASTE, MOST_WASTE = 1 / 64, 1 / 2
 SMALL = 64  # elements that may always be padding: a small batch costs the same with them
 LARGE = 32_768  # from so many elements on, the work takes longer than launching it
@@ -24,14 +24,14 @@ class Capacity(NamedTuple):
         return all(size <= own <= size + _padding(size, waste) for own, size in pairs)
 
 
-def capacity_for(need: Capacity, waste: float) -> Capacity:
+def capacity_for(need: Capacity) -> Capacity:
     """The capacity to record for a batch: rounded up, so that batches of similar size share it.
 
     Example:
-        >>> capacity_for(Capacity(6600, 250), waste=1 / 64)
+        >>> capacity_for(Capacity(6600, 250))
         Capacity(elements=6656, sets=256)
     """
-    return Capacity(*(_round_up(size, _padding(size, waste)) for size in need))
+    return Capacity(*(_round_up(size, _padding(size, LEAST_WASTE)) for size in need))
 
 
 def _padding(size: int, waste: float) -> int:

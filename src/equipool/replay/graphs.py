@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from equipool.capture import no_garbage_collection, own_workspaces, side_stream
-from equipool.ops.segments import segment_sum
 from equipool.replay.capacity import Capacity
 from equipool.sets import Sets, make_sets
 
@@ -38,14 +37,17 @@ class Memory:
             stream = torch.cuda.current_stream()
             if self._stream is not None and self._stream != stream:
                 stream.wait_event(self._last_use)
-            yield
-            self._stream = stream
-            self._last_use.record(stream)
+            try:
+                yield
+            finally:
+                self._stream = stream
+                self._last_use.record(stream)
 
-    def run(self, graph: torch.cuda.CUDAGraph) -> None:
-        """Replay a graph."""
-        graph.replay()
+    def run(self, graph: torch.cuda.CUDAGraph) -> int:
+        """Replay a graph, and return the version that it leaves."""
         self.version += 1
+        graph.replay()
+        return self.version
 
 
 @contextmanager
@@ -65,6 +67,7 @@ class PaddedBatch:
         self.capacity = capacity
         self.x = torch.zeros(shape, dtype=like.dtype, device=like.device)
         self.index = torch.full(shape[:1], capacity.sets, device=like.device)
+        self.counts = self.index.new_zeros(capacity.sets + 1)
         self._num_elements = 0
 
     def fill(self, x: Tensor, sets: Sets) -> None:
@@ -75,6 +78,9 @@ class PaddedBatch:
             index = torch.where(index == sets.num_sets, self.capacity.sets, index)
         self.x[:now].copy_(x)
         self.index[:now].copy_(index)
+        # Not counted from the index: a set that is not valid has elements, but counts none.
+        self.counts[: sets.num_sets].copy_(sets.counts[: sets.num_sets])
+        self.counts[sets.num_sets :].zero_()
         if now < before:  # the rest of the last batch becomes padding
             self.x[now:before].zero_()
             self.index[now:before].fill_(self.capacity.sets)
@@ -82,10 +88,7 @@ class PaddedBatch:
 
     def sets(self) -> Sets:
         """The sets; padding has a row of its own."""
-        num_sets = self.capacity.sets
-        counts = segment_sum(torch.ones_like(self.index), self.index, num_sets + 1)
-        counts = torch.nn.functional.pad(counts[:num_sets], (0, 1))
-        return make_sets(self.index, counts, num_sets, padded=True)
+        return make_sets(self.index, self.counts, self.capacity.sets, padded=True)
 
 
 class SolveGraph:
@@ -133,15 +136,13 @@ class SolveGraph:
                     self._by_parameters = Packed(found)
 
     @torch.no_grad()
-    def run(self, x: Tensor, sets: Sets) -> tuple[Tensor, ...]:
-        """The outputs of a batch, `[num_rows, ...]` each."""
+    def run(self, x: Tensor, sets: Sets) -> tuple[tuple[Tensor, ...], int]:
+        """The outputs of a batch, `[num_rows, ...]` each, and the memory's version with what the
+        backward pass reads."""
         with self.memory.in_use():
-            self._run_forward(x, sets)
-            return tuple(out[: sets.num_rows].clone() for out in self._outputs)
-
-    def _run_forward(self, x: Tensor, sets: Sets) -> None:
-        self._batch.fill(x, sets)
-        self.memory.run(self._forward)
+            self._batch.fill(x, sets)
+            version = self.memory.run(self._forward)
+            return tuple(out[: sets.num_rows].clone() for out in self._outputs), version
 
     @torch.no_grad()
     def run_backward(
@@ -151,7 +152,8 @@ class SolveGraph:
         memory."""
         with self.memory.in_use():
             if self.memory.version != version:
-                self._run_forward(x, sets)
+                self._batch.fill(x, sets)
+                self.memory.run(self._forward)
             for own, by in zip(self._by, by_outputs, strict=True):
                 if by is not None:
                     own[: by.shape[0]].copy_(by)
@@ -188,8 +190,8 @@ class Replay(torch.autograd.Function):
     def forward(
         ctx: Any, graph: SolveGraph, sets: Sets, x: Tensor, *parameters: Tensor
     ) -> tuple[Tensor, ...]:
-        outputs = graph.run(x, sets)
-        ctx.graph, ctx.sets, ctx.version = graph, sets, graph.memory.version
+        outputs, ctx.version = graph.run(x, sets)
+        ctx.graph, ctx.sets = graph, sets
         # Parameters are saved so that autograd notices one that changes before the backward pass.
         ctx.save_for_backward(x, *parameters)
         ctx.set_materialize_grads(False)

@@ -1,4 +1,4 @@
-"""Solving some sets again, and noticing when all of them have to be."""
+"""Solving some sets again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from torch import Tensor
 
 from equipool.aggregation import EquilibriumAggregation
 from equipool.potentials.base import drops_units
-from equipool.replay.watch import Watch
 from equipool.sets import Sets, empty_invalid_sets
 from equipool.sharding import refuse_sharded
 from equipool.solution import make_solution
@@ -77,25 +76,3 @@ def elements_like(layer: EquilibriumAggregation) -> Tensor:
     tensors = chain(layer.parameters(), layer.buffers())
     own = next((one for one in tensors if one.is_floating_point()), torch.empty(0))
     return own.detach().new_empty(0, layer.in_channels)
-
-
-class LayerWatch:
-    """Notices changes of a layer: of its parts and settings, and of the values of its tensors if
-    they were changed in place, as an optimiser or `load_state_dict` does."""
-
-    def __init__(self, layer: EquilibriumAggregation) -> None:
-        self._layer = layer
-        self.renew()
-
-    def renew(self) -> None:
-        """Take the layer as it is."""
-        self._parts, self._values = Watch(self._layer), self._read()
-
-    def holds(self) -> bool:
-        """Whether the layer is as it was."""
-        return self._parts.holds() and self._values == self._read()
-
-    def _read(self) -> tuple[object, ...]:
-        tensors = chain(self._layer.parameters(), self._layer.buffers())
-        versions = [0 if tensor.is_inference() else tensor._version for tensor in tensors]
-        return (self._layer.scaling, self._layer.steps, *versions)

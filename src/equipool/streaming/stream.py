@@ -13,6 +13,7 @@ from torch import Tensor
 from equipool.aggregation import EquilibriumAggregation
 from equipool.checks import check_elements, refuse_with
 from equipool.inference import inference_context
+from equipool.layer_identity import LayerIdentity
 from equipool.layouts import gather_sets
 from equipool.rows import put_rows, take_rows
 from equipool.sets import Sets, make_sets
@@ -21,7 +22,6 @@ from equipool.streaming.arguments import Numbers, check_new, in_given_order, rea
 from equipool.streaming.entries import Entries, entries_of
 from equipool.streaming.file import Saved, fingerprint, read, write
 from equipool.streaming.solving import (
-    LayerWatch,
     Solved,
     check_steps,
     elements_like,
@@ -119,7 +119,7 @@ class Stream:
             self._store.add(*in_given_order(x, index, mask, ordered, sets))
             self._changed = torch.zeros(self.num_sets, dtype=torch.bool)
         self._solved: Solved | None = None
-        self._watch = LayerWatch(layer)
+        self._identity = LayerIdentity(layer, outputs=True)
 
     @property
     def num_sets(self) -> int:
@@ -270,7 +270,7 @@ class Stream:
 
     def _update(self) -> Solved:
         """Solve the sets that have changed."""
-        if not self._watch.holds():
+        if not self._identity.holds():
             self.refresh()
         if self._solved is not None and not bool(self._changed.any()):
             return self._solved
@@ -283,7 +283,7 @@ class Stream:
                 new = self._solve_from(sets, self._solved.y.index_select(0, rows))
                 self._solved = put_rows(self._solved, rows, new)
             self._changed.zero_()
-        self._watch.renew()
+        self._identity = LayerIdentity(self.layer, outputs=True)
         return self._solved
 
     def _solve_from(self, numbers: Tensor, y: Tensor) -> Solved:

@@ -1,0 +1,341 @@
+"""What is recorded, and when it may be replayed: on a CPU, with emulated CUDA graphs."""
+
+import copy
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+
+import fake_cuda_graphs
+import pytest
+import torch
+from torch import nn
+
+from equipool import (
+    Differentiation,
+    EquilibriumAggregation,
+    ResNetPotential,
+    ToTolerance,
+    Truncated,
+)
+from equipool.potentials import FrechetMean
+from equipool.replay import graphs, replays
+from equipool.replay.graphs import SolveGraph
+
+
+@pytest.fixture(autouse=True)
+def _emulation(monkeypatch):
+    fake_cuda_graphs.install(monkeypatch)
+
+
+def make_layer(potential=None, **settings):
+    torch.manual_seed(0)
+    potential = potential or ResNetPotential(3, 4, (8, 4), factored=False)
+    return EquilibriumAggregation(
+        3, 4, potential=potential, steps=settings.pop("steps", 3), **settings
+    )
+
+
+def make_batch(num_elements=10, num_sets=3, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    index = (torch.arange(num_elements) % num_sets).sort().values
+    return torch.randn(num_elements, 3, generator=generator), index
+
+
+def gradients(layer, x, index, of=None):
+    """The output and its derivatives by the elements and the parameters."""
+    x = x.clone().requires_grad_()
+    y = layer(x, index)
+    by = [x, *(layer if of is None else of).parameters()]
+    found = torch.autograd.grad(y.square().sum(), by, allow_unused=True)
+    return [y.detach(), *(torch.zeros(()) if g is None else g for g in found)]
+
+
+def assert_same(found, expected):
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
+def launched(layer):
+    """A copy that launches kernel by kernel."""
+    other = copy.deepcopy(layer)
+    other.cuda_graphs = False
+    return other
+
+
+def warm_up(layer, times=3):
+    for seed in range(times):
+        gradients(layer, *make_batch(seed=seed))
+        with torch.no_grad():
+            layer(*make_batch(seed=seed))
+    return layer
+
+
+@pytest.fixture
+def layer():
+    layer = warm_up(make_layer())
+    assert len(layer._replays) == 2
+    return layer
+
+
+def test_replays_give_what_launching_gives(layer):
+    for seed in range(3):
+        batch = make_batch(7 + seed, seed=seed)
+        assert_same(gradients(layer, *batch), gradients(launched(layer), *batch))
+
+
+def test_a_run_of_another_thread_right_after_the_forward_is_noticed_in_the_backward(
+    layer, monkeypatch
+):
+    """The other run happens as soon as the first has released the memory."""
+    own, other, run = make_batch(seed=5), make_batch(seed=6), SolveGraph.run
+    expected = gradients(launched(layer), *own)
+
+    def interleaved(self, *batch):
+        found = run(self, *batch)
+        monkeypatch.setattr(SolveGraph, "run", run)
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(gradients, layer, *other).result()
+        return found
+
+    monkeypatch.setattr(SolveGraph, "run", interleaved)
+    assert_same(gradients(layer, *own), expected)
+
+
+def replicate(module):
+    """What `nn.DataParallel` makes of a module: tensors with a graph, which are not registered."""
+    replica = module._replicate_for_data_parallel()
+    for name, child in module._modules.items():
+        replica._modules[name] = None if child is None else replicate(child)
+    for name, parameter in module._parameters.items():
+        if parameter is not None:
+            setattr(replica, name, parameter * 1)
+    replica._buffers = {name: b.clone() for name, b in module._buffers.items() if b is not None}
+    return replica
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_replicas_of_data_parallel_are_launched(recorded):
+    layer = warm_up(make_layer()) if recorded else make_layer()
+    for seed in range(4):
+        with torch.no_grad():
+            for parameter in layer.parameters():
+                parameter.add_(0.1)
+        batch = make_batch(seed=seed)
+        expected = gradients(launched(layer), *batch)
+        assert_same(gradients(replicate(layer), *batch, of=layer), expected)
+        with torch.no_grad():
+            assert_same([replicate(layer)(*batch)], expected[:1])
+    assert_same(gradients(layer, *batch), expected)
+
+
+def test_a_shallow_copy_does_not_use_the_graphs_of_its_origin(layer):
+    twin = copy.copy(layer)
+    twin.potential = copy.deepcopy(layer.potential)
+    nn.init.ones_(twin.potential.linears[0].weight)
+    batch = make_batch()
+    assert_same([twin(*batch)], [launched(twin)(*batch)])
+    assert len(layer._replays) == 2
+
+
+SETTINGS = {
+    "differentiation": lambda layer: setattr(layer.differentiation, "num_steps", 3),
+    "solver": lambda layer: setattr(layer.solver, "gtol", 0.5),
+    "steps": lambda layer: setattr(layer, "num_steps", 6),
+    "scaling": lambda layer: setattr(layer, "scaling", "mean"),
+    "part of the potential": lambda layer: setattr(layer.potential.norms[0], "eps", 0.1),
+    "weight": lambda layer: nn.init.ones_(layer.potential.linears[1].bias),
+    "replaced weight": lambda layer: setattr(layer.potential.linears[1], "bias",
+                                             nn.Parameter(torch.ones(4))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", SETTINGS.values(), ids=SETTINGS)
+def test_a_changed_setting_takes_effect(change):
+    layer = warm_up(make_layer(differentiation=Truncated(1), steps=4))
+    change(layer)
+    for seed in range(3):
+        batch = make_batch(seed=seed)
+        assert_same(gradients(layer, *batch), gradients(launched(layer), *batch))
+
+
+def test_settings_that_alternate_keep_their_graphs(layer):
+    for num_steps in (3, 5) * 3:
+        layer.num_steps = num_steps
+        warm_up(layer, 2)
+    assert len(layer._replays) == 4
+
+
+def test_a_function_in_a_closed_form_is_never_recorded():
+    network, scale = nn.Linear(3, 2), [1.0]
+
+    def distance(x, y):
+        return scale[0] * (network(x) - network(y[:, :3])).square().sum(-1)
+
+    layer = make_layer(FrechetMean(distance))
+    for value in (1.0, 1.0, 1.0, 2.0):
+        scale[0] = value
+        batch = make_batch()
+        expected = gradients(launched(layer), *batch, of=network)
+        assert any(bool(g.any()) for g in expected[2:])
+        assert_same(gradients(layer, *batch, of=network), expected)
+    assert len(layer._replays) == 0
+
+
+class LastFew(Differentiation):
+    count = 1
+
+    def __call__(self, search):
+        return Truncated(self.count)(search)
+
+
+class Restless(nn.ReLU):
+    """A module from elsewhere."""
+
+
+def with_foreign_module():
+    layer = make_layer()
+    layer.potential.linears[0] = nn.Sequential(layer.potential.linears[0], Restless())
+    return layer
+
+
+def with_tensor_as_attribute():
+    layer = make_layer()
+    layer.potential.bias = torch.zeros(3)
+    return layer
+
+
+class OwnLayer(EquilibriumAggregation):
+    def search(self, *args, **kwargs):
+        return super().search(*args, **kwargs)
+
+
+FOREIGN = {
+    "differentiation": lambda: make_layer(differentiation=LastFew()),
+    "module": with_foreign_module,
+    "attribute that may change": with_tensor_as_attribute,
+    "layer": lambda: OwnLayer(3, 4, potential=ResNetPotential(3, 4, (8, 4), factored=False)),
+}
+
+
+@pytest.mark.parametrize("make", FOREIGN.values(), ids=FOREIGN)
+def test_what_may_do_anything_is_never_recorded(make):
+    assert len(warm_up(make())._replays) == 0
+
+
+def test_hooks_of_all_modules_are_launched(layer):
+    calls = []
+    hook = nn.modules.module.register_module_forward_hook(lambda *_: calls.append(1))
+    try:
+        for _ in range(3):
+            calls.clear()
+            with torch.no_grad():
+                layer(*make_batch())
+            assert len(calls) > 1
+    finally:
+        hook.remove()
+
+
+def test_dropout_inside_the_potential_is_not_recorded_and_none_drops_in_evaluation():
+    layer = make_layer()
+    layer.potential.linears[0] = nn.Sequential(layer.potential.linears[0], nn.Dropout(0.5))
+    warm_up(layer)
+    assert len(layer._replays) == 0
+    warm_up(layer.eval())
+    assert len(layer._replays) == 2
+    batch = make_batch()
+    assert_same([layer(*batch)], [launched(layer)(*batch)])
+    layer.train()
+    ys = [layer(*batch) for _ in range(3)]
+    assert not torch.equal(ys[1], ys[2])
+
+
+def sizes(layer, *numbers):
+    with torch.no_grad():
+        for number in numbers:
+            layer(*make_batch(number))
+
+
+def test_each_kind_has_graphs_of_its_own_and_the_least_recently_used_goes_first(monkeypatch):
+    monkeypatch.setattr(replays, "MOST_GRAPHS", 2)
+    layer = make_layer()
+    for num_steps in (1, 2, 3):
+        layer.num_steps = num_steps
+        sizes(layer, 10, 10, 1000)
+    assert len(layer._replays) == 6
+    sizes(layer, 10, 10, 5000)  # in place of the one for 1000
+    recorded = []
+    monkeypatch.setattr(
+        replays, "SolveGraph", lambda *args: recorded.append(args) or SolveGraph(*args)
+    )
+    sizes(layer, 10, 5000)
+    assert (len(layer._replays), len(recorded)) == (6, 0)
+
+
+def test_sizes_that_never_repeat_are_launched_rather_than_recorded_each_time(monkeypatch):
+    recorded = []
+    monkeypatch.setattr(
+        replays, "SolveGraph", lambda *args: recorded.append(args) or SolveGraph(*args)
+    )
+    monkeypatch.setattr(replays, "MOST_GRAPHS", 2)
+    layer = make_layer()
+    sizes(layer, 10, *(10 * 2**n for n in range(10)))
+    assert len(recorded) == 2
+
+
+def test_running_out_of_memory_once_does_not_end_recording(monkeypatch):
+    layer, fails = make_layer(), [True]
+
+    def record(*args):
+        if fails.pop():
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return SolveGraph(*args)
+
+    monkeypatch.setattr(replays, "SolveGraph", record)
+    monkeypatch.setattr(replays, "PAUSE", 2)
+    with torch.no_grad():
+        for _ in range(3):
+            layer(*make_batch())
+        assert len(layer._replays) == 0
+        fails.append(False)
+        for _ in range(3):
+            layer(*make_batch())
+    assert len(layer._replays) == 1
+
+
+def test_what_cannot_be_recorded_is_launched_with_one_warning(monkeypatch):
+    def record(*args):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(replays, "SolveGraph", record)
+    layer = make_layer()
+    layer(*make_batch())
+    with pytest.warns(UserWarning, match="not permitted"):
+        layer(*make_batch())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        layer(*make_batch())
+
+
+def test_the_next_thread_waits_for_a_run_that_failed(layer, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(graphs.PaddedBatch, "fill", fail)
+    before = fake_cuda_graphs.Event.recorded
+    with torch.no_grad(), pytest.raises(RuntimeError, match="out of memory"):
+        layer(*make_batch())
+    assert fake_cuda_graphs.Event.recorded == before + 1
+
+
+@pytest.mark.parametrize("steps", [3, ToTolerance(0.1, max_steps=40)], ids=["fixed", "tolerance"])
+def test_sets_that_are_not_finite_are_not_searched(steps):
+    layer = make_layer(steps=steps)
+    x, index = make_batch()
+    with torch.no_grad():
+        for _ in range(2):
+            layer.solve(x, index)
+        x[0] = torch.nan
+        found, expected = (one.solve(x, index) for one in (layer, launched(layer)))
+    assert len(layer._replays) == 1
+    assert_same([found.y[1:], found.aux_loss], [expected.y[1:], expected.aux_loss])
+    assert found.y[0].isnan().all()
+    assert torch.equal(found.steps, expected.steps)
