@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from equipool.ops.availability import OLDEST_TRITON
+from equipool.ops.execution import OLDEST_TRITON
 
 
 def force_kernels(monkeypatch, *modules):

@@ -17,7 +17,9 @@ SOURCE = Path(equipool.__file__).parent
 
 # What each room of the core may import of the others. A new room belongs in here.
 MAY_IMPORT = {
-    "ops": set(),
+    "private_torch": set(),
+    "layer_identity": set(),
+    "ops": {"private_torch"},
     "checks": set(),
     "inference": set(),
     "steps": {"checks"},
@@ -29,7 +31,7 @@ MAY_IMPORT = {
     "sets": {"checks", "ops"},
     "layouts": {"checks", "ops", "sets"},
     "starts": {"sets"},
-    "potentials": {"checks", "objective", "ops", "scalars", "sets"},
+    "potentials": {"checks", "objective", "ops", "private_torch", "scalars", "sets"},
     "regularizers": {"objective", "ops", "scalars"},
     "energy": {
         "checks", "inference", "objective", "potentials", "regularizers", "scalings", "sets",
@@ -38,13 +40,18 @@ MAY_IMPORT = {
     "descent": {"objective", "ops", "rows", "solvers", "steps"},
     "linear_solvers": {"checks", "objective", "ops", "rows"},
     "spectrum": {"linear_solvers", "objective"},
-    "differentiation": {"checks", "descent", "linear_solvers", "objective", "ops"},
+    "differentiation": {
+        "checks", "descent", "linear_solvers", "objective", "ops", "private_torch",
+    },
     "sharding": {
         "checks", "descent", "objective", "ops", "potentials", "sets", "starts", "steps",
     },
     "solution": {"descent", "objective", "sets", "steps"},
-    "capture": set(),
-    "replay": {"capture", "descent", "ops", "rows", "sets", "steps"},
+    "capture": {"private_torch"},
+    "replay": {
+        "capture", "descent", "layer_identity", "ops", "potentials", "private_torch", "rows",
+        "sets", "steps",
+    },
 }  # fmt: skip
 PARTS = set(MAY_IMPORT) - {"reference"}
 MAY_IMPORT["aggregation"] = PARTS

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from equipool.objective import Objective
-from equipool.ops.availability import shapes_are_fixed
 from equipool.ops.derivatives import squared_norms
+from equipool.ops.execution import shapes_are_fixed
 from equipool.rows import choose_rows, put_rows, take_rows, with_shared, with_unchanged
 from equipool.solvers.base import Solver, SolverState
 from equipool.steps import Budget

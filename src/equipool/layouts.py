@@ -19,7 +19,7 @@ from equipool.checks import (
     refuse_with,
     values_are_at_hand,
 )
-from equipool.ops.availability import is_exporting
+from equipool.ops.execution import is_exporting
 from equipool.ops.segments import segment_sum
 from equipool.sets import Sets, make_sets
 

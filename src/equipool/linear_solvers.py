@@ -11,7 +11,7 @@ from torch import Tensor
 
 from equipool.checks import as_count
 from equipool.objective import LinearMap, assemble
-from equipool.ops.availability import shapes_are_fixed
+from equipool.ops.execution import shapes_are_fixed
 from equipool.rows import choose_rows
 
 # A solution with a larger residual, relative to b, is rejected. The solvers aim at much less; the

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from equipool.checks import values_are_at_hand
 from equipool.ops import segments
-from equipool.ops.availability import is_batched, is_exporting
+from equipool.ops.execution import is_batched, is_exporting
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,7 @@ from torch import Tensor, distributed, nn
 from equipool.checks import values_are_at_hand
 from equipool.descent import Descent
 from equipool.objective import Bounds, LinearMap
-from equipool.ops.availability import shapes_are_fixed
+from equipool.ops.execution import shapes_are_fixed
 from equipool.potentials.base import SummedPotential, check_no_dropout
 from equipool.sets import Sets
 from equipool.starts import Start, check_start

@@ -7,7 +7,7 @@ import torch
 
 import equipool
 from equipool import EquilibriumAggregation, ResNetPotential
-from equipool.ops.availability import kernels
+from equipool.ops.execution import kernels
 
 pytestmark = [
     pytest.mark.gpu,

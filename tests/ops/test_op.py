@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from equipool import EquilibriumAggregation, ResNetPotential
-from equipool.ops import availability
+from equipool.ops import execution
 
 
 def saved_bytes(num_steps, num_elements=200):
@@ -37,16 +37,16 @@ def saved_bytes(num_steps, num_elements=200):
 )
 def test_missing_triton_is_said_once(monkeypatch, found, told):
     monkeypatch.setitem(sys.modules, "triton", found)
-    availability.triton_is_installed.cache_clear()
+    execution.triton_is_installed.cache_clear()
     with pytest.warns(UserWarning, match=f"{told}.*pip install"):
-        assert not availability.triton_is_installed()
-    assert not availability.triton_is_installed()  # a second warning would be an error
-    availability.triton_is_installed.cache_clear()
+        assert not execution.triton_is_installed()
+    assert not execution.triton_is_installed()  # a second warning would be an error
+    execution.triton_is_installed.cache_clear()
 
 
 def test_kernels_serve_only_where_they_can(monkeypatch):
-    assert not availability.kernels_serve(torch.zeros(2))
-    assert not availability.kernels_serve(torch.zeros(2, dtype=torch.float64))
+    assert not execution.kernels_serve(torch.zeros(2))
+    assert not execution.kernels_serve(torch.zeros(2, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("kept_parts", [0, 7, 1000])

@@ -9,7 +9,7 @@ from toy import Toy, config
 
 from equipool import RandomSteps
 from equipool.bench.timing import release_memory
-from equipool.ops.availability import kernels
+from equipool.ops.execution import kernels
 from equipool.training import Shard, read_log, read_record, train, train_together
 from equipool.training.devices import Accelerator
 from equipool.training.step import NUMBERS, DepthDraw, Runner, TrainStep

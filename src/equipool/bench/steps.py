@@ -16,7 +16,7 @@ from equipool.bench.paths import Path, Readout
 from equipool.experiments.median.data import held_out_sets
 from equipool.experiments.median.network import MedianNetwork
 from equipool.experiments.residual import ResidualNetwork
-from equipool.ops.availability import kernels
+from equipool.ops.execution import kernels
 
 ATOM_TYPES = 100
 TASKS = 128

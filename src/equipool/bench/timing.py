@@ -25,8 +25,8 @@ import torch
 from equipool.bench.cases import Budget, Case, Mode, Precision
 from equipool.bench.record import Floor, Rates, Timing
 from equipool.bench.steps import products_in
-from equipool.capture import clear_workspaces
 from equipool.comparison.measure import peak_bytes_of, seconds_of
+from equipool.private_torch import clear_workspaces
 
 Step = Callable[[], object]
 

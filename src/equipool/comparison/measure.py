@@ -17,6 +17,7 @@ from torch import Tensor
 from equipool.aggregation import EquilibriumAggregation
 from equipool.comparison.result import Agreement
 from equipool.differentiation import Differentiation
+from equipool.private_torch import profiled_events
 from equipool.solution import Solution
 
 
@@ -165,8 +166,7 @@ def _peak_on_host(step: Callable[[], object]) -> int:
         activities=activities, profile_memory=True, acc_events=True
     ) as profile:
         step()
-    assert profile.profiler is not None
-    events = profile.profiler.kineto_results.events()
+    events = profiled_events(profile)
     changes = sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")
     held = peak = 0
     for _, change in changes:

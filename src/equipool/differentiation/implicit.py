@@ -14,8 +14,9 @@ from equipool.differentiation.base import Differentiation
 from equipool.differentiation.last_steps import follow_last_steps
 from equipool.linear_solvers import ConjugateGradients, LinearSolver
 from equipool.objective import Objective
-from equipool.ops.availability import shapes_are_fixed
 from equipool.ops.derivatives import attach
+from equipool.ops.execution import shapes_are_fixed
+from equipool.private_torch import is_transforming
 
 # A minimum that is further away than this, or than this fraction of the output, was not reached.
 NEAR = 0.1
@@ -80,7 +81,7 @@ class Implicit(Differentiation):
         self.fallback_steps = as_count("fallback_steps", fallback_steps, least=1)
 
     def __call__(self, search: Search) -> Descent:
-        if torch._C._are_functorch_transforms_active():
+        if is_transforming():
             raise RuntimeError(
                 "transforms of torch.func do not pass through Implicit(): use Unrolled()"
             )

@@ -17,7 +17,7 @@ from equipool.leave_one_out.newton import newton_changes, solver_for
 from equipool.leave_one_out.parts import Parts, gather_parts
 from equipool.leave_one_out.result import Influence
 from equipool.linear_solvers import LinearSolver
-from equipool.ops.availability import shapes_are_fixed
+from equipool.ops.execution import shapes_are_fixed
 from equipool.sets import Sets, make_sets
 from equipool.sharding import refuse_sharded
 from equipool.solution import Solution

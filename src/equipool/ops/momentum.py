@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from equipool.ops.availability import kernels_serve
 from equipool.ops.derivatives import is_plain_backward, plain_adjoint, scaled, separate
+from equipool.ops.execution import kernels_serve
 
 LARGEST_WIDTH = 4096  # of a row whose length one program of the kernels measures
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from equipool.ops.availability import kernels_serve
 from equipool.ops.derivatives import is_plain_backward, plain_adjoint
+from equipool.ops.execution import kernels_serve
 
 
 def positive(origin: Tensor, raw: Tensor) -> Tensor:

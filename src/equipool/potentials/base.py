@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import module as hooks
-from torch.nn.modules.dropout import _DropoutNd
 
 from equipool.objective import Bounds, LinearMap
-from equipool.ops.availability import is_batched, shapes_are_fixed
 from equipool.ops.derivatives import separate
+from equipool.ops.execution import is_batched, shapes_are_fixed
+from equipool.private_torch import global_backward_hooks, is_dropout
 from equipool.sets import Sets
 
 
@@ -175,7 +174,7 @@ def sum_over(potential: nn.Module, x: Tensor, sets: Sets) -> SummedPotential:
 
 def dropout_rate(module: nn.Module) -> float:
     """The rate at which a module by itself, not its parts, drops units now."""
-    rate = getattr(module, "p" if isinstance(module, _DropoutNd) else "dropout", 0)
+    rate = getattr(module, "p" if is_dropout(module) else "dropout", 0)
     return float(rate) if module.training and isinstance(rate, int | float) else 0.0
 
 
@@ -196,17 +195,6 @@ def _has_backward_hooks(potential: object) -> bool:
     modules = potential.modules() if isinstance(potential, nn.Module) else ()
     everywhere = any(global_backward_hooks())
     return everywhere or any(m._backward_hooks or m._backward_pre_hooks for m in modules)
-
-
-def global_backward_hooks() -> tuple[dict[int, Any], ...]:
-    """Backward hooks of all modules."""
-    return hooks._global_backward_hooks, hooks._global_backward_pre_hooks
-
-
-def has_global_hooks() -> bool:
-    """Whether all modules have a hook of any kind."""
-    forward = hooks._global_forward_hooks, hooks._global_forward_pre_hooks
-    return any(forward) or any(global_backward_hooks())
 
 
 def draw_weights(weight: Tensor, std: float) -> None:

@@ -20,9 +20,9 @@ from equipool.potentials.base import (
     Potential,
     SummedPotential,
     draw_weights,
-    has_global_hooks,
     wide,
 )
+from equipool.private_torch import has_global_hooks
 from equipool.sets import Sets
 
 MIN_WIDTH = 16  # of the normalised layers, by default

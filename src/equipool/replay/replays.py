@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from equipool.descent import Descent, Search
 from equipool.layer_identity import LayerIdentity, freeze
-from equipool.ops.availability import is_eager_on_gpu, shapes_are_fixed
+from equipool.ops.execution import is_eager_on_gpu, shapes_are_fixed
 from equipool.potentials.base import drops_units
 from equipool.private_torch import has_global_hooks, is_dispatch_mode_active
 from equipool.replay.capacity import LEAST_WASTE, MOST_WASTE, Capacity, capacity_for
@@ -85,11 +85,12 @@ class Replays:
             )
         if graph is None:
             return None
-        if isinstance(graph, StoppingGraph):
-            return Descent(*graph.run(x, sets))
-        if parameters is None:
-            return Descent(*graph.run(x, sets)[0])
-        return Descent(*Replay.apply(graph, sets, x, *parameters))
+        if parameters is not None:
+            found = Replay.apply(graph, sets, x, *parameters)
+        else:
+            found, _ = graph.run(x, sets)
+        y, squared_gradient, steps = found
+        return Descent(y, squared_gradient, steps)
 
     def _current_identity(self, module: nn.Module) -> LayerIdentity | None:
         """None for another module than the first, such as a replica of `nn.DataParallel`: replicas

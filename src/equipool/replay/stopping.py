@@ -50,16 +50,17 @@ class StoppingGraph:
         return progress, progress.moving.any()
 
     @torch.no_grad()
-    def run(self, x: Tensor, sets: Sets) -> tuple[Tensor, ...]:
-        """The first three parts of a batch's `Descent`."""
+    def run(self, x: Tensor, sets: Sets) -> tuple[tuple[Tensor, ...], int]:
+        """The first three parts of a batch's `Descent`, and the memory's version."""
         with self.memory.in_use():
             self._batch.fill(x, sets)
-            self.memory.run(self._begin)
+            version = self.memory.run(self._begin)
             for _ in range(self._strides):
-                self.memory.run(self._steps)
+                version = self.memory.run(self._steps)
                 if not bool(self._moving):
                     break
-            return tuple(part[: sets.num_rows].clone() for part in self._progress.finish()[:3])
+            outputs = self._progress.finish()[:3]
+            return tuple(part[: sets.num_rows].clone() for part in outputs), version
 
 
 def stride(num_steps: int) -> int:

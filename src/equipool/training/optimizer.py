@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from equipool import Solver
-from equipool.ops.availability import kernels_serve
+from equipool.ops.execution import kernels_serve
 from equipool.training.config import TrainingConfig
 
 DECAY = 0.99  # of the running average of the gradient norm

@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from equipool.ops.availability import kernels_serve
+from equipool.ops.execution import kernels_serve
 from equipool.ops.resnet_gradient.network import ALIGNMENT, Affine, Maps, Spec, fold
 from equipool.ops.resnet_gradient.torch import TorchGradient
 

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from equipool.ops import segments
-from equipool.ops.availability import is_batched, is_exporting
+from equipool.ops.execution import is_batched, is_exporting
 from equipool.ops.resnet_gradient.elements import Columns, Network, Parameters
 from equipool.ops.resnet_gradient.network import ReverseOnly, Spec, unavailable
+from equipool.private_torch import is_transforming
 
 # Pre-activations at a time on the CPU, so that what is computed for them stays in its caches.
 # Not too many rows either: a sum over them is taken one after the other, and loses digits.
@@ -174,7 +175,7 @@ class _Gradient(torch.autograd.Function):
     def backward(ctx: Any, by_gradient: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
         if by_gradient is None:  # nothing depends on it
             return (None,) * (2 + ctx.num_tensors)
-        if not torch._C._are_functorch_transforms_active() and is_batched(by_gradient):
+        if not is_transforming() and is_batched(by_gradient):
             raise unavailable("batched")
         # No second gradient passes through a compiled region, so nothing is lost there.
         vjp = _vjp if torch.compiler.is_compiling() else _Vjp.apply

@@ -18,12 +18,13 @@ import torch
 import triton
 from torch import Tensor
 
-from equipool.ops.availability import is_batched
+from equipool.ops.execution import is_batched
 from equipool.ops.resnet_gradient import kernels
 from equipool.ops.resnet_gradient.elements import Parameters
 from equipool.ops.resnet_gradient.network import ALIGNMENT, ReverseOnly, Spec, unavailable
 from equipool.ops.resnet_gradient.tiles import Part
 from equipool.ops.segments import block_sum
+from equipool.private_torch import current_backward
 
 LARGEST_PART = 32_768
 TILES_AT_ONCE = 32
@@ -137,7 +138,7 @@ class Evaluator:
     def _begin(self) -> None:
         """Start the sums of a backward pass. One that does not reach `Bind`, because it was asked
         for other gradients or failed, leaves its sums behind: they are not those of the next."""
-        current = torch._C._current_graph_task_id()
+        current = current_backward()
         if self.by_shared and self.adding_for == current:
             return
         self.adding_for = current

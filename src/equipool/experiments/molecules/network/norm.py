@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from equipool.checks import values_are_at_hand
-from equipool.ops.availability import kernels_serve
+from equipool.ops.execution import kernels_serve
 from equipool.potentials.base import wide
 
 

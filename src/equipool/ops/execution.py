@@ -1,8 +1,9 @@
-"""How the code is being run: with Triton kernels or without, compiled, captured or exported."""
+"""Execution mode: eager, compiled, captured or exported; Triton or torch."""
 
 from __future__ import annotations
 
 import functools
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,24 +11,43 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-_enabled = True
+from equipool.private_torch import is_exporting, is_transforming, stands_for_several
+
+__all__ = [
+    "is_batched",
+    "is_eager_on_gpu",
+    "is_exporting",
+    "kernels",
+    "kernels_serve",
+    "shapes_are_fixed",
+    "triton_is_installed",
+]
+
+
+class _Switch(threading.local):
+    """Whether this thread uses the Triton kernels."""
+
+    on = True
+
+
+_switch = _Switch()
 
 
 @contextmanager
 def kernels(enabled: bool) -> Iterator[None]:
-    """Use or avoid the Triton kernels inside the block. They are used by default."""
-    global _enabled
-    before, _enabled = _enabled, enabled
+    """Use or avoid the Triton kernels inside the block, in this thread. Default: use them."""
+    before, _switch.on = _switch.on, enabled
     try:
         yield
     finally:
-        _enabled = before
+        _switch.on = before
 
 
 def kernels_serve(x: Tensor) -> bool:
     """Whether the kernels can take this tensor: eagerly, on the current GPU, in float32 or
     shorter."""
-    return _enabled and is_eager_on_gpu(x) and x.dtype != torch.float64 and triton_is_installed()
+    usable = is_eager_on_gpu(x) and x.dtype != torch.float64 and _switch.on
+    return usable and triton_is_installed()
 
 
 def is_eager_on_gpu(x: Tensor) -> bool:
@@ -36,7 +56,7 @@ def is_eager_on_gpu(x: Tensor) -> bool:
         x.is_cuda
         and not torch.compiler.is_compiling()
         and x.get_device() == torch.cuda.current_device()
-        and not torch._C._are_functorch_transforms_active()
+        and not is_transforming()
     )
 
 
@@ -73,8 +93,7 @@ def is_batched(tensor: Tensor) -> bool:
     `torch.autograd.grad(..., is_grads_batched=True)`."""
     if torch.compiler.is_compiling():
         return False
-    transformed = torch._C._are_functorch_transforms_active()
-    return transformed or torch._C._functorch.is_legacy_batchedtensor(tensor)
+    return is_transforming() or stands_for_several(tensor)
 
 
 def shapes_are_fixed() -> bool:
@@ -83,9 +102,3 @@ def shapes_are_fixed() -> bool:
     if torch.compiler.is_compiling():
         return True
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
-
-
-def is_exporting() -> bool:
-    """`torch.compiler.is_exporting()`, which in torch 2.11 is True inside `torch.compile` as well
-    (pytorch#176347)."""
-    return bool(getattr(torch.compiler, "_is_exporting_flag", False))
