@@ -60,8 +60,9 @@ MAY_IMPORT["figures"] = set()
 MAY_IMPORT["recipes"] = PARTS
 # What stands on the layer.
 MAY_IMPORT["chunks"] = PARTS
+MAY_IMPORT["live"] = PARTS | {"aggregation"}
 MAY_IMPORT["large"] = PARTS | {"aggregation", "chunks"}
-for room in ("comparison", "leave_one_out", "posterior", "streaming"):
+for room in ("comparison", "leave_one_out", "posterior"):
     MAY_IMPORT[room] = PARTS | {"aggregation", "figures"}
 MAY_IMPORT["public"] = set(MAY_IMPORT) - {"figures", "reference"}
 MAY_IMPORT["__init__"] = {"public"}
@@ -98,7 +99,6 @@ THIRD_PARTIES = {
     "leave_one_out": {"matplotlib"},
     "ops": {"triton"},
     "pyg": {"torch_geometric"},
-    "streaming": {"safetensors"},
     "torchmil": {"torchmil"},
 }
 

@@ -76,6 +76,26 @@ def gather_sets(
     return _arrange(x, zeros, mask, 1, in_order=mask is None)
 
 
+def gather_positions(
+    x: Tensor, index: Tensor | Sets | None = None, *, ptr: Tensor | None = None,
+    mask: Tensor | None = None, dim_size: SupportsIndex | None = None,
+) -> tuple[Tensor, Sets]:  # fmt: skip
+    """Where the elements are in x, `[M]`, counted over its first dimensions, in set order and
+    without padding; and their sets."""
+    check_elements(x)
+    flat = x.values() if x.is_nested else x
+    # The layout's own code sorts the positions. All of them are exact in float64.
+    places = torch.arange(flat.shape[:-1].numel(), dtype=torch.float64, device=x.device)
+    if x.is_nested:
+        ptr = x.offsets()  # type: ignore[attr-defined]
+    places, sets = gather_sets(
+        places.view(*flat.shape[:-1], 1), index, ptr=ptr, mask=mask, dim_size=dim_size
+    )
+    real = sets.index < sets.num_sets
+    counts = sets.real(sets.counts)
+    return places[real, 0].long(), make_sets(sets.index[real], counts, sets.num_sets, padded=False)
+
+
 def _from_sets(x: Tensor, sets: Sets) -> tuple[Tensor, Sets]:
     if x.dim() != 2:
         raise ValueError(f"x has shape {list(x.shape)}, expected [N, C] with sets")

@@ -1,6 +1,6 @@
 """What `equipool` exports. Importing it imports torch."""
 
-from equipool import closed_form, large
+from equipool import closed_form, large, live
 from equipool.aggregation import EquilibriumAggregation
 from equipool.capture import CapturedStep, capture_step
 from equipool.comparison import (
@@ -48,7 +48,6 @@ from equipool.solvers import (
 )
 from equipool.starts import LearnedStart, NormalStart, Start, ZeroStart
 from equipool.steps import Budget, Fixed, RandomSteps, Steps, ToTolerance
-from equipool.streaming import Stream, StreamCheck
 
 __all__ = [
     "AutogradSum", "BoundRegularizer", "Bounds", "Budget", "CapturedStep",
@@ -59,8 +58,8 @@ __all__ = [
     "PathIndependence", "Polished", "Potential", "RandomSteps", "Regularizer",
     "ResNetPotential", "RestrainedNesterov", "SafeguardedNesterov", "Search",
     "Sets", "Solution", "Solutions", "Solver", "SolverState", "SquaredNorm", "Start", "Steps",
-    "Stream", "StreamCheck", "StronglyConvexNesterov", "SummedPotential", "ToTolerance",
+    "StronglyConvexNesterov", "SummedPotential", "ToTolerance",
     "Truncated", "Unrolled", "ZeroStart", "average_gradients", "capture_step", "closed_form",
-    "compare_gradients", "converging", "influence", "laplace", "large", "path_independence",
+    "compare_gradients", "converging", "influence", "laplace", "large", "live", "path_independence",
     "record", "sharded",
 ]  # fmt: skip

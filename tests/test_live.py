@@ -1,0 +1,430 @@
+"""Live sets: after any edits, outputs are those of a solve from scratch, to the tolerance."""
+
+import json
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import equipool
+from equipool import (
+    ConvexPotential,
+    EquilibriumAggregation,
+    LearnedStart,
+    StronglyConvexNesterov,
+    ToTolerance,
+    closed_form,
+)
+from equipool.live import LiveSets
+from python_blocks import ROOT, run_page
+from shown_numbers import table_rows
+
+TOLERANCE = 1e-6
+TO_TOLERANCE = ToTolerance(TOLERANCE, max_steps=5000)
+SECRET = 1234.5678
+
+
+def make_layer(**changes):
+    """A convex energy, in float64: its error bound is known."""
+    torch.manual_seed(0)
+    arguments = {
+        "potential": ConvexPotential(3, 4, hidden=(8,)),
+        "solver": StronglyConvexNesterov(),
+        "steps": TO_TOLERANCE,
+        "start": LearnedStart(4, 0.25),
+    }
+    return EquilibriumAggregation(3, 4, **arguments | changes).double().eval()
+
+
+def draw(*shape, generator=None):
+    return torch.randn(*shape, dtype=torch.float64, generator=generator)
+
+
+def make_empty(num_sets):
+    return LiveSets(make_layer(), draw(0, 3), torch.zeros(0).long(), dim_size=num_sets)
+
+
+def make_live(num_sets=6, num_elements=40, layer=None):
+    """Live sets, of which the last is empty."""
+    layer = make_layer() if layer is None else layer
+    torch.manual_seed(1)
+    index = torch.randint(0, num_sets - 1, (num_elements,))
+    return LiveSets(layer, draw(num_elements, 3), index, dim_size=num_sets)
+
+
+def distance_to_scratch(live):
+    """Of each set; and the largest that the bounds of both solves allow."""
+    x, index, _ = live.elements()
+    scratch = live.layer.solve(x, index, dim_size=live.num_sets, steps=live._steps)
+    bound = None
+    if scratch.error_bound is not None:
+        bound = live.solution.error_bound + scratch.error_bound
+    return (live.y - scratch.y).norm(dim=-1).detach(), bound
+
+
+class Model:
+    """What live sets hold, as plain Python: the set and the features of each id."""
+
+    def __init__(self, num_sets):
+        self.num_sets, self.elements, self.gone = num_sets, {}, set()
+
+    def edit(self, live, kind, some, generator):
+        """One edit of both. `some` chooses how many elements, and which."""
+        ids = sorted(self.elements)
+        chosen = ids[some % max(len(ids), 1) :: 1 + some % 3][:5]
+        if kind == "add":
+            count = some % 5
+            x = draw(count, 3, generator=generator)
+            index = torch.tensor([(some * 7 + i * i) % self.num_sets for i in range(count)]).long()
+            found = live.add(x, index).tolist()
+            assert not set(found) & (set(self.elements) | self.gone)  # an id is never used again
+            self.elements |= zip(found, zip(index.tolist(), x, strict=True), strict=True)
+        elif kind == "remove":
+            live.remove(chosen)
+            self.gone |= {*chosen}
+            for one in chosen:
+                del self.elements[one]
+        elif kind == "reload":
+            state = {name: tensor.clone() for name, tensor in live.state_dict().items()}
+            live.load_state_dict(state)
+        else:
+            x = draw(len(chosen), 3, generator=generator)
+            live.replace(torch.tensor(chosen).long(), x)
+            for one, row in zip(chosen, x, strict=True):
+                self.elements[one] = (self.elements[one][0], row)
+
+    def compare(self, live):
+        """Elements to the bit, outputs to the certificate."""
+        x, index, ids = live.elements()
+        found = {i: (s, tuple(row)) for i, s, row in zip(
+            ids.tolist(), index.tolist(), x.tolist(), strict=True)}  # fmt: skip
+        assert found == {i: (s, tuple(row.tolist())) for i, (s, row) in self.elements.items()}
+        assert live.counts.tolist() == torch.bincount(index, minlength=self.num_sets).tolist()
+        assert live.solution.converged.all()
+        assert (live.solution.residual <= TOLERANCE).all()
+        distance, bound = distance_to_scratch(live)
+        assert (distance <= bound).all()
+        # The bound is no empty promise: it is near the tolerance.
+        assert (live.solution.error_bound < 1e4 * TOLERANCE).all()
+        assert (live.y[live.counts == 0] == 0.25).all()
+
+
+KINDS = ["add", "add", "remove", "replace", "read", "reload"]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 99)), max_size=30),
+    st.integers(0, 2**31),
+)
+def test_any_edits_give_what_a_plain_model_gives(edits, seed):
+    live, model = make_empty(4), Model(4)
+    generator = torch.Generator().manual_seed(seed)
+    for kind, some in edits:
+        if kind == "read":
+            model.compare(live)
+        else:
+            model.edit(live, kind, some, generator)
+    model.compare(live)
+
+
+def test_many_edits_leave_no_drift():
+    live, model = make_empty(20), Model(20)
+    generator = torch.Generator().manual_seed(torch.initial_seed())
+    kinds = ("add", "add", "replace", "remove")
+    choices = torch.randint(0, 1000, (300, 2), generator=generator).tolist()
+    for number, (kind, some) in enumerate(choices):
+        model.edit(live, kinds[kind % 4], some, generator)
+        if number % 3 == 0:  # solve, so that the next start is this end
+            _ = live.y
+    model.compare(live)
+
+
+MASK = torch.tensor([1, 1, 0, 1, 0, 1]).bool()
+SIX = torch.arange(18, dtype=torch.float64).view(6, 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "x", "index"),
+    [
+        ((SIX, torch.tensor([1, 0, 3, 1, 0, 3])), SIX, [1, 0, 3, 1, 0, 3]),
+        ((SIX, torch.tensor([1, 0, 3, 1, 0, 3]), {"mask": MASK}), SIX[MASK], [1, 0, 1, 3]),
+        ((SIX, {"ptr": torch.tensor([0, 2, 2, 6])}), SIX, [0, 0, 2, 2, 2, 2]),
+        ((SIX.view(2, 3, 3), {"mask": MASK.view(2, 3)}), SIX[MASK], [0, 0, 1, 1]),
+        ((torch.nested.nested_tensor([SIX[:2], SIX[2:]], layout=torch.jagged),), SIX,
+         [0, 0, 1, 1, 1, 1]),
+        ((SIX,), SIX, [0] * 6),
+    ],
+    ids=["index", "masked index", "ptr", "padded", "nested", "one set"],
+)  # fmt: skip
+def test_layouts(arguments, x, index):
+    """What the layer's call reads is read; ids are in the given order."""
+    named = arguments[-1] if isinstance(arguments[-1], dict) else {}
+    live = LiveSets(make_layer(), *(one for one in arguments if one is not named), **named)
+    held, of_sets, ids = live.elements()
+    assert sorted(ids.tolist()) == list(range(len(x)))
+    assert torch.equal(held, x[ids])
+    assert torch.equal(of_sets, torch.tensor(index)[ids])
+    assert live.add(x[:1], 0).tolist() == [len(x)]
+
+
+class TestWhatIsSolved:
+    def test_only_touched_sets(self):
+        live = make_live()
+        before, steps = live.y, live.solution.steps
+        copy = before.clone()
+        _, index, ids = live.elements()
+        touched = {1, 4, int(index[ids == 0])}
+        live.add(draw(2, 3), [1, 4])
+        live.remove(0)
+        changed = (live.y != before).any(-1).nonzero().squeeze(-1)
+        assert set(changed.tolist()) == touched
+        same = [number for number in range(6) if number not in touched]
+        assert torch.equal(live.solution.steps[same], steps[same])
+        assert torch.equal(before, copy)  # what was read before stays as it was
+
+    def test_a_read_after_many_edits_is_one_solve(self, monkeypatch):
+        live, solves = make_live(), []
+        solve = EquilibriumAggregation.solve
+        monkeypatch.setattr(
+            EquilibriumAggregation,
+            "solve",
+            lambda self, x, **named: solves.append(len(x)) or solve(self, x, **named),
+        )
+        _ = live.y
+        for _ in range(10):
+            live.add(draw(1, 3), 3)
+        assert solves == [40]
+        _ = live.y, live.solution
+        assert solves == [40, int(live.counts[3])]
+
+    def test_a_warm_start_takes_fewer_steps(self):
+        live = LiveSets(make_layer(steps=ToTolerance(1e-3, max_steps=1000)), draw(2000, 3))
+        from_scratch = int(live.solution.steps)
+        live.replace(7, draw(1, 3))
+        assert int(live.solution.steps) <= from_scratch / 5
+
+
+class TestUnlearning:
+    """Nothing that exceeds the tolerance is left of a removed element."""
+
+    def test_memory_holds_no_features(self):
+        live = make_live()
+        ids = live.add(torch.full((3, 3), SECRET, dtype=torch.float64), [1, 1, 2])
+        places = list(live._x)
+        live.add(draw(1, 3), 1)
+        places += live._x
+        live.replace(ids[:1], draw(1, 3))
+        live.remove(ids[1:])
+        places += live._x
+        assert not any(bool((place == SECRET).any()) for place in places)
+        assert not any(bool((t == SECRET).any()) for t in live.state_dict().values())
+
+    def test_the_callers_elements_are_left_alone(self):
+        x, layer = draw(5, 3), make_layer()
+        copy = x.clone()
+        live = LiveSets(layer, x)
+        live.remove([0, 2])
+        more = draw(2, 3)
+        state = live.state_dict()
+        live.add(more)
+        live.load_state_dict(state)
+        live.remove([1])
+        assert torch.equal(x, copy)
+        assert state["x"].ne(0).all()
+
+    def test_the_output_is_that_of_a_set_that_never_had_it(self):
+        never, had = make_live(), make_live()
+        far = TOLERANCE * 1e4
+        ids = had.add(5 + draw(3, 3), [0, 1, 0])
+        assert ((never.y - had.y).norm(dim=-1)[:2] > far).all()
+        had.remove(ids)
+        bound = never.solution.error_bound + had.solution.error_bound
+        assert ((never.y - had.y).norm(dim=-1) <= bound).all()
+        assert (bound < far).all()
+
+    def test_an_element_that_took_the_output_far_away_leaves_nothing(self):
+        """Steps of a bounded length take too long to come back: it is solved from scratch."""
+
+        class Steep(torch.nn.Module):
+            def forward(self, x, y):
+                return (1 + (y - x).square()).sqrt().sum(-1)
+
+        layer = EquilibriumAggregation(
+            1, 1, potential=Steep(), scaling="mean", regularizer=equipool.NoRegularizer(),
+            solver=equipool.GradientDescent(0.5), steps=ToTolerance(1e-3, 60),
+        )  # fmt: skip
+        live = LiveSets(layer, torch.tensor([[0.2], [0.4]]))
+        clean = live.y
+        far = live.add(torch.full((3, 1), 1e4), 0)
+        for _ in range(20):  # each read takes the output further
+            live.replace(far, torch.full((3, 1), 1e4))
+            away = live.y
+        assert away.item() > 100
+        assert not live.solution.converged.any()
+        live.remove(far)
+        assert live.solution.converged.all()
+        assert (live.y - clean).abs().item() < 0.01
+
+
+def test_a_set_that_is_not_finite_recovers():
+    live = make_live()
+    clean = live.y
+    bad = draw(2, 3)
+    bad[0, 1], bad[1, 2] = torch.nan, torch.inf
+    ids = live.add(bad, [2, 0])
+    assert live.y[[0, 2]].isnan().all()
+    assert torch.equal(live.y[[1, 3, 4, 5]], clean[[1, 3, 4, 5]])
+    assert live.solution.converged.tolist() == [False, True, False, True, True, True]
+    live.load_state_dict(live.state_dict())
+    live.remove(ids[0])
+    live.replace(ids[1], bad[1:].nan_to_num(posinf=0.0))
+    assert live.solution.converged.all()
+    distance, bound = distance_to_scratch(live)
+    assert (distance <= bound).all()
+
+
+def test_no_elements_and_no_edits():
+    live = make_live()
+    before = live.y
+    assert live.add(draw(0, 3), []).shape == (0,)
+    live.remove([])
+    live.replace(torch.zeros(0, dtype=torch.long), draw(0, 3))
+    assert torch.equal(live.y, before)
+    assert make_empty(0).y.shape == (0, 4)
+
+
+@pytest.mark.parametrize("change", ["training", "loading", "scaling", "steps", "refresh"])
+def test_a_changed_layer_is_noticed(change):
+    live = make_live()
+    before, layer = live.y, live.layer
+    x, index, _ = live.elements()
+    if change == "training":
+        layer(x, index).square().sum().backward()
+        torch.optim.SGD(layer.parameters(), lr=0.1).step()
+    elif change == "loading":
+        layer.load_state_dict({n: 1.1 * v if v.is_floating_point() and v.dim() else v
+                               for n, v in layer.state_dict().items()})  # fmt: skip
+    elif change == "scaling":
+        layer.scaling = "mean"
+    elif change == "steps":
+        layer.steps = ToTolerance(1e-9, max_steps=9999)
+    else:
+        layer.potential.slope.bias.data.add_(1)  # which no tensor tells
+        live.refresh()
+    assert not torch.equal(live.y, before)
+    y = layer(x, index, dim_size=live.num_sets)
+    torch.testing.assert_close(live.y, y, rtol=0, atol=1e-12)
+
+
+def test_a_state_of_another_layer_is_solved_again():
+    live, layer = make_live(), make_layer()
+    with torch.no_grad():
+        layer.potential.slope.bias.add_(1)
+    other = LiveSets(layer, draw(1, 3))
+    other.load_state_dict(live.state_dict())
+    assert other.solution.converged.all()
+    distance, bound = distance_to_scratch(other)
+    assert (distance <= bound).all()
+    assert not torch.equal(other.y, live.y)
+    same = LiveSets(live.layer, draw(1, 3))
+    same.load_state_dict(live.state_dict())
+    assert torch.equal(same.y, live.y)
+    with pytest.raises(KeyError):
+        same.remove(40)
+
+
+class TestModes:
+    def test_training_mode_and_dropout(self):
+        potential = equipool.ResNetPotential(3, 4, dropout=0.5)
+        layer = make_layer(potential=potential, solver=None).train()
+        live = make_live(layer=layer)
+        first = live.y
+        assert layer.training
+        live.refresh()
+        assert torch.equal(live.y, first)
+
+    def test_inference_mode_and_gradients_change_nothing(self):
+        live, plain = make_live(), make_live()
+        x = draw(1, 3)
+        with torch.inference_mode():
+            live.remove(live.add(x.clone(), 0))
+            ids = live.add(x.clone(), 0)
+            y = live.y
+        assert not y.is_inference()
+        plain.remove(plain.add(x, 0))
+        plain.add(x.clone().requires_grad_(), 0)
+        assert torch.equal(plain.y, y)
+        assert not plain.y.requires_grad
+        assert not plain.elements()[0].requires_grad
+        live.remove(ids)
+        assert live.solution.converged.all()
+
+    def test_autocast_has_no_effect(self):
+        layer = make_layer(steps=ToTolerance(1e-3, 1000)).float()
+        x = torch.randn(9, 3)
+        live, plain = LiveSets(layer, x), LiveSets(layer, x)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert torch.equal(live.y, plain.y)
+            assert live.solution.error_bound is not None
+
+    def test_short_elements(self):
+        x = torch.tensor([[1.0, 2.0], [2.0, 4.0]]).bfloat16()
+        live = LiveSets(closed_form.mean(2), x, steps=ToTolerance(1e-3))
+        assert live.y.dtype == torch.bfloat16
+        assert live.y.tolist() == [[1.5, 3.0]]
+        live.remove(1)
+        assert live.y.tolist() == [[1.0, 2.0]]
+
+
+@pytest.mark.parametrize(
+    ("edit", "error", "named"),
+    [
+        (lambda s: s.remove([1, 7]), KeyError, r"ids has \[7\]"),
+        (lambda s: s.replace(2**40, draw(1, 3)), KeyError, "ids has"),
+        (lambda s: s.remove([1, 2, 2]), ValueError, "expected each id once"),
+        (lambda s: s.remove(torch.ones(1)), TypeError, "ids has dtype torch.float32"),
+        (lambda s: s.add(draw(1, 2), 0), ValueError, r"x is shape \[1, 2\]"),
+        (lambda s: s.replace(0, draw(3)), ValueError, r"x is shape \[3\]"),
+        (lambda s: s.add(torch.ones(1, 3), 0), TypeError, "x is torch.float32"),
+        (lambda s: s.add(draw(1, 3).to("meta"), 0), TypeError, "on meta"),
+        (lambda s: s.add([[1.0, 2.0, 3.0]], 0), ValueError, "x is list"),
+        (lambda s: s.replace(0, draw(2, 3)), ValueError, "x has 2 elements, expected 1"),
+        (lambda s: s.add(draw(1, 3)), ValueError, "index is None"),
+        (lambda s: s.add(draw(2, 3), [0, 6]), ValueError, "index has the value 6"),
+        (lambda s: s.add(draw(1, 3), -1), ValueError, "negative value -1"),
+        (lambda s: s.add(draw(2, 3), [0, 1, 2]), ValueError, "index has 3 numbers, expected 2"),
+        (lambda s: s.add(draw(1, 3), torch.tensor([True])), TypeError, "index has dtype"),
+        (lambda s: LiveSets(s.layer, draw(2, 2)), ValueError, "x has 2 channels"),
+        (lambda s: LiveSets(s.layer, draw(2, 3), steps=equipool.Fixed(3)), ValueError, "steps is"),
+        (lambda s: LiveSets(make_layer(steps=10), draw(2, 3)), ValueError, "steps is"),
+    ],
+)
+def test_bad_input_is_named_and_changes_nothing(edit, error, named):
+    live = make_live()
+    live.remove(7)
+    before, y = live.elements(), live.y
+    with pytest.raises(error, match=named):
+        edit(live)
+    assert all(map(torch.equal, before, live.elements()))
+    assert torch.equal(live.y, y)
+
+
+class TestPage:
+    page = "docs/streams.md"
+
+    def test_examples(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        run_page(self.page)
+
+    def test_numbers(self):
+        """The tables are those of the records."""
+        text = (ROOT / self.page).read_text()
+        record = json.loads((ROOT / "benchmarks" / "records" / "cpu-streaming.json").read_text())
+        for row in record["replacements"]:
+            ((_, _, warm, scratch, ratio),) = table_rows(
+                text, row["layer"], f"{row['tolerance']:.0e}"
+            )
+            assert warm == f"{row['warm_steps']['median']:g}"
+            assert scratch == f"{row['scratch_steps']['median']:g}"
+            assert ratio == f"{row['ratio']['median']:.2g}"
