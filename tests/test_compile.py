@@ -7,6 +7,7 @@ from torch import nn
 import equipool
 from cases import Quadratic, assert_near, flatten, make_layer, make_sets, offsets
 from equipool import LearnedStart
+from equipool.ops import execution
 from equipool.solution import active_recorders
 
 pytestmark = [
@@ -104,6 +105,20 @@ def test_one_graph_for_each_layout(layout, evaluate):
 def test_scalings_restraints_and_a_learned_start(scaling, restraint):
     layer = tiny_layer(scaling=scaling, **restraint, start=LearnedStart(4, value=0.05))
     assert_one_graph_serves(layer, [batch("ptr", sizes) for sizes in BATCHES], "eager")
+
+
+def test_one_line_says_that_compiling_takes_long(caplog, monkeypatch):
+    """Inside a compiled model, whole, once for a number of steps, and never without a compiler."""
+    monkeypatch.setattr(execution, "announced", set())
+    layer = tiny_layer()
+    model = nn.Sequential(nn.Linear(3, 3), layer).double()
+    model(make_sets((4,))[0])
+    assert not execution.announced
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    for sizes in ((4,), (5,)):
+        compiled(make_sets(sizes)[0])
+    (record,) = [record for record in caplog.records if record.name == "equipool"]
+    assert "2 steps" in record.getMessage()
 
 
 def test_sizes_are_learned_from_the_second_batch():

@@ -15,6 +15,7 @@ from equipool.differentiation import Differentiation, Unrolled
 from equipool.energy import Energy, RowEnergy
 from equipool.inference import normal, outside_inference_mode
 from equipool.layouts import gather_sets
+from equipool.ops.execution import announce_compilation
 from equipool.potentials.base import SummedPotential, sum_over
 from equipool.potentials.resnet import ResNetPotential
 from equipool.regularizers import Regularizer, SquaredNorm
@@ -293,6 +294,8 @@ class EquilibriumAggregation(nn.Module):
             descent = self._replays.solve(self._program(budget, keep_squared_gradient), x, sets)
             if descent is not None:
                 return descent, None
+        if torch.compiler.is_compiling():
+            announce_compilation(budget.num_steps)
         energy = self.bind(x, sets, summed)
         search = Search(
             self.solver,

@@ -6,13 +6,15 @@ fails there first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as _hooks
 from torch.nn.modules.dropout import _DropoutNd
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def is_transforming() -> bool:
@@ -34,6 +36,13 @@ def is_exporting() -> bool:
     """`torch.compiler.is_exporting()`, which in torch 2.11 is True inside `torch.compile` as well
     (pytorch#176347)."""
     return bool(getattr(torch.compiler, "_is_exporting_flag", False))
+
+
+def while_tracing(function: F) -> F:
+    """A decorator: `torch.compile` calls the function while it traces, and the compiled program has
+    its result as a constant. That of `torch.compiler` imports the compiler, which takes seconds."""
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
 
 
 def current_backward() -> int:

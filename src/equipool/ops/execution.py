@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import threading
 import warnings
 from collections.abc import Iterator
@@ -11,9 +12,15 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from equipool.private_torch import is_exporting, is_transforming, stands_for_several
+from equipool.private_torch import (
+    is_exporting,
+    is_transforming,
+    stands_for_several,
+    while_tracing,
+)
 
 __all__ = [
+    "announce_compilation",
     "is_batched",
     "is_eager_on_gpu",
     "is_exporting",
@@ -86,6 +93,24 @@ def triton_is_installed() -> bool:
 def _release(version: str) -> tuple[int, ...]:
     """The first two numbers of a version."""
     return tuple(int(number) for number in version.split(".")[:2])
+
+
+announced: set[int] = set()
+
+
+@while_tracing
+def announce_compilation(num_steps: int) -> None:
+    """Log once, before the compiler falls silent, why it takes so long. It is called only where
+    the program is being compiled."""
+    if num_steps in announced:
+        return
+    announced.add(num_steps)
+    logging.getLogger("equipool").warning(
+        "torch.compile writes out all %d steps of an equilibrium layer's search and is silent "
+        "meanwhile: allow 10 to 15 s per step. A layer with fewer steps (layer.num_steps = 5) "
+        "compiles faster.",
+        num_steps,
+    )
 
 
 def is_batched(tensor: Tensor) -> bool:
