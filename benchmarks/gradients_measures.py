@@ -30,10 +30,8 @@ from equipool.objective import LinearMap
 from equipool.sets import Sets
 from equipool.solvers import (
     GradientDescent,
-    HeavyBall,
     Nesterov,
     Newton,
-    Polished,
     SafeguardedNesterov,
     Solver,
     StronglyConvexNesterov,
@@ -174,13 +172,13 @@ def solvers_for(layer: EquilibriumAggregation) -> dict[str, Solver]:  # type: ig
     rate, momentum = own.learning_rate.item(), own.momentum.item()
     found: dict[str, Solver] = {  # type: ignore[type-arg]
         "GradientDescent": GradientDescent(rate),
-        "HeavyBall": HeavyBall(rate, momentum),
+        "GradientDescent, momentum": GradientDescent(rate, momentum),
         "Nesterov": Nesterov(rate, momentum),
         "SafeguardedNesterov": SafeguardedNesterov(rate),
     }
     if layer.out_channels <= NEWTON_UP_TO:
         found["Newton"] = Newton()
-        found["Polished(Nesterov, 5)"] = Polished(Nesterov(rate, momentum), 5)
+        found["Newton after Nesterov"] = Newton(after=Nesterov(rate, momentum), num_steps=5)
     return found
 
 
@@ -199,8 +197,8 @@ def measure_solvers(
         solvers["StronglyConvexNesterov"] = StronglyConvexNesterov()
     for name, solver in solvers.items():
         layer.solver = solver.to(device)
-        # Newton steps are expensive, and those of `Polished` come at the end of the budget.
-        few = isinstance(solver, Newton | Polished)
+        # Newton steps are expensive, and those after another solver come at the end of the budget.
+        few = isinstance(solver, Newton)
         layer.steps = ToTolerance(1e-3, min(max_steps, FEW_STEPS) if few else max_steps)
         with torch.no_grad():
             solution = batch.solve(layer)

@@ -25,7 +25,7 @@ from influence_subjects import CPU, Subject, subject_of_run, trained_median
 from torch import Tensor
 
 import equipool
-from equipool import EquilibriumAggregation, Fixed, Polished
+from equipool import EquilibriumAggregation, Fixed, Newton
 from equipool.baselines import AttentionPooling
 from equipool.bench.command import Commit, Out, check_out, full_command
 from equipool.bench.record import FORMAT, git_commit
@@ -62,7 +62,7 @@ def precise(subject: Subject) -> Subject:
     the gradient exceeds `TIGHT`."""
     exact = subject.double()
     layer = equilibrium_of(exact)
-    layer.solver = Polished(layer.solver, NEWTON_STEPS)
+    layer.solver = Newton(after=layer.solver, num_steps=NEWTON_STEPS)
     layer.steps = Fixed(equilibrium_of(subject).num_steps + NEWTON_STEPS, TIGHT)
     return exact
 

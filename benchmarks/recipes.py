@@ -29,7 +29,7 @@ from equipool.training import Shard
 
 TASK = MedianTask(
     embedding=16, batch_size=32, width=64, potential_output=8,
-    solver={"name": "restrained-nesterov", "momentum": 0.5, "max_step": 0.5,
+    solver={"name": "nesterov", "momentum": 0.5, "max_step": 0.5,
             "curvature_safe": True},
 )  # fmt: skip
 LAST_FIVE = {"name": "truncated", "num_steps": 5}

@@ -138,7 +138,7 @@ def _nesterov(**arguments: float) -> dict[str, Any]:
 
 
 def _restrained(**arguments: float) -> dict[str, Any]:
-    return {"name": "restrained-nesterov", **arguments}
+    return {"name": "nesterov", **arguments}
 
 
 STEPS = _restrained(momentum=0.5, max_step=0.5)

@@ -24,7 +24,8 @@ def make_layer(
     layer = EquilibriumAggregation(
         in_channels, out_channels,
         potential=ResNetPotential(in_channels, out_channels, hidden, reduction, factored),
-        regularizer=SquaredNorm(0.3), solver=Nesterov(learning_rate, momentum, gtol, clip_value),
+        regularizer=SquaredNorm(0.3),
+        solver=Nesterov(learning_rate, momentum, gtol=gtol, clip_value=clip_value),
         start=start, num_steps=num_steps, scaling=scaling,
     )  # fmt: skip
     with torch.no_grad():

@@ -61,7 +61,7 @@ def normalise(dtype, relu):
 def test_kernels_compile_for_a_gpu(forced, monkeypatch, tmp_path):
     with launches(monkeypatch) as found:
         step()
-        restrained = {"name": "restrained-nesterov", "max_step": 0.5, "curvature_safe": True}
+        restrained = {"name": "nesterov", "max_step": 0.5, "curvature_safe": True}
         step(solver=restrained, potential_output=8)
         short_kind()
         normalise(torch.float32, relu=False)

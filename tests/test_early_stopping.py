@@ -249,7 +249,7 @@ def test_a_set_stays_where_it_stopped_whatever_its_state_says_of_the_point(way):
     assert_near(found.y, expected.y, 1e-11)
 
 
-class Shortening(equipool.HeavyBall):
+class Shortening(equipool.GradientDescent):
     """A solver whose steps, the same for all rows, grow shorter."""
 
     def step(self, objective, state):

@@ -156,7 +156,7 @@ BAD_SETTINGS = {
     "hidden of 0": (lambda: ResNetPotential(3, 4, (5, 0)), ("hidden", "(5, 0)", "1 or more")),
     "reduction": (lambda: ResNetPotential(3, 4, reduction="max"), ("reduction", "'max'", "'mean'")),
     "learning_rate": (lambda: Nesterov(-0.1), ("learning_rate", "-0.1", "more than 0")),
-    "learning_rate 0": (lambda: equipool.HeavyBall(0.0), ("learning_rate", "0.0", "more than 0")),
+    "learning_rate 0": (lambda: Nesterov(0.0), ("learning_rate", "0.0", "more than 0")),
     "learning_rate nan": (lambda: Nesterov(float("nan")), ("learning_rate", "nan", "more than 0")),
     "learning_rate inf": (lambda: Nesterov(float("inf")), ("learning_rate", "inf", "more than 0")),
     "momentum": (lambda: Nesterov(momentum=1.0), ("momentum", "1.0", "less than 1")),

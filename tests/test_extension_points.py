@@ -13,14 +13,12 @@ from equipool import EquilibriumAggregation, Fixed, Implicit, Nesterov, ToTolera
 
 SOLVERS = {
     "Nesterov": lambda: Nesterov(0.4, 0.1),
-    "HeavyBall": lambda: equipool.HeavyBall(0.4, 0.1),
+    "momentum": lambda: equipool.GradientDescent(0.4, 0.1),
     "GradientDescent": lambda: equipool.GradientDescent(0.4),
-    "RestrainedNesterov": lambda: equipool.RestrainedNesterov(
-        0.4, 0.1, max_step=5.0, curvature_safe=True
-    ),
+    "bounded": lambda: equipool.Nesterov(0.4, 0.1, max_step=5.0, curvature_safe=True),
     "SafeguardedNesterov": equipool.SafeguardedNesterov,
     "Newton": equipool.Newton,
-    "Polished": lambda: equipool.Polished(Nesterov(0.4, 0.1)),
+    "Newton after": lambda: equipool.Newton(after=Nesterov(0.4, 0.1)),
 }
 METHODS = [equipool.Unrolled(), equipool.Truncated(3), equipool.OneStep(), Implicit()]
 

@@ -21,7 +21,6 @@ from equipool import (
     NormalStart,
     OneStep,
     ResNetPotential,
-    RestrainedNesterov,
     SafeguardedNesterov,
     SquaredNorm,
     StronglyConvexNesterov,
@@ -46,7 +45,7 @@ METHODS = {
 }
 SOLVERS = {
     "gradient descent": lambda: equipool.GradientDescent(0.05),
-    "restrained": lambda: RestrainedNesterov(0.05, 0.5, max_step=0.5, curvature_safe=True),
+    "restrained": lambda: Nesterov(0.05, 0.5, max_step=0.5, curvature_safe=True),
     "safeguarded": lambda: SafeguardedNesterov(0.05),
     "newton": Newton,
 }

@@ -23,7 +23,6 @@ from equipool import (
     NormalStart,
     RandomSteps,
     ResNetPotential,
-    RestrainedNesterov,
     SafeguardedNesterov,
     SquaredNorm,
     StronglyConvexNesterov,
@@ -56,7 +55,7 @@ METHODS = {
     "implicit that falls back": (Implicit(Cholesky()), Fixed(3), 2),
 }
 SOLVERS = {
-    "restrained": lambda: RestrainedNesterov(0.05, 0.5, max_step=0.5, curvature_safe=True),
+    "restrained": lambda: Nesterov(0.05, 0.5, max_step=0.5, curvature_safe=True),
     "safeguarded": lambda: SafeguardedNesterov(0.05),
 }
 

@@ -36,11 +36,8 @@ from equipool.sharding import average_gradients, sharded
 from equipool.solution import Solution, Solutions, record
 from equipool.solvers import (
     GradientDescent,
-    HeavyBall,
     Nesterov,
     Newton,
-    Polished,
-    RestrainedNesterov,
     SafeguardedNesterov,
     Solver,
     SolverState,
@@ -52,11 +49,11 @@ from equipool.steps import Budget, Fixed, RandomSteps, Steps, ToTolerance
 __all__ = [
     "AutogradSum", "BoundRegularizer", "Bounds", "Budget", "CapturedStep",
     "Cholesky", "ConjugateGradients", "ConvexPotential", "Descent", "Differentiation", "Energy",
-    "EquilibriumAggregation", "Fixed", "GradientComparison", "GradientDescent", "HeavyBall",
+    "EquilibriumAggregation", "Fixed", "GradientComparison", "GradientDescent",
     "Implicit", "Influence", "Laplace", "LearnedStart", "LinearSolution", "LinearSolver",
     "Nesterov", "Neumann", "Newton", "NoRegularizer", "NormalStart", "Objective", "OneStep",
-    "PathIndependence", "Polished", "Potential", "RandomSteps", "Regularizer",
-    "ResNetPotential", "RestrainedNesterov", "SafeguardedNesterov", "Search",
+    "PathIndependence", "Potential", "RandomSteps", "Regularizer",
+    "ResNetPotential", "SafeguardedNesterov", "Search",
     "Sets", "Solution", "Solutions", "Solver", "SolverState", "SquaredNorm", "Start", "Steps",
     "StronglyConvexNesterov", "SummedPotential", "ToTolerance",
     "Truncated", "Unrolled", "ZeroStart", "average_gradients", "capture_step", "closed_form",

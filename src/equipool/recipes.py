@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 from equipool.differentiation import Differentiation, Truncated
 from equipool.regularizers import Regularizer, SquaredNorm
 from equipool.scalings import ScalingName
-from equipool.solvers import RestrainedNesterov, Solver
+from equipool.solvers import Nesterov, Solver
 from equipool.steps import RandomSteps, Steps
 
 AUX_WEIGHT = 1e-3  # of the auxiliary loss, beside the settings of `converging`
@@ -47,7 +47,7 @@ def converging() -> Recipe:
     return {
         "regularizer": SquaredNorm(1.0),
         "scaling": "log-mean",
-        "solver": RestrainedNesterov(0.5, momentum=0.5, max_step=0.5, curvature_safe=True),
+        "solver": Nesterov(0.5, momentum=0.5, max_step=0.5, curvature_safe=True),
         "differentiation": Truncated(5),
         "steps": RandomSteps(5, 40),
     }

@@ -83,4 +83,4 @@ class FractionScalar(LearnedScalar):
     def __init__(self, name: str, origin: float, learnable: bool = True) -> None:
         if not 0 <= origin < 1:
             raise ValueError(f"{name} is {origin}, expected at least 0 and less than 1")
-        super().__init__(origin, learnable)
+        super().__init__(origin, learnable and origin > 0)  # 0 stays 0

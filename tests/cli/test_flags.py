@@ -102,7 +102,7 @@ def test_every_setting_has_one_flag(task):
 
 
 def settings_of_parts():
-    needed = {"truncated": {"num_steps": 3}, "polished": {"solver": "heavy-ball"}}
+    needed = {"truncated": {"num_steps": 3}}
     for field, family in (("solver", parts.SOLVERS), ("differentiation", parts.DIFFERENTIATIONS),
                           ("start", parts.STARTS), ("inner_steps", parts.STEPS)):  # fmt: skip
         for name in family.names:

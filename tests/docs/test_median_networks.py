@@ -7,7 +7,7 @@ import torch
 from figure_scripts import load_script
 from torch import nn
 
-from equipool import EquilibriumAggregation, LearnedStart, NoRegularizer, RestrainedNesterov
+from equipool import EquilibriumAggregation, LearnedStart, Nesterov, NoRegularizer
 from equipool.experiments.median.network import MedianNetwork
 from equipool.experiments.registry import MedianTask
 from equipool.training import TrainingConfig, evaluate, train
@@ -53,7 +53,7 @@ def test_the_steps_of_a_search():
             return (y - x).square().sum(-1) / 2
 
     layer = EquilibriumAggregation(
-        1, 1, potential=Bowl(), solver=RestrainedNesterov(1.0, 0.0, max_step=0.9),
+        1, 1, potential=Bowl(), solver=Nesterov(1.0, 0.0, max_step=0.9),
         start=LearnedStart(1, 2.0), regularizer=NoRegularizer(), scaling="sum", num_steps=1,
     )  # fmt: skip
     network = MedianNetwork(nn.Identity(), layer, 1)

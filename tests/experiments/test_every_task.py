@@ -87,7 +87,7 @@ def test_fields_survive_json(task):
 
 
 def test_fields_reach_the_layer(task):
-    solver = {"name": "restrained-nesterov", "learning_rate": 0.02, "momentum": 0.5,
+    solver = {"name": "nesterov", "learning_rate": 0.02, "momentum": 0.5,
               "max_step": 0.25, "curvature_safe": True}  # fmt: skip
     parts = {"solver": solver, "start": {"name": "learned", "value": 1.0}, "scaling": "mean"}
     made = dataclasses.replace(

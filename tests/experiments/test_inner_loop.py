@@ -15,7 +15,7 @@ from equipool.recipes import AUX_WEIGHT
 from equipool.training.config import flatten, nest, task_from_config, with_defaults
 
 SETTINGS = {
-    "solver": {"name": "restrained-nesterov", "learning_rate": 0.02, "momentum": 0.5,
+    "solver": {"name": "nesterov", "learning_rate": 0.02, "momentum": 0.5,
                "max_step": 0.25, "curvature_safe": True},
     "differentiation": {"name": "truncated", "num_steps": 3},
     "start": {"name": "learned", "value": 1.0},
@@ -84,9 +84,8 @@ def test_the_defaults_are_the_papers(name):
     [
         ({"solver": {"name": "nesterov", "learning_rate": 0.0}}, "learning_rate is 0.0, expected"),
         ({"solver": {"name": "nesterov", "momentum": 1.0}}, "momentum is 1.0, expected at least 0"),
-        ({"solver": "newto"}, "solver is 'newto', expected one of restrained-nesterov, nesterov"),
+        ({"solver": "newto"}, "solver is 'newto', expected one of nesterov, gradient"),
         ({"solver": {"name": "newton", "momentum": 0.5}}, "newton has no parameter momentum"),
-        ({"solver": "polished"}, "polished requires the parameter solver"),
         ({"solver": {"name": "newton", "damping": "small"}}, "'small', expected a number"),
         ({"solver": {"name": "nesterov", "learnable": 1}}, "is 1, expected true or false"),
         ({"differentiation": "truncated"}, "requires the parameter num_steps"),
@@ -133,8 +132,8 @@ def test_a_layer_that_searches_to_a_tolerance():
 
 
 def test_parts_of_parts():
-    polished = SOLVERS.build({"name": "polished", "solver": {"name": "heavy-ball"}})
-    assert isinstance(polished.solver, equipool.HeavyBall)
+    newton = SOLVERS.build({"name": "newton", "after": {"name": "gradient-descent"}})
+    assert isinstance(newton.after, equipool.GradientDescent)
     implicit = DIFFERENTIATIONS.build({"name": "implicit", "linear_solver": "cholesky"})
     assert isinstance(implicit.linear_solver, equipool.Cholesky)
     assert isinstance(STARTS.build("learned", {"out_channels": 3}), LearnedStart)

@@ -14,7 +14,6 @@ from equipool import (
     Nesterov,
     NoRegularizer,
     ResNetPotential,
-    RestrainedNesterov,
     SquaredNorm,
     ToTolerance,
     closed_form,
@@ -26,8 +25,8 @@ from equipool.explore.describe import describe_aggregation, describe_network
 SOLVERS = [
     GradientDescent(0.05),
     Nesterov(0.05, 0.5),
-    RestrainedNesterov(0.1, 0.5, max_step=0.3, curvature_safe=True),
-    RestrainedNesterov(0.1, 0.7, max_gradient=0.5),
+    Nesterov(0.1, 0.5, max_step=0.3, curvature_safe=True),
+    Nesterov(0.1, 0.7, max_gradient=0.5),
 ]
 
 
@@ -151,7 +150,7 @@ def test_influence_is_that_of_the_library(scaling):
     torch.manual_seed(0)
     layer = EquilibriumAggregation(
         3, 2, regularizer=SquaredNorm(2.0), scaling=scaling,
-        solver=RestrainedNesterov(0.1, 0.5, curvature_safe=True),
+        solver=Nesterov(0.1, 0.5, curvature_safe=True),
         steps=ToTolerance(1e-7, max_steps=5000),
     ).double().eval()  # fmt: skip
     sets = [torch.randn(n, 3, dtype=torch.float64) for n in (1, 2, 6)]

@@ -82,12 +82,12 @@ def test_agrees_with_unrolling(steps, make):
 @pytest.mark.parametrize(
     "solver",
     [
-        equipool.HeavyBall(0.2, 0.5),
+        equipool.GradientDescent(0.2, 0.5),
         equipool.GradientDescent(0.2),
         equipool.SafeguardedNesterov(),
         equipool.StronglyConvexNesterov(),
         equipool.Newton(),
-        equipool.Polished(equipool.Nesterov(0.2, 0.5)),
+        equipool.Newton(after=equipool.Nesterov(0.2, 0.5)),
     ],
     ids=lambda solver: type(solver).__name__,
 )
@@ -111,7 +111,7 @@ def test_the_gradient_of_a_known_minimum():
     """With F = |x - y|^2 and R = a |y|^2 the output is sum x / (N + a)."""
     layer = equipool.EquilibriumAggregation(
         2, 2, potential=Quadratic(), regularizer=equipool.SquaredNorm(0.5), scaling="sum",
-        solver=equipool.HeavyBall(0.05, 0.5), num_steps=200, differentiation=Implicit(),
+        solver=equipool.GradientDescent(0.05, 0.5), num_steps=200, differentiation=Implicit(),
     ).double()  # fmt: skip
     x = make_sets((4,), 2)[0]
     found = gradients(layer, x, loss=lambda y: (y * torch.tensor([1.0, 3.0])).sum())

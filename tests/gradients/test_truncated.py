@@ -18,10 +18,10 @@ WAYS = {
 }
 SOLVERS = {
     "nesterov": Nesterov(0.05, 0.7),
-    "heavy ball": equipool.HeavyBall(0.05, 0.7),
+    "heavy ball": equipool.GradientDescent(0.05, 0.7),
     "gradient descent": equipool.GradientDescent(0.05),
     "safeguarded": equipool.SafeguardedNesterov(),
-    "polished": equipool.Polished(Nesterov(0.05, 0.7), newton_steps=2),
+    "polished": equipool.Newton(after=Nesterov(0.05, 0.7), num_steps=2),
 }
 each_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
@@ -151,10 +151,10 @@ def test_solved_to_a_tolerance_the_gradient_is_that_of_further_steps():
 
 EVERY_SOLVER = {
     **SOLVERS,
-    "restrained": equipool.RestrainedNesterov(0.05, 0.7, max_step=0.5, curvature_safe=True),
+    "restrained": equipool.Nesterov(0.05, 0.7, max_step=0.5, curvature_safe=True),
     "strongly convex": equipool.StronglyConvexNesterov(),
     "newton": equipool.Newton(),
-    "polished safeguarded": equipool.Polished(equipool.SafeguardedNesterov(), newton_steps=1),
+    "polished safeguarded": equipool.Newton(after=equipool.SafeguardedNesterov(), num_steps=1),
 }
 
 
@@ -172,7 +172,7 @@ def test_the_output_of_an_empty_set_is_its_start_whatever_the_solver(solver, ste
             torch.testing.assert_close(gradient, torch.full_like(gradient, expected))
 
 
-class Kicked(equipool.HeavyBall):
+class Kicked(equipool.GradientDescent):
     """Learns the velocity that a search begins with, which its last steps know nothing of."""
 
     def __init__(self, learning_rate, momentum):

@@ -160,10 +160,8 @@ class Valley(nn.Module):
 SOLVERS = {
     "nesterov": lambda: equipool.Nesterov(momentum=0.5),
     "clipped": lambda: equipool.Nesterov(momentum=0.5, gtol=0.05, clip_value=0.4),
-    "heavy ball": lambda: equipool.HeavyBall(momentum=0.5),
-    "restrained": lambda: equipool.RestrainedNesterov(
-        momentum=0.5, max_step=0.3, curvature_safe=True
-    ),
+    "heavy ball": lambda: equipool.GradientDescent(momentum=0.5),
+    "restrained": lambda: equipool.Nesterov(momentum=0.5, max_step=0.3, curvature_safe=True),
 }
 
 

@@ -18,14 +18,14 @@ from forced_kernels import force_kernels
 SOLVERS = {
     "nesterov": lambda: Nesterov(0.05, 0.5),
     "nesterov with gtol": lambda: Nesterov(0.05, 0.5, gtol=1e-6, clip_value=1e3),
-    "heavy ball": lambda: equipool.HeavyBall(0.05, 0.5),
+    "heavy ball": lambda: equipool.GradientDescent(0.05, 0.5),
     "gradient descent": lambda: equipool.GradientDescent(0.05),
-    "restrained": lambda: equipool.RestrainedNesterov(
+    "restrained": lambda: equipool.Nesterov(
         0.05, 0.5, max_step=0.5, max_gradient=10.0, curvature_safe=True
     ),
     "safeguarded": lambda: equipool.SafeguardedNesterov(0.05),
     "newton": lambda: equipool.Newton(),
-    "polished": lambda: equipool.Polished(Nesterov(0.05, 0.5), newton_steps=2),
+    "polished": lambda: equipool.Newton(after=Nesterov(0.05, 0.5), num_steps=2),
     "strongly convex": equipool.StronglyConvexNesterov,
 }
 WAYS = {

@@ -101,7 +101,7 @@ def test_the_parts_are_named():
     assert isinstance(ours.potential, InputSkipPotential)
     assert ours.potential.hidden == (9, 8)
     assert isinstance(ours.regularizer, equipool.SquaredNorm)
-    assert isinstance(ours.solver, equipool.HeavyBall)
+    assert isinstance(ours.solver, equipool.GradientDescent)
     assert ours.scaling == "mean"
     assert ours.solver.learning_rate == theirs.optimizer.learning_rate
     assert ours.solver.momentum == theirs.optimizer.momentum

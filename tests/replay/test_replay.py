@@ -269,12 +269,12 @@ def test_a_set_that_is_not_finite_spoils_no_later_batch(pair):
 
 SOLVERS = {
     "nesterov": Nesterov,
-    "heavy ball": equipool.HeavyBall,
+    "heavy ball": equipool.GradientDescent,
     "gradient descent": equipool.GradientDescent,
-    "restrained": lambda: equipool.RestrainedNesterov(0.1, 0.5, max_step=0.5, curvature_safe=True),
+    "restrained": lambda: equipool.Nesterov(0.1, 0.5, max_step=0.5, curvature_safe=True),
     "safeguarded": equipool.SafeguardedNesterov,
     "newton": equipool.Newton,
-    "polished": lambda: equipool.Polished(Nesterov()),
+    "polished": lambda: equipool.Newton(after=Nesterov()),
 }
 
 

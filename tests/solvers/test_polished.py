@@ -8,7 +8,7 @@ from energies import random_rugged, states_of
 
 from cases import first_seed, flatten, make_layer, make_sets
 from equipool import Nesterov, OneStep, ToTolerance, Unrolled
-from equipool.solvers import Newton, Polished, SafeguardedNesterov
+from equipool.solvers import Newton, SafeguardedNesterov
 
 OBJECTIVE = random_rugged(3, 2, 1.0, 0)
 START = torch.full((3, 2), 0.7, dtype=torch.float64)
@@ -21,7 +21,7 @@ def solvers():
 @pytest.mark.parametrize(("num_steps", "newton_steps"), [(7, 2), (3, 3), (2, 5), (1, 1)])
 def test_the_first_steps_are_the_solvers_and_the_last_newtons(num_steps, newton_steps):
     first, newton = solvers()
-    states = states_of(Polished(first, newton_steps, newton), OBJECTIVE, START, num_steps)
+    states = states_of(Newton(after=first, num_steps=newton_steps), OBJECTIVE, START, num_steps)
     ahead = states_of(first, OBJECTIVE, START, max(num_steps - newton_steps, 0))
     after = states_of(newton, OBJECTIVE, ahead[-1].y, min(num_steps, newton_steps))
     for state, expected in zip(states, ahead[:-1] + after, strict=True):
@@ -34,10 +34,10 @@ def test_the_first_steps_are_the_solvers_and_the_last_newtons(num_steps, newton_
 def test_it_goes_on_from_where_a_search_was_stopped():
     """The loop puts y where the gradient was within the tolerance."""
     first, _ = solvers()
-    state = states_of(Polished(first, 1), OBJECTIVE, START, 9)[4]
+    state = states_of(Newton(after=first, num_steps=1), OBJECTIVE, START, 9)[4]
     moved = state._replace(y=state.point)
     expected = first.step(OBJECTIVE, state.first._replace(y=state.point))
-    assert torch.equal(Polished(first, 1).step(OBJECTIVE, moved).y, expected.y)
+    assert torch.equal(Newton(after=first, num_steps=1).step(OBJECTIVE, moved).y, expected.y)
 
 
 SETS = make_sets((3, 5, 8, 2))
@@ -62,7 +62,7 @@ def near_seed():
 
 def polished_layer(num_steps):
     layer = plain_layer(near_seed())
-    layer.solver, layer.num_steps = Polished(layer.solver), num_steps
+    layer.solver, layer.num_steps = Newton(after=layer.solver), num_steps
     return layer
 
 
@@ -71,7 +71,7 @@ def test_polishing_finds_the_digits():
     with torch.no_grad():
         layer = polished_layer(60)
         polished = layer.solve(x, index)
-        layer.solver = layer.solver.solver
+        layer.solver = layer.solver.after
         plain = layer.solve(x, index)
     assert polished.residual.max() < 1e-12 < 1e-6 < plain.residual.max()
 
@@ -98,18 +98,18 @@ def test_solved_to_a_tolerance_the_last_steps_are_still_newtons(grad):
 
 
 def test_further_steps_keep_what_the_solver_found_out():
-    solver = Polished(SafeguardedNesterov(100.0), newton_steps=2)
+    solver = Newton(after=SafeguardedNesterov(100.0), num_steps=2)
     state = states_of(solver, OBJECTIVE, START, 20)[-1]
     rest = solver.at_rest(state, state.y, 5, OBJECTIVE)
     assert torch.equal(rest.first.size, state.first.size)
-    assert rest.steps_left == 5
+    assert rest.first_steps == 3
     assert torch.equal(rest.y, state.y)
 
 
 @pytest.mark.parametrize("bad", [0, -1, 1.5, True])
 def test_bad_arguments(bad):
-    message = f"newton_steps is {bad}, expected an int of 1 or more"
+    message = f"num_steps is {bad}, expected an int of 1 or more"
     with pytest.raises((TypeError, ValueError), match=message):
-        Polished(Nesterov(), newton_steps=bad)
-    with pytest.raises(TypeError, match=r"solver is 0\.125, expected an instance of Solver"):
-        Polished(0.125)
+        Newton(after=Nesterov(), num_steps=bad)
+    with pytest.raises(TypeError, match=r"after is 0\.125, expected an instance of Solver"):
+        Newton(after=0.125)

@@ -14,7 +14,7 @@ from equipool import (
 )
 from equipool.layouts import gather_sets
 from equipool.ops.momentum import cut
-from equipool.solvers import Nesterov, RestrainedNesterov
+from equipool.solvers import Nesterov
 
 
 class Quadratic(nn.Module):
@@ -35,16 +35,16 @@ def quadratic_layer(solver, curvature=50.0, num_steps=40):
     )
 
 
-class TestRestrainedNesterov:
+class TestBoundedSteps:
     def test_without_restraints_it_is_nesterov(self):
         torch.manual_seed(0)
         potential, x = ResNetPotential(3, 4), torch.randn(7, 3)
         outputs = [EquilibriumAggregation(3, 4, potential=potential, solver=solver)(x)
-                   for solver in (Nesterov(), RestrainedNesterov())]  # fmt: skip
+                   for solver in (Nesterov(), Nesterov())]  # fmt: skip
         assert torch.equal(*outputs)
 
     def test_no_step_is_longer_than_the_longest(self):
-        layer = quadratic_layer(RestrainedNesterov(max_step=0.05))
+        layer = quadratic_layer(Nesterov(max_step=0.05))
         x = torch.cat([torch.randn(4, 3), 1e-3 * torch.randn(4, 3)])
         path = layer.solve(x, torch.arange(8), trajectory=True).trajectory
         lengths = path.diff(dim=0).norm(dim=-1)
@@ -52,7 +52,7 @@ class TestRestrainedNesterov:
         assert (lengths < 0.04).any()
 
     def test_long_gradients_are_cut(self):
-        layer = quadratic_layer(RestrainedNesterov(max_gradient=1.0), num_steps=1)
+        layer = quadratic_layer(Nesterov(max_gradient=1.0), num_steps=1)
         y = layer(torch.tensor([[1.0, 2.0, 3.0]]))
         torch.testing.assert_close(y.norm(), torch.tensor(0.125), rtol=1e-5, atol=0)
 
@@ -60,7 +60,7 @@ class TestRestrainedNesterov:
         x = torch.tensor([[1.0, 2.0, 3.0], [-1.0, 0.5, 0.0]])
         index = torch.tensor([0, 1])
         start = quadratic_layer(Nesterov(momentum=0.5))
-        safe = quadratic_layer(RestrainedNesterov(momentum=0.5, curvature_safe=True), num_steps=400)
+        safe = quadratic_layer(Nesterov(momentum=0.5, curvature_safe=True), num_steps=400)
         assert not start.solve(x, index).residual.max() < 1e6
         assert safe.solve(x, index).residual.max() < 1e-3
 
@@ -71,7 +71,7 @@ class TestRestrainedNesterov:
             def gradient(self, y):
                 return 4 * y**3
 
-        solver = RestrainedNesterov(learning_rate=0.01, momentum=0.0, curvature_safe=True)
+        solver = Nesterov(learning_rate=0.01, momentum=0.0, curvature_safe=True)
         state, secants = solver.init(torch.ones(1, 1), 5, Quartic()), []
         for _ in range(5):
             last, state = state, solver.step(Quartic(), state)
@@ -85,7 +85,7 @@ class TestRestrainedNesterov:
         """Where a search has converged, its gradients are rounding, and so are their differences:
         the steps that a gradient passes through would become too short."""
         torch.manual_seed(0)
-        solver = RestrainedNesterov(0.5, momentum=0.5, curvature_safe=True)
+        solver = Nesterov(0.5, momentum=0.5, curvature_safe=True)
         layer = EquilibriumAggregation(
             3, 4, solver=solver, regularizer=SquaredNorm(1.0), scaling="log-mean"
         ).to(dtype)
@@ -101,7 +101,7 @@ class TestRestrainedNesterov:
 
     def test_further_steps_are_held_back_by_the_curvature_that_was_found(self):
         """Those that a gradient passes through, of a minimum that is the element itself."""
-        solver = RestrainedNesterov(learning_rate=0.5, momentum=0.0, curvature_safe=True)
+        solver = Nesterov(learning_rate=0.5, momentum=0.0, curvature_safe=True)
         layer = quadratic_layer(solver, curvature=20.0)
         layer.steps = ToTolerance(1e-4, 300)
         layer.regularizer = NoRegularizer()
@@ -116,14 +116,14 @@ class TestRestrainedNesterov:
     @pytest.mark.parametrize("curvature_safe", [False, True])
     def test_what_is_within_its_limits_is_left_alone(self, limits, curvature_safe):
         x = torch.rand(4, 3)
-        restrained = RestrainedNesterov(curvature_safe=curvature_safe, **limits)
+        restrained = Nesterov(curvature_safe=curvature_safe, **limits)
         outputs = [quadratic_layer(solver, curvature=2.0)(x) for solver in (Nesterov(), restrained)]
         torch.testing.assert_close(*outputs)
 
     @pytest.mark.parametrize("name", ["max_step", "max_gradient"])
     def test_a_bound_must_be_positive(self, name):
         with pytest.raises(ValueError, match=f"{name} is 0, expected more than 0"):
-            RestrainedNesterov(**{name: 0})
+            Nesterov(**{name: 0})
 
 
 def test_cut_keeps_directions_and_short_rows():

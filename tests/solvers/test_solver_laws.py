@@ -22,18 +22,18 @@ from equipool import EquilibriumAggregation, NoRegularizer, ResNetPotential, Squ
 from equipool.differentiation import Truncated
 from equipool.objective import Bounds
 from equipool.potentials.convex import ConvexPotential
-from equipool.solvers import Newton, Polished, SafeguardedNesterov, StronglyConvexNesterov
-from equipool.solvers.momentum import GradientDescent, HeavyBall, Nesterov, RestrainedNesterov
+from equipool.solvers import Newton, SafeguardedNesterov, StronglyConvexNesterov
+from equipool.solvers.momentum import GradientDescent, Nesterov
 from equipool.steps import ToTolerance
 
 SOLVERS = {
     "Nesterov": lambda: Nesterov(0.05, 0.7),
-    "HeavyBall": lambda: HeavyBall(0.05, 0.7),
-    "RestrainedNesterov": lambda: RestrainedNesterov(0.05, 0.7, max_step=3.0, curvature_safe=True),
+    "momentum": lambda: GradientDescent(0.05, 0.7),
+    "bounded": lambda: Nesterov(0.05, 0.7, max_step=3.0, curvature_safe=True),
     "GradientDescent": lambda: GradientDescent(0.1),
     "SafeguardedNesterov": lambda: SafeguardedNesterov(),
     "Newton": lambda: Newton(),
-    "Polished": lambda: Polished(Nesterov(0.05, 0.7), newton_steps=2),
+    "Newton after": lambda: Newton(after=Nesterov(0.05, 0.7), num_steps=2),
     "StronglyConvexNesterov": lambda: StronglyConvexNesterov(),
 }
 every_solver = pytest.mark.parametrize("name", SOLVERS)
@@ -168,7 +168,7 @@ def test_gradients(name, differentiation):
         assert parameter.grad != 0
 
 
-@pytest.mark.parametrize("name", sorted(SOLVERS.keys() - {"Newton", "Polished"}))
+@pytest.mark.parametrize("name", sorted(SOLVERS.keys() - {"Newton", "Newton after"}))
 @given(seeds)
 def test_unrolled_gradients_are_those_of_finite_differences(name, seed):
     """But for those with a matrix, which is a constant to the gradient and not to the
@@ -261,7 +261,7 @@ def test_bad_arguments(kind, argument, bad):
 @every_solver
 def test_compiles_whole(name):
     x, index = flatten(make_sets((3, 5, 2)))
-    layer = make(name, num_steps=3 if name == "Polished" else 1)
+    layer = make(name, num_steps=3 if name == "Newton after" else 1)
     torch.compiler.reset()
     compiled = torch.compile(layer, fullgraph=True, backend="eager")
     torch.testing.assert_close(compiled(x, index, dim_size=3), layer(x, index))

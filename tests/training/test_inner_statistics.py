@@ -6,7 +6,7 @@ from torch import nn
 from toy import Toy
 
 import equipool
-from equipool import EquilibriumAggregation, Fixed, HeavyBall, NoRegularizer
+from equipool import EquilibriumAggregation, Fixed, GradientDescent, NoRegularizer
 from equipool.training.step import inner_statistics
 
 
@@ -15,7 +15,7 @@ class Two(nn.Module):
         super().__init__()
         self.first = EquilibriumAggregation(3, 4, steps=Fixed(3, tolerance=1e9))
         self.second = EquilibriumAggregation(
-            3, 4, num_steps=3, regularizer=NoRegularizer(), solver=HeavyBall(0.2, 0.5)
+            3, 4, num_steps=3, regularizer=NoRegularizer(), solver=GradientDescent(0.2, 0.5)
         )
         self.norm = nn.BatchNorm1d(4)
 

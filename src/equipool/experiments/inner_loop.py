@@ -61,8 +61,8 @@ class Family:
         """The class of each name.
 
         Example:
-            >>> SOLVERS.names["heavy-ball"], STARTS.names["learned"]
-            ('HeavyBall', 'LearnedStart')
+            >>> SOLVERS.names["gradient-descent"], STARTS.names["learned"]
+            ('GradientDescent', 'LearnedStart')
         """
         return {_kebab(kind.removesuffix(self.ending)): kind for kind in self.classes}
 
@@ -70,6 +70,7 @@ class Family:
         """Check a part's settings, and add the arguments that are missing at their defaults."""
         settings = {"name": given} if isinstance(given, str) else dict(given)
         name = settings.pop("name", None)
+        name = OLD_PARTS.get(str(name), name)
         if name not in self.names:
             raise ValueError(f"{self.noun} is {name!r}, expected one of {', '.join(self.names)}")
         parameters = _parameters(self.module, self.names[name], self.supplied)
@@ -107,8 +108,7 @@ SOLVERS = Family(
     "solver",
     "equipool.solvers",
     (
-        "RestrainedNesterov", "Nesterov", "HeavyBall", "GradientDescent", "SafeguardedNesterov",
-        "StronglyConvexNesterov", "Newton", "Polished",
+        "Nesterov", "GradientDescent", "SafeguardedNesterov", "StronglyConvexNesterov", "Newton",
     ),
 )  # fmt: skip
 LINEAR_SOLVERS = Family(
@@ -132,10 +132,9 @@ FAMILIES = {
     "DifferentiationSetting": DIFFERENTIATIONS,
     "StartSetting": STARTS,
     "StepsSetting": STEPS,
-    "Solver": Family(  # what Polished polishes
-        "solver", SOLVERS.module, tuple(kind for kind in SOLVERS.classes if kind != "Polished")
+    "Solver": Family(  # what Newton's steps come after
+        "solver", SOLVERS.module, tuple(kind for kind in SOLVERS.classes if kind != "Newton")
     ),
-    "Newton": Family("Newton's method", SOLVERS.module, ("Newton",)),
     "LinearSolver": LINEAR_SOLVERS,
 }
 
@@ -190,6 +189,7 @@ def _kebab(name: str) -> str:
 PARTS = {"solver": SOLVERS, "differentiation": DIFFERENTIATIONS, "start": STARTS}
 SHARE = "at least 0 and less than 1"
 
+OLD_PARTS: dict[str, Any] = {"restrained-nesterov": "nesterov"}  # names in stored runs
 # Fields of runs that were started before the parts had settings of their own.
 OLD_SOLVER = {
     "inner_learning_rate": "learning_rate",
@@ -214,11 +214,11 @@ class InnerLoop:
 
     Each part is a name, or a mapping with its `name` and arguments:
 
-    >>> InnerLoop(solver={"name": "restrained-nesterov", "momentum": 0.5}).solver["momentum"]
+    >>> InnerLoop(solver={"name": "nesterov", "momentum": 0.5}).solver["momentum"]
     0.5
     """
 
-    solver: SolverSetting = "restrained-nesterov"
+    solver: SolverSetting = "nesterov"
     differentiation: DifferentiationSetting = "unrolled"
     start: StartSetting = "zero"
     scaling: str = "log"
@@ -251,12 +251,12 @@ class InnerLoop:
 
         Example:
             >>> InnerLoop.upgrade({"inner_momentum": 0.5, "start_value": None})
-            {'solver': {'name': 'restrained-nesterov', 'momentum': 0.5}, 'start': 'zero'}
+            {'solver': {'name': 'nesterov', 'momentum': 0.5}, 'start': 'zero'}
         """
         found = dict(fields)
         old = {new: found.pop(name) for name, new in OLD_SOLVER.items() if name in found}
         if old:
-            found["solver"] = {"name": "restrained-nesterov", **old}
+            found["solver"] = {"name": "nesterov", **old}
         if "start_value" in found:
             value = found.pop("start_value")
             found["start"] = "zero" if value is None else {"name": "learned", "value": value}

@@ -40,7 +40,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "converging": {  # as `equipool.converging`
         "scaling": "log-mean",
         "regularizer_weight": 1.0,
-        "solver": {"name": "restrained-nesterov", "learning_rate": 0.5, "momentum": 0.5,
+        "solver": {"name": "nesterov", "learning_rate": 0.5, "momentum": 0.5,
                    "max_step": 0.5, "curvature_safe": True},
         "differentiation": {"name": "truncated", "num_steps": 5},
         "inner_steps": _RANDOM,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from equipool.baselines.reductions import MaxPooling, MeanPooling, SumPooling
 from equipool.estimators.network import SharedDropout
 from equipool.potentials import ResNetPotential
 from equipool.regularizers import NoRegularizer, Regularizer, SquaredNorm
-from equipool.solvers import GradientDescent, Nesterov, RestrainedNesterov, Solver
+from equipool.solvers import GradientDescent, Nesterov, Solver
 from equipool.starts import LearnedStart, NormalStart, Start, ZeroStart
 
 DIGITS = 8  # of a number: float32 has fewer
@@ -142,36 +141,22 @@ def _describe_potential(potential: nn.Module) -> Data:
 
 
 def _describe_solver(solver: Solver[Any]) -> Data:
-    for kind, (name, attributes) in SOLVERS.items():
-        if type(solver) is not kind:
-            continue
-        unusual = getattr(solver, "gtol", 0) > 0 or getattr(solver, "clip_value", None) is not None
-        if unusual:
-            raise ValueError(f"the page cannot compute gtol or clip_value of the solver {solver!r}")
-        return {"kind": name} | {key: read(solver, key) for key, read in attributes.items()}
-    raise _unsupported("solver", solver, [kind.__name__ for kind in SOLVERS])
+    known = type(solver) in (Nesterov, GradientDescent)  # a subclass may step in another way
+    if not known or not isinstance(solver, Nesterov | GradientDescent):
+        raise _unsupported("solver", solver, ["Nesterov", "GradientDescent"])
+    if solver.gtol > 0 or solver.clip_value is not None:
+        raise ValueError(f"the page cannot compute gtol or clip_value of the solver {solver!r}")
+    rate, momentum = numbers(solver.learning_rate), numbers(solver.momentum)
+    if isinstance(solver, GradientDescent):
+        if momentum:
+            raise ValueError(f"the page cannot compute the momentum of the solver {solver!r}")
+        return {"kind": "gradient-descent", "learning_rate": rate}
+    data = {"kind": "nesterov", "learning_rate": rate, "momentum": momentum}
+    limits = {name: getattr(solver, name) for name in LIMITS}
+    return data | {"kind": "restrained-nesterov", **limits} if any(limits.values()) else data
 
 
-def _number(part: nn.Module, name: str) -> Any:
-    return numbers(getattr(part, name))
-
-
-Read = Callable[[nn.Module, str], Any]
-SOLVERS: dict[type[nn.Module], tuple[str, dict[str, Read]]] = {
-    GradientDescent: ("gradient-descent", {"learning_rate": _number}),
-    Nesterov: ("nesterov", {"learning_rate": _number, "momentum": _number}),
-    RestrainedNesterov: (
-        "restrained-nesterov",
-        {
-            "learning_rate": _number,
-            "momentum": _number,
-            "max_step": getattr,
-            "max_gradient": getattr,
-            "curvature_safe": getattr,
-        },
-    ),
-}
-"""The page's name of each solver, and its attributes."""
+LIMITS = ("max_step", "max_gradient", "curvature_safe")
 
 
 def _regularizer_weight(regularizer: Regularizer) -> Any:

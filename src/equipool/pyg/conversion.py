@@ -15,7 +15,7 @@ from equipool.potentials.base import Potential
 from equipool.pyg.adapter import EquilibriumAggregation
 from equipool.regularizers import SquaredNorm
 from equipool.scalars import LearnedScalar
-from equipool.solvers import HeavyBall
+from equipool.solvers import GradientDescent
 
 
 class InputSkipPotential(Potential):
@@ -85,7 +85,7 @@ def from_pyg(layer: packaged.EquilibriumAggregation) -> EquilibriumAggregation:
     set that is alone in its batch, with a copy of its weights.
 
     Its energy is $\mathrm{softplus}(\lambda) \lVert y \rVert^2 + \frac{1}{N} \sum_i F(x_i, y)$
-    with an `InputSkipPotential`, its solver heavy-ball with step size $\mathrm{softplus}$ of
+    with an `InputSkipPotential`, its solver gradient descent with step size $\mathrm{softplus}$ of
     `_lr` and momentum $\mathrm{sigmoid}$ of `_mom`. Both stay learned, and the gradients agree.
 
     One difference is intended: in a batch of $B$ sets PyTorch Geometric divides the regularizer by
@@ -106,7 +106,7 @@ def from_pyg(layer: packaged.EquilibriumAggregation) -> EquilibriumAggregation:
     """
     in_channels, hidden = read_sizes(layer)
     potential = InputSkipPotential(in_channels, layer.output_dim, hidden)
-    regularizer, solver = SquaredNorm(), HeavyBall()
+    regularizer, solver = SquaredNorm(), GradientDescent(momentum=0.9)
     converted = EquilibriumAggregation(
         in_channels, layer.output_dim, potential=potential, regularizer=regularizer, solver=solver,
         num_steps=layer.grad_iter, scaling="mean",

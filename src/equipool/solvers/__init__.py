@@ -1,12 +1,12 @@
 """Inner optimisers."""
 
 from equipool.solvers.base import Solver, SolverState
-from equipool.solvers.momentum import GradientDescent, HeavyBall, Nesterov, RestrainedNesterov
-from equipool.solvers.newton import Newton, Polished
+from equipool.solvers.momentum import GradientDescent, Nesterov
+from equipool.solvers.newton import Newton
 from equipool.solvers.safeguarded import SafeguardedNesterov
 from equipool.solvers.strongly_convex import StronglyConvexNesterov
 
 __all__ = [
-    "GradientDescent", "HeavyBall", "Nesterov", "Newton", "Polished", "RestrainedNesterov",
-    "SafeguardedNesterov", "Solver", "SolverState", "StronglyConvexNesterov",
+    "GradientDescent", "Nesterov", "Newton", "SafeguardedNesterov", "Solver", "SolverState",
+    "StronglyConvexNesterov",
 ]  # fmt: skip

@@ -15,80 +15,6 @@ from equipool.scalars import FractionScalar, PositiveScalar
 from equipool.solvers.base import Solver
 
 
-def check_restraint(gtol: float, clip_value: float | None) -> None:
-    if not (math.isfinite(gtol) and gtol >= 0):
-        raise ValueError(f"gtol is {gtol}, expected 0 or more")
-    if clip_value is not None and not clip_value > 0:
-        raise ValueError(f"clip_value is {clip_value}, expected more than 0, or None")
-
-
-def restrained(
-    y: Tensor, move: Tensor, gradient: Tensor, gtol: float, clip_value: float | None
-) -> Tensor:
-    """`y + move`, or y itself in rows whose largest gradient component is below gtol; then clamped
-    to `[-clip_value, clip_value]`."""
-    moving = gradient.abs().amax(-1, keepdim=True) >= gtol
-    y = y + moving * move
-    return y if clip_value is None else y.clamp(-clip_value, clip_value)
-
-
-class GradientDescentState(NamedTuple):
-    y: Tensor  # [num_rows, K]
-    gradient: Tensor  # [num_rows, K]
-    learning_rate: Tensor
-
-    @property
-    def point(self) -> Tensor:
-        return self.y
-
-
-class GradientDescent(Solver[GradientDescentState]):
-    r"""Gradient descent with a learned step size:
-
-    $$y \leftarrow y - \alpha \nabla E(y).$$
-
-    Args:
-        learning_rate: initial step size $\alpha$, used exactly as given.
-        gtol: a set keeps its y while its largest gradient component is below this.
-        clip_value: clamp every component of y to `[-clip_value, clip_value]` after each step.
-        learnable: whether the step size is learned.
-
-    Example:
-        >>> layer = equipool.EquilibriumAggregation(3, 8, solver=GradientDescent(0.1))
-        >>> layer(torch.randn(5, 3)).shape
-        torch.Size([1, 8])
-    """
-
-    def __init__(
-        self, learning_rate: float = 0.125, gtol: float = 0.0, clip_value: float | None = None,
-        learnable: bool = True,
-    ) -> None:  # fmt: skip
-        super().__init__()
-        check_restraint(gtol, clip_value)
-        self.raw_learning_rate = PositiveScalar("learning_rate", learning_rate, learnable)
-        self.gtol = gtol
-        self.clip_value = clip_value
-
-    @property
-    def learning_rate(self) -> Tensor:
-        return self.raw_learning_rate()
-
-    def reset_parameters(self) -> None:
-        self.raw_learning_rate.reset_parameters()
-
-    def init(self, y: Tensor, num_steps: int, objective: Objective) -> GradientDescentState:
-        return GradientDescentState(y, torch.zeros_like(y), self.learning_rate)
-
-    def step(self, objective: Objective, state: GradientDescentState) -> GradientDescentState:
-        g = objective.gradient(state.y)
-        move = -scaled(state.learning_rate, g)
-        y = restrained(state.y, move, g, self.gtol, self.clip_value)
-        return state._replace(y=y, gradient=g)
-
-    def extra_repr(self) -> str:
-        return f"gtol={self.gtol}, clip_value={self.clip_value}"
-
-
 class MomentumState(NamedTuple):
     y: Tensor  # [num_rows, K]
     point: Tensor  # [num_rows, K]
@@ -100,13 +26,28 @@ class MomentumState(NamedTuple):
     curvature: Tensor | None = None  # [num_rows, 1] the largest met on the way
 
 
-class LearnedMomentum(Solver[MomentumState]):
-    """A solver whose step size and momentum are learned."""
+class Momentum(Solver[MomentumState]):
+    """A solver whose step size and momentum are learned; a subclass chooses where the gradient is
+    taken."""
 
-    def __init__(self, learning_rate: float, momentum: float, learnable: bool) -> None:
+    looks_ahead: bool  # whether a step takes the gradient ahead, at y + mu v, or at y
+    curvature_safe = False
+
+    def __init__(
+        self, learning_rate: float, momentum: float, gtol: float, clip_value: float | None,
+        learnable: bool, limits: Limits = Limits(),  # noqa: B008 (it cannot be changed)
+    ) -> None:  # fmt: skip
         super().__init__()
+        if not (math.isfinite(gtol) and gtol >= 0):
+            raise ValueError(f"gtol is {gtol}, expected 0 or more")
+        for name, bound in (("clip_value", clip_value), *limits._asdict().items()):
+            if bound is not None and not bound > 0:
+                raise ValueError(f"{name} is {bound}, expected more than 0, or None")
         self.raw_learning_rate = PositiveScalar("learning_rate", learning_rate, learnable)
         self.raw_momentum = FractionScalar("momentum", momentum, learnable)
+        self.gtol = gtol
+        self.clip_value = clip_value
+        self.max_step, self.max_gradient = limits
 
     @property
     def learning_rate(self) -> Tensor:
@@ -122,116 +63,7 @@ class LearnedMomentum(Solver[MomentumState]):
 
     def init(self, y: Tensor, num_steps: int, objective: Objective) -> MomentumState:
         zero = torch.zeros_like(y)
-        return MomentumState(y, y, zero, zero, self.learning_rate, self.momentum)
-
-
-class Momentum(LearnedMomentum):
-    """Gradient descent with momentum; a subclass chooses where the gradient is taken."""
-
-    looks_ahead: bool  # whether a step takes the gradient ahead, at y + mu v, or at y
-
-    def __init__(
-        self, learning_rate: float = 0.125, momentum: float = 0.9, gtol: float = 0.0,
-        clip_value: float | None = None, learnable: bool = True,
-    ) -> None:  # fmt: skip
-        super().__init__(learning_rate, momentum, learnable)
-        check_restraint(gtol, clip_value)
-        self.gtol = gtol
-        self.clip_value = clip_value
-
-    def step(self, objective: Objective, state: MomentumState) -> MomentumState:
-        g = objective.gradient(state.point)
-        y, velocity, ahead, rate, momentum, _ = momentum_step(
-            state.y, state.velocity, g, state.learning_rate, state.momentum
-        )
-        if self.gtol > 0 or self.clip_value is not None:
-            y = restrained(state.y, velocity, g, self.gtol, self.clip_value)
-            ahead = y + scaled(momentum, velocity)
-        point = ahead if self.looks_ahead else y
-        return MomentumState(y, point, velocity, g, rate, momentum)
-
-    def extra_repr(self) -> str:
-        return f"gtol={self.gtol}, clip_value={self.clip_value}"
-
-
-class Nesterov(Momentum):
-    r"""Gradient descent with Nesterov's momentum, as in the paper's listing:
-
-    $$v \leftarrow \mu v - \alpha \nabla E(y + \mu v), \qquad y \leftarrow y + v.$$
-
-    Args:
-        learning_rate: initial step size $\alpha$, used exactly as given.
-        momentum: $\mu$, at least 0 and less than 1; a momentum of 0 stays 0.
-        gtol: a set keeps its y while its largest gradient component is below this. Its momentum
-            continues, so it may move again.
-        clip_value: clamp every component of y to `[-clip_value, clip_value]` after each step.
-        learnable: whether step size and momentum are learned.
-
-    Example:
-        >>> Nesterov(learning_rate=0.1).learning_rate
-        tensor(0.1000, grad_fn=<MulBackward0>)
-    """
-
-    looks_ahead = True
-
-
-class HeavyBall(Momentum):
-    r"""Gradient descent with Polyak's momentum, whose gradient is taken at y itself:
-
-    $$v \leftarrow \mu v - \alpha \nabla E(y), \qquad y \leftarrow y + v.$$
-
-    PyTorch Geometric's layer steps like this. The arguments are those of `Nesterov`.
-    """
-
-    looks_ahead = False
-
-
-class RestrainedNesterov(LearnedMomentum):
-    r"""Nesterov's momentum with bounded steps, set by set:
-
-    $$v \leftarrow \mathrm{cut}_s(\mu v - \alpha\, c\, \mathrm{cut}_r(\nabla E(y + \mu v))),
-      \qquad y \leftarrow y + v,$$
-
-    where $\mathrm{cut}_r(a) = a / \max(1, \lVert a \rVert / r)$ and $c = \min(1, 1 / (\alpha L))$.
-    $L$ is the largest curvature that the set has met, $\lVert g_k - g_{k-1} \rVert /
-    \lVert p_k - p_{k-1} \rVert$ between the points $p$ where the gradients $g$ were taken. It costs
-    no evaluation. Points so close that the difference may be rounding do not count.
-
-    The paper's recipe takes its first step from a point where an untrained potential may be steep,
-    and its loss is large until training has tamed that step. `momentum=0.5, max_step=0.5,
-    curvature_safe=True` trains the median task to a fifteenth of the error of plain `Nesterov`
-    (measured in `docs/stability.md`).
-
-    Args:
-        learning_rate: initial step size $\alpha$, used exactly as given.
-        momentum: $\mu$, at least 0 and less than 1.
-        max_step: $s$, the largest length of a step; None for no limit.
-        max_gradient: $r$, the largest norm of the gradient; None for no limit.
-        curvature_safe: whether steps are shortened by $c$. $L$ is held constant in the derivative,
-            so the gradient of `Unrolled` is not exact for a set where $c < 1$.
-        learnable: whether step size and momentum are learned.
-
-    Example:
-        >>> solver = RestrainedNesterov(momentum=0.5, max_step=0.5, curvature_safe=True)
-        >>> layer = equipool.EquilibriumAggregation(3, 8, solver=solver, num_steps=1)
-        >>> bool((layer(100 * torch.randn(5, 3)).norm() <= 0.5001))
-        True
-    """
-
-    def __init__(
-        self, learning_rate: float = 0.125, momentum: float = 0.9, max_step: float | None = None,
-        max_gradient: float | None = None, curvature_safe: bool = False, learnable: bool = True,
-    ) -> None:  # fmt: skip
-        super().__init__(learning_rate, momentum, learnable)
-        for name, bound in (("max_step", max_step), ("max_gradient", max_gradient)):
-            if bound is not None and not bound > 0:
-                raise ValueError(f"{name} is {bound}, expected more than 0, or None")
-        self.max_step = max_step
-        self.max_gradient = max_gradient
-        self.curvature_safe = curvature_safe
-
-    def init(self, y: Tensor, num_steps: int, objective: Objective) -> MomentumState:
-        state = super().init(y, num_steps, objective)
+        state = MomentumState(y, y, zero, zero, self.learning_rate, self.momentum)
         if not self.curvature_safe:
             return state
         return state._replace(last_point=y, curvature=y.new_zeros(y.shape[0], 1))
@@ -250,10 +82,105 @@ class RestrainedNesterov(LearnedMomentum):
             state.y, state.velocity, g, state.learning_rate, state.momentum,
             Limits(self.max_step, self.max_gradient), history,
         )  # fmt: skip
-        return MomentumState(y, ahead, velocity, g, rate, momentum, last_point, curvature)
+        if self.gtol > 0 or self.clip_value is not None:
+            y = self._restrain(state.y, velocity, g)
+            ahead = y + scaled(momentum, velocity)
+        point = ahead if self.looks_ahead else y
+        return MomentumState(y, point, velocity, g, rate, momentum, last_point, curvature)
+
+    def _restrain(self, y: Tensor, move: Tensor, gradient: Tensor) -> Tensor:
+        """`y + move`, or y itself in rows whose largest gradient component is below gtol; then
+        clamped to `[-clip_value, clip_value]`."""
+        moving = gradient.abs().amax(-1, keepdim=True) >= self.gtol
+        y = y + moving * move
+        return y if self.clip_value is None else y.clamp(-self.clip_value, self.clip_value)
+
+    def extra_repr(self) -> str:
+        return f"gtol={self.gtol}, clip_value={self.clip_value}"
+
+
+class Nesterov(Momentum):
+    r"""Gradient descent with Nesterov's momentum, as in the paper's listing:
+
+    $$v \leftarrow \mu v - \alpha \nabla E(y + \mu v), \qquad y \leftarrow y + v.$$
+
+    Steps may be bounded, set by set:
+
+    $$v \leftarrow \mathrm{cut}_s(\mu v - \alpha\, c\, \mathrm{cut}_r(\nabla E(y + \mu v))),
+      \qquad y \leftarrow y + v,$$
+
+    where $\mathrm{cut}_r(a) = a / \max(1, \lVert a \rVert / r)$ and $c = \min(1, 1 / (\alpha L))$.
+    $L$ is the largest curvature that the set has met, $\lVert g_k - g_{k-1} \rVert /
+    \lVert p_k - p_{k-1} \rVert$ between the points $p$ where the gradients $g$ were taken. It costs
+    no evaluation. Points so close that the difference may be rounding do not count.
+
+    The paper's recipe takes its first step from a point where an untrained potential may be steep,
+    and its loss is large until training has tamed that step. `momentum=0.5, max_step=0.5,
+    curvature_safe=True` trains the median task to a fifteenth of the error of the defaults
+    (measured in `docs/stability.md`).
+
+    Args:
+        learning_rate: initial step size $\alpha$, used exactly as given.
+        momentum: $\mu$, at least 0 and less than 1; a momentum of 0 stays 0.
+        max_step: $s$, the largest length of a step; None for no limit.
+        max_gradient: $r$, the largest norm of the gradient; None for no limit.
+        curvature_safe: whether steps are shortened by $c$. $L$ is held constant in the derivative,
+            so the gradient of `Unrolled` is not exact for a set where $c < 1$.
+        gtol: a set keeps its y while its largest gradient component is below this. Its momentum
+            continues, so it may move again.
+        clip_value: clamp every component of y to `[-clip_value, clip_value]` after each step.
+        learnable: whether step size and momentum are learned.
+
+    Example:
+        >>> solver = Nesterov(momentum=0.5, max_step=0.5, curvature_safe=True)
+        >>> layer = equipool.EquilibriumAggregation(3, 8, solver=solver, steps=1)
+        >>> bool((layer(100 * torch.randn(5, 3)).norm() <= 0.5001))
+        True
+    """
+
+    looks_ahead = True
+
+    def __init__(
+        self, learning_rate: float = 0.125, momentum: float = 0.9, max_step: float | None = None,
+        max_gradient: float | None = None, curvature_safe: bool = False, gtol: float = 0.0,
+        clip_value: float | None = None, learnable: bool = True,
+    ) -> None:  # fmt: skip
+        limits = Limits(max_step, max_gradient)
+        super().__init__(learning_rate, momentum, gtol, clip_value, learnable, limits)
+        self.curvature_safe = curvature_safe
 
     def extra_repr(self) -> str:
         return (
             f"max_step={self.max_step}, max_gradient={self.max_gradient}, "
-            f"curvature_safe={self.curvature_safe}"
+            f"curvature_safe={self.curvature_safe}, {super().extra_repr()}"
         )
+
+
+class GradientDescent(Momentum):
+    r"""Gradient descent with a learned step size, and with Polyak's momentum if wanted, whose
+    gradient is taken at y itself:
+
+    $$v \leftarrow \mu v - \alpha \nabla E(y), \qquad y \leftarrow y + v.$$
+
+    With momentum, PyTorch Geometric's layer steps like this.
+
+    Args:
+        learning_rate: initial step size $\alpha$, used exactly as given.
+        momentum: $\mu$, at least 0 and less than 1; a momentum of 0 stays 0.
+        gtol: as in `Nesterov`.
+        clip_value: as in `Nesterov`.
+        learnable: whether step size and momentum are learned.
+
+    Example:
+        >>> layer = equipool.EquilibriumAggregation(3, 8, solver=GradientDescent(0.1))
+        >>> layer(torch.randn(5, 3)).shape
+        torch.Size([1, 8])
+    """
+
+    looks_ahead = False
+
+    def __init__(
+        self, learning_rate: float = 0.125, momentum: float = 0.0, gtol: float = 0.0,
+        clip_value: float | None = None, learnable: bool = True,
+    ) -> None:  # fmt: skip
+        super().__init__(learning_rate, momentum, gtol, clip_value, learnable)

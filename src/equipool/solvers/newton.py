@@ -21,12 +21,11 @@ TOP = 12  # the highest rung of damping
 
 class NewtonState(NamedTuple):
     y: Tensor  # [num_rows, K]
+    point: Tensor  # [num_rows, K]
     gradient: Tensor  # [num_rows, K]
     rung: Tensor  # [num_rows, 1] of the damping: 0 for none, then each ten times the one below
-
-    @property
-    def point(self) -> Tensor:
-        return self.y
+    first: SolverState | None = None  # of the solver before
+    first_steps: int = 0  # that this solver has left
 
 
 class Newton(Solver[NewtonState]):
@@ -45,22 +44,34 @@ class Newton(Solver[NewtonState]):
     of one undamped step is therefore exactly the implicit one,
     $-H^{-1} \, \partial_\theta \nabla E$.
 
+    With `after`, another solver approaches the minimum cheaply and the last `num_steps` steps
+    refine it. A search that reaches its tolerance before that stops without Newton steps.
+
     Args:
         damping: d, the smallest nonzero damping, as a fraction of the curvature.
+        after: takes all but the last steps. Default: none; every step is Newton's.
+        num_steps: with `after`, the number of Newton steps.
 
     Example:
-        >>> layer = equipool.EquilibriumAggregation(3, 2, solver=Newton(), steps=30)
+        >>> solver = Newton(after=equipool.Nesterov())
+        >>> layer = equipool.EquilibriumAggregation(3, 2, solver=solver, steps=50)
         >>> layer.solve(torch.randn(5, 3)).converged
         tensor([True])
     """
 
     recordable = False  # factorisations wait for the device
 
-    def __init__(self, damping: float = 1e-3) -> None:
+    def __init__(
+        self, damping: float = 1e-3, after: Solver[Any] | None = None, num_steps: int = 3
+    ) -> None:
         super().__init__()
         if not (math.isfinite(damping) and damping > 0):
             raise ValueError(f"damping is {damping}, expected more than 0")
+        if after is not None:
+            check_part("after", after, Solver, "Nesterov()")
         self.damping = damping
+        self.after = after
+        self.num_steps = as_count("num_steps", num_steps, least=1)
 
     def init(self, y: Tensor, num_steps: int, objective: Objective) -> NewtonState:
         if y.shape[-1] > LARGEST:
@@ -68,13 +79,40 @@ class Newton(Solver[NewtonState]):
                 f"y has {y.shape[-1]} channels, expected at most {LARGEST} for Newton's method, "
                 "which takes a Hessian product for each: use SafeguardedNesterov instead"
             )
-        rung = torch.zeros(y.shape[0], 1, dtype=torch.long, device=y.device)
-        return NewtonState(y, torch.zeros_like(y), rung)
+        if self.after is None:
+            return NewtonState(y, y, torch.zeros_like(y), _lowest_rung(y))
+        num_first = self._first_steps(num_steps)
+        return self._begin(self.after.init(y, num_first, objective), num_first)
+
+    def at_rest(
+        self, state: NewtonState, y: Tensor, num_steps: int, objective: Objective
+    ) -> NewtonState:
+        if self.after is None:
+            return self.init(y, num_steps, objective)
+        num_first = self._first_steps(num_steps)
+        return self._begin(self.after.at_rest(state.first, y, num_first, objective), num_first)
 
     def step(self, objective: Objective, state: NewtonState) -> NewtonState:
+        if self.after is not None and state.first is not None and state.first_steps > 0:
+            first = self.after.step(objective, state.first._replace(y=state.y))
+            left = state.first_steps - 1
+            point = first.point if left > 0 else first.y
+            return NewtonState(first.y, point, first.gradient, state.rung, first, left)
         g = objective.gradient(state.y)
         factor, accepted, rung = self._attempt(objective, state, g)
-        return NewtonState(torch.where(accepted, state.y - _solve(factor, g), state.y), g, rung)
+        y = torch.where(accepted, state.y - _solve(factor, g), state.y)
+        if self.after is not None:
+            # Its scalars need a gradient, also where these are the only steps.
+            y = attach(y, *self.after.parameters())
+        return state._replace(y=y, point=y, gradient=g, rung=rung)
+
+    def _first_steps(self, num_steps: int) -> int:
+        return max(num_steps - self.num_steps, 0)
+
+    def _begin(self, first: SolverState, num_first: int) -> NewtonState:
+        point = first.point if num_first > 0 else first.y
+        rung = _lowest_rung(first.y)
+        return NewtonState(first.y, point, first.gradient, rung, first, num_first)
 
     @torch.no_grad()
     def _attempt(
@@ -103,7 +141,11 @@ class Newton(Solver[NewtonState]):
         return torch.where(rung > 0, self.damping * 10.0 ** (rung - 1), 0)
 
     def extra_repr(self) -> str:
-        return f"damping={self.damping}"
+        return f"damping={self.damping}, num_steps={self.num_steps}"
+
+
+def _lowest_rung(y: Tensor) -> Tensor:
+    return torch.zeros(y.shape[0], 1, dtype=torch.long, device=y.device)
 
 
 def _factorise(matrix: Tensor, damping: Tensor) -> tuple[Tensor, Tensor]:
@@ -119,82 +161,3 @@ def _factorise(matrix: Tensor, damping: Tensor) -> tuple[Tensor, Tensor]:
 
 def _solve(factor: Tensor, g: Tensor) -> Tensor:
     return torch.cholesky_solve(g.unsqueeze(-1), factor).squeeze(-1)
-
-
-class PolishedState(NamedTuple):
-    y: Tensor  # [num_rows, K]
-    point: Tensor  # [num_rows, K]
-    gradient: Tensor  # [num_rows, K]
-    first: SolverState
-    newton: NewtonState
-    steps_left: int
-
-
-class Polished(Solver[PolishedState]):
-    """Another solver followed by Newton steps: the first steps approach a minimum cheaply, the last
-    ones refine it. The output size must be small (see `Newton`).
-
-    If a search reaches the tolerance before its budget is spent, it stops without Newton steps.
-
-    Args:
-        solver: takes the first steps.
-        newton_steps: the number of Newton steps at the end.
-        newton: takes the last steps. Default: `Newton()`.
-
-    Example:
-        >>> solver = Polished(equipool.Nesterov())
-        >>> layer = equipool.EquilibriumAggregation(3, 2, solver=solver, num_steps=50)
-        >>> layer.solve(torch.randn(5, 3)).converged
-        tensor([True])
-    """
-
-    recordable = False
-
-    def __init__(
-        self, solver: Solver[Any], newton_steps: int = 3, newton: Newton | None = None
-    ) -> None:
-        super().__init__()
-        check_part("solver", solver, Solver, "Nesterov()")
-        self.solver = solver
-        self.newton_steps = as_count("newton_steps", newton_steps, least=1)
-        self.newton = newton if newton is not None else Newton()
-
-    def init(self, y: Tensor, num_steps: int, objective: Objective) -> PolishedState:
-        first = self.solver.init(y, self._first_steps(num_steps), objective)
-        return self._begin(first, num_steps, objective)
-
-    def at_rest(
-        self, state: PolishedState, y: Tensor, num_steps: int, objective: Objective
-    ) -> PolishedState:
-        first = self.solver.at_rest(state.first, y, self._first_steps(num_steps), objective)
-        return self._begin(first, num_steps, objective)
-
-    def step(self, objective: Objective, state: PolishedState) -> PolishedState:
-        if state.steps_left > self.newton_steps:
-            return self._first_step(objective, state)
-        newton = self.newton.step(objective, state.newton._replace(y=state.y))
-        # The solver's scalars need a gradient, also where these are the only steps.
-        y = attach(newton.y, *self.solver.parameters())
-        left = state.steps_left - 1
-        return state._replace(
-            y=y, point=y, gradient=newton.gradient, newton=newton, steps_left=left
-        )
-
-    def _first_steps(self, num_steps: int) -> int:
-        return max(num_steps - self.newton_steps, 0)
-
-    def _begin(self, first: SolverState, num_steps: int, objective: Objective) -> PolishedState:
-        newton = self.newton.init(first.y, min(num_steps, self.newton_steps), objective)
-        point = first.point if num_steps > self.newton_steps else newton.point
-        return PolishedState(first.y, point, first.gradient, first, newton, num_steps)
-
-    def _first_step(self, objective: Objective, state: PolishedState) -> PolishedState:
-        first = self.solver.step(objective, state.first._replace(y=state.y))
-        left = state.steps_left - 1
-        point = first.point if left > self.newton_steps else first.y
-        return state._replace(
-            y=first.y, point=point, gradient=first.gradient, first=first, steps_left=left
-        )
-
-    def extra_repr(self) -> str:
-        return f"newton_steps={self.newton_steps}"

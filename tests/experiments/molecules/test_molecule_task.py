@@ -129,7 +129,7 @@ def test_fields_reach_the_network(molecules):
         TINY, aggregation="equilibrium", local_aggregation="equilibrium", convolution="gcn",
         inner_steps=7, local_steps=3, virtual_node=True,
         solver={
-            "name": "restrained-nesterov", "momentum": 0.3, "max_step": 0.5, "curvature_safe": True,
+            "name": "nesterov", "momentum": 0.3, "max_step": 0.5, "curvature_safe": True,
         },
         dropout=0.1, readout_dropout=0.2,
         atom_dropout=0.3, potential_dropout=0.4,

@@ -29,7 +29,7 @@ CASES = {
     "all, gcn": {
         "aggregation": "equilibrium", "local_aggregation": "equilibrium", "convolution": "gcn",
         "virtual_node": True,
-        "solver": {"name": "restrained-nesterov", "max_step": 0.5, "curvature_safe": True},
+        "solver": {"name": "nesterov", "max_step": 0.5, "curvature_safe": True},
     },
 }  # fmt: skip
 

@@ -44,7 +44,7 @@ CASES = {
     "both, restrained": {
         "aggregation": "equilibrium", "local_aggregation": "equilibrium", "convolution": "gcn",
         "virtual_node": True, "potential_dropout": 0.2,
-        "solver": {"name": "restrained-nesterov", "max_step": 0.5, "curvature_safe": True},
+        "solver": {"name": "nesterov", "max_step": 0.5, "curvature_safe": True},
     },
 }  # fmt: skip
 TRACKED = ("running_mean", "running_var", "num_batches_tracked")

@@ -91,7 +91,7 @@ class BagsTask(InnerLoop, Task):
     def quick(cls, aggregation: str = "equilibrium", *, seed: int = 0) -> BagsTask:
         """Jets with inner steps of bounded length, which train well at once. Meant for 2,000 steps
         (30 epochs) of Adam at 0.001 with a cosine schedule: minutes on one core."""
-        solver = {"name": "restrained-nesterov", "momentum": 0.5, "max_step": 0.5,
+        solver = {"name": "nesterov", "momentum": 0.5, "max_step": 0.5,
                   "curvature_safe": True}  # fmt: skip
         return cls(aggregation, seed=seed, solver=solver)
 

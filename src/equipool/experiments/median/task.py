@@ -87,7 +87,7 @@ class MedianTask(InnerLoop, Task):
         return cls(
             aggregation, embedding=8, batch_size=32, seed=seed, set_size=32, width=64,
             potential_output=8,
-            solver={"name": "restrained-nesterov", "learning_rate": 0.1, "momentum": 0.5},
+            solver={"name": "nesterov", "learning_rate": 0.1, "momentum": 0.5},
             start={"name": "learned", "value": 1.0},
             evaluation_sets=8000,
         )  # fmt: skip

@@ -160,7 +160,7 @@ class MoleculeTask(InnerLoop, Task):
     def quick(cls, aggregation: str = "equilibrium", *, seed: int = 0) -> MoleculeTask:
         """A smaller network that trains on molhiv in minutes on two cores, with fewer and longer
         inner steps. Meant for 1,000 steps (four epochs) of Adam at 0.003 with a cosine schedule."""
-        solver = {"name": "restrained-nesterov", "learning_rate": 0.5, "momentum": 0.5}
+        solver = {"name": "nesterov", "learning_rate": 0.5, "momentum": 0.5}
         return cls(
             aggregation, depth=3, width=64, dropout=0.2, seed=seed, potential=(128, 64, 32),
             inner_steps=5, local_steps=5, solver=solver,
