@@ -130,7 +130,8 @@ def test_another_part_takes_its_own_defaults_and_flags_change_those():
     flags = {flag.name: flag for flag in flags_of("median")}
     same = with_values(quick, {flags["solver.learning_rate"]: 0.3})
     assert (same[TASK]["solver.momentum"], same[TASK]["solver.learning_rate"]) == (0.5, 0.3)
-    other = with_values(quick, {flags["solver.learning_rate"]: 0.3, flags["solver"]: "gradient-descent"})
+    changed = {flags["solver.learning_rate"]: 0.3, flags["solver"]: "gradient-descent"}
+    other = with_values(quick, changed)
     made, _ = build("median", other)
     assert (made.solver["momentum"], made.solver["learning_rate"]) == (0.0, 0.3)
 
