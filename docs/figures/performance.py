@@ -1,70 +1,127 @@
-"""Brings the tables of performance.md and stability.md up to date with benchmarks/records.
-
-    equipool bench --preset quick --device cpu --out benchmarks/records/cpu-quick.json
-    python docs/figures/performance.py
-    python benchmarks/plot.py benchmarks/records/*.json --out docs/figures
-
-The pages say which: `<!-- generated: cpu-quick training -->` is followed by the training rows of
-cpu-quick.json, `<!-- generated: cpu-stability hard -->` by the rows of a setting.
-"""
+"""Tables and pictures of performance.md and stability.md. The name of a block is that of its record
+and its part: `cpu-quick training` are the training rows of cpu-quick.jsonl."""
 
 from __future__ import annotations
 
-import re
-import sys
-from itertools import groupby
-from pathlib import Path
+import math
+from collections.abc import Sequence
+from typing import Any
 
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-import stability
+from drawing import BLUE, GREEN, ORANGE, picture
+from matplotlib import ticker
+from records import group, read_measurement
+from tables import columns, mebibytes, quartiles, three_digits
 
-from equipool.bench.record import Record, read_record
-from equipool.bench.terminal import cells
+PAGES = ("performance.md", "stability.md")
+TIMED = ("cpu-quick", "cpu-elements", "h200-plain", "h200-layer", "h200-networks", "h200-steps")
+STABILITY = ("cpu-stability-biases", "cpu-stability")
+COLORS = {"pyg": ORANGE, "reference": "#999999", "equipool": BLUE, "equipool-autograd": "#E69F00",
+          "equipool-torch": "#56B4E9", "equipool-compiled": GREEN,
+          "equipool-captured": "#000000"}  # fmt: skip
+RIVAL = "#CC79A7"
+MARKERS = {"sum": "v", "mean": "^", "max": "X", "attention": "<", "gmt": ">",
+           "set-transformer": "s", "pna": "D", "sum-captured": "P"}  # fmt: skip
+LINES = {"float32": "-", "tf32": "--", "bf16": ":"}
+# What is drawn of which record: the size that its cases differ in, and its heading.
+DRAWN = {
+    "cpu-elements": ("elements", "elements in the set"),
+    "h200-layer": ("sets", "sets in the batch"),
+    "cpu-quick": ("sets", "sets in the batch"),
+}
 
-DOCS = Path(__file__).parents[1]
-PAGES = (DOCS / "performance.md", DOCS / "stability.md")
-RECORDS = DOCS.parent / "benchmarks" / "records"
-BLOCK = re.compile(r"(<!-- generated: (\S+) ([^>]+) -->\n).*?(<!-- end -->)", re.DOTALL)
-
-
-def refresh(page: str) -> str:
-    """The page with new tables."""
-    return BLOCK.sub(lambda m: f"{m[1]}\n{table(m[2], m[3])}\n\n{m[4]}", page)
-
-
-def table(name: str, part: str) -> str:
-    """The rows of a record in Markdown: of a mode, or of a setting."""
-    file = RECORDS / f"{name}.json"
-    if "stability" in name:
-        return stability_table(stability.read_stability(file), part)
-    return timing_table(read_record(file), part)
-
-
-def timing_table(record: Record, mode: str) -> str:
-    """The timed rows of a mode."""
-    lines = [
-        "| sets x elements, T | path | ms, quartiles | MiB | x PyG | x floor | error y | error g |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for case, group in groupby((r for r in record.rows if r.mode == mode), key=lambda r: r.case):
-        rows = [row for row in group if row.timing is not None]
-        pyg = [row.timing.median for row in rows if row.path == "pyg" and row.timing is not None]
-        for row in rows:
-            ms, quartiles, *rest = cells(row, min(pyg, default=None))
-            first = [f"{case.sets:,} x {case.elements:,}, {case.num_steps}"]
-            path = f"{row.path}, {row.precision}"
-            lines.append("| " + " | ".join([*first, path, f"{ms} ({quartiles})", *rest]) + " |")
-    return "\n".join(lines)
+Row = dict[str, Any]
 
 
-def stability_table(record: stability.StabilityRecord, setting: str) -> str:
-    """The rows of a setting."""
-    columns = stability.COLUMNS
-    lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
-    rows = (row for row in record.rows if row.setting == setting)
-    return "\n".join([*lines, *(f"| {' | '.join(stability.cells(row))} |" for row in rows)])
+def timed_rows(name: str, mode: str = "training") -> list[Row]:
+    """The rows of a record that were timed, with milliseconds of PyTorch Geometric's layer on the
+    same sets in its fastest precision."""
+    _, parts = read_measurement(name)
+    rows = [row for row in parts["rows"] if row["mode"] == mode and row["timing"]]
+    for some in group(rows, lambda row: str(row["case"])).values():
+        theirs = [row["timing"]["median"] for row in some if row["path"] == "pyg"]
+        for row in some:
+            row["pyg"] = min(theirs, default=None)
+    return rows
 
 
-if __name__ == "__main__":
-    for page in PAGES:
-        page.write_text(refresh(page.read_text(encoding="utf-8")), encoding="utf-8")
+def timing(rows: Sequence[Row]) -> str:
+    def gradient_error(row: Row) -> str:
+        agreement = row["agreement"]
+        if not agreement:
+            return ""
+        return f"{max(agreement['x_gradient'], agreement['parameter_gradient']):.0e}"
+
+    def over_pyg(row: Row) -> str:
+        return "" if row["pyg"] is None else three_digits(row["pyg"] / row["timing"]["median"])
+
+    def over_floor(row: Row) -> str:
+        floor = row["floor"]
+        if not floor:
+            return ""
+        return f"{row['timing']['median'] / max(floor['arithmetic_ms'], floor['traffic_ms']):.1f}"
+
+    return columns(rows, {
+        "sets x elements, T": lambda row: "{sets:,} x {elements:,}, {num_steps}".format(**row["case"]),
+        "path": lambda row: f"{row['path']}, {row['precision']}",
+        "ms, quartiles": lambda row: quartiles(row["timing"]),
+        "MiB": lambda row: "" if row["peak_bytes"] is None else mebibytes(row["peak_bytes"]),
+        "x PyG": over_pyg,
+        "x floor": over_floor,
+        "error y": lambda row: f"{row['agreement']['output']:.0e}" if row["agreement"] else "",
+        "error g": gradient_error,
+    })  # fmt: skip
+
+
+def spikes(rows: Sequence[Row]) -> str:
+    """What training with each option did, over the seeds."""
+
+    def quarters(values: Sequence[float | None]) -> tuple[float, float, float]:
+        ordered = sorted(math.inf if value is None else value for value in values)
+        first, middle, third = (ordered[round(q * (len(ordered) - 1))] for q in (0.25, 0.5, 0.75))
+        return first, middle, third
+
+    return columns(rows, {
+        "option": lambda row: row["option"],
+        "spikes": lambda row: str(sum(row["spikes"])),
+        "seeds": lambda row: str(sum(count > 0 for count in row["spikes"])),
+        "not finite": lambda row: str(sum(row["not_finite"])),
+        "largest loss": lambda row: f"{quarters(row['largest'])[1]:.1e}",
+        "error": lambda row: f"{quarters(row['errors'])[1]:.1e}",
+        "its quartiles": lambda row: "{0:.1e} to {2:.1e}".format(*quarters(row["errors"])),
+        "step size": lambda row: f"{quarters(row['learning_rates'])[1]:.3f}",
+    })  # fmt: skip
+
+
+def blocks() -> dict[str, str]:
+    found = {f"{name} training": timing(timed_rows(name)) for name in TIMED}
+    found["cpu-quick inference"] = timing(timed_rows("cpu-quick", "inference"))
+    for name in STABILITY:
+        _, parts = read_measurement(name)
+        for setting, rows in group(parts["rows"], lambda row: row["setting"]).items():
+            found[f"{name} {setting}"] = spikes(rows)
+    return found
+
+
+def draw() -> None:
+    """Time and memory of a training step over the size that varies."""
+    for name, (axis, heading) in DRAWN.items():
+        rows = timed_rows(name)
+        with picture(f"performance-{name.partition('-')[2]}", 1, 2, (10, 4.2)) as axes:
+            for ax, title in zip(axes[0], ("milliseconds", "peak memory in MiB"), strict=True):
+                for (path, precision), points in group(
+                    rows, lambda row: (row["path"], row["precision"])
+                ).items():
+                    values = [
+                        row["timing"]["median"] if title == "milliseconds"
+                        else (row["peak_bytes"] or 0) / 2**20 for row in points
+                    ]  # fmt: skip
+                    ax.plot([row["case"][axis] for row in points], values, LINES[precision],
+                            color=COLORS.get(path, RIVAL), marker=MARKERS.get(path, "o"),
+                            markersize=4, label=f"{path} {precision}")  # fmt: skip
+                positions = sorted({row["case"][axis] for row in rows})
+                ax.set(xscale="log", yscale="log", xlabel=heading, title=f"training step, {title}")
+                ax.set_xticks(positions, [f"{position:,}" for position in positions])
+                ax.xaxis.set_minor_locator(ticker.NullLocator())
+                ax.grid(alpha=0.3)
+            handles, labels = axes[0, 0].get_legend_handles_labels()
+            axes[0, 0].figure.legend(handles, labels, loc="outside right center", fontsize=8)
