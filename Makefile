@@ -14,7 +14,7 @@ TRITON := triton==3.6.0; sys_platform == "linux"
 export PIP_CONSTRAINT := constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench test test-fast test-floor test-newest lint format explorer docs docs-serve \
+.PHONY: help setup demo bench test test-fast test-floor test-newest lint format explorer docs figures docs-serve \
 	release-check clean
 
 help:  ## List the targets
@@ -52,7 +52,7 @@ test-fast: $(READY)  ## Run the fast tests only
 
 # The tests of the core alone, which need no package beside torch.
 NOT_CORE := $(patsubst %,tests/test_%.py,\
-	comparison_result compiled_kernels contributing docs export readme rooms site)
+	comparison_result compiled_kernels export rooms site)
 
 # $(1): where to install; $(2): which torch.
 define test_core
@@ -95,6 +95,9 @@ docs docs-serve: export NO_MKDOCS_2_WARNING := 1
 docs: $(READY)  ## Build the documentation into site/; open site/index.html
 	@$(BIN)/mkdocs build --strict  # with --quiet, warnings would not count
 	@echo "Open site/index.html (no server or network needed)"
+
+figures: $(READY)  ## Update the documentation's tables and pictures from the records
+	@$(BIN)/python docs/figures/build.py
 
 docs-serve: $(READY)  ## Preview the documentation while you write
 	@$(BIN)/mkdocs serve

@@ -5,20 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 import bags
+import choosing
 import closed_forms
 import equilibrium
-import gradients
 import idea
 import influence
 import median
 import molecules
 import omniglot
 import performance
+import readme
 from tables import fill
 
 DOCS = Path(__file__).parents[1]
-SCRIPTS = (median, omniglot, molecules, bags, equilibrium, influence, gradients)
-BLOCKS = {script.PAGE: script.blocks for script in SCRIPTS}
+SCRIPTS = (median, omniglot, molecules, bags, equilibrium, influence)
+BLOCKS = {script.PAGE: script.blocks for script in (*SCRIPTS, choosing, readme)}
 BLOCKS |= dict.fromkeys(performance.PAGES, performance.blocks)
 
 

@@ -38,7 +38,9 @@ MARKERS = ("o", "s", "D", "^", "v", "P", "X", "*")
 
 
 @contextmanager
-def picture(name: str, rows: int, count: int, size: tuple[float, float], **options: Any) -> Iterator[Any]:
+def picture(
+    name: str, rows: int, count: int, size: tuple[float, float], **options: Any
+) -> Iterator[Any]:
     """Axes `[rows, count]` to draw on; at the end they are written to a PNG of 128 colours."""
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(rows, count, figsize=size, squeeze=False, **options)
@@ -86,7 +88,9 @@ def draw_curves(
     curve = mean_curve(runs, metric)
     for ax, x in zip(axes, ("step", "seconds"), strict=True):
         ax.plot(curve[x], curve["mean"], **look, markevery=5)
-        ax.fill_between(curve[x], curve["low"], curve["high"], color=look["color"], alpha=0.12, lw=0)
+        ax.fill_between(
+            curve[x], curve["low"], curve["high"], color=look["color"], alpha=0.12, lw=0
+        )
     axes[0].set_xlabel("training steps")
     axes[0].xaxis.set_major_formatter(EngFormatter(sep=""))
     axes[1].set_xlabel("training seconds")

@@ -170,7 +170,7 @@ def draw() -> None:
                 for run in own:
                     found = evaluations(run)
                     for ax, name in zip(row, (metric, "residual"), strict=True):
-                        ax.plot(found, [one[name] for one in found.values()], **drawn[recipe])
+                        ax.plot(list(found), [one[name] for one in found.values()], **drawn[recipe])
             for ax, name in zip(row, (metric, "residual, median"), strict=True):
                 ax.set(title=f"{task}: {name}", xlabel="inner steps in evaluation", xscale="log")
                 ax.set_yscale("linear" if name == "test_auc" else "log")

@@ -7,7 +7,11 @@ from records import read_measurement
 from tables import columns
 
 PAGE = "influence.md"
-RECORDS = {"median": "cpu-influence", "jets": "cpu-influence-jets", "molhiv": "cpu-influence-molhiv"}
+RECORDS = {
+    "median": "cpu-influence",
+    "jets": "cpu-influence-jets",
+    "molhiv": "cpu-influence-molhiv",
+}
 SCORES = ("influence", "deleting each element", "gradient times input", "attention weights",
           "random")  # fmt: skip
 

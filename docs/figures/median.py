@@ -203,4 +203,6 @@ def draw() -> None:
     with picture("median-inner", 2, 3, (10, 4.6)) as axes:
         for ax, (name, (heading, logarithmic)) in zip(axes.flat, INNER.items(), strict=True):
             ax.plot(logged.inner["step"], logged.inner[name], lw=1)
-            ax.set(title=heading, xlabel="training steps", yscale="log" if logarithmic else "linear")
+            ax.set(
+                title=heading, xlabel="training steps", yscale="log" if logarithmic else "linear"
+            )

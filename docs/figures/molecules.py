@@ -247,9 +247,13 @@ def draw_ablation(runs: Group, study: str) -> None:
             ys = [[value(run) for run in some] for some in found.values()]
             ax.plot(ticks, [statistics.fmean(some) for some in ys], **looks["equilibrium"])
             for tick, some in zip(ticks, ys, strict=True):
-                ax.plot([tick] * len(some), some, ".", color=looks["equilibrium"]["color"], alpha=0.6)
+                ax.plot(
+                    [tick] * len(some), some, ".", color=looks["equilibrium"]["color"], alpha=0.6
+                )
             if constant:
-                ax.axhline(statistics.fmean(map(value, constant)), ls="--", color=looks["sum"]["color"])
+                ax.axhline(
+                    statistics.fmean(map(value, constant)), ls="--", color=looks["sum"]["color"]
+                )
             ax.set(title=title, xlabel=VARIED[study].replace("_", " "))
             ax.tick_params("x", rotation=15 if len("".join(ticks)) > 30 else 0)
         if constant:

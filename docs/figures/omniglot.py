@@ -139,9 +139,7 @@ def settings(runs: Sequence[Run]) -> str:
     best: dict[str, float] = {}
     for some in groups:
         best[method(some)] = max(best.get(method(some), 0), accuracy(some, VALIDATION))
-    ordered = sorted(
-        groups, key=lambda g: (best[method(g)], accuracy(g, VALIDATION)), reverse=True
-    )
+    ordered = sorted(groups, key=lambda g: (best[method(g)], accuracy(g, VALIDATION)), reverse=True)
     return columns(ordered, {
         "what was changed": label,
         "learning rate": rate,

@@ -54,21 +54,57 @@ def timing(rows: Sequence[Row]) -> str:
     def over_pyg(row: Row) -> str:
         return "" if row["pyg"] is None else three_digits(row["pyg"] / row["timing"]["median"])
 
-    def over_floor(row: Row) -> str:
-        floor = row["floor"]
-        if not floor:
-            return ""
-        return f"{row['timing']['median'] / max(floor['arithmetic_ms'], floor['traffic_ms']):.1f}"
-
     return columns(rows, {
         "sets x elements, T": lambda row: "{sets:,} x {elements:,}, {num_steps}".format(**row["case"]),
         "path": lambda row: f"{row['path']}, {row['precision']}",
         "ms, quartiles": lambda row: quartiles(row["timing"]),
         "MiB": lambda row: "" if row["peak_bytes"] is None else mebibytes(row["peak_bytes"]),
         "x PyG": over_pyg,
-        "x floor": over_floor,
         "error y": lambda row: f"{row['agreement']['output']:.0e}" if row["agreement"] else "",
         "error g": gradient_error,
+    })  # fmt: skip
+
+
+def summary(name: str, cells: dict[str, tuple[str, str, str]]) -> str:
+    """Milliseconds by number of sets. `cells`: path, precision and mode of each column; the
+    fastest precision if that is empty."""
+    found = {mode: timed_rows(name, mode) for mode in ("training", "inference")}
+
+    def cell(sets: int, path: str, precision: str, mode: str) -> str:
+        times = [
+            row["timing"]["median"]
+            for row in found[mode]
+            if (row["case"]["sets"], row["path"]) == (sets, path)
+            and row["precision"] in (precision or row["precision"])
+        ]
+        return f"{min(times):.3g} ms"
+
+    return columns(group(found["training"], lambda row: row["case"]["sets"]), {
+        "sets": lambda sets: f"{sets:,}",
+        **{name: lambda sets, key=key: cell(sets, *key) for name, key in cells.items()},
+    })  # fmt: skip
+
+
+def networks() -> str:
+    """Training steps of whole networks with the layer as readout."""
+    rows = timed_rows("h200-networks")
+    times = {
+        (row["case"]["workload"], row["path"], row["precision"]): row["timing"]["median"]
+        for row in rows
+    }
+
+    def cell(network: str, end: str, precision: str) -> str:
+        ours = times[network, f"equipool{end}", precision]
+        if network == "median":
+            return f"{ours:.2f}"
+        return f"{ours / times[network, f'sum{end}', precision]:.2f}"
+
+    return columns(("gin", "median"), {
+        "network": {"gin": "GIN, times the sum's", "median": "median, ms"}.__getitem__,
+        "TF32, as typed": lambda network: cell(network, "", "tf32"),
+        "TF32, captured": lambda network: cell(network, "-captured", "tf32"),
+        "bfloat16, as typed": lambda network: cell(network, "", "bf16"),
+        "bfloat16, captured": lambda network: cell(network, "-captured", "bf16"),
     })  # fmt: skip
 
 
@@ -94,6 +130,25 @@ def spikes(rows: Sequence[Row]) -> str:
 
 def blocks() -> dict[str, str]:
     found = {f"{name} training": timing(timed_rows(name)) for name in TIMED}
+    found |= {
+        "one H200": summary("h200-plain", {
+            "PyTorch Geometric, fastest precision": ("pyg", "", "training"),
+            "equipool, TF32": ("equipool", "tf32", "training"),
+            "equipool, bfloat16": ("equipool", "bf16", "training"),
+            "inference, TF32": ("equipool", "tf32", "inference"),
+        }),
+        "captured": summary("h200-plain", {
+            "equipool, TF32": ("equipool-captured", "tf32", "training"),
+            "equipool, bfloat16": ("equipool-captured", "bf16", "training"),
+        }),
+        "two cores": summary("cpu-quick", {
+            "PyTorch Geometric": ("pyg", "", "training"),
+            "equipool": ("equipool", "", "training"),
+            "attention": ("attention", "", "training"),
+            "sum": ("sum", "", "training"),
+        }),
+        "networks": networks(),
+    }  # fmt: skip
     found["cpu-quick inference"] = timing(timed_rows("cpu-quick", "inference"))
     for name in STABILITY:
         _, parts = read_measurement(name)

@@ -211,30 +211,6 @@ def test_parts_are_saved_resumed_evaluated_and_reported(equipool, tiny, tmp_path
     assert "solver.damping" in (tmp_path / "page.html").read_text()
 
 
-def test_a_run_of_an_older_version_is_resumed_and_evaluated(equipool, tiny, tmp_path, stop_at):
-    """Its config has a field for each of the solver's numbers."""
-    flags = tiny | {"--solver.momentum": "0.5", "--start": "learned", "--start.value": "1"}
-    whole, old = tmp_path / "whole", tmp_path / "old"
-    equipool("train", "median", flags, "--out", whole)
-    stop_at(7)
-    equipool("train", "median", flags, "--out", old, status=3)
-    config = json.loads((old / "config.json").read_text())
-    parts = ("solver", "start", "differentiation", "bias_std")
-    kept = {n: v for n, v in config["fields"].items() if n.partition(".")[0] not in parts}
-    config["fields"] = kept | {"inner_learning_rate": 0.125, "inner_momentum": 0.5,
-                               "inner_max_step": None, "inner_curvature_safe": False,
-                               "start_value": 1.0}  # fmt: skip
-    config.pop("sha256", None)  # older runs have no checksum
-    (old / "config.json").write_text(json.dumps(config))
-    equipool("train", "median", "--out", old, "--resume", "--device", "cpu")
-    assert numbers(old) == numbers(whole)
-    equipool("evaluate", old, "--device", "cpu")
-    again = equipool("sweep", "median", flags, "--out", tmp_path)
-    assert "1 runs in" in again.output
-    assert "1 finished" in again.output
-    equipool("report", old, whole, "--out", tmp_path / "page.html")
-
-
 @pytest.mark.parametrize("place", ["file/record.json", "folder"])
 def test_a_record_that_cannot_be_written_is_noticed_before_training(refused, tiny, tmp_path, place):
     (tmp_path / "file").write_text("")

@@ -8,10 +8,10 @@ from command_lines import check_flags, command_lines
 from python_blocks import ROOT, run_page
 
 PAGE = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
-RECORDS = (ROOT / "records" / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("line", command_lines(PAGE) + command_lines(RECORDS))
+
+@pytest.mark.parametrize("line", command_lines(PAGE))
 def test_commands_have_the_flags_that_are_shown(line):
     check_flags(line)
 

@@ -2,17 +2,16 @@
 
 import json
 from dataclasses import asdict
-from pathlib import Path
 
 import pytest
 
 import equipool
 from equipool import EquilibriumAggregation, LearnedStart, ZeroStart
 from equipool.cli.train import base_values
-from equipool.experiments.inner_loop import DIFFERENTIATIONS, SOLVERS, STARTS, STEPS, InnerLoop
+from equipool.experiments.inner_loop import DIFFERENTIATIONS, SOLVERS, STARTS, STEPS
 from equipool.experiments.registry import MedianTask, MoleculeTask, OmniglotTask
 from equipool.recipes import AUX_WEIGHT
-from equipool.training.config import flatten, nest, task_from_config, with_defaults
+from equipool.training.config import flatten, nest, task_from_config
 
 SETTINGS = {
     "solver": {"name": "nesterov", "learning_rate": 0.02, "momentum": 0.5,
@@ -23,16 +22,6 @@ SETTINGS = {
     "regularizer_weight": 0.3,
     "potential_dropout": 0.2,
 }  # fmt: skip
-OLD = {
-    "inner_learning_rate": 0.02,
-    "inner_momentum": 0.5,
-    "inner_max_step": 0.25,
-    "inner_curvature_safe": True,
-    "start_value": 1.0,
-    "scaling": "log-mean",
-    "regularizer_weight": 0.3,
-    "potential_dropout": 0.2,
-}
 NETWORKS = {
     "median": lambda **given: MedianTask(width=8, inner_steps=7, **given).network(),
     "omniglot": lambda **given: OmniglotTask(potential=(8, 3), inner_steps=7, **given).network(),
@@ -41,7 +30,6 @@ NETWORKS = {
         local_steps=7, **given
     ).make_network(1, None),
 }  # fmt: skip
-RECORDS = sorted((Path(__file__).parents[2] / "records").rglob("*.json"))
 
 
 def layers(network):
@@ -147,28 +135,3 @@ def test_flat_fields_are_what_was_nested(field):
     assert all(not isinstance(value, dict) for value in flat.values())
     assert MedianTask(**nest(json.loads(json.dumps(flat)))) == task
     assert hash(task) == hash(MedianTask(**nest(flat)))
-
-
-def test_the_fields_of_older_runs_give_the_same_layers():
-    old = task_from_config({"task": "median", "fields": {"width": 8, "inner_steps": 7, **OLD}})
-    settings = {name: value for name, value in SETTINGS.items() if name != "differentiation"}
-    assert old == MedianTask(width=8, inner_steps=7, **settings)
-    assert InnerLoop.upgrade({"start_value": 0.0})["start"] == {"name": "learned", "value": 0.0}
-
-
-def test_every_record_can_be_read():
-    read = 0
-    for file in RECORDS:
-        config = json.loads(file.read_text())
-        config = config.get("config", config)
-        if not isinstance(config, dict) or not {"task", "fields"} <= config.keys():
-            continue
-        read += 1
-        task = task_from_config(config)
-        fields = config["fields"]
-        expected = fields.get("solver.momentum", fields.get("inner_momentum", 0.9))
-        assert task.solver["momentum"] == expected
-        assert with_defaults(config)["fields"]["solver.momentum"] == task.solver["momentum"]
-        zero = fields["start"] == "zero" if "start" in fields else fields.get("start_value") is None
-        assert (task.start["name"] == "zero") == zero
-    assert read > 300

@@ -70,7 +70,6 @@ class Family:
         """Check a part's settings, and add the arguments that are missing at their defaults."""
         settings = {"name": given} if isinstance(given, str) else dict(given)
         name = settings.pop("name", None)
-        name = OLD_PARTS.get(str(name), name)
         if name not in self.names:
             raise ValueError(f"{self.noun} is {name!r}, expected one of {', '.join(self.names)}")
         parameters = _parameters(self.module, self.names[name], self.supplied)
@@ -189,15 +188,6 @@ def _kebab(name: str) -> str:
 PARTS = {"solver": SOLVERS, "differentiation": DIFFERENTIATIONS, "start": STARTS}
 SHARE = "at least 0 and less than 1"
 
-OLD_PARTS: dict[str, Any] = {"restrained-nesterov": "nesterov"}  # names in stored runs
-# Fields of runs that were started before the parts had settings of their own.
-OLD_SOLVER = {
-    "inner_learning_rate": "learning_rate",
-    "inner_momentum": "momentum",
-    "inner_max_step": "max_step",
-    "inner_curvature_safe": "curvature_safe",
-}
-
 
 @dataclass(frozen=True, kw_only=True)
 class InnerLoop:
@@ -244,23 +234,6 @@ class InnerLoop:
         for name in ("inner_steps", "local_steps"):
             if hasattr(self, name):
                 object.__setattr__(self, name, check_steps(name, getattr(self, name)))
-
-    @classmethod
-    def upgrade(cls, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields of an older run under today's names.
-
-        Example:
-            >>> InnerLoop.upgrade({"inner_momentum": 0.5, "start_value": None})
-            {'solver': {'name': 'nesterov', 'momentum': 0.5}, 'start': 'zero'}
-        """
-        found = dict(fields)
-        old = {new: found.pop(name) for name, new in OLD_SOLVER.items() if name in found}
-        if old:
-            found["solver"] = {"name": "nesterov", **old}
-        if "start_value" in found:
-            value = found.pop("start_value")
-            found["start"] = "zero" if value is None else {"name": "learned", "value": value}
-        return found
 
     def equilibrium_layer(
         self, in_channels: int, out_channels: int, potential: Sequence[int], steps: StepsSetting

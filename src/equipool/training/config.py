@@ -354,8 +354,7 @@ def task_from_config(config: Mapping[str, Any]) -> Task:
 
 
 def _make_task(kind: type[Task], fields: Mapping[str, Any]) -> Task:
-    given = kind.upgrade(nest(fields))
-    return _build(kind, {name: _tuples(value) for name, value in given.items()})
+    return _build(kind, {name: _tuples(value) for name, value in nest(fields).items()})
 
 
 def training_from_config(config: Mapping[str, Any]) -> TrainingConfig:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -103,11 +102,6 @@ class Task(ABC):
     def monitor_title(self) -> str:
         """What progress calls the monitor of an evaluation."""
         return f"evaluated {self.monitor}"
-
-    @classmethod
-    def upgrade(cls, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields of an older run under today's names. Override it when a field is renamed."""
-        return dict(fields)
 
     @abstractmethod
     def network(self) -> nn.Module:
