@@ -31,7 +31,7 @@ STYLE = {
     "legend.frameon": False,
 }
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#888888"
-# Okabe and Ito's colours, distinct for colour-blind readers; lines differ in dashes and markers too.
+# Okabe and Ito's colours, distinct for colour-blind readers; dashes and markers differ too.
 COLORS = (BLUE, ORANGE, GREEN, "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#882255")
 DASHES = ("-", "--", "-.", (0, (4, 1, 1, 1, 1, 1)))
 MARKERS = ("o", "s", "D", "^", "v", "P", "X", "*")

@@ -55,7 +55,9 @@ def timing(rows: Sequence[Row]) -> str:
         return "" if row["pyg"] is None else three_digits(row["pyg"] / row["timing"]["median"])
 
     return columns(rows, {
-        "sets x elements, T": lambda row: "{sets:,} x {elements:,}, {num_steps}".format(**row["case"]),
+        "sets x elements, T": lambda row: (
+            "{sets:,} x {elements:,}, {num_steps}".format(**row["case"])
+        ),
         "path": lambda row: f"{row['path']}, {row['precision']}",
         "ms, quartiles": lambda row: quartiles(row["timing"]),
         "MiB": lambda row: "" if row["peak_bytes"] is None else mebibytes(row["peak_bytes"]),

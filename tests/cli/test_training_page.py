@@ -10,7 +10,6 @@ from python_blocks import ROOT, run_page
 PAGE = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
 
 
-
 @pytest.mark.parametrize("line", command_lines(PAGE))
 def test_commands_have_the_flags_that_are_shown(line):
     check_flags(line)
