@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import bags
-import choosing
 import closed_forms
 import equilibrium
+import guides
 import idea
 import influence
 import median
@@ -19,8 +19,8 @@ from tables import fill
 
 DOCS = Path(__file__).parents[1]
 SCRIPTS = (median, omniglot, molecules, bags, equilibrium, influence)
-BLOCKS = {script.PAGE: script.blocks for script in (*SCRIPTS, choosing, readme)}
-BLOCKS |= dict.fromkeys(performance.PAGES, performance.blocks)
+BLOCKS = {script.PAGE: script.blocks for script in (*SCRIPTS, readme)}
+BLOCKS |= guides.BLOCKS | dict.fromkeys(performance.PAGES, performance.blocks)
 
 
 def main() -> None:
