@@ -8,8 +8,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-
-from equipool.ops.ranges import fraction, positive
+from torch.nn.functional import softplus
 
 
 class LearnedScalar(nn.Module):
@@ -30,7 +29,7 @@ class LearnedScalar(nn.Module):
     @staticmethod
     @abstractmethod
     def constrain(origin: Tensor, raw: Tensor) -> Tensor:
-        """The number at `raw`."""
+        """The number at `raw`. The origin is not differentiated."""
 
     def reset_parameters(self) -> None:
         """Reset to the value given at construction."""
@@ -64,7 +63,10 @@ class PositiveScalar(LearnedScalar):
     r"""A positive number, $v = v_0 \, \mathrm{softplus}(r + c) / \mathrm{softplus}(c)$ where
     $\mathrm{softplus}(c) = v_0$: the paper's softplus, without the rounding at the start."""
 
-    constrain = staticmethod(positive)
+    @staticmethod
+    def constrain(origin: Tensor, raw: Tensor) -> Tensor:
+        center = origin + torch.log(-torch.expm1(-origin))
+        return origin * (softplus(raw + center) / softplus(center))
 
     def __init__(self, name: str, origin: float, learnable: bool = True) -> None:
         lowest = "more than 0" if learnable else "0 or more"
@@ -78,7 +80,9 @@ class FractionScalar(LearnedScalar):
     $\mathrm{sigmoid}(r + c)$ where $\mathrm{sigmoid}(c) = v_0$, without the rounding at the start.
     """
 
-    constrain = staticmethod(fraction)
+    @staticmethod
+    def constrain(origin: Tensor, raw: Tensor) -> Tensor:
+        return origin / (origin + (1 - origin) * torch.exp(-raw))
 
     def __init__(self, name: str, origin: float, learnable: bool = True) -> None:
         if not 0 <= origin < 1:

@@ -1,5 +1,5 @@
-"""Triton kernels of the operations on rows and scalars, and the launch of those that go over all
-numbers of a tensor. Small batches are bound by the number of kernels launched."""
+"""Triton kernels of the operations on rows, and the launch of those that go over all numbers of a
+tensor. Small batches are bound by the number of kernels launched."""
 
 # ruff: noqa: N803
 from __future__ import annotations
@@ -119,15 +119,6 @@ def _times(by, values):
 
 
 @triton.jit
-def _store_sum(sums, own, later, HAS_LATER: tl.constexpr):
-    """A program's part of the derivative by a scalar; the first adds that of the later steps."""
-    program = tl.program_id(0)
-    if HAS_LATER:
-        own += tl.load(later, mask=program == 0, other=0.0).to(tl.float32)
-    tl.store(sums + program, own)
-
-
-@triton.jit
 def momentum_step(
     y, velocity, gradient, learning_rate, momentum, point, last_point, last_gradient, curvature,
     new_y, new_velocity, ahead, new_curvature, size, width, closest, longest, longest_gradient,
@@ -167,12 +158,11 @@ def momentum_step(
 
 @triton.jit
 def momentum_step_backward(
-    by_y, by_velocity, by_ahead, by_rate, by_momentum,
+    by_y, by_velocity, by_ahead,
     velocity, gradient, learning_rate, momentum, curvature,
     out_y, out_velocity, out_gradient, by_scalars, size, width, num_programs,
     longest, longest_gradient,
     HAS_Y: tl.constexpr, HAS_VELOCITY: tl.constexpr, HAS_AHEAD: tl.constexpr,
-    HAS_RATE: tl.constexpr, HAS_MOMENTUM: tl.constexpr,
     CUT: tl.constexpr, CUT_GRADIENT: tl.constexpr, SAFE: tl.constexpr,
     ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
@@ -227,50 +217,5 @@ def momentum_step_backward(
         tl.store(out_y + at, to_y, mask=mask)
         tl.store(out_velocity + at, mu * to_v, mask=mask)
         tl.store(out_gradient + at, to_g, mask=mask)
-    of_alpha = tl.sum(tl.sum(by_alpha, axis=1), axis=0)
-    of_mu = tl.sum(tl.sum(by_mu, axis=1), axis=0)
-    _store_sum(by_scalars, of_alpha, by_rate, HAS_RATE)
-    _store_sum(by_scalars + num_programs, of_mu, by_momentum, HAS_MOMENTUM)
-
-
-# Ranges are computed in float64, which costs nothing with one number: in float32, logarithms near 1
-# and exponentials near 0 would need care.
-
-
-@triton.jit
-def _softplus(z):
-    small = tl.exp(-tl.abs(z))
-    # The logarithm of 1 + small, which has lost small's last digits where it is tiny.
-    log = tl.where(small < 1e-6, small - small * small / 2, tl.log(1 + small))
-    return tl.maximum(z, 0.0) + log
-
-
-@triton.jit
-def _center(v0):
-    """`c` where `softplus(c) = v0`."""
-    share = tl.where(v0 < 1e-6, v0 - v0 * v0 / 2, 1 - tl.exp(-v0))
-    return v0 + tl.log(share)
-
-
-@triton.jit
-def bring_into_range(origin, raw, out, FRACTION: tl.constexpr):
-    v0, r = tl.load(origin).to(tl.float64), tl.load(raw).to(tl.float64)
-    if FRACTION:
-        value = v0 / (v0 + (1 - v0) * tl.exp(-r))
-    else:
-        c = _center(v0)
-        value = v0 * (_softplus(r + c) / _softplus(c))
-    tl.store(out, value.to(out.dtype.element_ty))
-
-
-@triton.jit
-def bring_into_range_backward(by_out, origin, raw, by_raw, FRACTION: tl.constexpr):
-    v0, r = tl.load(origin).to(tl.float64), tl.load(raw).to(tl.float64)
-    if FRACTION:
-        rest = (1 - v0) * tl.exp(-r)
-        slope = v0 / (v0 + rest) / (1 + v0 / rest)
-    else:
-        c = _center(v0)
-        slope = v0 / (1 + tl.exp(-r - c)) / _softplus(c)
-    by = tl.load(by_out).to(tl.float64)
-    tl.store(by_raw, (by * slope).to(by_raw.dtype.element_ty))
+    tl.store(by_scalars + program, tl.sum(tl.sum(by_alpha, axis=1), axis=0))
+    tl.store(by_scalars + num_programs + program, tl.sum(tl.sum(by_mu, axis=1), axis=0))

@@ -41,10 +41,6 @@ class Step(NamedTuple):
     y: Tensor
     velocity: Tensor
     ahead: Tensor  # the look-ahead point, y + mu v
-    # The scalars unchanged, for the next step to read: the kernel adds this step's derivatives by
-    # them to those of the later steps, where autograd would launch kernels of its own.
-    learning_rate: Tensor
-    momentum: Tensor
     curvature: Tensor | None  # [num_rows, 1] with a history; constant in the derivative
 
 
@@ -98,7 +94,7 @@ def closest(dtype: torch.dtype) -> float:
 def _plain_step(
     y: Tensor, velocity: Tensor, gradient: Tensor, learning_rate: Tensor, momentum: Tensor,
     curvature: Tensor | None, limits: Limits,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     if limits.max_gradient is not None:
         gradient = cut(gradient, limits.max_gradient)
     if curvature is not None:
@@ -108,7 +104,7 @@ def _plain_step(
     if limits.max_step is not None:
         velocity = cut(velocity, limits.max_step)
     y = y + velocity
-    return y, velocity, y + scaled(momentum, velocity), learning_rate, momentum
+    return y, velocity, y + scaled(momentum, velocity)
 
 
 def cut(vectors: Tensor, longest: float) -> Tensor:
@@ -152,16 +148,16 @@ class _FusedStep(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         if new_curvature is not None:
             ctx.mark_non_differentiable(new_curvature)
-        return new_y, new_velocity, ahead, learning_rate, momentum, new_curvature
+        return new_y, new_velocity, ahead, new_curvature
 
     @staticmethod
     def backward(ctx: Any, *by_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
         from equipool.ops import kernels
 
-        by = by_outputs[:5]
+        by = by_outputs[:3]
         constant = (None,) * 5
-        if all(part is None for part in by[:3]):  # nothing depends on the step
-            return (None, None, None, *by[3:], *constant)
+        if all(part is None for part in by):  # nothing depends on the step
+            return (None,) * 10
         *inputs, curvature = ctx.saved_tensors
         velocity, gradient, learning_rate, momentum = inputs
         if is_plain_backward(*by):
@@ -176,8 +172,7 @@ class _FusedStep(torch.autograd.Function):
             *given, velocity, gradient, learning_rate, momentum, curvature, *outs, by_scalars,
             velocity.numel(), shape.width, shape.grid[0],
             HAS_Y=given[0] is not None, HAS_VELOCITY=given[1] is not None,
-            HAS_AHEAD=given[2] is not None, HAS_RATE=given[3] is not None,
-            HAS_MOMENTUM=given[4] is not None,
+            HAS_AHEAD=given[2] is not None,
             **_constants(ctx.limits, curvature), ROWS=shape.rows, WIDTH=shape.block,
         )  # fmt: skip
         by_rate, by_momentum = kernels.total(by_scalars).unbind()

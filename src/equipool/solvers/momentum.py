@@ -78,8 +78,9 @@ class Momentum(Solver[MomentumState]):
         if state.last_point is not None and state.curvature is not None:
             last_point = state.point
             history = History(last_point, state.last_point, state.gradient, state.curvature)
-        y, velocity, ahead, rate, momentum, curvature = momentum_step(
-            state.y, state.velocity, g, state.learning_rate, state.momentum,
+        rate, momentum = state.learning_rate, state.momentum
+        y, velocity, ahead, curvature = momentum_step(
+            state.y, state.velocity, g, rate, momentum,
             Limits(self.max_step, self.max_gradient), history,
         )  # fmt: skip
         if self.gtol > 0 or self.clip_value is not None:
