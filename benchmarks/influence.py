@@ -91,14 +91,12 @@ def accuracy(subject: Subject) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _influence(
-    subject: Subject, method: Any = "newton", gradient: bool = False
-) -> equipool.Influence:
+def _influence(subject: Subject, method: Any = "newton") -> equipool.Influence:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # counted in the record
         return equipool.influence(
             equilibrium_of(subject), subject.x, mask=subject.mask, function=subject.output,
-            method=method, gradient=gradient,
+            method=method,
         )  # fmt: skip
 
 
@@ -228,14 +226,15 @@ def scores_of(subject: Subject, seed: int = 0) -> dict[str, Tensor]:
     if isinstance(subject.layer, AttentionPooling):
         scores["attention weights"] = attention_weights(subject.layer, subject.x, subject.mask)
         scores["deleting each element"] = single_deletions(subject)
-        x = subject.x.clone().requires_grad_()
-        output = subject.output(subject.layer(x, mask=subject.mask))
-        (gradient,) = torch.autograd.grad(output.sum(), x)
+        layer = subject.layer
     else:
-        found = _influence(subject, gradient=True)
-        assert found.effect is not None
-        assert found.gradient is not None
-        scores["influence"], gradient = -found.effect, found.gradient
+        effect = _influence(subject).effect
+        assert effect is not None
+        scores["influence"] = effect
+        layer = copy.deepcopy(equilibrium_of(subject))
+        layer.differentiation = equipool.Implicit()  # the gradient of the minimum
+    x = subject.x.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(subject.output(layer(x, mask=subject.mask)).sum(), x)
     return scores | {"gradient times input": (gradient * subject.x).sum(-1)}
 
 

@@ -45,7 +45,7 @@ def test_the_output_is_that_of_the_layer_whatever_the_padding(dtype):
     mask = torch.cat([MASK, torch.zeros(4, 3, dtype=torch.long)], 1)
     torch.testing.assert_close(pool(wider, mask.to(dtype)), z)
     for number, size in enumerate(MASK.sum(1).tolist()):
-        alone = pool.layer(x[number, :size], dim_size=1, index=torch.zeros(size, dtype=torch.long))
+        alone = pool.solve(x[number, :size]).y
         torch.testing.assert_close(z[number : number + 1], alone)
     torch.testing.assert_close(pool(x), pool(x, torch.ones(4, 4)))
 
@@ -60,6 +60,12 @@ def test_attention_is_how_far_the_output_moves_without_the_element():
         kept = [one for one in range(size) if one != element]
         moved = x[bag, kept].mean(0) - z[bag]
         torch.testing.assert_close(attention[bag, element], moved.norm(), atol=1e-5, rtol=1e-4)
+
+
+def test_diagnostics_take_the_pooling():
+    pool, x = mean_pool(), batch()
+    assert equipool.laplace(pool, x).definite.all()
+    assert equipool.influence(pool, x).converged.all()
 
 
 def test_the_model_attributes_its_logit_to_the_elements():

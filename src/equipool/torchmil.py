@@ -9,23 +9,25 @@ from torch import Tensor, nn
 from torchmil.models import MILModel
 
 from equipool.aggregation import EquilibriumAggregation
-from equipool.leave_one_out import Influence, influence
+from equipool.leave_one_out import influence
 from equipool.recipes import converging
 from equipool.solution import record
 
 
-class EquilibriumPool(nn.Module):
+class EquilibriumPool(EquilibriumAggregation):
     """`equipool.EquilibriumAggregation` with the call of torchmil's poolings,
     `pool(X, mask, return_att)`.
 
     The attention of an element is its influence: how far the output would move if the element were
     left out. The output of a bag does not depend on padding or on the other bags, and an empty bag
-    has an output of its own.
+    has an output of its own. `solve`, `energy` and the diagnostics of equipool take the pool as
+    they take the layer.
 
     Args:
         in_dim: size of an element.
         out_dim: size of the output. Default: `in_dim`, as in torchmil.
-        layer: the layer. Default: one with the settings of `equipool.converging`.
+        layer: the layer whose parts to use. Default: one with the settings of
+            `equipool.converging`.
 
     Example:
         >>> pool = EquilibriumPool(3, 8).eval()
@@ -37,12 +39,15 @@ class EquilibriumPool(nn.Module):
     def __init__(
         self, in_dim: int, out_dim: int | None = None, layer: EquilibriumAggregation | None = None
     ) -> None:
-        super().__init__()
         out_dim = in_dim if out_dim is None else out_dim
-        self.layer = layer or EquilibriumAggregation(in_dim, out_dim, **converging())
-        self.in_dim, self.out_dim = self.layer.in_channels, self.layer.out_channels
+        layer = layer or EquilibriumAggregation(in_dim, out_dim, **converging())
+        super().__init__(
+            layer.in_channels, layer.out_channels, potential=layer.potential,
+            regularizer=layer.regularizer, solver=layer.solver, start=layer.start,
+            differentiation=layer.differentiation, steps=layer.steps, scaling=layer.scaling,
+        )  # fmt: skip
 
-    def forward(
+    def forward(  # type: ignore[override]
         self,
         X: Tensor,  # noqa: N803, as torchmil spells it
         mask: Tensor | None = None,
@@ -60,17 +65,10 @@ class EquilibriumPool(nn.Module):
             without each element, `[batch_size, bag_size]`: 0 for padding, NaN where the search has
             no minimum without the element. No gradients pass through it.
         """
-        z = self.layer(X, mask=_as_bool(mask))
-        return (z, self.influence(X, mask).score.to(z.dtype)) if return_att else z
-
-    def influence(
-        self,
-        X: Tensor,  # noqa: N803
-        mask: Tensor | None = None,
-        function: nn.Module | None = None,
-    ) -> Influence:
-        """`equipool.influence` of the elements on the output, or on a function of it."""
-        return influence(self.layer, X.detach(), mask=_as_bool(mask), function=function)
+        z = super().forward(X, mask=_as_bool(mask))
+        if not return_att:
+            return z
+        return z, influence(self, X.detach(), mask=_as_bool(mask)).score.to(z.dtype)
 
 
 class EquilibriumMIL(MILModel):
@@ -106,7 +104,7 @@ class EquilibriumMIL(MILModel):
         with torch.no_grad():
             num_features = math.prod(self.feat_ext(torch.zeros(1, *in_shape)).shape[1:])
         self.pool = EquilibriumPool(num_features, out_dim)
-        self.classifier = nn.Linear(self.pool.out_dim, 1)
+        self.classifier = nn.Linear(self.pool.out_channels, 1)
 
     def forward(
         self,
@@ -120,9 +118,10 @@ class EquilibriumMIL(MILModel):
         logits = self.classifier(self.pool(features, mask)).squeeze(-1)
         if not return_att:
             return logits
-        effect = self.pool.influence(features, mask, self.classifier).effect
-        assert effect is not None  # there is a function
-        return logits, -effect.squeeze(-1)
+        found = influence(
+            self.pool, features.detach(), mask=_as_bool(mask), function=self.classifier
+        )
+        return logits, found.score.to(logits.dtype)
 
     def compute_loss(
         self,

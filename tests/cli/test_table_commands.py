@@ -69,7 +69,7 @@ def test_a_table_is_fitted_predicted_and_explained(place, tmp_path):
     strongest = max(rows, key=lambda row: abs(float(row[2])))
     picture = (tmp_path / "i.svg").read_text()
     assert f"bag 7, row {strongest[1]}" in picture
-    assert "change of the logit of label 1 without the element" in picture
+    assert "what the element adds to the logit of label 1" in picture
     everything = rows_of(call("explain", model, table, on).stdout)
     assert len(everything) == len(lines) + 1
 
@@ -159,12 +159,12 @@ def test_each_class_of_several_has_its_own_influence(place, tmp_path):
     strongest = f"bag 2, row {rows[row][1]}, {heading[2 + column].removeprefix('influence ')}"
     picture = (tmp_path / "influence.svg").read_text()
     assert strongest in picture
-    assert "change of the logit without the element" in picture
+    assert "what the element adds to the logit" in picture
     given = {"--task": "regression", "--aggregation": "mean", "--out": tmp_path / "numbers"}
     call("fit", place / "bags.csv", COLUMNS, QUICK, given)
     call("explain", tmp_path / "numbers", place / "bags.csv", words)
     picture = (tmp_path / "influence.svg").read_text()
-    assert "change of the predicted label without the element" in picture
+    assert "what the element adds to the predicted label" in picture
 
 
 @pytest.mark.parametrize(("given", "clip"), [({"--seed": "1"}, 3.0), ({"--clip": "2"}, 2.0),

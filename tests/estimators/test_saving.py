@@ -91,7 +91,7 @@ def test_influence_is_the_change_when_an_element_is_left_out(case):
     found = estimator.element_influence(bag)
     method = getattr(estimator, "decision_function", estimator.predict)
     without = method([np.delete(bag, i, axis=0) for i in range(len(bag))])
-    np.testing.assert_allclose(found, without - method([bag]), rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(found, method([bag]) - without, rtol=1e-6, atol=1e-9)
     assert len(estimator.element_influence(bag[:0])) == 0
 
 

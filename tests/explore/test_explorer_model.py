@@ -88,7 +88,7 @@ def test_influence_in_large_bags_is_that_of_the_library():
     x = torch.from_numpy(estimator.scaling_(bag)).double()
     with torch.no_grad():
         found = equipool.influence(layer, network.encoder(x))
-        before, after = network.head(found.y), network.head(found.y + found.change)
+        before, after = network.head(found.y), network.head(found.y - found.change)
     assert found.change.isfinite().all()
     data = model_data(estimator, bag, "")
     case = {"method": "bag", "data": data, "active": [True] * len(bag), "exact": False}

@@ -1,6 +1,6 @@
 /**
- * What each element contributes: how the minimum would move if the element were not there. Defined
- * as in `equipool.influence`. Generators yield after each element, so that a page can pause.
+ * What each element contributes: the minimum with the element minus the minimum without it, as in
+ * `equipool.influence`. Generators yield after each element, so that a page can pause.
  */
 
 import { type Energy, scalingWeights } from "./energy.ts";
@@ -13,13 +13,13 @@ export type Influences = (Vector | null)[];
 const PRECISION = 1e-6;
 
 /**
- * The difference of two Newton steps from y: of the energy without the element and of the whole.
+ * The difference of two Newton steps from y: of the whole energy and of that without the element.
  * Null where a Hessian is not positive definite, and for energies with kinks.
  */
 export function* newtonInfluence(energy: Energy, y: Vector, start: Vector): Generator<void, Influences> {
   const { elements, regularizer, scaling, potential } = energy;
   const size = y.length;
-  if (elements.length === 1) return [difference(start, y)];
+  if (elements.length === 1) return [difference(y, start)];
   if (potential.kinked) return elements.map(() => null);
   const gradients: Vector[] = [];
   const hessians: Vector[] = [];
@@ -41,7 +41,7 @@ export function* newtonInfluence(energy: Energy, y: Vector, start: Vector): Gene
   const found: Influences = [];
   for (let i = 0; i < elements.length; i++) {
     const rest = step(elements.length - 1, difference(gradient, gradients[i]), difference(hessian, hessians[i]));
-    found.push(whole && rest && difference(rest, whole));
+    found.push(whole && rest && difference(whole, rest));
     yield;
   }
   return found;
@@ -51,12 +51,12 @@ export function* newtonInfluence(energy: Energy, y: Vector, start: Vector): Gene
 export function* exactInfluence(
   energy: Energy, solver: SolverData, start: Vector, budget: Budget, y: Vector,
 ): Generator<void, Influences> {
-  if (energy.elements.length === 1) return [difference(start, y)];
+  if (energy.elements.length === 1) return [difference(y, start)];
   const finer = { ...budget, stop_at: PRECISION };
   const whole = descend(energy, solver, y, finer).y;
   const found: Influences = [];
   for (let i = 0; i < energy.elements.length; i++) {
-    found.push(difference(descend(energy.without(i), solver, y, finer).y, whole));
+    found.push(difference(whole, descend(energy.without(i), solver, y, finer).y));
     yield;
   }
   return found;

@@ -93,7 +93,7 @@ export class Bag {
     const outputs: Vector[] = [];
     for (let i = 0; i < elements.length; i++) {
       const change = changes[i] ?? null; // null where there is no Newton step
-      const pooled = change === null ? network.poolEncoded(elements.filter((_, j) => j !== i)) : y.map((value, k) => value + change[k]);
+      const pooled = change === null ? network.poolEncoded(elements.filter((_, j) => j !== i)) : y.map((value, k) => value - change[k]);
       outputs.push(network.decode(pooled));
       yield;
     }

@@ -46,7 +46,7 @@ function row(kind: string, marker: string, name: string, value: string, note: st
   );
 }
 
-/** For every element: how y moves when it is left out, by searching again and by a Newton step. */
+/** What each element contributes: y with it minus y without it, by searching again and by a Newton step. */
 export class ContributionsPanel {
   readonly element = html("div", { class: "contributions" });
   private exact: Influences | null = null;
@@ -99,7 +99,7 @@ export class ContributionsPanel {
   }
 }
 
-/** The signed move of a number, the length of a vector's. */
+/** The signed contribution to a number, the length of that to a vector. */
 function moved(influence: Vector | null | undefined): string {
   if (influence === null || influence === undefined) return "–";
   if (influence.length > 1) return shown(norm(influence));

@@ -34,9 +34,10 @@ def explain(
 ) -> None:  # fmt: skip
     """Measure the influence of each element on predictions.
 
-    Writes one row per element: its bag, its row in the table (from 0), and how the prediction would
-    change without it: the number predicted, or a class's score (logit). A negative influence on a
-    class means that the element is evidence for it. With two classes, this is the second class.
+    Writes one row per element: its bag, its row in the table (from 0), and the prediction with it
+    minus the prediction without it: of the number predicted, or of a class's score (logit). A
+    positive influence on a class means that the element is evidence for it. With two classes, this
+    is the second class.
     """
     with console.plain_errors(console.WRONG_USE):
         tables.check_model(model, "fit")
@@ -77,7 +78,7 @@ def _title(estimator: Any) -> str:
         what = f"logit of {labels[0]} {estimator.classes_[1]}"
     else:
         what = "logit"
-    return f"change of the {what} without the element"
+    return f"what the element adds to the {what}"
 
 
 def draw(found: pa.Table, path: Path, title: str) -> None:

@@ -196,8 +196,8 @@ class SetEstimator(TableMethods, BagReader, ABC):
         return predict_bags(self.networks_, self.scaling_, bags, self._device())
 
     def element_influence(self, bag: Any, method: str = "auto") -> Array:
-        """How the prediction of a bag would change if an element were removed: the output
-        without it (`decision_function`, or the number predicted) minus the output.
+        """What each element adds to the prediction of a bag: the output (`decision_function`, or
+        the number predicted) minus the output without the element.
 
         Args:
             bag: the elements, `[n, d]`.

@@ -15,7 +15,7 @@ NEWTON_FROM = 256  # elements of a bag; leaving each out in turn takes time that
 
 @torch.no_grad()
 def effects(network: BagNetwork, x: Tensor, method: str) -> Tensor:
-    """The outputs without each element of a bag `x [n, d]`, minus the outputs with it: `[n, O]`.
+    """The outputs of a bag `x [n, d]` minus the outputs without each element: `[n, O]`.
 
     `"exact"` predicts for each bag that lacks one element; `"newton"` takes one Newton step of the
     energy instead, which needs an equilibrium; `"auto"` is `"newton"` for large bags where it is
@@ -28,7 +28,7 @@ def effects(network: BagNetwork, x: Tensor, method: str) -> Tensor:
     if len(x) == 0:
         return network(x)[:0]
     if method == "exact":
-        return _without_each(network, x) - network(x)
+        return network(x) - _without_each(network, x)
     if not isinstance(layer, EquilibriumAggregation):
         raise ValueError("method is 'newton', expected 'exact': only an equilibrium has an energy")
     found = influence(layer, network.encoder(x), function=network.head).effect

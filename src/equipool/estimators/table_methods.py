@@ -95,8 +95,8 @@ class TableMethods:
     def explain_table(
         self, table: Any, *, bags: Iterable[str] | None = None, unknown: Unknown = "error"
     ) -> pa.Table:
-        """The influence of each element of a table on the prediction of its bag: how the
-        `decision_function` or the number predicted would change without the element.
+        """The influence of each element of a table on the prediction of its bag: the
+        `decision_function` or the number predicted minus that without the element.
 
         Args:
             table: as in `predict_table`.

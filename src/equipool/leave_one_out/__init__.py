@@ -1,6 +1,5 @@
 """How outputs change when elements are left out."""
 
-from equipool.leave_one_out.measure import influence
-from equipool.leave_one_out.result import Influence
+from equipool.leave_one_out.measure import Influence, influence
 
 __all__ = ["Influence", "influence"]

@@ -4,28 +4,102 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal, SupportsIndex
 
 import torch
 from torch import Tensor
 
 from equipool.aggregation import EquilibriumAggregation
-from equipool.checks import check_elements, check_part
+from equipool.checks import check_part
 from equipool.inference import in_evaluation_mode, inference_context
-from equipool.leave_one_out.exact import exact_changes
-from equipool.leave_one_out.newton import newton_changes, solver_for
-from equipool.leave_one_out.parts import Parts, gather_parts
-from equipool.leave_one_out.result import Influence
-from equipool.linear_solvers import LinearSolver
+from equipool.leave_one_out.newton import newton_changes
+from equipool.leave_one_out.removals import Removals, gather_removals
 from equipool.ops.execution import shapes_are_fixed
-from equipool.sets import Sets, make_sets
+from equipool.sets import Sets
 from equipool.sharding import refuse_sharded
 from equipool.solution import Solution
+from equipool.steps import ToTolerance
 
 METHODS = ("newton", "exact")
 ROWS_AT_ONCE = 1 << 16  # that a function is called with
+ELEMENTS_AT_ONCE = 1 << 17  # of sets that lack a removal
+
+# A search that starts within the tolerance must not stop there: it goes on to this part of it.
+PRECISION = 1e-3
 
 Function = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Influence:
+    """The result of `influence`. Rows are elements in the shape and order of the given x: `[N]`, or
+    `[B, L]` for a padded batch; the rows of a nested tensor are those of its values. With `groups`
+    there is one row per set and group instead."""
+
+    y: Tensor
+    """`[B, K]` the outputs."""
+
+    change: Tensor
+    """`[rows, K]` the output minus the output without the element. Zero for padding, NaN for sets
+    that are not finite and where `solved` is False by Newton's method."""
+
+    effect: Tensor | None
+    """`[rows, ...]` the function of the output minus that of the output without the element:
+    positive if the element raises it. None without a function."""
+
+    converged: Tensor
+    """`[B]` whether the layer's search reached the tolerance of its `steps`."""
+
+    solved: Tensor
+    """`[rows]` by Newton's method, whether the energy without the element curves upwards at y (its
+    Hessian is positive definite); by exact searches, whether the search reached the tolerance.
+    False for padding."""
+
+    set_index: Tensor
+    """`[rows]` the set of each row; -1 for padding."""
+
+    group_index: Tensor | None
+    """`[rows]` the group of each row, if groups were given. Rows are sorted by set, then group."""
+
+    @property
+    def score(self) -> Tensor:
+        """`[rows]` one number per row: the effect if it is one, else the norm of the effect, or of
+        the change without a function."""
+        values = self.change if self.effect is None else self.effect
+        rows = self.set_index.shape
+        values = values.double().reshape(*rows, values.shape[len(rows) :].numel())
+        if self.effect is not None and values.shape[-1] == 1:
+            return values.squeeze(-1)
+        return torch.linalg.vector_norm(values, dim=-1)
+
+    def ranked(self, num: int | None = None, of_set: int | None = None) -> Tensor:
+        """The numbers of the rows, of x's first two dimensions taken as one for a padded batch, in
+        the order of the score's absolute value, largest first; rows without a score are left out.
+
+        Args:
+            num: how many at most. Default: all.
+            of_set: the set whose rows to rank. Default: all sets.
+        """
+        score, sets = self.score.flatten().abs(), self.set_index.flatten()
+        wanted = (sets >= 0) & ~score.isnan()
+        if of_set is not None:
+            wanted &= sets == of_set
+        (rows,) = wanted.nonzero(as_tuple=True)
+        order = torch.argsort(score[rows], descending=True, stable=True)
+        return rows[order[:num]]
+
+    def table(
+        self, num: int | None = None, of_set: int | None = None
+    ) -> list[tuple[int, int, float]]:
+        """The ranked rows: the set, the element's number in x (in its set for a padded batch) or
+        the group, and the score. The arguments are those of `ranked`."""
+        scores, sets = self.score.flatten(), self.set_index.flatten()
+        rows = self.ranked(num, of_set)
+        names = (
+            rows % self.set_index.shape[-1] if self.group_index is None else self.group_index[rows]
+        )
+        return list(zip(sets[rows].tolist(), names.tolist(), scores[rows].tolist(), strict=True))
 
 
 def influence(
@@ -39,15 +113,14 @@ def influence(
     function: Function | None = None,
     groups: Tensor | None = None,
     method: Literal["newton", "exact"] = "newton",
-    gradient: bool = False,
-    linear_solver: LinearSolver | None = None,
 ) -> Influence:
-    r"""How the output of a set, and a function of it, changes when an element is left out.
+    r"""What each element contributes to the output of its set, and to a function of it: the value
+    with the element minus the value without it.
 
     `"newton"` takes one Newton step from y, on the energy without the element, for all elements of
     all sets at once. At a minimum that is
 
-    $$y_{-i} - y \approx (H - H_i)^{-1} \nabla_y F(x_i, y),$$
+    $$y - y_{-i} \approx -(H - H_i)^{-1} \nabla_y F(x_i, y),$$
 
     where $H$ is the Hessian of $R + \sum F$ and $H_i$ the element's part of it. The factor of
     `scaling="log"` multiplies the whole energy, so it does not move the minimum and cancels. With
@@ -55,7 +128,7 @@ def influence(
     account. `"exact"` searches for the minimum without each element, beginning at y, with the
     layer's solver and steps.
 
-    Both give the difference between two minima, without the element and with it. The remaining
+    Both give the difference between two minima, with the element and without it. The remaining
     error of the layer's search does not count as a change. Both require a search that has
     converged: sets for which it has not are counted in a warning and marked in
     `Influence.converged`. Removing the only element of a set leaves an empty set, whose output is
@@ -70,91 +143,100 @@ def influence(
         groups: an integer for each element: the elements of a set that have the same one are left
             out together, and the result has one row per set and group.
         method: `"newton"` or `"exact"`.
-        gradient: whether to compute the gradient of the function by the features of the elements
-            too, by the implicit function theorem. Requires `function`.
-        linear_solver: solves the Newton systems. Default: `Cholesky()` for outputs of up to 8
-            channels, which finds every negative curvature, and `ConjugateGradients()` beyond, which
-            needs fewer products.
 
     Example:
         >>> layer = equipool.closed_form.mean(1)
         >>> found = influence(layer, torch.tensor([[1.0], [2.0], [6.0]]))
         >>> found.change  # the mean is 3; without the last it would be 1.5
-        tensor([[ 1.0000],
-                [ 0.5000],
-                [-1.5000]])
+        tensor([[-1.0000],
+                [-0.5000],
+                [ 1.5000]])
     """
     check_part("layer", layer, EquilibriumAggregation, "EquilibriumAggregation(3, 8)")
-    _check_arguments(function, method, gradient)
-    refuse_sharded("influence")
-    check_elements(x)
+    _check_arguments(function, method)
     layer = in_evaluation_mode(layer)
     with inference_context(x.device):
         x = x.clone() if x.is_inference() else x
         solution = layer.solve(x, index, ptr=ptr, mask=mask, dim_size=dim_size)
-        every = gather_parts(x, index, ptr, mask, dim_size, groups)
-        numbers, parts = every.of_sets(solution.finite)
-        dtype = torch.promote_types(x.dtype, torch.float32)
-        y = torch.where(solution.finite.unsqueeze(-1), solution.y, 0).to(dtype)
-        if method == "newton":
-            change, solved = newton_changes(layer, parts, y, linear_solver)
-            change = torch.where(solved.unsqueeze(-1), change, torch.nan)
-        else:
-            change, solved = exact_changes(layer, parts, y)
-        emptied = parts.empties
-        to_start = (_start_of_empty_sets(layer, parts) - y)[parts.set_of]
-        change = torch.where(emptied.unsqueeze(-1), to_start, change).to(x.dtype)
-        solved = solved | emptied
-        effect = _effects(function, solution.y, change, parts.set_of)
-        slopes = _gradient(layer, parts, y, function, linear_solver) if gradient else None
-    _warn_of(solution, solved, method)
-    place = Placement(x, every, numbers, parts)
+        removals = gather_removals(x, index, ptr, mask, dim_size, groups)
+        set_of, emptied = removals.set_of, removals.left == 0
+        finite = solution.finite[set_of]
+        y = _without_invalid_sets(removals, solution)
+        change, solved = (newton_changes if method == "newton" else exact_changes)(
+            layer, removals, y
+        )
+        empty = layer.solve(removals.x[:0], ptr=torch.zeros_like(removals.sets.ptr)).y
+        change = torch.where(emptied.unsqueeze(-1), (y - empty)[set_of], change)
+        change = torch.where(finite.unsqueeze(-1), change, torch.nan).to(x.dtype)
+        effect = None if function is None else _effects(function, solution.y, change, set_of)
+    solved = solved | emptied
+    _warn_of(solution, solved[finite], method)
+    shape = (x.values() if x.is_nested else x).shape[:-1]
+
+    def place(values: Tensor, padding: float = 0) -> Tensor:
+        """Put rows in the order of the given x, unless they are those of groups."""
+        if groups is not None:
+            return values
+        rows = values.new_full((shape.numel(), *values.shape[1:]), padding)
+        rows[removals.positions] = values
+        return rows.view(*shape, *values.shape[1:])
+
     return Influence(
         y=solution.y,
-        change=place.of_parts(change),
-        effect=None if effect is None else place.of_parts(effect),
-        gradient=None if slopes is None else place.of_elements(slopes.to(x.dtype)),
+        change=place(change),
+        effect=None if effect is None else place(effect),
         converged=_known(solution.converged),
-        solved=place.of_parts(solved),
-        set_index=place.set_index(),
-        group_index=every.group_of,
-        method=method,
+        solved=place(solved & finite),
+        set_index=place(set_of, padding=-1),
+        group_index=removals.group_of,
     )
 
 
-def _check_arguments(function: Function | None, method: str, gradient: bool) -> None:
+def exact_changes(
+    layer: EquilibriumAggregation, removals: Removals, y: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The change `[P, K]` of each set's minimum by the removal, and whether the search reached the
+    layer's tolerance, `[P]`. The minimum of the whole set is sought from y as well, so that what
+    the layer's own search left does not count as a change."""
+    tolerance = layer.steps.tolerance
+    steps = ToTolerance(PRECISION * tolerance, layer.num_steps)
+    whole = layer.solve(removals.x, removals.sets, start=y, steps=steps).y
+    changes, reached = [y.new_zeros(0, y.shape[-1])], [removals.set_of[:0] > 0]
+    for start, stop in removals.blocks(removals.left, ELEMENTS_AT_ONCE):
+        set_of = removals.set_of[start:stop]
+        found = layer.solve(*removals.remainders(start, stop), start=y[set_of], steps=steps)
+        changes.append(whole[set_of] - found.y)
+        reached.append(_known(found.residual) <= tolerance)
+    return torch.cat(changes), torch.cat(reached)
+
+
+def _check_arguments(function: Function | None, method: str) -> None:
     if shapes_are_fixed():
         raise RuntimeError(
             "influence reads values, so it can be neither compiled nor captured: call it outside "
             "torch.compile and CUDA graphs"
         )
+    refuse_sharded("influence")
     if method not in METHODS:
         raise ValueError(f"method is {method!r}, expected one of {', '.join(map(repr, METHODS))}")
     if function is not None and not callable(function):
         raise TypeError(f"function is {function!r}, expected a function of y, such as a head")
-    if gradient and function is None:
-        raise ValueError("gradient is True without a function, expected a function of y")
 
 
-def _known(tensor: Tensor | None) -> Tensor:
-    assert tensor is not None  # a solve has diagnostics
-    return tensor
+def _without_invalid_sets(removals: Removals, solution: Solution) -> Tensor:
+    """The outputs. Sets that are not finite are at zero, with elements of zero."""
+    valid = solution.finite.unsqueeze(-1)
+    removals.x.masked_fill_(~valid[removals.sets.index], 0)
+    dtype = torch.promote_types(solution.y.dtype, torch.float32)
+    return torch.where(valid, solution.y, 0).to(dtype)
 
 
-def _start_of_empty_sets(layer: EquilibriumAggregation, parts: Parts) -> Tensor:
-    counts = torch.zeros_like(parts.counts)
-    sets = make_sets(parts.index[:0], counts, counts.shape[0], padded=False)
-    return layer.start(parts.x[:0], sets)
-
-
-def _effects(function: Function | None, y: Tensor, change: Tensor, set_of: Tensor) -> Tensor | None:
-    """`function(y + change) - function(y)`, a row per part."""
-    if function is None:
-        return None
+def _effects(function: Function, y: Tensor, change: Tensor, set_of: Tensor) -> Tensor:
+    """`function(y) - function(y - change)`, a row per removal."""
     before = _call(function, y)[set_of]
     pieces = zip(change.split(ROWS_AT_ONCE), set_of.split(ROWS_AT_ONCE), strict=True)
-    after = [_call(function, y[sets] + moved) for moved, sets in pieces if moved.shape[0]]
-    return torch.cat(after) - before if after else before
+    without = [_call(function, y[sets] - moved) for moved, sets in pieces if len(moved)]
+    return before - torch.cat(without) if without else before
 
 
 def _call(function: Function, y: Tensor) -> Tensor:
@@ -168,60 +250,9 @@ def _call(function: Function, y: Tensor) -> Tensor:
     return values
 
 
-def _gradient(
-    layer: EquilibriumAggregation, parts: Parts, y: Tensor, function: Function | None,
-    linear_solver: LinearSolver | None,
-) -> Tensor:  # fmt: skip
-    r"""The gradient of the function's sum by x, `[M, C]`: $-w^\top \partial_x \nabla_y E$ with
-    $H w = \partial_y f$; NaN for sets whose Hessian is not positive definite."""
-    assert function is not None
-    with torch.enable_grad():
-        point, x = y.clone().requires_grad_(), parts.x.clone().requires_grad_()
-        (by_y,) = torch.autograd.grad(_call(function, point.to(x.dtype)).sum(), point)
-        energy = layer.bind(x, parts.sets)
-        by_energy = energy.gradient(y)
-    solver = linear_solver or solver_for(y.shape[-1])
-    w, solved, _ = solver(energy.hessian(y), by_y)
-    (by_x,) = torch.autograd.grad(by_energy, x, -w)
-    return torch.where(solved[parts.index].unsqueeze(-1), by_x, torch.nan)
-
-
-class Placement:
-    """Puts results in the order of the given x, or in one row per set and group.
-
-    Padding changes nothing, so its rows are zero. Rows of sets that are not finite are NaN.
-    """
-
-    def __init__(self, x: Tensor, every: Parts, numbers: Tensor, parts: Parts) -> None:
-        self.every, self.numbers, self.parts = every, numbers, parts
-        self.shape = (x.values() if x.is_nested else x).shape[:-1]
-
-    def of_parts(self, values: Tensor) -> Tensor:
-        """Place `[Q, ...]`, a row for each part of the finite sets."""
-        if self.every.group_of is None:
-            return self.of_elements(values)
-        rows = values.new_full((self.every.num_parts, *values.shape[1:]), _unknown(values))
-        rows[self.numbers] = values
-        return rows
-
-    def of_elements(self, values: Tensor) -> Tensor:
-        """Place `[M, ...]`, a row for each element of the finite sets."""
-        rows = values.new_zeros(self.shape.numel(), *values.shape[1:])
-        rows[self.every.positions] = _unknown(values)
-        rows[self.parts.positions] = values
-        return rows.view(*self.shape, *values.shape[1:])
-
-    def set_index(self) -> Tensor:
-        """The set of each row; -1 for padding."""
-        if self.every.group_of is not None:
-            return self.every.set_of
-        rows = self.every.index.new_full((self.shape.numel(),), -1)
-        rows[self.every.positions] = self.every.index
-        return rows.view(self.shape)
-
-
-def _unknown(values: Tensor) -> float:
-    return torch.nan if values.is_floating_point() else 0
+def _known(tensor: Tensor | None) -> Tensor:
+    assert tensor is not None  # a solve has diagnostics
+    return tensor
 
 
 def _warn_of(solution: Solution, solved: Tensor, method: str) -> None:

@@ -1,4 +1,4 @@
-"""The change of the minimum by one Newton step, for all parts of all sets at once."""
+"""The change of the minimum by one Newton step, for all removals of all sets at once."""
 
 from __future__ import annotations
 
@@ -6,29 +6,30 @@ import torch
 from torch import Tensor
 
 from equipool.aggregation import EquilibriumAggregation
-from equipool.energy import RowEnergy
-from equipool.leave_one_out.parts import Parts
+from equipool.energy import Energy
+from equipool.leave_one_out.removals import Removals
 from equipool.linear_solvers import ROUNDINGS, Cholesky, ConjugateGradients, LinearSolver
-from equipool.objective import assemble
-from equipool.scalings import scaling_weights
+from equipool.scalings import Weights, scaling_weights
 
-# Up to this output size the matrix of every part is assembled and factored, which finds every
-# negative curvature; beyond it a few products per part solve the same system.
+# Up to this output size the matrix of every removal is assembled and factored, which finds every
+# negative curvature; beyond it a few products per removal solve the same system.
 SMALL_OUTPUT = 8
 
-# Numbers that a block of parts may take, and what an element takes beside its matrix.
+# Numbers that a block of removals may take, and what an element takes beside its matrix.
 FLOATS_AT_ONCE = 1 << 22
 FLOATS_PER_ELEMENT = 64
 TILE = 16  # rows that are multiplied by the matrix of their set together
 
 
 def newton_changes(
-    layer: EquilibriumAggregation, parts: Parts, y: Tensor, linear_solver: LinearSolver | None
-) -> tuple[Tensor, Tensor]:
-    r"""The change `[P, K]` of each set's minimum without the part, and whether it is known, `[P]`.
+    layer: EquilibriumAggregation, removals: Removals, y: Tensor,
+    linear_solver: LinearSolver | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    r"""The change `[P, K]` of each set's minimum by the removal, and whether it is known, `[P]`.
+    Where not, the change is NaN.
 
     With $\rho = a / w$, the ratio of the scaling's weights, a set's energy is
-    $w (\rho R + \sum F)$, and $w$ does not change the minimum. Without the part $p$ the gradient
+    $w (\rho R + \sum F)$, and $w$ does not change the minimum. Without the removal $p$ the gradient
     loses $\delta \nabla R + g_p$ and the Hessian $D_p = \delta H_R + H_p$, where $\delta$ is the
     loss of $\rho$. The Newton steps of both energies from y differ by
 
@@ -36,57 +37,49 @@ def newton_changes(
 
     where $r$ is the gradient of the whole set that the search left. With $H = L L^\top$ the system
     is solved in the coordinates $L^\top v$, where its matrix is $I - L^{-1} D_p L^{-\top}$: close
-    to the identity if no part dominates its set.
+    to the identity if no removal dominates its set.
     """
-    solver = linear_solver or solver_for(y.shape[-1])
-    exact_ratio = _ratio(layer, parts.counts)
-    ratio = exact_ratio.to(y.dtype)
-    whole = layer.bind(parts.x, parts.sets)
-    hessian, add = whole.potential.hessian(y), whole.bound.add_hessian(y, ratio)
-    inverse_root, definite = _inverse_root(assemble(lambda v: add(hessian(v), v), y))
-    ones = torch.ones_like(ratio)
-    residual = whole.bound.add_gradient(whole.potential.gradient(y), ones, y, ratio)
-    step = -_times(_times(residual, inverse_root.mT), inverse_root)
-    left = _ratio(layer, parts.counts[parts.set_of] - parts.sizes)
-    lost_ratio = (exact_ratio[parts.set_of] - left).to(y.dtype)
-    lost_ratio = torch.where(parts.empties.unsqueeze(-1), 0, lost_ratio)
-    per_part = y.shape[-1] * (y.shape[-1] if isinstance(solver, Cholesky) else TILE)
-    costs = per_part + FLOATS_PER_ELEMENT * parts.sizes
+    solver = linear_solver or _solver_for(y.shape[-1])
+    ratio = _ratio(layer, removals.sets.counts)
+    whole = _weighted(layer.energy(removals.x, removals.sets), ratio.to(y.dtype))
+    inverse_root, definite = _inverse_root(whole.hessian(y))
+    step = -_times(_times(whole.gradient(y), inverse_root.mT), inverse_root)
+    lost_ratio = (ratio[removals.set_of] - _ratio(layer, removals.left)).to(y.dtype)
+    lost_ratio = torch.where((removals.left == 0).unsqueeze(-1), 0, lost_ratio)
+    per_removal = y.shape[-1] * (y.shape[-1] if isinstance(solver, Cholesky) else TILE)
+    costs = per_removal + FLOATS_PER_ELEMENT * removals.sizes
     changes, solved = [y.new_zeros(0, y.shape[-1])], [definite[:0]]
-    for start, stop in parts.blocks(costs, FLOATS_AT_ONCE):
-        set_of = parts.set_of[start:stop]
-        removed = layer.bind(*parts.alone(start, stop))
-        change, known = _changes_of(
-            removed, y[set_of], lost_ratio[start:stop], step[set_of], inverse_root, set_of, solver
-        )
-        changes.append(change)
-        solved.append(known & definite[set_of])
+    for start, stop in removals.blocks(costs, FLOATS_AT_ONCE):
+        set_of = removals.set_of[start:stop]
+        removed = _weighted(layer.energy(*removals.alone(start, stop)), lost_ratio[start:stop])
+        change, known = _changes_of(removed, y[set_of], step[set_of], inverse_root, set_of, solver)
+        known = known & definite[set_of]
+        changes.append(torch.where(known.unsqueeze(-1), -change, torch.nan))
+        solved.append(known)
     return torch.cat(changes), torch.cat(solved)
 
 
 def _changes_of(
-    removed: RowEnergy, y: Tensor, lost_ratio: Tensor, step: Tensor, inverse_root: Tensor,
-    set_of: Tensor, solver: LinearSolver,
+    removed: Energy, y: Tensor, step: Tensor, inverse_root: Tensor, set_of: Tensor,
+    solver: LinearSolver,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The changes of some parts, given the energy of the parts alone; all else but the inverse
-    roots has a row per part."""
-    gradient, hessian = removed.potential.gradient(y), removed.potential.hessian(y)
-    add = removed.bound.add_hessian(y, lost_ratio)
-    tiles = Tiles(set_of)
-
-    def lost(v: Tensor) -> Tensor:
-        return add(hessian(v), v)
+    """The Newton steps of some removals, given the energy that is lost; all else but the inverse
+    roots has a row per removal."""
+    tiles, lost = Tiles(set_of), removed.hessian_map(y)
 
     def product(v: Tensor) -> Tensor:
         return v - tiles.times(lost(tiles.times(v, inverse_root)), inverse_root.mT)
 
-    ones = torch.ones_like(lost_ratio)
-    b = removed.bound.add_gradient(gradient, ones, y, lost_ratio) + lost(step)
-    solution = solver(product, tiles.times(b, inverse_root.mT))
+    solution = solver(product, tiles.times(removed.gradient(y) + lost(step), inverse_root.mT))
     return tiles.times(solution.x, inverse_root), solution.solved
 
 
-def solver_for(channels: int) -> LinearSolver:
+def _weighted(energy: Energy, ratio: Tensor) -> Energy:
+    r"""$\rho R + \sum F$, given $\rho$, `[B, 1]`."""
+    return energy.reweighted(Weights(ratio, torch.ones_like(ratio)))
+
+
+def _solver_for(channels: int) -> LinearSolver:
     return Cholesky() if channels <= SMALL_OUTPUT else ConjugateGradients(tolerance=1e-5)
 
 
