@@ -21,9 +21,9 @@ from torch import Tensor
 
 from equipool import EquilibriumAggregation
 from equipool.environment import hardware, now, versions
+from equipool.experiments.median import MedianTask
 from equipool.experiments.median.data import held_out_sets
 from equipool.experiments.median.network import MedianNetwork
-from equipool.experiments.registry import MedianTask
 from equipool.training import count_spikes, make_network
 from equipool.training.checkpoint import to_json, write_atomically
 from equipool.training.config import task_from_config

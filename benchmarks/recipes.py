@@ -29,10 +29,9 @@ from equipool.training import Shard
 
 TASK = MedianTask(
     embedding=16, batch_size=32, width=64, potential_output=8,
-    solver={"name": "nesterov", "momentum": 0.5, "max_step": 0.5,
-            "curvature_safe": True},
+    solver="nesterov:momentum=0.5,max_step=0.5,curvature_safe=true",
 )  # fmt: skip
-LAST_FIVE = {"name": "truncated", "num_steps": 5}
+LAST_FIVE = "truncated:num_steps=5"
 NUMBERS = (5, 10, 20, 40)
 
 app = typer.Typer(add_completion=False)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -35,6 +35,7 @@ from equipool.bench.record import FORMAT, git_commit, read_content
 from equipool.bench.terminal import make_console, progress_bar
 from equipool.environment import hardware, now, versions
 from equipool.experiments.median import MedianTask
+from equipool.settings import write_part
 from equipool.training import TrainingConfig, count_spikes, fit
 
 COLUMNS = (
@@ -88,8 +89,8 @@ class Option:
     """One way to train; everything else is as in the plain recipe."""
 
     name: str
-    solver: Mapping[str, Any] = field(default_factory=lambda: {"name": "nesterov"})
-    start: str | Mapping[str, Any] = "zero"
+    solver: str = "nesterov"
+    start: str = "zero"
     bias_std: float = 0.0  # deviation of the potential's first biases
     clip_norm: float | None = None
     warm_up: float = 0.0  # share of the steps
@@ -133,31 +134,27 @@ USUAL = Setting("usual", "Adam at 1e-3, potential [16, 16, 8]", 1e-3, 8)
 ONE_OUTPUT = Setting("one output", "Adam at 1e-2, potential [16, 16, 1]", 1e-2, 1)
 
 
-def _nesterov(**arguments: float) -> dict[str, Any]:
-    return {"name": "nesterov", **arguments}
+def _nesterov(**arguments: float) -> str:
+    return write_part("nesterov", arguments)
 
 
-def _restrained(**arguments: float) -> dict[str, Any]:
-    return {"name": "nesterov", **arguments}
-
-
-STEPS = _restrained(momentum=0.5, max_step=0.5)
-CURVATURE = _restrained(momentum=0.5, max_step=0.5, curvature_safe=True)
-AT_ONE = {"name": "learned", "value": 1.0}
+STEPS = _nesterov(momentum=0.5, max_step=0.5)
+CURVATURE = _nesterov(momentum=0.5, max_step=0.5, curvature_safe=True)
+AT_ONE = "learned:value=1.0"
 
 OPTIONS = (
     Option("plain recipe"),
     Option("random biases", bias_std=0.3),
     Option("step size from 0.02", _nesterov(learning_rate=0.02)),
     Option("momentum from 0.5", _nesterov(momentum=0.5)),
-    Option("steps no longer than 0.5", _restrained(max_step=0.5)),
-    Option("inner gradient no longer than 1", _restrained(max_gradient=1.0)),
-    Option("step size below 1 / curvature", _restrained(curvature_safe=True)),
+    Option("steps no longer than 0.5", _nesterov(max_step=0.5)),
+    Option("inner gradient no longer than 1", _nesterov(max_gradient=1.0)),
+    Option("step size below 1 / curvature", _nesterov(curvature_safe=True)),
     Option("step size and momentum 10 times slower", solver_rate_factor=0.1),
     Option("gradient clipped at 1", clip_norm=1.0),
     Option("warm-up", warm_up=0.2),
     Option("start at 1, learned", start=AT_ONE),
-    Option("steps + curvature", _restrained(max_step=0.5, curvature_safe=True)),
+    Option("steps + curvature", _nesterov(max_step=0.5, curvature_safe=True)),
     Option("steps + momentum", STEPS),
     Option("steps + momentum + curvature", CURVATURE),
     Option("steps + momentum + clipping", STEPS, clip_norm=1.0),

@@ -16,7 +16,7 @@ def command_lines(text):
 def check_flags(line):
     """That the command has the flags that are shown."""
     _, *words = shlex.split(line)
-    command = get_command(make_app())
+    command = get_command(make_app(words))
     while words and hasattr(command, "list_commands"):
         found = command.get_command(None, words[0])
         if found is None:

@@ -12,6 +12,7 @@ def call(*arguments, status=0, text=None):
     for argument in arguments:
         pairs = argument.items() if isinstance(argument, dict) else ()
         words += [part for pair in pairs for part in pair] or [argument]
-    done = CliRunner().invoke(make_app(), [str(word) for word in words], input=text)
+    words = [str(word) for word in words]
+    done = CliRunner().invoke(make_app(words), words, input=text)
     assert status in (None, done.exit_code), done.output
     return done

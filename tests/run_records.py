@@ -3,7 +3,9 @@
 import json
 from dataclasses import asdict, replace
 
-from equipool.experiments.registry import MedianTask, MoleculeTask, OmniglotTask
+from equipool.experiments.median import MedianTask
+from equipool.experiments.molecules import MoleculeTask
+from equipool.experiments.omniglot import OmniglotTask
 from equipool.report import read_runs
 from equipool.training import Record, TrainingConfig
 from equipool.training.config import chosen_config

@@ -63,6 +63,10 @@ class Range:
         return " and ".join(f"{how} {one:g}" for how, one in bounds.items() if math.isfinite(one))
 
 
+Count = Annotated[int, Range(least=1)]
+Share = Annotated[float, Range(least=0, below=1)]
+
+
 @dataclass(frozen=True)
 class OneOf:
     """Names that a text may be, looked up where they are defined, as in
@@ -265,9 +269,10 @@ def _checked(value: Any, hint: Any) -> Any:
 
 
 def _is_a(value: Any, kind: Any) -> bool:
-    """Whether a value is of a plain type. True is no number, and a number is finite."""
+    """Whether a value is of a plain type; any value is of another. True is no number, and a number
+    is finite."""
     if kind not in (int, float):
-        return isinstance(value, kind)
+        return kind not in PLAIN or isinstance(value, kind)
     numbers = isinstance(value, (int, float) if kind is float else int)
     return numbers and not isinstance(value, bool) and math.isfinite(value)
 

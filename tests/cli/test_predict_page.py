@@ -9,8 +9,8 @@ import molecule_table
 from command_lines import check_flags, command_lines
 from commands import call
 from equipool.cli.sweep import CAPACITIES, STUDIES
+from equipool.experiments.molecules import MoleculeTask
 from equipool.experiments.molecules.data import DATASETS
-from equipool.experiments.registry import MoleculeTask
 from python_blocks import ROOT, run_page
 
 pytest.importorskip("rdkit")

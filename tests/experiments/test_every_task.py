@@ -7,8 +7,8 @@ import json
 import pytest
 import torch
 
-from equipool import LearnedStart
-from equipool.experiments.registry import MedianTask, OmniglotTask
+from equipool.experiments.median import MedianTask
+from equipool.experiments.omniglot import OmniglotTask
 from equipool.training import Shard
 from equipool.training.config import task_from_config
 
@@ -84,23 +84,6 @@ def test_fields_survive_json(task):
     quick = type(task).quick("attention", seed=3)
     saved = json.loads(json.dumps(dataclasses.asdict(quick)))
     assert task_from_config({"task": task.name, "fields": saved}) == quick
-
-
-def test_fields_reach_the_layer(task):
-    solver = {"name": "nesterov", "learning_rate": 0.02, "momentum": 0.5,
-              "max_step": 0.25, "curvature_safe": True}  # fmt: skip
-    parts = {"solver": solver, "start": {"name": "learned", "value": 1.0}, "scaling": "mean"}
-    made = dataclasses.replace(
-        task, aggregation="equilibrium", inner_steps=2, regularizer_weight=0.3, **parts
-    )
-    layer = made.network().aggregation
-    assert (layer.num_steps, layer.out_channels) == (2, task.embedding)
-    assert layer.solver.learning_rate.item() == pytest.approx(0.02)
-    assert layer.solver.momentum.item() == pytest.approx(0.5)
-    assert (layer.solver.max_step, layer.solver.curvature_safe) == (0.25, True)
-    assert layer.regularizer.weight.item() == pytest.approx(0.3)
-    assert layer.scaling == "mean"
-    assert isinstance(layer.start, LearnedStart)
 
 
 def test_scaled_sum_divides_by_the_size_of_the_sets(task):

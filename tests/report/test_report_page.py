@@ -5,7 +5,7 @@ import re
 import pytest
 
 from equipool import extras
-from equipool.experiments.registry import TASKS
+from equipool.experiments.presets import EXPERIMENTS
 from equipool.report import page, read_runs, summarize, write_page
 from equipool.report.page import learning_curves, training_loss
 from equipool.training.artifacts import (
@@ -101,10 +101,10 @@ def test_settings_that_differ_are_named_and_no_others(tmp_path):
     assert "differ" not in settings_text(tmp_path / "c", record([1.0]))
 
 
-@pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.name)
-def test_the_page_does_not_claim_the_papers_settings(task):
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_the_page_does_not_claim_the_papers_settings(name):
     """Docstrings of tasks describe their defaults, which a preset or a flag changes."""
-    about = page.first_sentence(task.__doc__)
+    about = page.first_sentence(EXPERIMENTS[name].task().__doc__)
     assert about.endswith(".")
     assert "paper" not in about
     assert "default" not in about

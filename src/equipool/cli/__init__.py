@@ -1,8 +1,10 @@
-"""The command `equipool`. To add a command, write a typer application and add a line here."""
+"""The command `equipool`. To add a command, write a function and add a line here."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 from equipool.extras import advice
@@ -10,42 +12,47 @@ from equipool.extras import advice
 if TYPE_CHECKING:
     import typer
 
-# Application and first line of the help of each command.
+# The function of each command.
 COMMANDS = {
-    "train": ("equipool.cli.train:app", "Train a network."),
-    "evaluate": ("equipool.cli.results:evaluate_app", "Evaluate a trained network."),
-    "predict": ("equipool.cli.predict:app", "Predict bags or molecules with a trained model."),
-    "fit": ("equipool.cli.fit:app", "Train a model on a table of bags."),
-    "cv": ("equipool.cli.cv:app", "Compare methods by cross-validation on a table of bags."),
-    "explain": (
-        "equipool.cli.explain:app", "Measure the influence of each element on predictions."
-    ),
-    "explore": (
-        "equipool.cli.explore:app", "Write a page that shows a bag and the model's prediction."
-    ),
-    "sweep": ("equipool.cli.sweep:app", "Train a network for each combination of settings."),
-    "ablate": ("equipool.cli.sweep:ablate_app", "Repeat the paper's ablations."),
-    "report": ("equipool.cli.results:report_app", "Write a page of tables and plots from runs."),
-    "bench": ("equipool.bench.command:app", "Time the layer and its alternatives."),
-}  # fmt: skip
+    "fit": "equipool.cli.fit:fit",
+    "predict": "equipool.cli.predict:predict",
+    "compare": "equipool.cli.compare:compare",
+    "influence": "equipool.cli.influence:influence",
+    "explore": "equipool.cli.explore:explore",
+    "train": "equipool.cli.train:commands",
+    "evaluate": "equipool.cli.results:evaluate",
+    "sweep": "equipool.cli.sweep:commands",
+    "report": "equipool.cli.results:report",
+}
 
 
 def main() -> int:
     """Run the command; the exit status if it does not end the process itself."""
-    missing = advice("The command equipool", {"cli": ("typer", "rich")})
+    missing = advice("The command equipool", {"cli": ("typer",)})
     if missing is not None:
         print(missing, file=sys.stderr)
         return 1
-    make_app()()
+    make_app(sys.argv[1:])()
     return 0
 
 
-def make_app() -> typer.Typer:
-    """The command with all its subcommands. A subcommand is imported when it is called."""
-    from functools import partial
+def make_app(words: Sequence[str]) -> typer.Typer:
+    """The command with its subcommands, for a command line that begins with these words: the flags
+    of an experiment are read from its classes, which import torch, so only that one gets them."""
+    import typer
 
-    from equipool.cli.console import load_app, make_group
+    from equipool.cli.console import print_version
 
-    about = "Equilibrium Aggregation for PyTorch."
-    entries = {name: (line, partial(load_app, app)) for name, (app, line) in COMMANDS.items()}
-    return make_group(about, entries, "command", name="equipool")
+    app = typer.Typer(
+        name="equipool", help="Equilibrium Aggregation for PyTorch.", no_args_is_help=True,
+        rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False,
+    )  # fmt: skip
+    app.callback()(print_version)
+    for name, where in COMMANDS.items():
+        found = resolve_name(where)
+        if where.endswith(":commands"):
+            task = words[1] if list(words[:1]) == [name] and len(words) > 1 else None
+            app.add_typer(found(task), name=name)
+        else:
+            app.command(name)(found)
+    return app

@@ -47,7 +47,7 @@ def explore(
         )
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out, page.encode())
-    tables.note(f"Wrote {out}: open it in a browser")
+    console.note(f"Wrote {out}: open it in a browser")
 
 
 def _check_out(out: Path) -> None:
@@ -55,6 +55,3 @@ def _check_out(out: Path) -> None:
         raise ValueError(f"--out is {out}, expected a file")
     if out.suffix != ".html":
         raise ValueError(f"--out is {out}, expected a name that ends in .html")
-
-
-app = console.single_command(explore)

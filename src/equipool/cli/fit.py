@@ -25,22 +25,22 @@ def fit(
     aggregation: Annotated[str, typer.Option(
         help="equilibrium, attention, mean, sum, max, ...", metavar="NAME")] = "equilibrium",
     clip: tables.Clip = "3",
-    max_steps: tables.MaxSteps = None,
+    max_iter: tables.MaxIter = None,
     max_seconds: tables.MaxSeconds = None,
     seed: tables.Seed = 0,
     device: console.Device = "auto",
-    jobs: tables.Jobs = 1,
+    n_jobs: tables.Jobs = 1,
 ) -> None:  # fmt: skip
     """Train a model on a table of bags.
 
     The table has one row per element, in any order, and a column that names the bag of each
     element. The label of a bag is repeated in all of its rows. Text columns become categories.
-    `equipool predict` and `equipool explain` use the model.
+    `equipool predict` and `equipool influence` use the model.
     """
     with console.plain_errors(console.WRONG_USE):
         tables.check_table(table)
         tables.check_new(out)
-        console.device_from_name(device)
+        console.choose_device(device)
         options = tables.TableOptions(
             table, bag, tables.split_names("--label", label) or (),
             tables.split_names("--features", features),
@@ -53,7 +53,7 @@ def fit(
         schema, found = options.read()
         estimator = tables.make_estimator(
             tables.choose_task(found.y, task), aggregation, clip=limit, seed=seed,
-            device=device, jobs=jobs, max_steps=max_steps, max_seconds=max_seconds, verbose=True,
+            device=device, jobs=n_jobs, max_iter=max_iter, max_seconds=max_seconds, verbose=True,
         )  # fmt: skip
         estimator.fit_table_bags(schema, found)
         estimator.save(out)
@@ -69,6 +69,3 @@ def _report(number: int, history: dict[str, Any]) -> None:
     if len(history.get("validation_loss", ())):
         losses += f"; best validation loss {min(history['validation_loss']):.4g}"
     console.report_line(f"Network {number}: {len(history['loss']):,} steps; {losses}")
-
-
-app = console.single_command(fit)

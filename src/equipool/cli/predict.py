@@ -10,10 +10,8 @@ from typing import Annotated, Literal
 import typer
 
 from equipool.cli import console, tables
-from equipool.cli.threads import read_threads, using_threads
 
 MOLECULES = "Molecules"  # heading of options
-MEASURED = 64  # molecules to choose the number of threads with
 
 
 def predict(
@@ -37,7 +35,7 @@ def predict(
     which: Annotated[Literal["best", "last"], typer.Option(
         help="best or last checkpoint", metavar="best|last", rich_help_panel=MOLECULES)] = "best",
     device: console.Device = "auto",
-    threads: console.Threads = "auto",
+    threads: console.Threads = 1,
 ) -> None:  # fmt: skip
     """Predict bags or molecules with a trained model.
 
@@ -65,31 +63,29 @@ def predict(
 
 def predict_bags(
     model: Path, table: Path, out: Path | None, unknown: tables.UnknownName, device: str,
-    threads: str,
+    threads: int,
 ) -> None:  # fmt: skip
     """Predict the bags of a table."""
     with console.plain_errors(console.WRONG_USE):
         tables.check_table(table)
         tables.check_output(out, table)
-        where, number = console.device_from_name(device), read_threads(threads)
+        console.choose_device(device, threads)
     with console.plain_errors():
         from equipool.tables import write_csv, write_file
 
         estimator = tables.load_model(model, device)
         found = estimator.read_table(table, unknown=unknown)
-        some = tables.first_bags(found)
-        with using_threads(number, where, lambda: lambda: estimator.predict(some), report=_warn):
-            predicted = estimator.predict_table_bags(found)
+        predicted = estimator.predict_table_bags(found)
         if out is None:
             write_csv(predicted, sys.stdout)
         else:
             write_file(predicted, out)
-            _warn(f"Wrote {len(predicted):,} rows to {out}")
+            console.note(f"Wrote {len(predicted):,} rows to {out}")
 
 
 def predict_molecules(
     run: Path, file: str | None, smiles: list[str] | None, column: str | None, keep: str | None,
-    out: Path | None, which: Literal["best", "last"], device: str, threads: str,
+    out: Path | None, which: Literal["best", "last"], device: str, threads: int,
 ) -> None:  # fmt: skip
     """Predict molecules with a run."""
     with console.plain_errors(console.WRONG_USE):
@@ -97,7 +93,7 @@ def predict_molecules(
             raise ValueError("give either a FILE or --smiles")
         if keep is not None and file is None:
             raise ValueError("--keep requires a FILE with columns")
-        where, number = console.device_from_name(device), read_threads(threads)
+        where = console.choose_device(device, threads)
         _check_files(file, out)
         kept = _columns(keep)
     with console.plain_errors():
@@ -113,19 +109,17 @@ def predict_molecules(
             queries = [molecules.Query(f"row {row}", text) for row, text in given]
         else:
             queries = molecules.read_queries(file, column, predictor.smiles_column, kept)
-        some = [one.smiles for one in queries[:MEASURED]]
         table = io.StringIO(newline="")
-        with using_threads(number, where, lambda: lambda: predictor.predict(some), report=_warn):
-            to = sys.stdout if out is None else table
-            unread = molecules.write_predictions(predictor, queries, kept, to)
+        to = sys.stdout if out is None else table
+        unread = molecules.write_predictions(predictor, queries, kept, to)
         if out is not None:
             out.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(out, table.getvalue().encode())
-            _warn(f"Wrote {len(queries):,} rows to {out}")
+            console.note(f"Wrote {len(queries):,} rows to {out}")
         if unread and unread == len(queries):
             console.fail(f"none of the {unread:,} molecules could be read")
         if unread:
-            _warn(f"{unread:,} of {len(queries):,} molecules could not be read")
+            console.note(f"{unread:,} of {len(queries):,} molecules could not be read")
 
 
 def _columns(text: str | None) -> list[str]:
@@ -145,10 +139,3 @@ def _check_files(file: str | None, out: Path | None) -> None:
         raise ValueError(f"--out is {out}, expected a file")
     if file is not None and out.resolve() == Path(file).resolve():
         raise ValueError(f"--out is {out}, which is the input")
-
-
-def _warn(text: str) -> None:
-    typer.echo(text, err=True)
-
-
-app = console.single_command(predict)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from equipool.cli import console
-from equipool.cli.threads import read_threads, training_step, using_threads
 
 if TYPE_CHECKING:
     from equipool.training import AtSteps, Examination, Task
@@ -20,7 +19,7 @@ def evaluate(
     run: console.RunFolder,
     which: console.Which = "best",
     device: console.Device = "auto",
-    threads: console.Threads = "auto",
+    threads: console.Threads = 1,
     data_dir: console.DataDir = None,
     over_steps: Annotated[
         str | None,
@@ -42,28 +41,28 @@ def evaluate(
         if starts and (numbers is None or starts < 2):
             raise ValueError(f"--starts is {starts}, expected 2 or more, with --over-steps")
 
-        import equipool.experiments.registry  # noqa: F401  a run's task must have been imported
         from equipool import training
         from equipool.experiments.data import using_data_folder
-        from equipool.training.config import task_from_config, training_from_config
+        from equipool.experiments.presets import import_task
+        from equipool.training.config import task_from_config
         from equipool.training.devices import check_extras
 
         check_extras()
-        place, number = console.device_from_name(device), read_threads(threads)
+        place = console.choose_device(device, threads)
         with using_data_folder(data_dir):
             config = training.RunFolder(run).read_config()
-            task, settings = task_from_config(config), training_from_config(config)
-            with using_threads(number, place, lambda: training_step(task, settings)):
-                with closing(training.progress_for_terminal()) as shown:
-                    if numbers is not None:
-                        rows = training.evaluate_over_steps(
-                            run, numbers, which, num_starts=starts, device=place, progress=shown
-                        )
-                        _store_over_steps(run, which, task, rows)
-                        return
-                    metrics = training.evaluate(run, which, device=place, progress=shown)
-                _store_metrics(run, which, task.name, metrics)
-                _store_examination(run, which, training.examine(run, which, device=place))
+            import_task(config["task"])
+            task = task_from_config(config)
+            with closing(training.progress_for_terminal()) as shown:
+                if numbers is not None:
+                    rows = training.evaluate_over_steps(
+                        run, numbers, which, num_starts=starts, device=place, progress=shown
+                    )
+                    _store_over_steps(run, which, task, rows)
+                    return
+                metrics = training.evaluate(run, which, device=place, progress=shown)
+            _store_metrics(run, which, task.name, metrics)
+            _store_examination(run, which, training.examine(run, which, device=place))
 
 
 def _numbers(text: str) -> list[int]:
@@ -100,15 +99,24 @@ def _store_over_steps(run: Path, which: str, task: Task, rows: Sequence[AtSteps]
     metrics = [task.monitor, *task.reported]
     table = []
     for row in rows:
-        cells = [row.num_steps, *(row.metrics[name] for name in metrics)]
+        cells = [*(row.metrics[name] for name in metrics)]
         cells += [row.residual, row.residual_99, row.converged]
         cells += [] if row.spread is None else [row.spread]
-        table.append([f"{cell:,.4g}" for cell in cells])
+        trained = " (trained)" if row.num_steps == trained_steps(task) else ""
+        table.append([f"{row.num_steps}{trained}", *(f"{cell:,.4g}" for cell in cells)])
     headings = ["inner steps", *metrics, "residual", "99 %", "converged", "spread"]
     console.print_table(headings[: len(table[0])], table)
     file = over_steps_file(run, which)
     write_over_steps(rows, file, _about(run, which, task.name))
     console.report_line(f"Stored in {file}; equipool report shows it")
+
+
+def trained_steps(task: Task) -> int | None:
+    """The number of inner steps that a task's layers take in evaluation."""
+    from equipool.experiments.inner_loop import STEPS
+
+    steps: int | str | None = getattr(task, "inner_steps", None)
+    return int(STEPS.build(steps).budget(False).num_steps) if isinstance(steps, str) else steps
 
 
 def _store_examination(run: Path, which: str, found: Examination) -> None:
@@ -144,7 +152,3 @@ def report(
             console.print_table(table.headings, table.texts(), table.title)
         write_page(found, out)
         console.report_line(f"The page is {out}")
-
-
-evaluate_app = console.single_command(evaluate)
-report_app = console.single_command(report)

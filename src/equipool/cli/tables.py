@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from equipool.cli import console
-from equipool.cli.flags import CHOICES, reader_of
+from equipool.settings import Range, read
 
 if TYPE_CHECKING:
-    from equipool.estimators import Bags, TableSchema
+    from equipool.estimators import TableSchema
     from equipool.estimators.tables import TableBags
 
 MOST_CLASSES = 10  # of whole numbers, to take them for classes
-MEASURED = 8192  # elements to choose the number of threads with
 
 TaskName = Literal["classification", "regression"]
 MissingName = Literal["error", "mean"]
@@ -49,7 +47,7 @@ Task = Annotated[TaskName | None, _option(
 Clip = Annotated[str, _option(
     "clip scaled features at this many standard deviations; none disables clipping",
     "FLOAT|none")]  # fmt: skip
-MaxSteps = Annotated[int | None, _option("largest number of training steps", "INT")]
+MaxIter = Annotated[int | None, _option("largest number of training steps", "INT")]
 MaxSeconds = Annotated[float | None, _option(
     "stop training each network after this many seconds; with fewer than 500 bags, a model has "
     "three networks", "FLOAT")]  # fmt: skip
@@ -141,7 +139,7 @@ def choose_task(y: Any, task: TaskName | None) -> TaskName:
 
 def make_estimator(
     task: TaskName, aggregation: str, *, clip: float | None, seed: int, device: str, jobs: int,
-    max_steps: int | None, max_seconds: float | None, verbose: bool,
+    max_iter: int | None, max_seconds: float | None, verbose: bool,
 ) -> Any:  # fmt: skip
     """An estimator with its defaults for all that is not given."""
     from equipool.estimators import SetClassifier, SetRegressor
@@ -149,13 +147,8 @@ def make_estimator(
     kind: Any = SetClassifier if task == "classification" else SetRegressor
     return kind(
         aggregation, clip=clip, random_state=seed, device=device, n_jobs=jobs, verbose=int(verbose),
-        max_steps="auto" if max_steps is None else max_steps, max_seconds=max_seconds,
+        max_steps="auto" if max_iter is None else max_iter, max_seconds=max_seconds,
     )  # fmt: skip
-
-
-def first_bags(found: TableBags) -> Bags:
-    """Some of the bags, to choose the number of threads with."""
-    return found.bags[: max(int(found.bags.ptr.searchsorted(MEASURED, "right")) - 1, 1)]
 
 
 def parse_clip(text: str) -> float | None:
@@ -165,21 +158,18 @@ def parse_clip(text: str) -> float | None:
         >>> parse_clip("2.5"), parse_clip("none")
         (2.5, None)
     """
-    try:
-        clip = reader_of("float | None").read(text)
-    except ValueError:
-        clip = math.nan
-    if clip is not None and not clip > 0:
-        raise ValueError(f"--clip is {text!r}, expected a number above 0, or none")
-    return cast(float | None, clip)
+    clip: float | None = read("--clip", text, Annotated[float, Range(above=0)] | None)
+    return clip
 
 
 def check_aggregations(names: Iterable[str]) -> None:
     """Refuse names that no aggregation has."""
-    known = CHOICES["aggregation"]
+    from equipool.baselines import AGGREGATIONS
+
     for name in names:
-        if name not in known:
-            raise ValueError(f"--aggregation is {name!r}, expected one of {', '.join(known)}")
+        if name not in AGGREGATIONS:
+            known = ", ".join(AGGREGATIONS)
+            raise ValueError(f"--aggregation is {name!r}, expected one of {known}")
 
 
 @contextmanager
@@ -234,11 +224,6 @@ def load_model(path: Path, device: str) -> Any:
 
     estimator = load(path)
     return estimator.set_params(device=device)
-
-
-def note(text: str) -> None:
-    """Print a line on stderr, beside a table on stdout."""
-    typer.echo(text, err=True)
 
 
 def check_table(table: Path) -> None:

@@ -53,8 +53,8 @@ class Plan:
             "equilibrium" if method == EQUILIBRIUM else "scaled-sum", embedding=self.channels,
             batch_size=self.batch_size, seed=self.seed, set_size=self.set_size, width=self.width,
             potential_output=8, inner_steps=self.inner_steps, evaluation_sets=self.test_sets,
-            solver={"name": "nesterov", "learning_rate": 0.02, "momentum": 0.5},
-            start={"name": "learned", "value": 1.0}, bias_std=0.3,
+            solver="nesterov:learning_rate=0.02,momentum=0.5",
+            start="learned:value=1.0", bias_std=0.3,
         )  # fmt: skip
 
     def config(self, steps: int) -> TrainingConfig:

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from equipool.training import Task
 
 
 @dataclass(frozen=True)
@@ -16,7 +20,7 @@ class Preset:
 
     about: str
     recipe: str  # class method of the task that makes it with these fields
-    training: Mapping[str, Any]
+    training: dict[str, Any]
     # values of fields that `equipool sweep` runs in turn
     axes: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
@@ -26,23 +30,33 @@ class Experiment:
     """Where a task is, and its presets."""
 
     about: str  # what is learned
-    module: str  # of the task's class
-    kind: str  # the name of the class
+    where: str  # of the task's class, as module:Class
     presets: Mapping[str, Preset]
     # settings that differ from the defaults of `TrainingConfig`
-    training: Mapping[str, Any] = field(default_factory=dict)
+    training: dict[str, Any] = field(default_factory=dict)
+
+    def task(self) -> type[Task]:
+        """The task's class; imports torch."""
+        kind: type[Task] = resolve_name(self.where)
+        return kind
 
 
-_RANDOM = {"name": "random", "least": 5, "most": 40}
+def import_task(name: str) -> None:
+    """Import the task of this name, if it is one of ours, so that its runs can be read."""
+    if name in EXPERIMENTS:
+        EXPERIMENTS[name].task()
+
+
+_RANDOM = "random:least=5,most=40"
 # How equilibrium layers are trained in any experiment: values of the fields that its task has, and
 # the training setting `aux_weight` for a task without weights of its own.
 RECIPES: dict[str, dict[str, Any]] = {
     "converging": {  # as `equipool.converging`
         "scaling": "log-mean",
         "regularizer_weight": 1.0,
-        "solver": {"name": "nesterov", "learning_rate": 0.5, "momentum": 0.5,
-                   "max_step": 0.5, "curvature_safe": True},
-        "differentiation": {"name": "truncated", "num_steps": 5},
+        "solver": "nesterov:learning_rate=0.5,momentum=0.5,max_step=0.5,"
+                  "curvature_safe=true",
+        "differentiation": "truncated:num_steps=5",
         "inner_steps": _RANDOM,
         "local_steps": _RANDOM,
         "readout_aux_weight": 1e-3,
@@ -71,8 +85,7 @@ def _paper(about: str, axes: Mapping[str, tuple[Any, ...]], **more: Any) -> Pres
 EXPERIMENTS = {
     "median": Experiment(
         "the median of 100 numbers",
-        "equipool.experiments.median.task",
-        "MedianTask",
+        "equipool.experiments.median.task:MedianTask",
         {
             "quick": _quick(
                 "a few minutes on two cores, enough to rank the methods", 1500, 0.01, every=250
@@ -85,8 +98,7 @@ EXPERIMENTS = {
     ),
     "omniglot": Experiment(
         "the number of different characters in a set of handwritten ones",
-        "equipool.experiments.omniglot.task",
-        "OmniglotTask",
+        "equipool.experiments.omniglot.task:OmniglotTask",
         {
             "quick": _quick(
                 "a few minutes on two cores, enough to beat guessing",
@@ -97,8 +109,7 @@ EXPERIMENTS = {
     ),
     "molecules": Experiment(
         "properties of molecules, from OGB's data sets or your own table",
-        "equipool.experiments.molecules.task",
-        "MoleculeTask",
+        "equipool.experiments.molecules.task:MoleculeTask",
         {
             "quick": _quick(
                 "molhiv with a small network, a few minutes on two cores",
@@ -115,8 +126,7 @@ EXPERIMENTS = {
     ),
     "bags": Experiment(
         "labels of bags of vectors: jets, purchases, images, molecules",
-        "equipool.experiments.bags.task",
-        "BagsTask",
+        "equipool.experiments.bags.task:BagsTask",
         {
             "quick": _quick(
                 "jets, a few minutes on one core", 2000, 1e-3, every=200, warmup_steps=100,

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import equipool.experiments.registry  # noqa: F401  registers our own tasks
+from equipool.experiments.presets import import_task
 from equipool.training import Task, read_log, read_record
 from equipool.training.artifacts import Examination, examination_folder, read_examination
-from equipool.training.config import known_tasks, with_defaults
+from equipool.training.config import known_tasks
 from equipool.training.folder import PARTS, RunFolder
 from equipool.training.over_steps import AtSteps, over_steps_file, read_over_steps
 
@@ -163,8 +163,8 @@ def _settings(file: Path, config: dict[str, Any]) -> dict[str, Any]:
     missing = [part for part in PARTS if part not in config]
     if missing:
         raise ValueError(f"{file} does not describe a run: its config has no {missing[0]}")
-    filled = with_defaults(config)
-    return {part: filled[part] for part in PARTS}
+    import_task(config["task"])
+    return {part: config[part] for part in PARTS}
 
 
 def _from_folder(path: Path, warn: Warn) -> RunResult:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, asdict, dataclass, fields
-from types import UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from dataclasses import dataclass
+from typing import Annotated, Any
 
+from equipool.settings import Count, OneOf, Range, check_fields, from_json, to_json
 from equipool.training.task import Task
-
-T = TypeVar("T")
 
 PRECISIONS = ("32-true", "tf32", "bf16-mixed", "bf16-true", "64-true")
 
@@ -28,6 +26,10 @@ SHAPES: dict[str, Callable[[float], float]] = {
     "trapezoid": lambda progress: min(1.0, (1 - progress) / 0.2),
 }
 
+Positive = Annotated[float, Range(above=0)]
+NotNegative = Annotated[float, Range(least=0)]
+Fraction = Annotated[float, Range(least=0, most=1)]
+
 
 @dataclass(frozen=True)
 class TrainingConfig:
@@ -36,7 +38,7 @@ class TrainingConfig:
     Args:
         steps: number of optimisation steps.
         learning_rate: learning rate of Adam, before the schedule.
-        schedule: learning rate schedule after the warm-up, a name in `SHAPES`.
+        schedule: learning rate schedule after the warm-up.
         warmup_steps: steps over which the learning rate rises linearly.
         final_learning_rate: learning rate at the end of the schedule, as a fraction of
             `learning_rate`.
@@ -55,8 +57,7 @@ class TrainingConfig:
         aux_start: fraction of the steps before which that weight is 0.
         aux_initial: the weight at `aux_start`, from which it rises or falls geometrically to
             `aux_weight` at the end; None for a constant weight.
-        precision: a precision of Lightning Fabric, or `"tf32"` for float32 with TF32 matrix
-            products.
+        precision: `tf32` is float32 with TF32 matrix products.
         capture: capture the step in a CUDA graph; None captures it where possible.
         compile: compile the network: takes a minute or more at the start, then launches fewer
             kernels per step.
@@ -72,60 +73,37 @@ class TrainingConfig:
         0.001
     """
 
-    steps: int
-    learning_rate: float = 1e-3
-    schedule: str = "constant"
-    warmup_steps: int = 0
-    final_learning_rate: float = 0.0
-    solver_rate_factor: float = 1.0
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-8
-    weight_decay: float = 0.0
-    clip_norm: float | None = 1.0
-    guard_factor: float | None = 100.0
-    ema_decay: float | None = None
-    aux_weight: float = 1e-4
-    aux_start: float = 0.0
-    aux_initial: float | None = None
-    precision: str = "32-true"
+    steps: Count
+    learning_rate: Positive = 1e-3
+    schedule: Annotated[str, OneOf(f"{__name__}.SHAPES")] = "constant"
+    warmup_steps: Annotated[int, Range(least=0)] = 0
+    final_learning_rate: Fraction = 0.0
+    solver_rate_factor: NotNegative = 1.0
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.999
+    epsilon: Positive = 1e-8
+    weight_decay: NotNegative = 0.0
+    clip_norm: Positive | None = 1.0
+    guard_factor: Annotated[float, Range(above=1)] | None = 100.0
+    ema_decay: Annotated[float, Range(above=0, below=1)] | None = None
+    aux_weight: NotNegative = 1e-4
+    aux_start: Annotated[float, Range(least=0, below=1)] = 0.0
+    aux_initial: Positive | None = None
+    precision: Annotated[str, OneOf(f"{__name__}.PRECISIONS")] = "32-true"
     capture: bool | None = None
     compile: bool = False
-    chunk: int = 100
-    log_every: int = 1000
-    evaluate_every: int = 10_000
-    checkpoint_every: int | None = 10_000
-    checkpoint_seconds: float | None = None
-    keep_last: int = 2
+    chunk: Count = 100
+    log_every: Count = 1000
+    evaluate_every: Count = 10_000
+    checkpoint_every: Count | None = 10_000
+    checkpoint_seconds: Positive | None = None
+    keep_last: Count = 2
 
     def __post_init__(self) -> None:
-        check_types(TrainingConfig, vars(self))
-        for name, value in vars(self).items():
-            finite = not isinstance(value, float) or math.isfinite(value)
-            self._expect(name, finite, "a finite number")
-        for name in ("steps", "chunk", "log_every", "evaluate_every", "keep_last"):
-            self._expect(name, getattr(self, name) >= 1, "1 or more")
-        for name in ("warmup_steps", "weight_decay", "aux_weight", "solver_rate_factor"):
-            self._expect(name, getattr(self, name) >= 0, "0 or more")
-        for name in ("learning_rate", "epsilon"):
-            self._expect(name, getattr(self, name) > 0, "more than 0")
-        for name in ("clip_norm", "aux_initial", "checkpoint_every", "checkpoint_seconds"):
-            value = getattr(self, name)
-            self._expect(name, value is None or value > 0, "more than 0, or None")
-        for name in ("beta1", "beta2", "final_learning_rate"):
-            self._expect(name, 0 <= getattr(self, name) <= 1, "at least 0 and at most 1")
-        decay, factor = self.ema_decay, self.guard_factor
-        self._expect("ema_decay", decay is None or 0 < decay < 1, "between 0 and 1, or None")
-        self._expect("guard_factor", factor is None or factor > 1, "more than 1, or None")
-        self._expect("aux_start", 0 <= self.aux_start < 1, "at least 0 and less than 1")
-        unused = self.aux_initial is None or self.aux_weight > 0
-        self._expect("aux_initial", unused, "None, because aux_weight is 0")
-        self._expect("schedule", self.schedule in SHAPES, f"one of {sorted(SHAPES)}")
-        self._expect("precision", self.precision in PRECISIONS, f"one of {sorted(PRECISIONS)}")
-
-    def _expect(self, name: str, met: bool, expected: str) -> None:
-        if not met:
-            raise ValueError(f"{name} is {getattr(self, name)!r}, expected {expected}")
+        check_fields(self)
+        if self.aux_initial is not None and self.aux_weight == 0:
+            unused = "expected None, because aux_weight is 0"
+            raise ValueError(f"aux_initial is {self.aux_initial!r}, {unused}")
 
     def learning_rate_factor(self, step: int) -> float:
         r"""The factor of the learning rate at step $s = 0, 1, \dots$ of $S$, with $W$ warm-up steps
@@ -157,34 +135,6 @@ class TrainingConfig:
         return self.aux_initial * (self.aux_weight / self.aux_initial) ** min(progress, 1.0)
 
 
-def check_types(kind: type, values: Mapping[str, Any]) -> None:
-    """Raise a ValueError if a value is not of its dataclass field's type, as far as the type is
-    made of numbers, strings, booleans, None and tuples of those."""
-    try:
-        hints = get_type_hints(kind)
-    except NameError:  # an annotation that only a type checker can see
-        return
-    for name, value in values.items():
-        if name in hints and not _fits(value, hints[name]):
-            expected = getattr(hints[name], "__name__", str(hints[name]))
-            raise ValueError(f"{name} is {value!r}, expected {expected}")
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    origin, inner = get_origin(hint), get_args(hint)
-    if origin in (Union, UnionType):
-        return any(_fits(value, one) for one in inner)
-    if origin is Literal:
-        return value in inner
-    if origin is tuple:
-        each = inner[:1] * len(value) if isinstance(value, tuple) and inner[-1] is ... else inner
-        return isinstance(value, tuple) and len(value) == len(each) and all(map(_fits, value, each))
-    if hint in (int, float):
-        numbers = (int, float) if hint is float else int
-        return isinstance(value, numbers) and not isinstance(value, bool)
-    return isinstance(value, hint) if hint in (str, bool, type(None)) else True
-
-
 def run_config(task: Task, config: TrainingConfig) -> dict[str, Any]:
     """What identifies a run, as JSON: the settings, and the task's `facts` as `data`, if any."""
     chosen, facts = chosen_config(task, config), task.facts()
@@ -193,47 +143,9 @@ def run_config(task: Task, config: TrainingConfig) -> dict[str, Any]:
 
 def chosen_config(task: Task, config: TrainingConfig) -> dict[str, Any]:
     """The part of `run_config` that is known before any data is read."""
-    given: Any = task
-    if not hasattr(given, "__dataclass_fields__"):
+    if not hasattr(task, "__dataclass_fields__"):
         raise TypeError(f"task is a {type(task).__name__}, expected a dataclass: see Task")
-    fields = flatten(asdict(given))
-    return _as_json({"task": task.name, "fields": fields, "training": asdict(config)})
-
-
-def flatten(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields whose value is a mapping with a `name` as a field for each entry.
-
-    Example:
-        >>> flatten({"solver": {"name": "newton", "damping": 0.1}, "seed": 0})
-        {'solver': 'newton', 'solver.damping': 0.1, 'seed': 0}
-    """
-    flat: dict[str, Any] = {}
-    for field, value in fields.items():
-        if isinstance(value, Mapping):
-            entries = flatten(value)
-            flat[field] = entries.pop("name")
-            flat |= {f"{field}.{entry}": inner for entry, inner in entries.items()}
-        else:
-            flat[field] = value
-    return flat
-
-
-def nest(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of `flatten`.
-
-    Example:
-        >>> nest({"solver": "newton", "solver.damping": 0.1, "seed": 0})
-        {'solver': {'name': 'newton', 'damping': 0.1}, 'seed': 0}
-    """
-    entries: dict[str, dict[str, Any]] = {}
-    for name, value in fields.items():
-        field, _, entry = name.partition(".")
-        entries.setdefault(field, {})[entry] = value
-    return {
-        field: inner[""] if len(inner) == 1 else {"name": inner.pop(""), **nest(inner)}
-        for field, inner in entries.items()
-        if "" in inner
-    }
+    return {"task": task.name, "fields": to_json(task), "training": to_json(config)}
 
 
 def _as_json(content: dict[str, Any]) -> dict[str, Any]:
@@ -241,16 +153,13 @@ def _as_json(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def differences(saved: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
-    """The fields in which two configs differ, a line each, except those in `FREE`. A field that is
-    newer than the run counts as its default, which is always the old behaviour.
+    """The fields in which two configs differ, a line each, except those in `FREE`.
 
     Example:
         >>> differences({"task": "a", "training": {"steps": 1}}, {"task": "a", "training": {}})
         ['training.steps: 1 in the run, missing here']
     """
-    before, now = _flat(upgraded(saved)), _flat(given)
-    defaults = _flat(_defaults(saved.get("task")))
-    before = {name: defaults[name] for name in now.keys() & defaults.keys()} | before
+    before, now = _flat(saved), _flat(given)
     old, new = ({name: repr(value) for name, value in one.items()} for one in (before, now))
     return [
         f"{name}: {old.get(name, 'missing')} in the run, {new.get(name, 'missing')} here"
@@ -289,37 +198,6 @@ def depends_on_steps(training: Mapping[str, Any]) -> str | None:
     return "auxiliary weight" if rises or training.get("aux_start", 0) > 0 else None
 
 
-def with_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A run's config under today's names, with the fields that are newer than the run at their
-    defaults."""
-    config = upgraded(config)
-    defaults = _defaults(config.get("task"))
-    return {**config, **{part: values | config[part] for part, values in defaults.items()}}
-
-
-def upgraded(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A run's config with its task's fields under today's names, complete."""
-    kind = known_tasks().get(config.get("task", ""))
-    if kind is None or not isinstance(config.get("fields"), Mapping):
-        return config
-    try:
-        fields = flatten(asdict(_make_task(kind, config["fields"])))  # type: ignore[call-overload]
-    except ValueError:
-        return config  # of another version of the task: compared as it is
-    return {**config, "fields": _as_json(fields)}
-
-
-def _defaults(task: str | None) -> dict[str, Any]:
-    """The defaults of a task's fields and of the training settings, where they have some."""
-    kinds: dict[str, Any] = {"fields": known_tasks().get(task or ""), "training": TrainingConfig}
-    found = {
-        part: {f.name: f.default for f in fields(kind) if f.default is not MISSING}
-        for part, kind in kinds.items()
-        if kind is not None and hasattr(kind, "__dataclass_fields__")
-    }
-    return _as_json(found)
-
-
 def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
     flat = {"task": config["task"]} if "task" in config else {}
     for part in ("fields", "training", "data"):
@@ -350,25 +228,8 @@ def task_from_config(config: Mapping[str, Any]) -> Task:
     if name not in tasks:
         known = f"expected one of {sorted(tasks)}: import the module that defines it"
         raise ValueError(f"the run's task is {name!r}, {known}")
-    return _make_task(tasks[name], config["fields"])
-
-
-def _make_task(kind: type[Task], fields: Mapping[str, Any]) -> Task:
-    return _build(kind, {name: _tuples(value) for name, value in nest(fields).items()})
+    return from_json(tasks[name], config["fields"])
 
 
 def training_from_config(config: Mapping[str, Any]) -> TrainingConfig:
-    known = {field.name for field in fields(TrainingConfig)}
-    return _build(TrainingConfig, {k: v for k, v in config["training"].items() if k in known})
-
-
-def _build(kind: type[T], values: Mapping[str, Any]) -> T:
-    try:
-        check_types(kind, values)
-        return kind(**values)
-    except TypeError as error:  # a field that does not exist, for instance
-        raise ValueError(str(error)) from error
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(_tuples(part) for part in value) if isinstance(value, list) else value
+    return from_json(TrainingConfig, config["training"])

@@ -80,7 +80,7 @@ class Plan(NamedTuple):
 
 def train(
     task: Task, config: TrainingConfig, out: str | Path, resume: bool = False,
-    device: str | torch.device | None = None, *, stop_after: float | None = None,
+    device: str | torch.device | None = None, *, stop_after: float | Stop | None = None,
     progress: Progress | bool | None = None, how_to_resume: str | None = None,
 ) -> Record:  # fmt: skip
     """Train a task's network in a directory from which the run can be resumed.

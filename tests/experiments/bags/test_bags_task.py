@@ -95,7 +95,7 @@ def test_no_test_bag_reaches_network_or_batches(data):
 
 
 def test_fields_reach_the_layer_and_survive_json():
-    parts = {"start": {"name": "learned", "value": 1.0}, "regularizer_weight": 0.3}
+    parts = {"start": "learned:value=1.0", "regularizer_weight": 0.3}
     task = dataclasses.replace(SMALL, aggregation="equilibrium", **parts)
     layer = task.network().aggregation
     assert (layer.num_steps, layer.in_channels, layer.out_channels) == (3, 8, 4)
@@ -139,7 +139,8 @@ def test_training_learns_and_resumes_to_the_same_weights(tmp_path):
 
 
 def command(*words):
-    done = CliRunner().invoke(make_app(), [str(word) for word in words])
+    words = [str(word) for word in words]
+    done = CliRunner().invoke(make_app(words), words)
     assert done.exit_code == 0, done.output
     return done.output
 

@@ -7,9 +7,9 @@ from torch import nn
 
 from equipool import EquilibriumAggregation
 from equipool.baselines import AGGREGATIONS
+from equipool.experiments.median import MedianTask
 from equipool.experiments.median.data import DISTRIBUTIONS, held_out_sets
 from equipool.experiments.median.task import POSITIVE, STEPS_AT_ONCE
-from equipool.experiments.registry import MedianTask
 from equipool.training.task import Shard
 
 CPU = torch.device("cpu")

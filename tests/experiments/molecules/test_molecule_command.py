@@ -8,8 +8,8 @@ import pytest
 import molecule_table
 from commands import call
 from equipool.experiments.data import using_data_folder
+from equipool.experiments.molecules import MoleculeTask
 from equipool.experiments.presets import EXPERIMENTS
-from equipool.experiments.registry import MoleculeTask
 from equipool.training import TrainingConfig, read_record
 
 pytest.importorskip("rdkit")

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from equipool.experiments.data import using_data_folder
+from equipool.experiments.molecules import MoleculeTask
 from equipool.experiments.molecules.labels import (
     BinaryLabels,
     NumericLabels,
     label_moments,
     usual_measure,
 )
-from equipool.experiments.registry import MoleculeTask
 from generated_molecules import generated, serve
 
 NAN = math.nan

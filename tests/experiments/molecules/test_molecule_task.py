@@ -9,10 +9,9 @@ import torch
 
 from equipool import EquilibriumAggregation
 from equipool.experiments.data import using_data_folder
-from equipool.experiments.molecules import predict_molecules
+from equipool.experiments.molecules import MoleculeTask, predict_molecules
 from equipool.experiments.molecules.data import CsvSource, RandomSplit, ScaffoldSplit
 from equipool.experiments.molecules.labels import mean_over_labels, roc_auc
-from equipool.experiments.registry import MoleculeTask
 from equipool.training.config import TrainingConfig, run_config, task_from_config
 from equipool.training.task import Shard
 from generated_molecules import generated, serve
@@ -128,9 +127,7 @@ def test_fields_reach_the_network(molecules):
     task = dataclasses.replace(
         TINY, aggregation="equilibrium", local_aggregation="equilibrium", convolution="gcn",
         inner_steps=7, local_steps=3, virtual_node=True,
-        solver={
-            "name": "nesterov", "momentum": 0.3, "max_step": 0.5, "curvature_safe": True,
-        },
+        solver="nesterov:momentum=0.3,max_step=0.5,curvature_safe=true",
         dropout=0.1, readout_dropout=0.2,
         atom_dropout=0.3, potential_dropout=0.4,
     )  # fmt: skip

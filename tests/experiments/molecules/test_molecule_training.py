@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from equipool.experiments.data import using_data_folder
+from equipool.experiments.molecules import MoleculeTask
 from equipool.experiments.molecules.storage import Streamed
-from equipool.experiments.registry import MoleculeTask
 from equipool.training import Shard, TrainingConfig, evaluate, read_record, train
 from finished_runs import assert_same_run
 from generated_molecules import generated, serve
@@ -29,7 +29,7 @@ CASES = {
     "all, gcn": {
         "aggregation": "equilibrium", "local_aggregation": "equilibrium", "convolution": "gcn",
         "virtual_node": True,
-        "solver": {"name": "nesterov", "max_step": 0.5, "curvature_safe": True},
+        "solver": "nesterov:max_step=0.5,curvature_safe=true",
     },
 }  # fmt: skip
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from equipool.experiments.data import using_data_folder
+from equipool.experiments.molecules import MoleculeTask
 from equipool.experiments.molecules.storage import Resident, Streamed
-from equipool.experiments.registry import MoleculeTask
 from equipool.training import TrainingConfig, read_log, train, train_together
 from equipool.training.step import make_network
 from finished_runs import last_tensors, numbers
@@ -44,7 +44,7 @@ CASES = {
     "both, restrained": {
         "aggregation": "equilibrium", "local_aggregation": "equilibrium", "convolution": "gcn",
         "virtual_node": True, "potential_dropout": 0.2,
-        "solver": {"name": "nesterov", "max_step": 0.5, "curvature_safe": True},
+        "solver": "nesterov:max_step=0.5,curvature_safe=true",
     },
 }  # fmt: skip
 TRACKED = ("running_mean", "running_var", "num_batches_tracked")

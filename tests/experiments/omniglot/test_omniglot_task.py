@@ -6,7 +6,7 @@ from torch import nn
 
 import tiny_omniglot as tiny
 from equipool import EquilibriumAggregation
-from equipool.experiments.registry import OmniglotTask
+from equipool.experiments.omniglot import OmniglotTask
 from equipool.training import Shard
 
 CPU = torch.device("cpu")

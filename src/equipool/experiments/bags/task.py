@@ -22,7 +22,7 @@ from equipool.experiments.bags.data import (
     split_bags,
 )
 from equipool.experiments.data import data_folder
-from equipool.experiments.inner_loop import SHARE, InnerLoop, StepsSetting
+from equipool.experiments.inner_loop import Aggregation, InnerLoop, StepsSetting
 from equipool.experiments.molecules.batching import Capacity, Epochs, choose_capacity, pack
 from equipool.experiments.molecules.labels import roc_auc
 from equipool.experiments.molecules.storage import send
@@ -41,7 +41,7 @@ class BagsTask(InnerLoop, Task):
     validation bags; the test bags choose nothing.
 
     Args:
-        aggregation: pooling method, a name in `equipool.baselines.AGGREGATIONS`.
+        aggregation: pooling method.
         dataset: musk1, musk2, fox, tiger, elephant, jets or cdnow.
         repeat: which of the five divisions into folds.
         fold: fold to test on: 0 to 9; for jets and cdnow 0 to 4.
@@ -62,7 +62,7 @@ class BagsTask(InnerLoop, Task):
     lower_is_better: ClassVar[bool] = False
     reported: ClassVar[tuple[str, ...]] = ("test_auc", "test_accuracy")
 
-    aggregation: str = "equilibrium"
+    aggregation: Aggregation = "equilibrium"
     dataset: str = "jets"
     repeat: int = 0
     fold: int = 0
@@ -82,7 +82,7 @@ class BagsTask(InnerLoop, Task):
             self.expect(name, getattr(self, name) >= 1, "1 or more")
         for name in ("repeat", "fold"):
             self.expect(name, getattr(self, name) >= 0, "0 or more")
-        self.expect("dropout", 0 <= self.dropout < 1, SHARE)
+        self.expect("dropout", 0 <= self.dropout < 1, "at least 0 and less than 1")
         self.expect("valid_share", 0 < self.valid_share < 1, "between 0 and 1")
         for name, known in (("aggregation", AGGREGATIONS), ("dataset", DATASETS)):
             self.expect(name, getattr(self, name) in known, f"one of {list(known)}")
@@ -91,8 +91,7 @@ class BagsTask(InnerLoop, Task):
     def quick(cls, aggregation: str = "equilibrium", *, seed: int = 0) -> BagsTask:
         """Jets with inner steps of bounded length, which train well at once. Meant for 2,000 steps
         (30 epochs) of Adam at 0.001 with a cosine schedule: minutes on one core."""
-        solver = {"name": "nesterov", "momentum": 0.5, "max_step": 0.5,
-                  "curvature_safe": True}  # fmt: skip
+        solver = "nesterov:momentum=0.5,max_step=0.5,curvature_safe=true"
         return cls(aggregation, seed=seed, solver=solver)
 
     @classmethod

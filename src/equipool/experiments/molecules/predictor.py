@@ -56,7 +56,7 @@ class MoleculePredictor:
         smiles_column: SMILES column of the table that the network was trained on.
 
     Example:
-        >>> from equipool.experiments.registry import MoleculeTask
+        >>> from equipool.experiments.molecules import MoleculeTask
         >>> network = MoleculeTask("sum", depth=2, width=8).make_network(1, units=None).eval()
         >>> predictor = MoleculePredictor(network, ("active",), "classification")
         >>> found = predictor.predict(["CCO", "C1CC", "c1ccccc1"])

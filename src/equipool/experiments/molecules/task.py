@@ -12,7 +12,7 @@ from torch import nn
 
 from equipool.baselines import AGGREGATIONS, aggregation_from_name
 from equipool.experiments.data import data_folder
-from equipool.experiments.inner_loop import SHARE, InnerLoop, StepsSetting
+from equipool.experiments.inner_loop import Aggregation, InnerLoop, StepsSetting
 from equipool.experiments.molecules.data import DATASETS, CsvSource
 from equipool.experiments.molecules.data.molecule_set import KINDS
 from equipool.experiments.molecules.data.splits import split_named
@@ -51,7 +51,7 @@ class MoleculeTask(InnerLoop, Task):
     training `aux_weight` would be added for all of them; the command leaves it at 0.
 
     Args:
-        aggregation: readout, a name in `equipool.baselines.AGGREGATIONS`.
+        aggregation: readout.
         dataset: molhiv, molpcba, toxcast, tox21 or qm9; none with csv.
         csv: a table of your own, .csv or .csv.gz.
         smiles: SMILES column of the table (default: smiles).
@@ -92,7 +92,7 @@ class MoleculeTask(InnerLoop, Task):
     lower_is_better: ClassVar[bool] = False
     reported: ClassVar[tuple[str, ...]] = ("test_score",)
 
-    aggregation: str = "equilibrium"
+    aggregation: Aggregation = "equilibrium"
     dataset: str | None = "molhiv"
     csv: str | None = None
     smiles: str | None = None
@@ -127,7 +127,7 @@ class MoleculeTask(InnerLoop, Task):
         for name in ("readout_aux_weight", "local_aux_weight"):
             self.expect(name, getattr(self, name) >= 0, "0 or more")
         for name in ("dropout", "readout_dropout", "atom_dropout"):
-            self.expect(name, 0 <= getattr(self, name) < 1, SHARE)
+            self.expect(name, 0 <= getattr(self, name) < 1, "at least 0 and less than 1")
         for name in ("atom_capacity", "bond_capacity", "train_limit"):
             value = getattr(self, name)
             self.expect(name, value is None or value >= 1, "1 or more, or None")
@@ -160,7 +160,7 @@ class MoleculeTask(InnerLoop, Task):
     def quick(cls, aggregation: str = "equilibrium", *, seed: int = 0) -> MoleculeTask:
         """A smaller network that trains on molhiv in minutes on two cores, with fewer and longer
         inner steps. Meant for 1,000 steps (four epochs) of Adam at 0.003 with a cosine schedule."""
-        solver = {"name": "nesterov", "learning_rate": 0.5, "momentum": 0.5}
+        solver = "nesterov:learning_rate=0.5,momentum=0.5"
         return cls(
             aggregation, depth=3, width=64, dropout=0.2, seed=seed, potential=(128, 64, 32),
             inner_steps=5, local_steps=5, solver=solver,

@@ -28,7 +28,7 @@ READOUTS = ("sum", "mean", "attention", "pna", "set-transformer", "equilibrium")
 
 
 def equilibrium(steps=4):
-    loop = InnerLoop(solver={"name": "nesterov", "learning_rate": 0.05})
+    loop = InnerLoop(solver="nesterov:learning_rate=0.05")
     return loop.equilibrium_layer(WIDTH, WIDTH, (8, 6, 3), steps)
 
 

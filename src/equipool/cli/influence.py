@@ -1,4 +1,4 @@
-"""`equipool explain`."""
+"""`equipool influence`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from equipool.cli import console, tables
-from equipool.cli.threads import read_threads, using_threads
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -18,11 +17,11 @@ SHOWN = 20  # elements in the picture
 RAISES, LOWERS = "#0072B2", "#D55E00"
 
 
-def explain(
+def influence(
     model: tables.Model,
     table: tables.TableFile,
     bag: Annotated[list[str] | None, typer.Option(
-        help="bag to explain; can be repeated (default: all)", metavar="ID")] = None,
+        help="bag to measure; can be repeated (default: all)", metavar="ID")] = None,
     out: Annotated[Path | None, typer.Option(
         help=".csv, .csv.gz or .parquet to write (default: stdout)", metavar="PATH")] = None,
     picture: Annotated[Path | None, typer.Option(
@@ -30,7 +29,7 @@ def explain(
         metavar="PATH")] = None,
     unknown: tables.Unknown = "error",
     device: console.Device = "auto",
-    threads: console.Threads = "auto",
+    threads: console.Threads = 1,
 ) -> None:  # fmt: skip
     """Measure the influence of each element on predictions.
 
@@ -43,28 +42,22 @@ def explain(
         tables.check_model(model, "fit")
         tables.check_table(table)
         tables.check_output(out, table)
-        where, number = console.device_from_name(device), read_threads(threads)
+        console.choose_device(device, threads)
     with console.plain_errors():
         from equipool.tables import write_csv, write_file
 
         estimator = tables.load_model(model, device)
         found = estimator.read_table(table, unknown=unknown)
-        some = found.bags[0]
-        with (
-            using_threads(
-                number, where, lambda: lambda: estimator.element_influence(some), report=tables.note
-            ),
-            tables.warnings_as_lines(),
-        ):
-            influence = estimator.explain_table_bags(found, bag)
+        with tables.warnings_as_lines():
+            effects = estimator.explain_table_bags(found, bag)
         if out is None:
-            write_csv(influence, sys.stdout)
+            write_csv(effects, sys.stdout)
         else:
-            write_file(influence, out)
-            tables.note(f"Wrote {len(influence):,} rows to {out}")
+            write_file(effects, out)
+            console.note(f"Wrote {len(effects):,} rows to {out}")
         if picture is not None:
-            draw(influence, picture, _title(estimator))
-            tables.note(f"Drew {picture}")
+            draw(effects, picture, _title(estimator))
+            console.note(f"Drew {picture}")
 
 
 def _title(estimator: Any) -> str:
@@ -105,6 +98,3 @@ def draw(found: pa.Table, path: Path, title: str) -> None:
     axes.invert_yaxis()
     axes.set_title(title, loc="left", fontsize=10, parse_math=False)
     save_figure(figure, path)
-
-
-app = console.single_command(explain)

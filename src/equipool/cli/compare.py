@@ -1,4 +1,4 @@
-"""`equipool cv`."""
+"""`equipool compare`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from equipool.estimators.cross_validation import MethodScores
 
 
-def cv(
+def compare(
     table: tables.TableFile,
     bag: tables.Bag,
     label: tables.Label,
@@ -39,13 +39,13 @@ def cv(
         "numbers)",
         metavar="NAME")] = None,
     clip: tables.Clip = "3",
-    max_steps: tables.MaxSteps = None,
+    max_iter: tables.MaxIter = None,
     max_seconds: tables.MaxSeconds = None,
     seed: tables.Seed = 0,
     out: Annotated[Path | None, typer.Option(
         help="JSON file for all scores, versions and hardware", metavar="PATH")] = None,
     device: console.Device = "auto",
-    jobs: tables.Jobs = 1,
+    n_jobs: tables.Jobs = 1,
 ) -> None:  # fmt: skip
     """Compare methods by cross-validation on a table of bags.
 
@@ -57,7 +57,7 @@ def cv(
         tables.check_table(table)
         if out is not None:
             tables.check_new(out)
-        where = console.device_from_name(device)
+        where = console.choose_device(device)
         methods = tables.split_names("--aggregation", aggregation) or ()
         options = tables.TableOptions(
             table, bag, (label,), tables.split_names("--features", features),
@@ -79,8 +79,8 @@ def cv(
         )  # fmt: skip
         estimators = {
             name: tables.make_estimator(
-                chosen, name, clip=limit, seed=seed, device=device, jobs=jobs,
-                max_steps=max_steps, max_seconds=max_seconds, verbose=False,
+                chosen, name, clip=limit, seed=seed, device=device, jobs=n_jobs,
+                max_iter=max_iter, max_seconds=max_seconds, verbose=False,
             )
             for name in methods
         }  # fmt: skip
@@ -91,7 +91,7 @@ def cv(
             "table": table.name, "bags": len(found.ids), "elements": len(found.rows),
             "features": found.bags.num_features, "label": label, "group": group,
             "task": chosen, "metric": metric, "folds": folds, "repeats": repeats, "seed": seed,
-            "missing": missing, "clip": limit, "max_steps": max_steps, "max_seconds": max_seconds,
+            "missing": missing, "clip": limit, "max_iter": max_iter, "max_seconds": max_seconds,
         }  # fmt: skip
         record = _record(settings, results, where)
         _print(results, metric)
@@ -154,6 +154,3 @@ def _print(results: list[MethodScores], metric: str) -> None:
             for row, one in zip(rows, results, strict=True)
         ]  # fmt: skip
     console.print_table(headings, rows)
-
-
-app = console.single_command(cv)
