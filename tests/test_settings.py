@@ -137,6 +137,7 @@ def test_text_of_another_type_is_refused(text: str, hint: object) -> None:
 def test_several_values_of_a_flag() -> None:
     settings = settings_of(Example)
     assert settings["count"].read_several("0,1,1e1,1") == [0, 1, 10]
+    assert settings["text"].read_several("a, b") == ["a, b"]
     solvers = settings["solver"].read_several("nesterov:momentum=0.5,learning_rate=0.1,newton")
     assert solvers == ["nesterov:learning_rate=0.1,momentum=0.5", "newton"]
 

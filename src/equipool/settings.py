@@ -314,14 +314,16 @@ class Setting:
         return read(self.flag, text, self.hint)
 
     def read_several(self, text: str) -> list[Any]:
-        """Values with commas between them, each once; a comma before `key=` is a part's own.
+        """Values with commas between them, each once. A comma before `key=` is a part's own, and
+        commas of a free text are its own.
 
         Example:
             >>> hint = Annotated[str, Part("equipool.solvers.Solver")]
             >>> Setting("solver", hint, MISSING, "").read_several("nesterov,newton:damping=0.1")
             ['nesterov', 'newton:damping=0.1']
         """
-        return list(dict.fromkeys(map(self.read, re.split(r",(?!\s*\w+=)", text))))
+        values = [text] if self.metavar == PLAIN[str][1] else re.split(r",(?!\s*\w+=)", text)
+        return list(dict.fromkeys(map(self.read, values)))
 
     @property
     def metavar(self) -> str:

@@ -5,7 +5,7 @@ import pytest
 from equipool.report.by_setting import draw_setting, lines_of, summarize_setting, varied_settings
 from equipool.report.groups import group_runs
 from equipool.report.page import by_setting
-from run_records import FOUR_SETTINGS, changed, record, rows, written
+from run_records import changed, record, rows, written
 
 
 def made(values, inner_steps, aggregation="equilibrium", seed=0, seconds=1.0):
@@ -85,13 +85,6 @@ def test_the_sizes_are_a_setting_too(tmp_path, drawn):
     (section,) = by_setting(written(tmp_path / "runs", *made))
     assert [row["embedding"] for row in rows(section.tables[0])] == 2 * ["8", "16", "64"]
     assert len(drawn) == 1
-
-
-def test_with_many_settings_only_those_of_three_values_have_a_section(tmp_path, drawn):
-    made = [changed(record([2.0], "equilibrium"), **{name: 0.25}) for name in FOUR_SETTINGS]
-    made += [changed(record([3.0], "equilibrium"), **{"solver.momentum": 0.75})]
-    found = by_setting(written(tmp_path / "runs", record([1.0], "equilibrium"), *made))
-    assert [section.title.split()[-1] for section in found] == ["solver.momentum"]
 
 
 def test_a_run_that_never_was_finite_leaves_a_gap(tmp_path, drawn):

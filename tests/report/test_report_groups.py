@@ -103,17 +103,3 @@ def test_in_doubt_usual_is_what_other_methods_use(tmp_path):
     groups = one_at_a_time(tmp_path)
     sums = [group for group in groups if group.settings["aggregation"] == "sum"]
     assert usual_group(sums[::-1], groups).mean() == usual_group(sums, groups).mean() == 9.0
-
-
-def test_parameters_that_the_choice_of_a_part_determines_are_left_out(tmp_path):
-    """Newton has no momentum; its damping is part of the choice."""
-    nesterov = [record([1.0], "equilibrium"), record([2.0], "equilibrium", seed=1)]
-    newton = changed(record([3.0], "equilibrium"), solver={"name": "newton", "damping": 0.5})
-    fields = newton.config["fields"]
-    newton.config["fields"] = {k: v for k, v in fields.items() if not k.startswith("solver.")}
-    groups = group_runs(written(tmp_path / "runs", *nesterov, newton))
-    assert [group.method.split()[-1] for group in groups] == ["nesterov", "newton"]
-    other = changed(record([4.0], "equilibrium"), **{"solver.momentum": 0.25})
-    groups = group_runs(written(tmp_path / "more", *nesterov, newton, other))
-    assert [group.settings["solver.momentum"] for group in groups] == [0.9, "-", 0.25]
-    assert [group.method.count("momentum") for group in groups] == [1, 0, 1]

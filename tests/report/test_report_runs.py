@@ -40,14 +40,6 @@ def test_runs_that_were_never_evaluated_are_read_and_not_confused(tmp_path):
     assert (first.best, first.steps, second.steps) == (None, 10, 15)
 
 
-def test_a_setting_that_is_newer_than_the_run_has_its_default(tmp_path):
-    old, new = record([1.0], "equilibrium"), record([1.0], "equilibrium", seed=1)
-    old.config["fields"].pop("potential_dropout", None)
-    new.config["fields"]["potential_dropout"] = 0.0
-    first, second = read_runs(write_records(tmp_path, old, new))
-    assert first.config["fields"] | {"seed": 1} == second.config["fields"]
-
-
 @pytest.mark.parametrize("content", ["[1]", "{}", "no", '{"format": 1}'])
 def test_a_file_that_is_no_record_is_refused_by_name(tmp_path, content):
     (tmp_path / "a.json").write_text(content)

@@ -37,8 +37,8 @@ def main() -> int:
 
 
 def make_app(words: Sequence[str]) -> typer.Typer:
-    """The command with its subcommands, for a command line that begins with these words: the flags
-    of an experiment are read from its classes, which import torch, so only that one gets them."""
+    """The command for a command line that begins with these words. What they do not call is not
+    imported: the flags of an experiment are read from its classes, which import torch."""
     import typer
 
     from equipool.cli.console import print_version
@@ -48,10 +48,11 @@ def make_app(words: Sequence[str]) -> typer.Typer:
         rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False,
     )  # fmt: skip
     app.callback()(print_version)
-    for name, where in COMMANDS.items():
-        found = resolve_name(where)
-        if where.endswith(":commands"):
-            task = words[1] if list(words[:1]) == [name] and len(words) > 1 else None
+    called = words[0] if words else None
+    for name in (called,) if called in COMMANDS else COMMANDS:
+        found = resolve_name(COMMANDS[name])
+        if name in ("train", "sweep"):
+            task = words[1] if name == called and len(words) > 1 else None
             app.add_typer(found(task), name=name)
         else:
             app.command(name)(found)
