@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from equipool.ops import convex_gradient
 from equipool.ops.convex_gradient import (
-    Network,
+    ConvexNetwork,
     curvature_weights,
     element_gradients,
     element_slopes,
@@ -31,7 +31,7 @@ def make_network(sizes, num_elements, seed=0, dtype=torch.float64):
         return torch.rand(shape, generator=generator, dtype=torch.float64).to(dtype)
 
     mixes = tuple(draw(b, a) for a, b in pairwise(sizes))
-    return Network(sizes, draw(num_elements, sum(sizes)), mixes)
+    return ConvexNetwork(sizes, draw(num_elements, sum(sizes)), mixes)
 
 
 def make_b(network, seed, scale=2.0):
@@ -102,7 +102,7 @@ def test_products_with_the_hessian_in_the_precision_of_the_mixes(sizes):
 
 
 def test_no_jump_where_softplus_becomes_straight():
-    network = Network((1,), torch.ones(6, 1, dtype=torch.float64), ())
+    network = ConvexNetwork((1,), torch.ones(6, 1, dtype=torch.float64), ())
     b = torch.tensor([20.0, 40.0]).double().repeat_interleave(3).view(-1, 1)
     b = b + torch.tensor([-1e-6, 0, 1e-6]).double().repeat(2).view(-1, 1)
     below, at, above = element_values(network, b).view(2, 3).unbind(-1)
@@ -148,7 +148,7 @@ def test_the_weights_of_two_units_in_a_row(mix):
     a third: it has little to give away."""
     a = torch.cartesian_prod(*torch.linspace(-12, 12, 49).double().expand(2, -1))
     b = torch.stack([a[:, 0], a[:, 1] - mix * torch.nn.functional.softplus(a[:, 0])], -1)
-    network = Network((1, 1), torch.ones_like(b), (torch.tensor([[mix]]).double(),))
+    network = ConvexNetwork((1, 1), torch.ones_like(b), (torch.tensor([[mix]]).double(),))
     matrix = torch.tensor([[1.0], [0.0]]).double()
     largest = hessians(network, b, matrix).max()
     bound = curvature_weights(network, matrix)[0, 0]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from equipool.ops.resnet_gradient.network import fold
+from equipool.ops.resnet_gradient.folding import fold
 
 
 def make(sizes):

@@ -25,7 +25,7 @@ SQUARINGS = 5
 CHUNK_FLOATS = 1 << 24  # entries of the Gram matrices at a time
 
 
-class Network(NamedTuple):
+class ConvexNetwork(NamedTuple):
     """The part of the network that does not depend on y."""
 
     sizes: tuple[int, ...]
@@ -44,13 +44,13 @@ class Slopes(NamedTuple):
     bent: Tensor  # [N, H] of each layer d_l * s_l * (1 - s_l), the second derivative by a_l
 
 
-def element_values(network: Network, b: Tensor) -> Tensor:
+def element_values(network: ConvexNetwork, b: Tensor) -> Tensor:
     """The network's value at each element, `[N, H] -> [N]`."""
     last = _pre_activations(network, b)[-1]
     return (network.layer_gates()[-1] * softplus(last, threshold=THRESHOLD)).sum(-1)
 
 
-def element_gradients(network: Network, b: Tensor) -> Tensor:
+def element_gradients(network: ConvexNetwork, b: Tensor) -> Tensor:
     """Its derivative by `b`, `[N, H] -> [N, H]`."""
     gates = network.layer_gates()
     layers = _pre_activations(network, b)
@@ -62,7 +62,7 @@ def element_gradients(network: Network, b: Tensor) -> Tensor:
     return torch.cat(found, -1)
 
 
-def element_slopes(network: Network, b: Tensor) -> Slopes:
+def element_slopes(network: ConvexNetwork, b: Tensor) -> Slopes:
     """The factors shared by all products with the Hessian at `b [N, H]`."""
     slopes = torch.sigmoid(torch.cat(_pre_activations(network, b), -1))
     passed = (network.gates * slopes).split(network.sizes, -1)
@@ -72,7 +72,7 @@ def element_slopes(network: Network, b: Tensor) -> Slopes:
     return Slopes(passed, torch.cat(found, -1) * (1 - slopes))
 
 
-def gradients_along(network: Network, slopes: Slopes, direction: Tensor) -> Tensor:
+def gradients_along(network: ConvexNetwork, slopes: Slopes, direction: Tensor) -> Tensor:
     """The derivative of `element_gradients` along a direction of b, `[N, H] -> [N, H]`: products
     with the Hessian by b. Overwrites the direction and builds no graph, to use few operations: on a
     GPU their number decides the cost."""
@@ -90,7 +90,7 @@ def gradients_along(network: Network, slopes: Slopes, direction: Tensor) -> Tens
     return found
 
 
-def curvature_weights(network: Network, matrix: Tensor) -> Tensor:
+def curvature_weights(network: ConvexNetwork, matrix: Tensor) -> Tensor:
     r"""Weights $e$ such that $B^\top \mathrm{diag}(e) B$ exceeds the Hessian by y at every y.
 
     With $s_l$ the slopes of the softplus, between 0 and 1, and $J_l$ the derivative of $a_l$ by y,
@@ -153,7 +153,7 @@ def _schatten_norms(grams: Tensor) -> Tensor:
     return found.flatten()
 
 
-def _ratios(network: Network, totals: list[Tensor], matrix: Tensor) -> list[Tensor]:
+def _ratios(network: ConvexNetwork, totals: list[Tensor], matrix: Tensor) -> list[Tensor]:
     r"""The $\theta$ of each layer from the second on: the best one for a single unit, averaged over
     directions. Every positive value gives a valid bound, which allows the limits."""
     lengths = matrix.square().sum(-1).split(network.sizes)
@@ -168,7 +168,7 @@ def _ratios(network: Network, totals: list[Tensor], matrix: Tensor) -> list[Tens
     return found
 
 
-def _pre_activations(network: Network, b: Tensor) -> list[Tensor]:
+def _pre_activations(network: ConvexNetwork, b: Tensor) -> list[Tensor]:
     own = b.split(network.sizes, -1)
     found = [own[0]]
     for gate, mix, b_l in zip(network.layer_gates()[:-1], network.mixes, own[1:], strict=True):

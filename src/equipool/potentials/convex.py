@@ -140,7 +140,7 @@ class ConvexPotential(Potential):
         with torch.autocast(device, enabled=False):
             *mixes, output = (wide(mix) for mix in self.mixes())
             *gates, last = (wide(gate) for gate in reading.gates)
-            network = ops.Network(
+            network = ops.ConvexNetwork(
                 self.hidden,
                 torch.cat([*gates, last * output[0]], -1),
                 tuple(mix.to(product_dtype) for mix in mixes),
@@ -165,7 +165,7 @@ class ConvexSum(SummedPotential):
     """
 
     def __init__(
-        self, network: ops.Network, shifts: Tensor, from_y: Tensor, slope: Tensor, sets: Sets
+        self, network: ops.ConvexNetwork, shifts: Tensor, from_y: Tensor, slope: Tensor, sets: Sets
     ) -> None:
         self.network = network
         self.shifts = shifts

@@ -3,7 +3,7 @@
 `docs/derivation.md` derives what is computed here.
 """
 
+from equipool.ops.resnet_gradient.folding import Maps, Spec
 from equipool.ops.resnet_gradient.implementations import ResNetGradient, make_gradient
-from equipool.ops.resnet_gradient.network import Maps, Spec
 
 __all__ = ["Maps", "ResNetGradient", "Spec", "make_gradient"]

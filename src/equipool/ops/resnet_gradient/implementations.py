@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from equipool.ops.execution import kernels_serve
-from equipool.ops.resnet_gradient.network import ALIGNMENT, Affine, Maps, Spec, fold
+from equipool.ops.resnet_gradient.folding import ALIGNMENT, Affine, Maps, Spec, fold
 from equipool.ops.resnet_gradient.torch import TorchGradient
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import NamedTuple
 
 from torch import Tensor
-
-from equipool.ops.segments import Blocks, make_blocks
 
 SMALLEST, LARGEST = 4, 1024
 ENOUGH = 1600  # tiles that keep a large GPU busy
@@ -50,18 +47,3 @@ def tile_size(num_elements: int) -> int:
     while size < LARGEST and size * ENOUGH < num_elements:
         size *= 2
     return size
-
-
-class Part:
-    """A run of the batch's elements, and what is added up over the steps for each."""
-
-    def __init__(self, x_part: Tensor, index: Tensor, num_rows: int) -> None:
-        self.x_part, self.index, self.num_rows = x_part, index, num_rows
-        self.tiles = make_tiles(index, num_rows)
-        self.num_elements: int = index.shape[0]
-        self.num_tiles: int = self.tiles.start.shape[0]
-        self.by_x_part: Tensor | None = None  # of this part, while it is added up
-
-    @cached_property
-    def blocks(self) -> Blocks:
-        return make_blocks(self.index, self.num_rows)

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from equipool.ops import segments
 from equipool.ops.execution import is_batched, is_exporting
-from equipool.ops.resnet_gradient.elements import Columns, Network, Parameters
-from equipool.ops.resnet_gradient.network import ReverseOnly, Spec, unavailable
+from equipool.ops.resnet_gradient.folding import ReverseOnly, Spec, unavailable
+from equipool.ops.resnet_gradient.network import Columns, Network, Parameters
 from equipool.private_torch import is_transforming
 
 # Pre-activations at a time on the CPU, so that what is computed for them stays in its caches.
@@ -40,84 +40,26 @@ class TorchGradient:
     """
 
     def __init__(self, spec: Spec, shared: Sequence[Tensor], index: Tensor) -> None:
-        self.spec = spec
-        self.shared = tuple(shared)
-        self.index = index
-        self.x_part, self.from_y = self.shared[:2]
-        eager = self.x_part.device.type == "cpu" and not torch.compiler.is_compiling()
-        self._room = min(KEPT_PARTS * self.x_part.numel(), KEPT_FLOATS) if eager else 0
+        self.spec, self.shared, self.index = spec, tuple(shared), index
+        x_part = self.shared[0]
+        eager = x_part.device.type == "cpu" and not torch.compiler.is_compiling()
+        self._room = min(KEPT_PARTS * x_part.numel(), KEPT_FLOATS) if eager else 0
 
     def value(self, y: Tensor) -> Tensor:
-        network = self._network()
-        y_part = self._columns(y @ self.from_y.T)
-        total = y.new_zeros(y.shape[0])
-        for chunk in self._chunks():
-            values = network.value(self._pre_activations(y_part, chunk))
-            total = _add_segments(total, chunk, values)
-        return total
+        return summed_value(self.spec, y, self.index, self.shared)
 
     def gradient(self, y: Tensor) -> Tensor:
         tensors = (y, *self.shared)
         differentiated = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
         if is_exporting() or (torch.compiler.is_compiling() and not differentiated):
             # Plain operations, so that the program can be loaded without equipool.
-            return self.evaluate(y, keep=False)[0]
+            return summed_gradient(self.spec, False, y, self.index, *self.shared)[0]
         keep = differentiated and self._take_room()
         operation = _CompiledGradient if torch.compiler.is_compiling() else _EagerGradient
         return operation.apply(self.spec, keep, y, self.index, *self.shared)[0]
 
     def hessian_product(self, direction: Tensor, y: Tensor) -> Tensor:
-        # The derivative of `sum of direction * gradient` by y: the Hessian is symmetric.
-        network = self._network()
-        y_part, y_part_dot = (self._columns(rows @ self.from_y.T) for rows in (y, direction))
-        total = _zeros_like(y_part)
-        for chunk in self._chunks():
-            u = self._pre_activations(y_part, chunk)
-            _, by_u = network.adjoints(u, _spread(y_part_dot, chunk.row_of), None, ())
-            total = _add_columns(total, chunk, by_u)
-        return torch.cat(total, 1) @ self.from_y
-
-    def evaluate(self, y: Tensor, *, keep: bool) -> tuple[Tensor, ...]:
-        """The gradient, and what is kept of each chunk for `vjp`."""
-        network = self._network()
-        all_kept: list[Tensor] = []
-        y_part = self._columns(y @ self.from_y.T)
-        total = _zeros_like(y_part)
-        for chunk in self._chunks():
-            delta, kept = network.gradient(self._pre_activations(y_part, chunk))
-            total = _add_columns(total, chunk, delta)
-            if keep:
-                all_kept += kept
-        return torch.cat(total, 1) @ self.from_y, *all_kept
-
-    def vjp(self, by_gradient: Tensor, y: Tensor, kept: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """The derivatives by y and by `shared`, given what `evaluate` kept. A row whose derivative
-        is zero contributes nothing, even if it is not finite."""
-        live = by_gradient.any(-1)
-        y = torch.where(live.unsqueeze(-1), y, 0)
-        network, num_rows, remaining = self._network(), y.shape[0], iter(kept)
-        points = torch.cat([by_gradient, y])
-        y_parts = points @ self.from_y.T
-        y_part_dot, y_part = self._columns(y_parts[:num_rows]), self._columns(y_parts[num_rows:])
-        by_parameters = tuple(torch.zeros_like(parameter) for parameter in self.shared[2:])
-        sums = Parameters.of(by_parameters)
-        by_x_part = torch.empty_like(self.x_part)
-        delta_sum, by_y_part = _zeros_like(y_part), _zeros_like(y_part)
-        for chunk in self._chunks():
-            mine = tuple(islice(remaining, len(self.spec.sizes)))
-            alive: Tensor | None = live[chunk.row_of].unsqueeze(-1)
-            if chunk.segments is not None and bool(live[chunk.row_of].all()):
-                alive = None
-            if alive is not None:
-                mine = tuple(torch.where(alive, part, 0) for part in mine)
-            u = self._pre_activations(y_part, chunk, alive)
-            delta, by_u = network.adjoints(u, _spread(y_part_dot, chunk.row_of), sums, mine)
-            for total, part in zip(self._columns(by_x_part[chunk.rows]), by_u, strict=True):
-                total.copy_(part)
-            delta_sum = _add_columns(delta_sum, chunk, delta)
-            by_y_part = _add_columns(by_y_part, chunk, by_u)
-        both = torch.cat([torch.cat(delta_sum, 1), torch.cat(by_y_part, 1)])
-        return both[num_rows:] @ self.from_y, by_x_part, both.T @ points, *by_parameters
+        return summed_hessian_product(self.spec, direction, y, self.index, self.shared)
 
     def _take_room(self) -> bool:
         """Whether there is room to keep one more evaluation's products, which is then taken."""
@@ -126,41 +68,89 @@ class TorchGradient:
         self._room -= floats if fits else 0
         return fits
 
-    def _network(self) -> Network:
-        return Network(self.spec, Parameters.of(self.shared[2:]))
 
-    def _columns(self, u: Tensor) -> Columns:
-        return Columns(*u.tensor_split((self.spec.sizes[0],), dim=1))
+def summed_value(spec: Spec, y: Tensor, index: Tensor, shared: Sequence[Tensor]) -> Tensor:
+    """The potential of each row, `[num_rows, K] -> [num_rows]`."""
+    x_part, from_y, *rest = shared
+    network = Network(spec, Parameters.of(rest))
+    y_part = _columns(spec, y @ from_y.T)
+    total = y.new_zeros(y.shape[0])
+    for chunk in _chunks(x_part, index):
+        values = network.value(_pre_activations(spec, x_part, y_part, chunk))
+        total = _add_segments(total, chunk, values)
+    return total
 
-    def _pre_activations(
-        self, y_part: Columns, chunk: _Chunk, alive: Tensor | None = None
-    ) -> Columns:
-        """The contributions of x and y; those of x alone to elements that are alive, if given."""
-        u = _spread(y_part, chunk.row_of)
-        for total, part in zip(u, self._columns(self.x_part[chunk.rows]), strict=True):
-            total.add_(part if alive is None else torch.where(alive, part, 0))
-        return u
 
-    def _chunks(self) -> Iterator[_Chunk]:
-        if torch.compiler.is_compiling() or self.x_part.device.type != "cpu":
-            yield _Chunk(slice(None), self.index, None)
-            return
-        num, most = len(self.index), min(max(CPU_FLOATS // self.x_part.shape[1], 1), CPU_ROWS)
-        num_chunks = -(-num // most)
-        for i in range(num_chunks):
-            rows = slice(num * i // num_chunks, num * (i + 1) // num_chunks)
-            here = self.index[rows]
-            yield _Chunk(rows, here, slice(int(here[0]), int(here[-1]) + 1))
+def summed_gradient(
+    spec: Spec, keep: bool, y: Tensor, index: Tensor, *shared: Tensor
+) -> tuple[Tensor, ...]:
+    """Its derivative by y, and what `summed_vjp` would otherwise compute again, chunk by chunk."""
+    x_part, from_y, *rest = shared
+    network = Network(spec, Parameters.of(rest))
+    all_kept: list[Tensor] = []
+    y_part = _columns(spec, y @ from_y.T)
+    total = _zeros_like(y_part)
+    for chunk in _chunks(x_part, index):
+        delta, kept = network.gradient(_pre_activations(spec, x_part, y_part, chunk))
+        total = _add_columns(total, chunk, delta)
+        if keep:
+            all_kept += kept
+    return torch.cat(total, 1) @ from_y, *all_kept
+
+
+def summed_hessian_product(
+    spec: Spec, direction: Tensor, y: Tensor, index: Tensor, shared: Sequence[Tensor]
+) -> Tensor:
+    """The derivative of `sum of direction * gradient` by y: the Hessian is symmetric."""
+    x_part, from_y, *rest = shared
+    network = Network(spec, Parameters.of(rest))
+    y_part, y_part_dot = (_columns(spec, rows @ from_y.T) for rows in (y, direction))
+    total = _zeros_like(y_part)
+    for chunk in _chunks(x_part, index):
+        u = _pre_activations(spec, x_part, y_part, chunk)
+        _, by_u = network.adjoints(u, _spread(y_part_dot, chunk.row_of), None, ())
+        total = _add_columns(total, chunk, by_u)
+    return torch.cat(total, 1) @ from_y
+
+
+def summed_vjp(
+    spec: Spec, num_kept: int, by_gradient: Tensor, *saved: Tensor
+) -> tuple[Tensor, ...]:
+    """The derivatives of `sum of by_gradient * gradient` by y and by `shared`, given what
+    `summed_gradient` kept, y, the index and `shared`. A row whose derivative is zero contributes
+    nothing, even if it is not finite."""
+    kept, (y, index, x_part, from_y, *rest) = iter(saved[:num_kept]), saved[num_kept:]
+    live, num_rows = by_gradient.any(-1), y.shape[0]
+    y = torch.where(live.unsqueeze(-1), y, 0)
+    network = Network(spec, Parameters.of(rest))
+    points = torch.cat([by_gradient, y])
+    y_parts = points @ from_y.T
+    y_part_dot, y_part = _columns(spec, y_parts[:num_rows]), _columns(spec, y_parts[num_rows:])
+    by_parameters = tuple(torch.zeros_like(parameter) for parameter in rest)
+    sums = Parameters.of(by_parameters)
+    by_x_part = torch.empty_like(x_part)
+    delta_sum, by_y_part = _zeros_like(y_part), _zeros_like(y_part)
+    for chunk in _chunks(x_part, index):
+        mine = tuple(islice(kept, len(spec.sizes)))
+        alive: Tensor | None = live[chunk.row_of].unsqueeze(-1)
+        if chunk.segments is not None and bool(live[chunk.row_of].all()):
+            alive = None
+        if alive is not None:
+            mine = tuple(torch.where(alive, part, 0) for part in mine)
+        u = _pre_activations(spec, x_part, y_part, chunk, alive)
+        delta, by_u = network.adjoints(u, _spread(y_part_dot, chunk.row_of), sums, mine)
+        for total, part in zip(_columns(spec, by_x_part[chunk.rows]), by_u, strict=True):
+            total.copy_(part)
+        delta_sum = _add_columns(delta_sum, chunk, delta)
+        by_y_part = _add_columns(by_y_part, chunk, by_u)
+    both = torch.cat([torch.cat(delta_sum, 1), torch.cat(by_y_part, 1)])
+    return both[num_rows:] @ from_y, by_x_part, both.T @ points, *by_parameters
 
 
 class _Gradient(torch.autograd.Function):
     """The operation, abstract: torch.compile traces none that has a `jvp`."""
 
-    @staticmethod
-    def forward(
-        spec: Spec, keep: bool, y: Tensor, index: Tensor, *shared: Tensor
-    ) -> tuple[Tensor, ...]:
-        return TorchGradient(spec, shared, index).evaluate(y, keep=keep)
+    forward = staticmethod(summed_gradient)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -178,7 +168,7 @@ class _Gradient(torch.autograd.Function):
         if not is_transforming() and is_batched(by_gradient):
             raise unavailable("batched")
         # No second gradient passes through a compiled region, so nothing is lost there.
-        vjp = _vjp if torch.compiler.is_compiling() else _Vjp.apply
+        vjp = summed_vjp if torch.compiler.is_compiling() else _Vjp.apply
         # A backward pass that is run inside autocast must not round what the forward did not.
         with torch.autocast(by_gradient.device.type, enabled=False):
             by_y, *by_shared = vjp(ctx.spec, ctx.num_kept, by_gradient, *ctx.saved_tensors)
@@ -207,13 +197,8 @@ class _EagerGradient(_Gradient, _OneByOne):
     pass
 
 
-def _vjp(spec: Spec, num_kept: int, by_gradient: Tensor, *saved: Tensor) -> tuple[Tensor, ...]:
-    kept, (y, index, *shared) = saved[:num_kept], saved[num_kept:]
-    return TorchGradient(spec, shared, index).vjp(by_gradient, y, kept)
-
-
 class _Vjp(_OneByOne):
-    forward = staticmethod(_vjp)
+    forward = staticmethod(summed_vjp)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -230,6 +215,32 @@ class _Chunk(NamedTuple):
     rows: slice  # which elements
     row_of: Tensor  # the row of each
     segments: slice | None  # the rows that they are in, where values may be read
+
+
+def _chunks(x_part: Tensor, index: Tensor) -> Iterator[_Chunk]:
+    if torch.compiler.is_compiling() or x_part.device.type != "cpu":
+        yield _Chunk(slice(None), index, None)
+        return
+    num, most = len(index), min(max(CPU_FLOATS // x_part.shape[1], 1), CPU_ROWS)
+    num_chunks = -(-num // most)
+    for i in range(num_chunks):
+        rows = slice(num * i // num_chunks, num * (i + 1) // num_chunks)
+        here = index[rows]
+        yield _Chunk(rows, here, slice(int(here[0]), int(here[-1]) + 1))
+
+
+def _columns(spec: Spec, u: Tensor) -> Columns:
+    return Columns(*u.tensor_split((spec.sizes[0],), dim=1))
+
+
+def _pre_activations(
+    spec: Spec, x_part: Tensor, y_part: Columns, chunk: _Chunk, alive: Tensor | None = None
+) -> Columns:
+    """The contributions of x and y; those of x alone to elements that are alive, if given."""
+    u = _spread(y_part, chunk.row_of)
+    for total, part in zip(u, _columns(spec, x_part[chunk.rows]), strict=True):
+        total.add_(part if alive is None else torch.where(alive, part, 0))
+    return u
 
 
 def _zeros_like(columns: Columns) -> Columns:

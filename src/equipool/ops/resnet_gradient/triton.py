@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import reduce
+from functools import cached_property, reduce
 from itertools import accumulate
 from operator import iadd
 from typing import Any
@@ -20,17 +20,17 @@ from torch import Tensor
 
 from equipool.ops.execution import is_batched
 from equipool.ops.resnet_gradient import kernels
-from equipool.ops.resnet_gradient.elements import Parameters
-from equipool.ops.resnet_gradient.network import ALIGNMENT, ReverseOnly, Spec, unavailable
-from equipool.ops.resnet_gradient.tiles import Part
-from equipool.ops.segments import block_sum
+from equipool.ops.resnet_gradient.folding import ALIGNMENT, ReverseOnly, Spec, unavailable
+from equipool.ops.resnet_gradient.network import Parameters
+from equipool.ops.resnet_gradient.tiles import make_tiles
+from equipool.ops.segments import Blocks, block_sum, make_blocks
 from equipool.private_torch import current_backward
 
 LARGEST_PART = 32_768
 TILES_AT_ONCE = 32
 
 
-class Layer:
+class LayerLaunch:
     """Where a layer's columns are, and how its kernels are launched."""
 
     def __init__(self, size: int, column: int, first_width: int) -> None:
@@ -45,6 +45,21 @@ class Layer:
         self.by_rows = {**shape, "ROWS": max(1, 2048 // block), "num_warps": 2 if wide else 4}
         self.by_tiles = {**shape, "num_warps": 2}
         self.as_last = {**shape, "ROWS": max(1, 1024 // block), "num_warps": 4}
+
+
+class Workspace:
+    """A run of the batch's elements, and what is added up over the steps for each."""
+
+    def __init__(self, x_part: Tensor, index: Tensor, num_rows: int) -> None:
+        self.x_part, self.index, self.num_rows = x_part, index, num_rows
+        self.tiles = make_tiles(index, num_rows)
+        self.num_elements: int = index.shape[0]
+        self.num_tiles: int = self.tiles.start.shape[0]
+        self.by_x_part: Tensor | None = None  # of this part, while it is added up
+
+    @cached_property
+    def blocks(self) -> Blocks:
+        return make_blocks(self.index, self.num_rows)
 
 
 class TritonGradient:
@@ -75,7 +90,7 @@ class Evaluator:
         self.num_rows, self.width = num_rows, from_y.shape[0]
         columns = [0, *accumulate(size + -size % ALIGNMENT for size in spec.sizes)]
         first = columns[1]
-        self.layers = [Layer(*of, first) for of in zip(spec.sizes, columns[:-1], strict=True)]
+        self.layers = [LayerLaunch(*of, first) for of in zip(spec.sizes, columns[:-1], strict=True)]
         self.after = [column - first for column in columns[1:]]  # where those after a layer begin
         self.x_part = x_part
         self.from_y = self._aligned(from_y)
@@ -83,7 +98,7 @@ class Evaluator:
         # The tensor cores want both operands to run along the summed dimension.
         self.to_hidden = [weight.T.contiguous() for weight in self.from_hidden]
         parts = zip(x_part.split(LARGEST_PART), index.split(LARGEST_PART), strict=True)
-        self.parts = [Part(*part, num_rows) for part in parts]
+        self.parts = [Workspace(*part, num_rows) for part in parts]
         self.by_shared: tuple[Tensor, ...] = ()  # derivatives, while they are added up
         self.by_norms: list[Tensor] = []  # [num_tiles, 2, size] for each hidden layer, likewise
         self.adding_for = -1  # the backward pass they are added up for
@@ -152,7 +167,7 @@ class Evaluator:
         for part, by_x_part in zip(self.parts, of_parts, strict=True):
             part.by_x_part = by_x_part
 
-    def _value(self, part: Part, y_part: Tensor) -> Tensor:
+    def _value(self, part: Workspace, y_part: Tensor) -> Tensor:
         """The last layer is small, and is left to torch."""
         _, products, _ = self._activate(part, y_part)
         last = self.layers[-1]
@@ -164,7 +179,7 @@ class Evaluator:
         return block_sum(values, part.blocks, self.num_rows)
 
     def _adjoints(
-        self, part: Part, y_part: Tensor,
+        self, part: Workspace, y_part: Tensor,
         y_part_dot: Tensor | None = None, live: Tensor | None = None, shared: bool = False,
     ) -> Tensor:  # fmt: skip
         """The sums of `delta` over each row, with a direction above those of `by_u`."""
@@ -198,7 +213,7 @@ class Evaluator:
         return self._reduce(part, sums)
 
     def _activate(
-        self, part: Part, y_part: Tensor,
+        self, part: Workspace, y_part: Tensor,
         y_part_dot: Tensor | None = None, live: Tensor | None = None,
     ) -> tuple[list[Tensor], Tensor, Tensor]:  # fmt: skip
         """Run the hidden layers: their activations, what they give to the layers after, and the
@@ -224,7 +239,7 @@ class Evaluator:
         return hs, products, stats
 
     def _last_layer(
-        self, part: Part, y_part: Tensor, products: Tensor, adjoints: Tensor, sums: Tensor,
+        self, part: Workspace, y_part: Tensor, products: Tensor, adjoints: Tensor, sums: Tensor,
         y_part_dot: Tensor | None, live: Tensor | None, shared: bool,
     ) -> None:  # fmt: skip
         layer, tiles = self.layers[-1], part.tiles
@@ -236,7 +251,7 @@ class Evaluator:
             self.spec.scale, HAS_DOT=y_part_dot is not None, HAS_SHARED=shared, **layer.as_last,
         )  # fmt: skip
 
-    def _reduce(self, part: Part, sums: Tensor) -> Tensor:
+    def _reduce(self, part: Workspace, sums: Tensor) -> Tensor:
         """The sums of each row, those of `delta` above those of `by_u` where there are both."""
         several, block = sums.shape[1] // self.width, 256
         # Several parts are added up before they are rounded for the products.
