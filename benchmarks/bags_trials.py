@@ -76,7 +76,7 @@ def train(
 def network(method: str, seed: int, device: str, steps: int | None = None) -> SetClassifier:
     """The estimator with its defaults, whatever the method."""
     return SetClassifier(
-        method, random_state=seed, device=device, max_steps="auto" if steps is None else steps
+        method, random_state=seed, device=device, max_iter="auto" if steps is None else steps
     )
 
 

@@ -360,10 +360,14 @@ def write_file(table: pa.Table, path: str | Path) -> None:
         write_csv(table, stream)
 
 
-def write_csv(table: pa.Table, stream: TextIO) -> None:
-    """Write a table as CSV, with as few digits as identify each number."""
+def write_csv(table: pa.Table, stream: TextIO, digits: int | None = None) -> None:
+    """Write a table as CSV, with so many significant digits, or as few as identify each number."""
+
+    def cell(value: Any) -> str:
+        return f"{value:.{digits}g}" if digits and isinstance(value, float) else str(value)
+
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(table.column_names)
     for batch in table.to_batches(65_536):
-        columns = (map(str, column.to_numpy(zero_copy_only=False)) for column in batch.columns)
+        columns = (map(cell, column.to_numpy(zero_copy_only=False)) for column in batch.columns)
         writer.writerows(zip(*columns, strict=True))

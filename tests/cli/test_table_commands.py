@@ -34,9 +34,9 @@ def place(tmp_path_factory):
     assert "Feature columns: 'x0', 'x1', 'x2', 'x3'\n" in done.stdout
     assert "Task: classification of 2 classes: 0, 1" in done.stdout
     for number in (1, 2, 3):
-        assert f"network {number} of 3: from step 0 to 4" in done.stdout
-        assert f"Network {number}: 4 steps; training loss " in done.stdout
-    assert "loss without dropout" in done.stdout
+        assert f"network {number} of 3: step 4 of 4" in done.stdout
+        assert f"Network {number}: 4 steps, ended by max_iter; training loss " in done.stdout
+    assert "accuracy out of fold, 3 folds of one network\n" in done.stdout
     assert f"equipool predict {folder / 'model'} TABLE" in done.stdout
     return folder
 
@@ -65,8 +65,9 @@ def test_a_table_is_fitted_predicted_and_explained(place, tmp_path):
     assert heading == ["bag", "row", "influence"]
     lines = rows_of(table.read_text())[1:]
     assert {row[0] for row in rows} == {"7"}
-    assert [int(row[1]) for row in rows] == [n for n, line in enumerate(lines) if line[0] == "7"]
-    strongest = max(rows, key=lambda row: abs(float(row[2])))
+    own = [number for number, line in enumerate(lines) if line[0] == "7"]
+    assert sorted(int(row[1]) for row in rows) == own
+    strongest = rows[0]
     picture = (tmp_path / "i.svg").read_text()
     assert f"bag 7, row {strongest[1]}" in picture
     assert "what the element adds to the logit of label 1" in picture
@@ -201,12 +202,13 @@ def test_features_are_clipped_where_the_flag_says(place, tmp_path, given, clip):
         (["predict", "model", "bags.csv", {"--out": "bags.csv"}], ["which is the input"]),
         (["predict", "model", "bags.csv", {"--out": "p.xlsx"}], ["--out is 'p.xlsx'", ".parquet"]),
         (["predict", "nowhere", "bags.csv"], ["MODEL is nowhere, which does not exist"]),
-        (["predict", ".", "bags.csv"], ["written by `equipool fit` or `equipool train`"]),
-        (["predict", "bags.csv", "model"], ["MODEL is bags.csv, expected a directory"]),
+        (["predict", ".", "bags.csv"], ["what `equipool fit` or `equipool train` writes"]),
+        (["predict", "bags.csv", "model"], ["bags.csv is not a file that equipool wrote"]),
         (["influence", "model", "bags.csv", {"--bag": "99"}], ["the table has no bag '99'"]),
         (["influence", "nowhere", "bags.csv"], ["MODEL is nowhere, which does not exist"]),
-        (["influence", "bags.csv", "model"], ["expected a directory written by `equipool fit`"]),
-        (["explore", "bags.csv", "model", {"--bag": "1"}], ["MODEL is bags.csv, expected"]),
+        (["influence", "bags.csv", "model"], ["bags.csv is not a file that equipool wrote"]),
+        (["explore", "bags.csv", "model", {"--bag": "1"}],
+         ["bags.csv is not a file that equipool wrote"]),
         (["compare", "bags.csv", COLUMNS, {"--folds": "1"}], ["folds is 1, expected 2 or more"]),
         (["compare", "bags.csv", COLUMNS, {"--folds": "13"}], ["the rarest class has 12 bags"]),
         (["compare", "bags.csv", COLUMNS, {"--metric": "beauty"}], ["--metric is 'beauty'"]),
@@ -235,7 +237,7 @@ def test_the_task_is_that_of_the_labels(labels, task):
 
 def test_the_page_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    page = PAGE.replace("max_steps=100", "max_steps=2")
+    page = PAGE.replace("max_iter=100", "max_iter=2")
     short = tmp_path / "page.md"
     short.write_text(page, encoding="utf-8")
     run_page(short)

@@ -17,7 +17,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 from equipool.estimators import BagScaler, BagStatistics, SetClassifier, SetRegressor
 
 BAGS, LABELS = make_bags()
-QUICK = {"aggregation": "mean", "max_steps": 20, "n_estimators": 1, "random_state": 0}
+QUICK = {"aggregation": "mean", "max_iter": 20, "n_estimators": 1, "random_state": 0}
 # Small enough to be checked in seconds; no setting that a check looks at differs from the default.
 CHECKED = {"hidden_size": 16, "channels": 16, "n_estimators": 1, "learning_rate": 0.02}
 # Two networks with dropout, of the equilibrium: as the defaults are, the checks that test results.
@@ -31,10 +31,10 @@ THOROUGH = (
 
 
 def checks(kind):
-    rival = kind(aggregation="mean", max_steps=100, **CHECKED)
+    rival = kind(aggregation="mean", max_iter=100, **CHECKED)
     for estimator, check in estimator_checks_generator(rival):
         yield pytest.param(estimator, check, id=f"{kind.__name__}-mean-{name_of(check)}")
-    own = kind(**(CHECKED | {"n_estimators": 2, "max_steps": 8}))
+    own = kind(**(CHECKED | {"n_estimators": 2, "max_iter": 8}))
     for estimator, check in estimator_checks_generator(own):
         if name_of(check) in THOROUGH:
             yield pytest.param(estimator, check, id=f"{kind.__name__}-{name_of(check)}")

@@ -6,8 +6,14 @@ import torch
 from scipy import stats
 from sklearn.base import BaseEstimator, ClassifierMixin
 
+from equipool.estimators import SetClassifier
 from equipool.estimators.bags import Bags
-from equipool.estimators.cross_validation import corrected_t_test, cross_validate, make_folds
+from equipool.estimators.cross_validation import (
+    corrected_t_test,
+    cross_validate,
+    estimate_score,
+    make_folds,
+)
 from equipool.estimators.tables import TableBags
 
 Y = np.arange(40) % 4 == 0  # ten of forty
@@ -97,6 +103,31 @@ def test_methods_are_scored_on_the_same_folds_and_compared_with_the_first():
     assert wrong.mean == pytest.approx(0.5, abs=0.05)
     assert wrong.p_value < 0.01
     assert wrong.deviation_of_repeats is not None
+
+
+def test_a_method_below_chance_is_named():
+    y = np.arange(20) % 2
+    found = bags_of(np.where(y == 1, -1.0, 1.0), y)
+    folds = make_folds(y, None, folds=4, stratified=True, random_state=0)
+    with pytest.warns(UserWarning, match="opposite: accuracy 0.000 is below the 0.500 of always"):
+        list(cross_validate({"opposite": Threshold()}, found, folds, 1, "accuracy"))
+
+
+@pytest.mark.parametrize("early_stopping", [True, False])
+def test_the_score_of_a_model_is_of_bags_it_has_not_seen(early_stopping):
+    y = np.random.default_rng(0).integers(0, 2, 40)  # nothing to learn, but easy to remember
+    found = bags_of(np.random.default_rng(1).normal(size=40), y)
+    settings = {"n_estimators": 1, "dropout": 0.0, "learning_rate": 0.03, "clip": None}
+    model = SetClassifier("max", max_iter=200, early_stopping=early_stopping, random_state=0,
+                          **settings).fit(found.bags, y)  # fmt: skip
+    score, about = estimate_score(model, found)
+    assert about == ("accuracy on held-out bags" if early_stopping else
+                     "accuracy out of fold, 3 folds of one network")  # fmt: skip
+    assert score == model.score_ if early_stopping else score < model.score(found.bags, y) - 0.05
+    few = bags_of(np.arange(5.0), np.array([0, 0, 0, 1, 1]))
+    assert estimate_score(model.set_params(early_stopping=False).fit(few.bags, few.y), few) == (
+        None, "not measured: 2 bags in a class are too few for 3 folds"
+    )  # fmt: skip
 
 
 def test_missing_numbers_become_the_mean_of_the_training_bags():

@@ -6,14 +6,14 @@ import torch
 from generated_bags import make_bags
 
 from equipool import EquilibriumAggregation, converging
-from equipool.baselines import AGGREGATIONS
+from equipool.baselines import AGGREGATIONS, MaxPooling
 from equipool.estimators import BagScaler, SetClassifier, SetRegressor, prediction, write_table
-from equipool.estimators.bags import read_bags
+from equipool.estimators.bags import as_bags
 from equipool.estimators.network import BagNetwork
 from equipool.estimators.scaling import measure_scaling
 
 BAGS, LABELS = make_bags()
-QUICK = {"hidden_size": 8, "channels": 4, "max_steps": 12, "n_estimators": 1, "random_state": 0}
+QUICK = {"hidden_size": 8, "channels": 4, "max_iter": 12, "n_estimators": 1, "random_state": 0}
 
 
 def quick(**changed):
@@ -24,7 +24,7 @@ def quick(**changed):
     "labels", [np.array(["no", "yes"]), np.array([7, 3]), np.array([1.0, 2.0])]
 )
 def test_two_classes_of_any_labels(labels):
-    fitted = quick(aggregation="max", max_steps=80, learning_rate=0.03, hidden_size=16).fit(
+    fitted = quick(aggregation="max", max_iter=80, learning_rate=0.03, hidden_size=16).fit(
         BAGS, labels[LABELS]
     )
     assert fitted.classes_.tolist() == sorted(labels.tolist())
@@ -38,7 +38,7 @@ def test_two_classes_of_any_labels(labels):
 
 def test_many_classes():
     sizes = np.array([min(len(bag), 3) for bag in BAGS])
-    fitted = quick(aggregation="sum", max_steps=100, learning_rate=0.03, dropout=0.0)
+    fitted = quick(aggregation="sum", max_iter=100, learning_rate=0.03, dropout=0.0)
     fitted.fit(BAGS, sizes)
     assert fitted.predict_proba(BAGS).shape == fitted.decision_function(BAGS).shape == (60, 4)
     assert fitted.score(BAGS, sizes) > 0.8
@@ -49,14 +49,14 @@ def test_several_columns_with_missing_values():
     columns[:, 2] = LABELS
     columns[5:15, 0] = columns[20:40, 2] = np.nan
     columns[50] = np.nan
-    fitted = quick(aggregation="max", max_steps=80, learning_rate=0.03).fit(BAGS, columns)
+    fitted = quick(aggregation="max", max_iter=80, learning_rate=0.03).fit(BAGS, columns)
     assert fitted.predict_proba(BAGS).shape == (60, 3)
     assert (fitted.predict(BAGS)[:, 0] == LABELS).mean() > 0.8
     assert (fitted.predict(BAGS)[:, 1] != LABELS).mean() > 0.8
     # what is missing does not count, whatever would have been there
     known = ~np.isnan(columns).all(1)
     part = [bag for bag, one in zip(BAGS, known, strict=True) if one]
-    without = quick(aggregation="max", max_steps=80, learning_rate=0.03).fit(part, columns[known])
+    without = quick(aggregation="max", max_iter=80, learning_rate=0.03).fit(part, columns[known])
     expected = fitted.predict_proba(BAGS)
     np.testing.assert_allclose(without.predict_proba(BAGS), expected, rtol=1e-9, atol=1e-12)
 
@@ -64,7 +64,7 @@ def test_several_columns_with_missing_values():
 def test_numbers():
     targets = np.array([1e6 + 100 * bag[:, 1].sum() for bag in BAGS])
     regressor = SetRegressor(
-        **(QUICK | {"max_steps": 100, "learning_rate": 0.03}), aggregation="sum"
+        **(QUICK | {"max_iter": 100, "learning_rate": 0.03}), aggregation="sum"
     )
     assert regressor.fit(BAGS, targets).score(BAGS, targets) > 0.8
     both = np.stack([targets, -targets], axis=1)
@@ -77,7 +77,7 @@ def test_numbers():
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 def test_a_bag_is_predicted_alike_in_any_company(aggregation):
     bags, labels = make_bags(20, least=1, most=5)
-    fitted = quick(aggregation=aggregation, max_steps=2).fit(bags, labels)
+    fitted = quick(aggregation=aggregation, max_iter=2).fit(bags, labels)
     expected = fitted.decision_function(bags)
     empty = np.zeros((0, 3))
     order = np.random.default_rng(0).permutation(20)
@@ -112,10 +112,10 @@ def test_a_large_bag_is_predicted_in_chunks(monkeypatch):
 
 def test_large_bags_are_sampled_in_training():
     bags, labels = make_bags(12, least=20, most=40)
-    fitted = quick(max_elements=8, max_steps=3, aggregation="mean").fit(bags, labels)
-    again = quick(max_elements=8, max_steps=3, aggregation="mean").fit(bags, labels)
+    fitted = quick(max_elements=8, max_iter=3, aggregation="mean").fit(bags, labels)
+    again = quick(max_elements=8, max_iter=3, aggregation="mean").fit(bags, labels)
     np.testing.assert_array_equal(fitted.predict_proba(bags), again.predict_proba(bags))
-    whole = quick(max_elements=40, max_steps=3, aggregation="mean").fit(bags, labels)
+    whole = quick(max_elements=40, max_iter=3, aggregation="mean").fit(bags, labels)
     assert np.abs(whole.predict_proba(bags) - fitted.predict_proba(bags)).max() > 1e-6
 
 
@@ -124,10 +124,12 @@ def test_early_stopping_keeps_the_best_weights():
     bags, _ = make_bags(80, least=1)
     labels = np.random.default_rng(1).integers(0, 2, size=80)
     fitted = quick(
-        aggregation="mean", max_steps=400, learning_rate=0.05, early_stopping=True,
+        aggregation="mean", max_iter=400, learning_rate=0.05, early_stopping=True,
         validation_fraction=0.25, n_iter_no_change=2, dropout=0.0,
     ).fit(bags, labels)  # fmt: skip
     (history,) = fitted.history_
+    assert fitted.stopped_ == ["n_iter_no_change"]
+    assert 0 < fitted.score_ < 1  # of noise
     losses = history["validation_loss"]
     assert len(history["loss"]) < 400
     assert losses.argmin() == len(losses) - 3
@@ -151,7 +153,7 @@ def test_weights_of_classes():
     """Nearly all bags go to the class that counts more."""
     labels = np.random.default_rng(1).integers(0, 2, size=60)
     heavy = quick(
-        aggregation="mean", max_steps=60, learning_rate=0.03, class_weight={0: 1, 1: 1000}
+        aggregation="mean", max_iter=60, learning_rate=0.03, class_weight={0: 1, 1: 1000}
     )  # fmt: skip
     assert heavy.fit(BAGS, labels).predict(BAGS).mean() > 0.9
     one = (np.arange(60) < 50).astype(int)
@@ -163,7 +165,7 @@ def test_weights_of_classes():
 
 
 def test_features_are_scaled_by_bags_not_by_elements():
-    bags = read_bags([np.zeros((1000, 1)), np.full((1, 1), 2.0)])
+    bags = as_bags([np.zeros((1000, 1)), np.full((1, 1), 2.0)])
     scaling = measure_scaling(bags)
     assert (scaling.mean.item(), scaling.scale.item()) == pytest.approx((1.0, 1.0))
     assert measure_scaling(bags, np.array([0, 1])).scale.item() == 1.0  # constant
@@ -183,7 +185,7 @@ def unix_seconds(dtype=np.float64):
 def test_unix_seconds_are_told_apart(tmp_path):
     """As float32 they would have steps of 128 seconds."""
     bags, labels = unix_seconds()
-    settings = {"aggregation": "mean", "max_steps": 60, "learning_rate": 0.03, "batch_size": 16}
+    settings = {"aggregation": "mean", "max_iter": 60, "learning_rate": 0.03, "batch_size": 16}
     assert quick(**settings).fit(bags, labels).score(bags, labels) > 0.9
     for name in ("bags.csv", "bags.parquet"):
         write_table(tmp_path / name, bags, labels)
@@ -204,7 +206,7 @@ FAR_APART = [[[1e9 * (number // 2) + number % 2]] for number in range(6)]
 )
 def test_lost_resolution_is_told(bags, lost):
     with pytest.warns(UserWarning, match=lost):
-        quick(aggregation="mean", max_steps=1, batch_size=1).fit(bags, np.arange(len(bags)) % 2)
+        quick(aggregation="mean", max_iter=1, batch_size=1).fit(bags, np.arange(len(bags)) % 2)
 
 
 def test_extreme_values_are_clipped():
@@ -229,6 +231,31 @@ def test_the_equilibrium_layer_is_that_of_the_recipe_with_a_weaker_regulariser()
     assert repr(layer.solver) == repr(recipe["solver"])
 
 
+def test_what_ended_the_training_is_kept():
+    assert quick(aggregation="mean").fit(BAGS, LABELS).stopped_ == ["max_iter"]
+    short = quick(aggregation="mean", max_seconds=1e-9, n_estimators=2).fit(BAGS, LABELS)
+    assert short.stopped_ == ["max_seconds"] * 2
+    assert len(short.history_[0]["loss"]) == 1
+    assert short.score_ is None  # no bags were held out
+
+
+def test_the_score_is_that_of_the_bags_held_out():
+    """They are drawn with the network's seed."""
+    settings = {"early_stopping": True, "validation_fraction": 0.5, "max_iter": 60}
+    for kind, y in ((SetClassifier, LABELS), (SetClassifier, np.stack([LABELS] * 2, axis=1)),
+                    (SetRegressor, [len(bag) for bag in BAGS])):  # fmt: skip
+        model = kind("sum", **(QUICK | settings | {"learning_rate": 0.03})).fit(BAGS, y)
+        assert 0.3 < model.score_ <= 1
+
+
+def test_an_aggregation_can_be_a_function():
+    model = quick(aggregation=MaxPooling).fit(BAGS, LABELS)
+    assert isinstance(model.networks_[0].aggregation, MaxPooling)
+    assert model.predict(BAGS).shape == (60,)
+    with pytest.raises(ValueError, match="aggregation is a callable, expected a name"):
+        model.save("model")
+
+
 def test_threads_are_as_before():
     before = torch.get_num_threads()
     torch.set_num_threads(2)
@@ -242,10 +269,10 @@ def test_threads_are_as_before():
 def test_it_shows_progress_when_told(capsys):
     quick(aggregation="mean", verbose=1, n_estimators=2).fit(BAGS, LABELS)
     shown = capsys.readouterr().out
-    assert "network 1 of 2: 12/12  loss without dropout" in shown
-    assert "network 2 of 2: 12/12" in shown
+    assert "network 1 of 2: step 12 of 12, training loss" in shown
+    assert "network 2 of 2: step 12 of 12" in shown
     quick(aggregation="mean", verbose=1, early_stopping=True).fit(BAGS, LABELS)
-    assert "12/12  validation loss" in capsys.readouterr().out
+    assert "step 12 of 12, validation loss" in capsys.readouterr().out
     quick(aggregation="mean").fit(BAGS, LABELS)
     assert capsys.readouterr().out == ""
 
@@ -255,7 +282,7 @@ def test_it_shows_progress_when_told(capsys):
     [
         ({"aggregation": "median"}, "aggregation is 'median', expected one of"),
         ({"channels": 0}, "channels is 0, expected a whole number of 1 or more"),
-        ({"max_steps": 1.5}, "max_steps is 1.5, expected 'auto' or a number"),
+        ({"max_iter": 1.5}, "max_iter is 1.5, expected 'auto' or a number"),
         ({"dropout": 1}, "dropout is 1, expected"),
         ({"validation_fraction": 0}, "validation_fraction is 0"),
         ({"device": "tpu"}, "device is 'tpu'"),
@@ -291,15 +318,6 @@ def test_other_numbers_are_refused():
     for weights, message in ((np.ones(3), "shape"), (-np.ones(60), "negative")):
         with pytest.raises(ValueError, match=f"sample_weight has {message}"):
             SetRegressor(**QUICK).fit(BAGS, LABELS, sample_weight=weights)
-
-
-def test_one_bag_is_explained_at_a_time():
-    model = quick(aggregation="mean").fit(BAGS, LABELS)
-    for several in (BAGS[:2], read_bags(BAGS[:2]), np.stack([BAGS[0]] * 2)):
-        with pytest.raises(
-            ValueError, match=r"bag holds 2 bags, expected one bag of shape \[n, d\]"
-        ):
-            model.element_influence(several)
 
 
 def test_bad_arguments_are_called_by_their_names():

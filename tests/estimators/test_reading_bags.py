@@ -7,7 +7,7 @@ import pytest
 import torch
 from generated_bags import as_object_array, make_bags
 
-from equipool.estimators import Bags, read_bags
+from equipool.estimators import Bags, as_bags
 
 BAGS, _ = make_bags(8, least=1)
 RAGGED = [*BAGS[:3], np.zeros((0, 3)), *BAGS[3:]]
@@ -32,12 +32,12 @@ def assert_same(bags, expected):
         lambda bags: torch.nested.as_nested_tensor(
             [torch.from_numpy(bag) for bag in bags], layout=torch.jagged
         ),
-        read_bags,
+        as_bags,
     ],
     ids=["list", "tuple", "object", "lists", "tensors", "frames", "awkward", "nested", "bags"],
 )
 def test_every_form_of_ragged_bags(form):
-    read = read_bags(form(RAGGED))
+    read = as_bags(form(RAGGED))
     assert_same(read, RAGGED)
     assert read.sizes.tolist() == [len(bag) for bag in RAGGED]
 
@@ -46,31 +46,31 @@ def test_bags_of_one_size():
     """`np.array(bags, dtype=object)` is three-dimensional then."""
     bags = [np.full((2, 3), i) for i in range(4)]
     for X in (bags, np.array(bags), np.array(bags, dtype=object), torch.tensor(np.array(bags))):
-        assert_same(read_bags(X), bags)
+        assert_same(as_bags(X), bags)
 
 
 def test_a_table_has_one_element_per_bag():
     rows = np.arange(6.0).reshape(3, 2)
     for X in (rows, rows.tolist(), pandas.DataFrame(rows), torch.from_numpy(rows)):
-        assert_same(read_bags(X), rows[:, None])
+        assert_same(as_bags(X), rows[:, None])
 
 
 def test_records_have_names():
     bags = awkward.Array([[{"a": 1, "b": 2}], [], [{"a": 3, "b": 4}, {"a": 5, "b": 6}]])
-    read = read_bags(bags)
+    read = as_bags(bags)
     assert read.names == ("a", "b")
     assert_same(read, [[[1, 2]], np.zeros((0, 2)), [[3, 4], [5, 6]]])
     frames = [pandas.DataFrame({"a": [1], "b": [2]})]
-    assert read_bags(frames).names == ("a", "b")
+    assert as_bags(frames).names == ("a", "b")
 
 
 def test_float32_stays():
-    assert read_bags([bag.astype(np.float32) for bag in BAGS]).elements.dtype == np.float32
-    assert read_bags([bag.astype(np.int8) for bag in BAGS]).elements.dtype == np.float64
+    assert as_bags([bag.astype(np.float32) for bag in BAGS]).elements.dtype == np.float32
+    assert as_bags([bag.astype(np.int8) for bag in BAGS]).elements.dtype == np.float64
 
 
 def test_parts_of_bags():
-    bags = read_bags(RAGGED)
+    bags = as_bags(RAGGED)
     assert_same(bags[2:6], RAGGED[2:6])
     assert_same(bags[::-2], RAGGED[::-2])
     assert_same(bags[5:2], [])
@@ -101,9 +101,9 @@ NAN = [np.zeros((2, 3)), np.array([[0, 1, 2], [0, np.nan, 2]])]
 )
 def test_other_bags_are_refused(X, message):
     with pytest.raises(ValueError, match=message):
-        read_bags(X)
+        as_bags(X)
 
 
 def test_large_sums_are_not_taken_for_infinite_values():
     bags = [np.full((2, 1), 1e308)]
-    assert_same(read_bags(bags), bags)
+    assert_same(as_bags(bags), bags)

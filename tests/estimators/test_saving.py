@@ -1,17 +1,16 @@
 """Estimators as files, as ONNX models, and the influence of elements."""
 
-import json
-
 import numpy as np
 import pytest
 from generated_bags import make_bags
-from safetensors.numpy import load_file, save_file
 
 from equipool import Fixed
-from equipool.estimators import SetClassifier, SetRegressor, explanation, load
+from equipool.estimators import SetClassifier, SetRegressor, influence, load
+from equipool.estimators.saving import KIND
+from equipool.files import load_tensors, save_tensors
 
 BAGS, LABELS = make_bags(least=1)
-QUICK = {"hidden_size": 8, "channels": 4, "max_steps": 3, "n_estimators": 2, "random_state": 0}
+QUICK = {"hidden_size": 8, "channels": 4, "max_iter": 3, "n_estimators": 2, "random_state": 0}
 COLUMNS = np.stack([LABELS, 1 - LABELS], axis=1)
 
 CASES = {
@@ -40,9 +39,6 @@ def outputs(estimator):
 def test_saved_and_loaded(case, tmp_path):
     estimator = fitted(case)
     estimator.save(tmp_path / "model")
-    assert {file.name for file in (tmp_path / "model").iterdir()} == {
-        "model.json", "weights.safetensors",
-    }  # fmt: skip
     loaded = load(tmp_path / "model")
     assert type(loaded) is type(estimator)
     assert loaded.get_params() == estimator.get_params()
@@ -53,46 +49,73 @@ def test_saved_and_loaded(case, tmp_path):
         assert loaded.classes_.dtype == estimator.classes_.dtype
 
 
-def test_a_model_from_before_features_were_clipped(tmp_path):
-    estimator = fitted("columns")
-    estimator.save(tmp_path)
-    model = json.loads((tmp_path / "model.json").read_text())
-    tensors = tmp_path / "weights.safetensors"
-    del model["parameters"]["clip"]
-    (tmp_path / "model.json").write_text(json.dumps(model | {"format": 2}))
-    save_file({k: v for k, v in load_file(tensors).items() if k != "scaling.clip"}, tensors)
-    loaded = load(tmp_path)
-    assert loaded.clip is None
-    np.testing.assert_array_equal(outputs(loaded), outputs(estimator))
+def foreign(metadata=None, tensors=None):
+    """A file with this change of the metadata or of the tensors."""
+
+    def write(path):
+        held, about = load_tensors(path, KIND)
+        about = metadata if isinstance(metadata, list) else about | (metadata or {})
+        save_tensors(path, held if tensors is None else tensors, about, KIND)
+
+    return write
 
 
-def test_what_is_no_model_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"model\.json is missing"):
-        load(tmp_path)
-    fitted("columns").save(tmp_path)
-    model = json.loads((tmp_path / "model.json").read_text())
-    (tmp_path / "model.json").write_text(json.dumps(model | {"format": 99}))
-    with pytest.raises(ValueError, match="has format 99"):
-        load(tmp_path)
-    (tmp_path / "model.json").write_text("{")
-    with pytest.raises(ValueError, match="damaged"):
-        load(tmp_path)
-    (tmp_path / "model.json").write_text(json.dumps(model))
-    content = (tmp_path / "weights.safetensors").read_bytes()
-    (tmp_path / "weights.safetensors").write_bytes(content[:-10])
-    with pytest.raises(ValueError, match="damaged"):
-        load(tmp_path)
+def damaged(change):
+    def write(path):
+        path.write_bytes(change(path.read_bytes()))
+
+    return write
+
+
+NO_MODELS = {
+    "a flipped bit": (damaged(lambda file: file[:-9] + bytes([file[-9] ^ 1]) + file[-8:]),
+                      "damaged: its checksum"),
+    "cut off": (damaged(lambda file: file[:-10]), "cut off"),
+    "empty": (damaged(lambda file: b""), "not a file that equipool wrote"),
+    "text": (damaged(lambda file: b"[]"), "not a file that equipool wrote"),
+    "another version": (lambda path: save_tensors(path, {}, {}, "equipool estimator 0"),
+                        "of kind 'equipool estimator 0', expected 'equipool estimator 1'"),
+    "a list": (foreign([]), "no estimator of this version"),
+    "no parameters": (foreign({"parameters": None}), "no estimator"),
+    "another class": (foreign({"estimator": "dict"}), "no estimator.*'dict'"),
+    "no networks": (foreign({"networks": 0}), "lacks weights"),
+    "more networks": (foreign({"networks": 5}), "lacks weights for 5 networks"),
+    "no tensors": (foreign(tensors={}), "no estimator"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    file = tmp_path_factory.mktemp("models") / "model"
+    fitted("columns").save(file)
+    return file.read_bytes()
+
+
+@pytest.mark.parametrize("case", NO_MODELS)
+def test_what_is_no_model_is_refused(case, model, tmp_path):
+    change, message = NO_MODELS[case]
+    (tmp_path / "model").write_bytes(model)
+    change(tmp_path / "model")
+    with pytest.raises(ValueError, match=f"model.*{message}"):
+        load(tmp_path / "model")
+
+
+def test_what_is_no_file_is_refused(tmp_path):
+    for path in (tmp_path, tmp_path / "none"):
+        with pytest.raises(FileNotFoundError, match="is not a file"):
+            load(path)
 
 
 @pytest.mark.parametrize("case", ["two classes", "columns", "numbers"])
 def test_influence_is_the_change_when_an_element_is_left_out(case):
     estimator = fitted(case)
     bag = BAGS[1] if len(BAGS[1]) > 1 else BAGS[2]
-    found = estimator.element_influence(bag)
+    other, found, none = estimator.influence([BAGS[0], bag, bag[:0]])
     method = getattr(estimator, "decision_function", estimator.predict)
     without = method([np.delete(bag, i, axis=0) for i in range(len(bag))])
     np.testing.assert_allclose(found, method([bag]) - without, rtol=1e-6, atol=1e-9)
-    assert len(estimator.element_influence(bag[:0])) == 0
+    assert len(other) == len(BAGS[0])
+    assert len(none) == 0
 
 
 @pytest.mark.filterwarnings("ignore:.*have not converged", "ignore:.*does not curve upwards")
@@ -101,13 +124,13 @@ def test_influence_by_newtons_method(monkeypatch):
     for network in estimator.networks_:
         network.aggregation.steps = Fixed(200)
     large = np.random.default_rng(0).normal(size=(30, 3))
-    exact, newton = (estimator.element_influence(large, method=m) for m in ("exact", "newton"))
+    (exact,), (newton,) = (estimator.influence([large], method=m) for m in ("exact", "newton"))
     assert np.corrcoef(exact, newton)[0, 1] > 0.9
-    np.testing.assert_array_equal(estimator.element_influence(large), exact)
-    monkeypatch.setattr(explanation, "NEWTON_FROM", 30)
-    np.testing.assert_array_equal(estimator.element_influence(large), newton)
+    np.testing.assert_array_equal(estimator.influence([large])[0], exact)
+    monkeypatch.setattr(influence, "NEWTON_FROM", 30)
+    np.testing.assert_array_equal(estimator.influence([large])[0], newton)
     with pytest.raises(ValueError, match="expected 'exact': only an equilibrium"):
-        fitted("columns").element_influence(large, method="newton")
+        fitted("columns").influence([large], method="newton")
 
 
 @pytest.mark.compile

@@ -44,7 +44,7 @@ def test_the_page_predicts_what_the_model_predicts(place):
         (["none.csv", {"--bag": "3"}], "TABLE is none.csv, which does not exist"),
         (["bags.csv", {"--bag": "99"}], "--bag is '99', which bags.csv does not have; it has '0',"),
         (["bags.csv", {"--bag": "3", "--out": "page.txt"}], "--out is page.txt, expected a name"),
-        (["bags.csv", {"--bag": "3", "--out": "model"}], "--out is model, expected a file"),
+        (["bags.csv", {"--bag": "3", "--out": "."}], "--out is ., expected a file"),
         (["bags.csv"], "--bag"),
     ],
 )

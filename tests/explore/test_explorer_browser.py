@@ -248,7 +248,7 @@ def model(tmp_path_factory):
     from equipool.explore.model import model_page
 
     bags, labels = make_bags(30, num_features=3, random_state=0)
-    settings = {"max_steps": 10, "channels": 4, "hidden_size": 8, "random_state": 0}
+    settings = {"max_iter": 10, "channels": 4, "hidden_size": 8, "random_state": 0}
     estimator = SetClassifier(**settings, device="cpu").fit(bags, labels)
     file = tmp_path_factory.mktemp("model") / "page.html"
     file.write_text(model_page(estimator, bags[1], title="Bag 1"), encoding="utf-8")

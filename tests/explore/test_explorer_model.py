@@ -18,7 +18,7 @@ from equipool.estimators.example import make_bags
 from equipool.explore.model import MOST_ELEMENTS, model_data, model_page, principal_components
 
 FAST = {
-    "max_steps": 10, "channels": 8, "hidden_size": 8, "n_estimators": 1, "random_state": 0,
+    "max_iter": 10, "channels": 8, "hidden_size": 8, "n_estimators": 1, "random_state": 0,
     "device": "cpu",
 }  # fmt: skip
 

@@ -15,7 +15,7 @@ def fit(
     bag: tables.Bag,
     label: Annotated[str, typer.Option(
         help="label column, or several separated by commas", metavar="COLUMN")],
-    out: Annotated[Path, typer.Option(help="directory of the model", metavar="MODEL")],
+    out: Annotated[Path, typer.Option(help="file of the model", metavar="MODEL")],
     features: tables.Features = None,
     exclude: tables.Exclude = None,
     categories: tables.Categories = None,
@@ -58,14 +58,21 @@ def fit(
         estimator.fit_table_bags(schema, found)
         estimator.save(out)
         for number, history in enumerate(estimator.history_, 1):
-            _report(number, history)
+            _report(number, history, estimator.stopped_[number - 1])
+    with console.plain_errors(), tables.warnings_as_lines():
+        from equipool.estimators.cross_validation import estimate_score
+
+        score, about = estimate_score(estimator, found)
+        console.report_line(f"Score: {about}" if score is None else f"Score: {score:.3g} {about}")
     console.report_line(f"The model is in {out}")
     console.report_line(f"Predict: {console.command_line(['predict', str(out), 'TABLE'], {})}")
 
 
-def _report(number: int, history: dict[str, Any]) -> None:
+def _report(number: int, history: dict[str, Any], stopped: str) -> None:
     """Print how long a network was trained, and how well it fits."""
     losses = f"training loss {history['loss'][-1]:.4g} in the last step"
     if len(history.get("validation_loss", ())):
         losses += f"; best validation loss {min(history['validation_loss']):.4g}"
-    console.report_line(f"Network {number}: {len(history['loss']):,} steps; {losses}")
+    console.report_line(
+        f"Network {number}: {len(history['loss']):,} steps, ended by {stopped}; {losses}"
+    )

@@ -33,10 +33,10 @@ def influence(
 ) -> None:  # fmt: skip
     """Measure the influence of each element on predictions.
 
-    Writes one row per element: its bag, its row in the table (from 0), and the prediction with it
-    minus the prediction without it: of the number predicted, or of a class's score (logit). A
-    positive influence on a class means that the element is evidence for it. With two classes, this
-    is the second class.
+    Writes one row per element, in each bag the strongest first: its bag, its row in the table (from
+    0), and the prediction with it minus that without it: of the number predicted, or of a class's
+    score (logit). A positive influence on a class means that the element is evidence for it. With
+    two classes, this is the second class.
     """
     with console.plain_errors(console.WRONG_USE):
         tables.check_model(model, "fit")
@@ -49,9 +49,9 @@ def influence(
         estimator = tables.load_model(model, device)
         found = estimator.read_table(table, unknown=unknown)
         with tables.warnings_as_lines():
-            effects = estimator.explain_table_bags(found, bag)
+            effects = estimator.influence_table_bags(found, bag)
         if out is None:
-            write_csv(effects, sys.stdout)
+            write_csv(effects, sys.stdout, digits=3)
         else:
             write_file(effects, out)
             console.note(f"Wrote {len(effects):,} rows to {out}")

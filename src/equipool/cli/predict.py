@@ -16,7 +16,7 @@ MOLECULES = "Molecules"  # heading of options
 
 def predict(
     model: Annotated[Path, typer.Argument(
-        help="directory of a model (equipool fit) or of a molecules run", metavar="MODEL")],
+        help="file of a model (equipool fit) or directory of a molecules run", metavar="MODEL")],
     file: Annotated[str | None, typer.Argument(
         help="a table of bags; or molecules: a .csv, or a .smi or .txt with one SMILES per line, "
              "- for stdin", metavar="FILE")] = None,

@@ -30,7 +30,7 @@ def _option(about: str, metavar: str) -> Any:
 
 TableFile = Annotated[Path, typer.Argument(
     help="CSV, gzipped CSV or Parquet, with one row per element", metavar="TABLE")]  # fmt: skip
-Model = Annotated[Path, typer.Argument(help="directory of the model", metavar="MODEL")]
+Model = Annotated[Path, typer.Argument(help="file of the model", metavar="MODEL")]
 Bag = Annotated[str, _option("column that names the bag of each element", "COLUMN")]
 Label = Annotated[str, _option(
     "label column; all rows of a bag have the same label", "COLUMN")]  # fmt: skip
@@ -147,7 +147,7 @@ def make_estimator(
     kind: Any = SetClassifier if task == "classification" else SetRegressor
     return kind(
         aggregation, clip=clip, random_state=seed, device=device, n_jobs=jobs, verbose=int(verbose),
-        max_steps="auto" if max_iter is None else max_iter, max_seconds=max_seconds,
+        max_iter="auto" if max_iter is None else max_iter, max_seconds=max_seconds,
     )  # fmt: skip
 
 
@@ -204,22 +204,22 @@ def check_output(out: Path | None, table: Path) -> None:
 
 
 def is_model(path: Path) -> bool:
-    """Whether this is the directory of a model, and not of a run."""
-    return (path / "model.json").exists()
+    """Whether this is the file of a model, and not the directory of a run."""
+    return path.is_file()
 
 
 def check_model(path: Path, *commands: str) -> None:
     """Refuse a path that none of these commands can have written."""
     if not path.exists():
         raise ValueError(f"MODEL is {path}, which does not exist")
-    files = {"fit": "model.json", "train": "config.json"}
-    if not any((path / files[command]).is_file() for command in commands):
-        written = " or ".join(f"`equipool {command}`" for command in commands)
-        raise ValueError(f"MODEL is {path}, expected a directory written by {written}")
+    written = {"fit": is_model(path), "train": (path / "config.json").is_file()}
+    if not any(written[command] for command in commands):
+        expected = " or ".join(f"`equipool {command}`" for command in commands)
+        raise ValueError(f"MODEL is {path}, expected what {expected} writes")
 
 
 def load_model(path: Path, device: str) -> Any:
-    """The estimator in a directory, which computes on this device."""
+    """The estimator in a file, which computes on this device."""
     from equipool.estimators import load
 
     estimator = load(path)

@@ -4,11 +4,11 @@ from equipool.extras import check_extras
 
 check_extras(
     "equipool.estimators",
-    {"estimators": ["sklearn", "pyarrow"], "train": ["lightning", "safetensors"]},
+    {"estimators": ["sklearn", "pyarrow", "safetensors"]},
 )
 
 from equipool.estimators.anndata import from_anndata  # noqa: E402
-from equipool.estimators.bags import Bags, read_bags  # noqa: E402
+from equipool.estimators.bags import Bags, as_bags  # noqa: E402
 from equipool.estimators.classifier import SetClassifier  # noqa: E402
 from equipool.estimators.example import make_bags, write_table  # noqa: E402
 from equipool.estimators.network import BagNetwork  # noqa: E402
@@ -19,6 +19,17 @@ from equipool.estimators.transformers import BagScaler, BagStatistics  # noqa: E
 from equipool.tables import TableError  # noqa: E402
 
 __all__ = [
-    "BagNetwork", "BagScaler", "BagStatistics", "Bags", "SetClassifier", "SetRegressor",
-    "TableError", "TableSchema", "from_anndata", "load", "make_bags", "read_bags", "write_table",
+    "BagNetwork",
+    "BagScaler",
+    "BagStatistics",
+    "Bags",
+    "SetClassifier",
+    "SetRegressor",
+    "TableError",
+    "TableSchema",
+    "as_bags",
+    "from_anndata",
+    "load",
+    "make_bags",
+    "write_table",
 ]  # fmt: skip

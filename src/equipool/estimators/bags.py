@@ -9,7 +9,9 @@ from typing import Any, overload
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
 from sklearn.utils import check_array
+from sklearn.utils.validation import _check_feature_names_in, validate_data
 
 Array = NDArray[Any]
 
@@ -20,7 +22,7 @@ class Bags(Sequence[Array]):
     positions give `Bags`.
 
     Example:
-        >>> bags = read_bags([[[1.0, 2.0], [3.0, 4.0]], [], [[5.0, 6.0]]])
+        >>> bags = as_bags([[[1.0, 2.0], [3.0, 4.0]], [], [[5.0, 6.0]]])
         >>> bags.sizes
         array([2, 0, 1])
         >>> bags[2]
@@ -52,9 +54,11 @@ class Bags(Sequence[Array]):
     def __getitem__(self, at: int) -> Array: ...
 
     @overload
-    def __getitem__(self, at: slice) -> Bags: ...
+    def __getitem__(self, at: slice | Array | list[int]) -> Bags: ...
 
-    def __getitem__(self, at: int | slice) -> Array | Bags:
+    def __getitem__(self, at: int | slice | Array | list[int]) -> Array | Bags:
+        if isinstance(at, np.ndarray | list):
+            return self.take(np.arange(len(self))[at])
         if not isinstance(at, slice):
             position = range(len(self))[at]
             return self.elements[self.ptr[position] : self.ptr[position + 1]]
@@ -76,7 +80,7 @@ class Bags(Sequence[Array]):
         return Bags(self.elements[rows], ptr, self.names)
 
 
-def read_bags(X: Any) -> Bags:
+def as_bags(X: Any) -> Bags:
     """Read bags in any form.
 
     | X | bags |
@@ -126,7 +130,7 @@ def as_array(item: Any) -> Array:
 
 def _from_tensor(X: torch.Tensor) -> Bags:
     if not X.is_nested:
-        return read_bags(as_array(X))
+        return as_bags(as_array(X))
     if X.layout != torch.jagged or X.dim() != 3:
         raise ValueError("X is a nested tensor, expected a jagged one of shape [B, j, d]")
     nested: Any = X
@@ -219,3 +223,50 @@ def _names_of(items: Any) -> tuple[str, ...] | None:
 
 def _offsets(sizes: Array) -> Array:
     return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+
+
+class BagReader(BaseEstimator):
+    """The base of all estimators and transformers of bags."""
+
+    n_features_in_: int
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        return tags
+
+    def _read(self, X: Any, reset: bool) -> Bags:
+        """The bags, whose features must be those of the training unless `reset`."""
+        bags = as_bags(X)
+        if _is_table(X):
+            validate_data(self, X, reset=reset, skip_check_array=True)
+        elif reset:
+            self.n_features_in_ = bags.num_features
+            self.__dict__.pop("feature_names_in_", None)
+            if bags.names is not None:
+                self.feature_names_in_ = np.array(bags.names, dtype=object)
+        elif bags.names not in (None, tuple(getattr(self, "feature_names_in_", bags.names or ()))):
+            raise ValueError(
+                f"The feature names should match those that were passed during fit: found "
+                f"{list(bags.names or ())}, expected {list(self.feature_names_in_)}"
+            )
+        if len(bags) == 0:
+            raise ValueError(
+                "Found array with 0 sample(s) (shape=(0,)) while a minimum of 1 is required."
+            )
+        if bags.num_features != self.n_features_in_:
+            raise ValueError(
+                f"X has {bags.num_features} features, but {type(self).__name__} is expecting "
+                f"{self.n_features_in_} features as input"
+            )
+        return bags
+
+    def _feature_names(self, given: Any = None) -> Array:
+        """The names of the features: those given, those of the training, or `x0`, `x1`, ..."""
+        return np.asarray(_check_feature_names_in(self, given), dtype=object)
+
+
+def _is_table(X: Any) -> bool:
+    """Whether X is a 2-D array or data frame, of which scikit-learn knows shape and names."""
+    shape = getattr(X, "shape", None)
+    return not isinstance(X, torch.Tensor) and shape is not None and len(shape) == 2

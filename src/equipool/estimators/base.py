@@ -19,21 +19,26 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from equipool.baselines import AGGREGATIONS
-from equipool.estimators.bags import Array, Bags, as_array
-from equipool.estimators.explanation import effects
-from equipool.estimators.export import PaddedBags, export_onnx
-from equipool.estimators.member import History, MemberSettings, train_member
+from equipool.estimators.bags import Array, BagReader, Bags
+from equipool.estimators.influence import effects
 from equipool.estimators.network import BagNetwork
 from equipool.estimators.prediction import predict_bags, to_tensor
-from equipool.estimators.reading import BagReader
-from equipool.estimators.saving import save
+from equipool.estimators.saving import PaddedBags, export_onnx, save
 from equipool.estimators.scaling import check_clip, measure_scaling, warn_of_lost_resolution
-from equipool.estimators.schedule import FEW, make_schedule
 from equipool.estimators.table_methods import TableMethods
-from equipool.estimators.task import LabelledBags, LossName
-from equipool.training.devices import resolve_device
+from equipool.estimators.training import (
+    FEW,
+    LabelledBags,
+    LossName,
+    Settings,
+    Stopped,
+    Trained,
+    make_schedule,
+    train_network,
+)
 
 Auto = Literal["auto"]
+Aggregation = str | Callable[[int, int], nn.Module]
 
 # With few bags: the mean of several networks, each with dropout.
 SEVERAL = 3
@@ -55,12 +60,16 @@ class SetEstimator(TableMethods, BagReader, ABC):
     """The base of `SetClassifier` and `SetRegressor`."""
 
     networks_: list[BagNetwork]
-    history_: list[History]
+    history_: list[dict[str, Array]]
+    n_iter_: int
+    stopped_: list[Stopped]
+    score_: float | None
 
     def __init__(
-        self, aggregation: str = "equilibrium", *, clip: float | None = 3.0, hidden_size: int = 64,
-        channels: int = 32, n_estimators: int | Auto = "auto", max_steps: int | Auto = "auto",
-        batch_size: int | Auto = "auto", max_seconds: float | None = None,
+        self, aggregation: Aggregation = "equilibrium", *, clip: float | None = 3.0,
+        hidden_size: int = 64, channels: int = 32, n_estimators: int | Auto = "auto",
+        max_iter: int | Auto = "auto", batch_size: int | Auto = "auto",
+        max_seconds: float | None = None,
         learning_rate: float = 3e-3, weight_decay: float = 1e-2, dropout: float | Auto = "auto",
         early_stopping: bool | Auto = "auto", validation_fraction: float = 0.1,
         n_iter_no_change: int = 10, max_elements: int = 1024, warm_start: bool = False,
@@ -72,7 +81,7 @@ class SetEstimator(TableMethods, BagReader, ABC):
         self.hidden_size = hidden_size
         self.channels = channels
         self.n_estimators = n_estimators
-        self.max_steps = max_steps
+        self.max_iter = max_iter
         self.max_seconds = max_seconds
         self.batch_size = batch_size
         self.learning_rate = learning_rate
@@ -97,7 +106,7 @@ class SetEstimator(TableMethods, BagReader, ABC):
         """Train on bags.
 
         Args:
-            X: bags, in any form that `read_bags` knows.
+            X: bags, in any form that `as_bags` knows.
             y: a target for each bag, or a row of them, NaN where one is missing.
             sample_weight: a weight for each bag.
         """
@@ -120,22 +129,25 @@ class SetEstimator(TableMethods, BagReader, ABC):
             self.network_arguments_ = self._network_arguments(bags, targets.num_outputs)
         settings = self._settings(bags)
         warn_of_lost_resolution(bags, self.scaling_, settings.dtype)
-        of_targets = targets.weights[labelled]
+        values, of_targets = targets.values[labelled], targets.weights[labelled]
         data = LabelledBags(
             torch.from_numpy(self.scaling_(bags.elements, settings.dtype)),
             torch.from_numpy(bags.ptr),
-            torch.from_numpy(targets.values[labelled].astype(settings.dtype)),
+            torch.from_numpy(values.astype(settings.dtype)),
             torch.from_numpy((of_targets / of_targets.mean()).astype(settings.dtype)),
         )
-        member = partial(train_member, data=data, loss=targets.loss, settings=settings)
         few = SEVERAL if len(bags) < FEW else 1
         count = few if self.n_estimators == "auto" else int(self.n_estimators)
-        self._train(member, count, again)
+        train = partial(train_network, data=data, loss=targets.loss, settings=settings)
+        trained = self._train(train, count, again)
+        self.networks_ = [one.network for one in trained]
+        self.history_ = [one.history for one in trained]
+        self.n_iter_ = max(len(one.history["loss"]) for one in trained)
+        self.stopped_ = [one.stopped for one in trained]
+        self.score_ = self._score_held_out(trained, bags, values, of_targets)
         return self
 
-    def _train(
-        self, member: Callable[..., tuple[BagNetwork, History]], count: int, again: bool
-    ) -> None:
+    def _train(self, train: Callable[..., Trained], count: int, again: bool) -> list[Trained]:
         """Train the networks, each from a seed of its own."""
         random = check_random_state(self.random_state)
         seeds = [int(seed) for seed in random.randint(2**31 - 1, size=count)]
@@ -148,12 +160,34 @@ class SetEstimator(TableMethods, BagReader, ABC):
                     f"{len(self.networks_)}: warm_start cannot change n_estimators"
                 )
             makers = [partial(deepcopy, network) for network in self.networks_]
-        results = Parallel(n_jobs=self.n_jobs if count > 1 else None)(
-            delayed(member)(maker, seed, f"network {number} of {count}")
+        trained: list[Trained] = Parallel(n_jobs=self.n_jobs if count > 1 else None)(
+            delayed(train)(maker, seed, f"network {number} of {count}")
             for number, (maker, seed) in enumerate(zip(makers, seeds, strict=True), 1)
         )
-        self.networks_ = [network for network, _ in results]
-        self.history_ = [history for _, history in results]
+        return trained
+
+    def _score_held_out(
+        self, trained: list[Trained], bags: Bags, values: Array, weights: Array
+    ) -> float | None:
+        """The score of each network on the bags that it did not see, on average; None if it saw
+        all."""
+        device, scores = self._device(), []
+        for one in trained:
+            held_out = one.held_out
+            if not len(held_out):
+                return None
+            outputs = predict_bags([one.network], self.scaling_, bags.take(held_out), device)
+            scores.append(self._score(outputs, values[held_out], weights[held_out]))
+        return float(np.mean(scores))
+
+    @abstractmethod
+    def _score(self, outputs: Array, values: Array, weights: Array) -> float:
+        """How well outputs `[B, O]` predict the targets `[B, T]`, which count by their weights."""
+
+    def score_on(self, bags: Bags, y: Any) -> float:
+        """The score of other bags, which may lack some of several labels."""
+        targets = self._make_targets(y, np.ones(len(bags)), again=True)
+        return self._score(self._outputs(bags), targets.values, targets.weights)
 
     def _network_arguments(self, bags: Bags, num_outputs: int) -> dict[str, Any]:
         few = DROPOUT if len(bags) < FEW else 0.0
@@ -168,7 +202,7 @@ class SetEstimator(TableMethods, BagReader, ABC):
             "set_size": max(round(float(bags.sizes.mean())), 1),
         }
 
-    def _settings(self, bags: Bags) -> MemberSettings:
+    def _settings(self, bags: Bags) -> Settings:
         count, validates = len(bags), self.early_stopping
         if validates == "auto":
             validates = count >= FEW
@@ -178,16 +212,23 @@ class SetEstimator(TableMethods, BagReader, ABC):
             bags.sizes[: count - held_out],
             self.max_elements,
             None if self.batch_size == "auto" else int(self.batch_size),
-            None if self.max_steps == "auto" else int(self.max_steps),
+            None if self.max_iter == "auto" else int(self.max_iter),
             self.n_iter_no_change if held_out else None,
         )
-        return MemberSettings(
+        return Settings(
             schedule, held_out, self.max_elements, self.learning_rate, self.weight_decay,
             self.max_seconds, self._device(), self.verbose > 0,
         )  # fmt: skip
 
     def _device(self) -> torch.device:
-        return resolve_device(None if self.device == "auto" else self.device)
+        available = torch.cuda.is_available()
+        if self.device == "auto":
+            return torch.device("cuda" if available else "cpu")
+        if str(self.device).split(":")[0] not in ("cpu", "cuda"):
+            raise ValueError(f"device is {self.device!r}, expected 'auto', 'cpu' or 'cuda'")
+        if self.device != "cpu" and not available:
+            raise ValueError(f"device is {self.device!r}, but torch finds no CUDA device")
+        return torch.device(self.device)
 
     def _outputs(self, X: Any) -> Array:
         """The networks' mean outputs for each bag, `[B, O]`."""
@@ -195,40 +236,41 @@ class SetEstimator(TableMethods, BagReader, ABC):
         bags = self._read(X, reset=False)
         return predict_bags(self.networks_, self.scaling_, bags, self._device())
 
-    def element_influence(self, bag: Any, method: str = "auto") -> Array:
-        """What each element adds to the prediction of a bag: the output (`decision_function`, or
-        the number predicted) minus the output without the element.
+    def influence(self, X: Any, method: str = "auto") -> list[Array]:
+        """What each element of each bag contributes: the output with it (`decision_function`, or
+        the number predicted) minus the output without it.
 
         Args:
-            bag: the elements, `[n, d]`.
+            X: bags, as in `predict`.
             method: `"exact"` predicts again without each element; `"newton"` uses
                 `equipool.influence`, whose cost grows linearly, and requires an equilibrium;
                 `"auto"` is `"newton"` for an equilibrium with 256 elements or more, else `"exact"`.
 
         Returns:
-            `[n]`, or `[n, outputs]` for more than two classes or several columns.
+            For each bag `[n]`, or `[n, outputs]` for more than two classes or several columns.
         """
         check_is_fitted(self)
         if method not in ("auto", "exact", "newton"):
             raise ValueError(f"method is {method!r}, expected 'auto', 'exact' or 'newton'")
-        elements = as_array(bag)
-        if elements.ndim > 2 or (elements.ndim == 1 and elements.dtype == object):
-            raise ValueError(f"bag holds {len(elements)} bags, expected one bag of shape [n, d]")
-        bags, device = self._read([bag], reset=False), self._device()
-        x = to_tensor(self.scaling_, bags, self.networks_[0]).to(device)
-        found = torch.stack([effects(one.to(device), x, method) for one in self.networks_])
-        outputs = found.mean(0).cpu().numpy() * self._output_scale()
-        return outputs[:, 0] if outputs.shape[1] == 1 else outputs
+        bags, device = self._read(X, reset=False), self._device()
+        networks = [network.to(device) for network in self.networks_]
+        found = []
+        for number in range(len(bags)):
+            x = to_tensor(self.scaling_, bags[number : number + 1], networks[0]).to(device)
+            effect = torch.stack([effects(one, x, method) for one in networks]).mean(0)
+            outputs = effect.cpu().numpy() * self._output_scale()
+            found.append(outputs[:, 0] if outputs.shape[1] == 1 else outputs)
+        return found
 
-    def save(self, folder: str | Path) -> None:
-        """Write the fitted estimator to a folder: `model.json` and `weights.safetensors`. Read it
-        with `equipool.estimators.load`.
+    def save(self, file: str | Path) -> None:
+        """Write the fitted estimator to one file, atomically and with a checksum. Read it with
+        `equipool.estimators.load`; nothing is pickled.
 
         Args:
-            folder: created if it does not exist.
+            file: the file to write.
         """
         check_is_fitted(self)
-        save(self, folder)
+        save(self, file)
 
     def export_onnx(self, file: str | Path) -> None:
         """Write an ONNX model of the fitted estimator, which runs without torch.
@@ -256,11 +298,11 @@ class SetEstimator(TableMethods, BagReader, ABC):
             if not met:
                 raise ValueError(f"{name} is {getattr(self, name)!r}, expected {expected}")
 
-        known = self.aggregation in AGGREGATIONS
-        expect("aggregation", known, f"one of {list(AGGREGATIONS)}")
+        known = callable(self.aggregation) or self.aggregation in AGGREGATIONS
+        expect("aggregation", known, f"one of {list(AGGREGATIONS)} or a callable")
         for name in ("channels", "n_iter_no_change", "max_elements"):
             expect(name, _is_count(getattr(self, name)), "a whole number of 1 or more")
-        for name in ("n_estimators", "max_steps", "batch_size"):
+        for name in ("n_estimators", "max_iter", "batch_size"):
             value = getattr(self, name)
             expect(name, value == "auto" or _is_count(value), "'auto' or a number of 1 or more")
         check_clip(self.clip)

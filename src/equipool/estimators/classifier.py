@@ -15,7 +15,7 @@ from sklearn.utils.validation import column_or_1d
 from torch import Tensor
 
 from equipool.estimators.bags import Array
-from equipool.estimators.base import Auto, SetEstimator, Targets
+from equipool.estimators.base import Aggregation, Auto, SetEstimator, Targets
 
 
 class SetClassifier(ClassifierMixin, SetEstimator):
@@ -27,14 +27,15 @@ class SetClassifier(ClassifierMixin, SetEstimator):
     1 to 1,000,000 elements.
 
     Args:
-        aggregation: how a bag is pooled, a name in `equipool.baselines.AGGREGATIONS`.
+        aggregation: how a bag is pooled: a name in `equipool.baselines.AGGREGATIONS`, or a function
+            of two sizes that makes a module with the layer's call.
         clip: clip scaled features to this many standard deviations; None for no limit. A few
             extreme values would otherwise decide what a network learns from few bags.
         hidden_size: size of an encoded element; 0 to pool the scaled features themselves.
         channels: size of a pooled bag.
         n_estimators: number of networks, whose outputs are averaged. `"auto"`: 3 below 500 training
             bags, else 1.
-        max_steps: largest number of training steps of each network. `"auto"`: enough to visit each
+        max_iter: largest number of training steps of each network. `"auto"`: enough to visit each
             bag 30 times, at least 150 and at most 4,000.
         batch_size: bags per training step. `"auto"`: 8 to 64, so that a step has about 8,000
             elements.
@@ -60,6 +61,10 @@ class SetClassifier(ClassifierMixin, SetEstimator):
         networks_: the trained `BagNetwork`s, on the CPU.
         history_: for each network, `loss` per step; with early stopping also `validation_loss` and
             the `step` of each evaluation.
+        n_iter_: the number of steps, of the network that took the most.
+        stopped_: for each network, the parameter that ended its training: `"max_iter"`,
+            `"n_iter_no_change"` or `"max_seconds"`.
+        score_: accuracy on the bags held out for early stopping, None if there are none.
         scaling_: mean, scale and clipping of the features.
         n_features_in_: number of features.
         feature_names_in_: their names, if X had some.
@@ -70,7 +75,7 @@ class SetClassifier(ClassifierMixin, SetEstimator):
         >>> random = np.random.default_rng(0)
         >>> bags = [random.normal(size=(size, 2)) for size in random.integers(1, 6, size=40)]
         >>> labels = ["large" if len(bag) > 3 else "small" for bag in bags]
-        >>> classifier = SetClassifier(max_steps=30, random_state=0).fit(bags, labels)
+        >>> classifier = SetClassifier(max_iter=30, random_state=0).fit(bags, labels)
         >>> classifier.predict_proba(bags[:2]).shape
         (2, 2)
     """
@@ -79,9 +84,10 @@ class SetClassifier(ClassifierMixin, SetEstimator):
     multilabel_: bool
 
     def __init__(
-        self, aggregation: str = "equilibrium", *, clip: float | None = 3.0, hidden_size: int = 64,
-        channels: int = 32, n_estimators: int | Auto = "auto", max_steps: int | Auto = "auto",
-        batch_size: int | Auto = "auto", max_seconds: float | None = None,
+        self, aggregation: Aggregation = "equilibrium", *, clip: float | None = 3.0,
+        hidden_size: int = 64, channels: int = 32, n_estimators: int | Auto = "auto",
+        max_iter: int | Auto = "auto", batch_size: int | Auto = "auto",
+        max_seconds: float | None = None,
         learning_rate: float = 3e-3, weight_decay: float = 1e-2, dropout: float | Auto = "auto",
         class_weight: Mapping[Any, float] | str | None = None,
         early_stopping: bool | Auto = "auto", validation_fraction: float = 0.1,
@@ -91,7 +97,7 @@ class SetClassifier(ClassifierMixin, SetEstimator):
     ) -> None:  # fmt: skip
         super().__init__(
             aggregation, clip=clip, hidden_size=hidden_size, channels=channels,
-            n_estimators=n_estimators, max_steps=max_steps, batch_size=batch_size,
+            n_estimators=n_estimators, max_iter=max_iter, batch_size=batch_size,
             learning_rate=learning_rate, max_seconds=max_seconds,
             weight_decay=weight_decay, dropout=dropout, early_stopping=early_stopping,
             validation_fraction=validation_fraction, n_iter_no_change=n_iter_no_change,
@@ -158,6 +164,11 @@ class SetClassifier(ClassifierMixin, SetEstimator):
             raise ValueError("y has no label, expected at least one that is not NaN")
         values = np.where(missing, 0.0, values)
         return Targets("binary", values, of_targets / of_targets.mean(), values.shape[1])
+
+    def _score(self, outputs: Array, values: Array, weights: Array) -> float:
+        one_each = outputs.shape[1] == values.shape[1]
+        predicted = outputs > 0 if one_each else outputs.argmax(1)[:, None]
+        return float(np.average(predicted == values, weights=weights > 0))
 
     def decision_function(self, X: Any) -> Array:
         """Logits: `[B]` for two classes, `[B, classes]` for more, `[B, columns]` for several

@@ -22,6 +22,9 @@ from equipool.estimators.tables import TableBags
 
 TEST = "corrected resampled t-test (Nadeau and Bengio, 2003), two-sided"
 
+CHANCE = {"roc_auc": 0.5, "r2": 0.0}
+FOLDS = 3  # to estimate the score of a model
+
 Fold = tuple[Array, Array]  # positions of the training bags and of the test bags
 
 
@@ -59,6 +62,27 @@ def make_folds(
         splitter = kind(folds, shuffle=True, random_state=int(seed))
         found += splitter.split(np.zeros(len(y)), y, group)
     return found
+
+
+def estimate_score(estimator: Any, found: TableBags) -> tuple[float | None, str]:
+    """How well a fitted estimator predicts bags that it has not seen, accuracy or R², and how that
+    was measured: on the bags held out for early stopping, or out of fold with one network each."""
+    metric = "accuracy" if is_classifier(estimator) else "R²"
+    if estimator.score_ is not None:
+        return estimator.score_, f"{metric} on held-out bags"
+    y, weight = found.y, found.weight
+    assert y is not None
+    stratified = is_classifier(estimator) and y.ndim == 1
+    rarest = np.unique(y, return_counts=True)[1].min() if stratified else len(y)
+    if rarest < FOLDS:
+        return None, f"not measured: {rarest} bags in a class are too few for {FOLDS} folds"
+    single = clone(estimator).set_params(n_estimators=1, warm_start=False, verbose=0)
+    scores = []
+    for train, test in make_folds(y, None, folds=FOLDS, stratified=stratified, random_state=0):
+        weights = None if weight is None else weight[train]
+        fitted = single.fit(found.bags.take(train), y[train], sample_weight=weights)
+        scores.append(fitted.score_on(found.bags.take(test), y[test]))
+    return float(np.mean(scores)), f"{metric} out of fold, {FOLDS} folds of one network"
 
 
 def corrected_t_test(differences: Sequence[float] | Array, test_share: float) -> float:
@@ -140,8 +164,26 @@ def cross_validate(
         if first is not None:
             p_value = corrected_t_test(np.subtract(scores, first.scores), share)
         method = MethodScores(name, tuple(scores), repeats, seconds, p_value)
+        _warn_below_chance(method, metric, found.y)
         first = first or method
         yield method
+
+
+def _warn_below_chance(method: MethodScores, metric: str, y: Array | None) -> None:
+    """Warn about a method that knows less than one which does not look at the bags."""
+    if metric == "accuracy":
+        counts = np.unique(np.asarray(y), return_counts=True)[1]
+        chance, of = counts.max() / counts.sum(), "always predicting the most common class"
+    elif metric in CHANCE:
+        chance, of = CHANCE[metric], "a guess"
+    else:
+        return
+    if method.mean < chance:
+        warnings.warn(
+            f"{method.name}: {metric} {method.mean:.3f} is below the {chance:.3f} of {of}: train "
+            "longer (max_iter, --max-iter), or use other features",
+            stacklevel=3,
+        )
 
 
 def _score(estimator: Any, found: TableBags, fold: Fold, metric: str, number: int) -> float:

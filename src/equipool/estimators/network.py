@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from torch import Tensor, nn
@@ -28,8 +28,9 @@ class BagNetwork(nn.Module):
     Args:
         in_channels: size of an element.
         out_channels: size of a bag's prediction.
-        aggregation: a name in `equipool.baselines.AGGREGATIONS`. `"equilibrium"` has the settings
-            of `equipool.converging`, with a weaker regulariser.
+        aggregation: a name in `equipool.baselines.AGGREGATIONS`, or a function that makes a module
+            of two sizes, those of an encoded element and of a pooled bag, with the layer's call.
+            `"equilibrium"` has the settings of `equipool.converging`, with a weaker regulariser.
         encoder: sizes of the layers that encode an element, each followed by a ReLU; none for the
             element itself.
         channels: size of a pooled bag.
@@ -49,7 +50,8 @@ class BagNetwork(nn.Module):
     """
 
     def __init__(
-        self, in_channels: int, out_channels: int, *, aggregation: str = "equilibrium",
+        self, in_channels: int, out_channels: int, *,
+        aggregation: str | Callable[[int, int], nn.Module] = "equilibrium",
         encoder: Sequence[int] = (64,), channels: int = 32, head: Sequence[int] = (),
         dropout: float = 0.0, steps: Steps | None = None, set_size: int = 100,
     ) -> None:  # fmt: skip
@@ -97,11 +99,13 @@ class SharedDropout(nn.Module):
 
 
 def make_aggregation(
-    name: str, in_channels: int, out_channels: int, steps: Steps | None = None,
-    set_size: int = 100,
+    name: str | Callable[[int, int], nn.Module], in_channels: int, out_channels: int,
+    steps: Steps | None = None, set_size: int = 100,
 ) -> nn.Module:  # fmt: skip
     """An aggregation by name, the equilibrium layer with settings with which it learns to reach
     its minimum."""
+    if callable(name):
+        return name(in_channels, out_channels)
     if name != "equilibrium":
         return aggregation_from_name(name, in_channels, out_channels, set_size=set_size)
     recipe = converging()

@@ -24,14 +24,15 @@ class SetRegressor(RegressorMixin, SetEstimator):
     1 to 1,000,000 elements.
 
     Args:
-        aggregation: how a bag is pooled, a name in `equipool.baselines.AGGREGATIONS`.
+        aggregation: how a bag is pooled: a name in `equipool.baselines.AGGREGATIONS`, or a function
+            of two sizes that makes a module with the layer's call.
         clip: clip scaled features to this many standard deviations; None for no limit. A few
             extreme values would otherwise decide what a network learns from few bags.
         hidden_size: size of an encoded element; 0 to pool the scaled features themselves.
         channels: size of a pooled bag.
         n_estimators: number of networks, whose outputs are averaged. `"auto"`: 3 below 500 training
             bags, else 1.
-        max_steps: largest number of training steps of each network. `"auto"`: enough to visit each
+        max_iter: largest number of training steps of each network. `"auto"`: enough to visit each
             bag 30 times, at least 150 and at most 4,000.
         batch_size: bags per training step. `"auto"`: 8 to 64, so that a step has about 8,000
             elements.
@@ -56,6 +57,10 @@ class SetRegressor(RegressorMixin, SetEstimator):
         networks_: the trained `BagNetwork`s, on the CPU.
         history_: for each network, `loss` per step; with early stopping also `validation_loss` and
             the `step` of each evaluation.
+        n_iter_: the number of steps, of the network that took the most.
+        stopped_: for each network, the parameter that ended its training: `"max_iter"`,
+            `"n_iter_no_change"` or `"max_seconds"`.
+        score_: R² on the bags held out for early stopping, None if there are none.
         scaling_: mean, scale and clipping of the features.
         n_features_in_: number of features.
         feature_names_in_: their names, if X had some.
@@ -64,7 +69,7 @@ class SetRegressor(RegressorMixin, SetEstimator):
         >>> import numpy as np
         >>> random = np.random.default_rng(0)
         >>> bags = [random.normal(size=(size, 2)) for size in random.integers(1, 6, size=40)]
-        >>> regressor = SetRegressor(max_steps=30, random_state=0)
+        >>> regressor = SetRegressor(max_iter=30, random_state=0)
         >>> regressor.fit(bags, [bag.sum() for bag in bags]).predict(bags).shape
         (40,)
     """
@@ -105,6 +110,12 @@ class SetRegressor(RegressorMixin, SetEstimator):
             raise ValueError(f"y has {values.shape[1]} columns, unlike y of the first fit")
         scaled = (values - self.target_mean_) / self.target_scale_
         return Targets("numbers", scaled, of_targets / of_targets.mean(), values.shape[1])
+
+    def _score(self, outputs: Array, values: Array, weights: Array) -> float:
+        known = (weights > 0).astype(float)
+        means = (known * values).sum(0) / np.maximum(known.sum(0), 1)
+        left, spread = ((known * (values - one) ** 2).sum(0) for one in (outputs, means))
+        return float((1 - left / np.maximum(spread, np.finfo(float).tiny)).mean())
 
     def predict(self, X: Any) -> Array:
         """A number for each bag `[B]`, or for each bag and column `[B, columns]`."""

@@ -1,129 +1,128 @@
-"""Estimators as files: a folder with JSON and safetensors, read without unpickling anything."""
+"""Estimators as files: one of our own, read without unpickling anything, or an ONNX model."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.export import Dim
 
-from equipool.environment import versions
 from equipool.estimators.bags import Array
 from equipool.estimators.network import BagNetwork
 from equipool.estimators.scaling import Scaling
 from equipool.estimators.schema import TableSchema
+from equipool.extras import check_extras
+from equipool.files import FileError, load_tensors, save_tensors
 
 if TYPE_CHECKING:
     from equipool.estimators.base import SetEstimator
 
-FORMAT = 3
-UNCLIPPED = 2  # the same without clipped features; 1 had other equilibrium layers
-MODEL, WEIGHTS = "model.json", "weights.safetensors"
+KIND = "equipool estimator 1"
 # Attributes of fitted estimators; those that one has not are left out.
-IN_JSON = ("n_features_in_", "network_arguments_", "multilabel_", "columns_")
+IN_JSON = (
+    "n_features_in_", "network_arguments_", "multilabel_", "columns_", "n_iter_", "stopped_",
+    "score_",
+)  # fmt: skip
 AS_LABELS = ("feature_names_in_", "classes_")
 AS_TENSORS = ("target_mean_", "target_scale_")
 
 
-def save(estimator: SetEstimator, folder: str | Path) -> None:
-    """Write a fitted estimator to a folder, which is created."""
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+def save(estimator: SetEstimator, file: str | Path) -> None:
+    """Write a fitted estimator to a file."""
+    if callable(estimator.aggregation):
+        raise ValueError("aggregation is a callable, expected a name: pickle the estimator instead")
     state = vars(estimator)
-    network = estimator.networks_[0]
-    model = {
-        "format": FORMAT,
+    metadata = {
         "estimator": type(estimator).__name__,
         "parameters": _parameters(estimator),
         "attributes": {name: state[name] for name in IN_JSON if name in state},
         "labels": {name: _labels(state[name]) for name in AS_LABELS if name in state},
+        "clip": float(estimator.scaling_.clip),
         "networks": len(estimator.networks_),
-        "dtype": str(next(network.parameters()).dtype).removeprefix("torch."),
-        "versions": versions(),
+        "table": estimator.table_schema_.to_json() if "table_schema_" in state else None,
     }
-    if "table_schema_" in state:
-        model["table"] = estimator.table_schema_.to_json()
-    tensors = {f"scaling.{name}": value for name, value in vars(estimator.scaling_).items()}
-    tensors |= {name: state[name] for name in AS_TENSORS if name in state}
+    arrays = {name: state[name] for name in AS_TENSORS if name in state}
+    arrays |= {"scaling.mean": estimator.scaling_.mean, "scaling.scale": estimator.scaling_.scale}
     for number, history in enumerate(estimator.history_):
-        tensors |= {f"history.{number}.{name}": value for name, value in history.items()}
-    found = {name: torch.from_numpy(np.ascontiguousarray(v)) for name, v in tensors.items()}
-    for number, one in enumerate(estimator.networks_):
-        found |= {f"networks.{number}.{name}": v for name, v in one.state_dict().items()}
-    save_file({name: value.contiguous() for name, value in found.items()}, folder / WEIGHTS)
-    (folder / MODEL).write_text(json.dumps(model, indent=1) + "\n", encoding="utf-8")
+        arrays |= {f"history.{number}.{name}": value for name, value in history.items()}
+    tensors = {name: torch.from_numpy(np.ascontiguousarray(v)) for name, v in arrays.items()}
+    for number, network in enumerate(estimator.networks_):
+        tensors |= {f"networks.{number}.{name}": v for name, v in network.state_dict().items()}
+    save_tensors(file, tensors, metadata, KIND)
 
 
-def load(folder: str | Path) -> Any:
+def load(file: str | Path) -> Any:
     """Read an estimator that was saved with its `save`. Nothing is unpickled.
 
     Args:
-        folder: the folder that `save` wrote.
+        file: the file that `save` wrote.
 
     Returns:
         A `SetClassifier` or `SetRegressor`, fitted.
+
+    Raises:
+        ValueError: if the file is damaged, or is no saved estimator.
     """
+    if not Path(file).is_file():
+        raise FileNotFoundError(
+            f"{file} is not a file, expected one that an estimator's save wrote"
+        )
+    tensors, metadata = load_tensors(file, KIND)
+    try:
+        return _estimator(tensors, metadata)
+    except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise FileError(
+            f"{file} has no estimator of this version of equipool ({reason})"
+        ) from error
+
+
+def _estimator(tensors: dict[str, Tensor], metadata: dict[str, Any]) -> Any:
     from equipool.estimators.classifier import SetClassifier
     from equipool.estimators.regressor import SetRegressor
 
-    folder = Path(folder)
-    model, tensors = _read_files(folder)
     kinds: dict[str, Any] = {"SetClassifier": SetClassifier, "SetRegressor": SetRegressor}
-    if model.get("format") not in (UNCLIPPED, FORMAT) or model.get("estimator") not in kinds:
-        raise ValueError(
-            f"{folder / MODEL} has format {model.get('format')!r} and estimator "
-            f"{model.get('estimator')!r}, expected format {FORMAT} and one of {list(kinds)}"
-        )
-    parameters, scaling = model["parameters"], _part(tensors, "scaling")
-    if model["format"] == UNCLIPPED:
-        parameters["clip"], scaling["clip"] = None, torch.tensor(torch.inf)
+    parameters = metadata["parameters"]
     if isinstance(parameters.get("class_weight"), list):
         parameters["class_weight"] = dict(parameters["class_weight"])
-    estimator = kinds[model["estimator"]](**parameters)
-    for name, value in model["attributes"].items():
-        setattr(estimator, name, value)
-    for name, labels in model["labels"].items():
-        setattr(estimator, name, np.array(labels["values"], dtype=labels["dtype"]))
-    if "table" in model:
-        estimator.table_schema_ = TableSchema.from_json(model["table"])
-    for name in AS_TENSORS:
-        if name in tensors:
-            setattr(estimator, name, tensors[name].numpy())
-    estimator.scaling_ = Scaling(
-        scaling["mean"].numpy(), scaling["scale"].numpy(), float(scaling["clip"])
-    )
-    numbers = range(model["networks"])
-    estimator.history_ = [
+    estimator = kinds[metadata["estimator"]](**parameters)
+    found: dict[str, Any] = dict(metadata["attributes"])
+    for name, labels in metadata["labels"].items():
+        found[name] = np.array(labels["values"], dtype=labels["dtype"])
+    if metadata["table"] is not None:
+        found["table_schema_"] = TableSchema.from_json(metadata["table"])
+    found |= {name: tensors[name].numpy() for name in AS_TENSORS if name in tensors}
+    scaling = _part(tensors, "scaling")
+    found["scaling_"] = Scaling(
+        scaling["mean"].numpy(), scaling["scale"].numpy(), metadata["clip"]
+    )  # fmt: skip
+    numbers = range(metadata["networks"])
+    found["history_"] = [
         {name: value.numpy() for name, value in _part(tensors, f"history.{number}").items()}
         for number in numbers
     ]
-    estimator.networks_ = [_network(model, _part(tensors, f"networks.{n}")) for n in numbers]
+    weights = [_part(tensors, f"networks.{number}") for number in numbers]
+    if not weights or not all(weights):
+        raise ValueError(f"it lacks weights for {len(numbers)} networks")
+    found["networks_"] = [_network(found["network_arguments_"], one) for one in weights]
+    vars(estimator).update(found)
     return estimator
 
 
-def _network(model: dict[str, Any], weights: dict[str, torch.Tensor]) -> BagNetwork:
-    network = BagNetwork(**model["attributes"]["network_arguments_"])
-    network.to(getattr(torch, model["dtype"])).load_state_dict(weights)
+def _network(arguments: dict[str, Any], weights: dict[str, Tensor]) -> BagNetwork:
+    network = BagNetwork(**arguments)
+    network.to(next(iter(weights.values())).dtype).load_state_dict(weights)
     return network.eval()
 
 
-def _part(tensors: dict[str, torch.Tensor], name: str) -> dict[str, torch.Tensor]:
+def _part(tensors: dict[str, Tensor], name: str) -> dict[str, Tensor]:
     prefix = f"{name}."
     return {key.removeprefix(prefix): v for key, v in tensors.items() if key.startswith(prefix)}
-
-
-def _read_files(folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    for file in (folder / MODEL, folder / WEIGHTS):
-        if not file.is_file():
-            raise FileNotFoundError(f"{file} is missing: {folder} holds no saved estimator")
-    try:
-        return json.loads((folder / MODEL).read_text("utf-8")), load_file(folder / WEIGHTS)
-    except (ValueError, SafetensorError) as error:
-        raise ValueError(f"the files of {folder} are damaged: {error}") from error
 
 
 def _parameters(estimator: SetEstimator) -> dict[str, Any]:
@@ -142,3 +141,38 @@ def _plain(value: Any) -> Any:
 
 def _labels(values: Array) -> dict[str, Any]:
     return {"dtype": values.dtype.str if values.dtype != object else "O", "values": values.tolist()}
+
+
+class PaddedBags(nn.Module):
+    """The networks of an estimator with the scaling of the features before and the meaning of the
+    outputs after them: `x [B, L, d]`, `mask [B, L]` -> predictions."""
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(
+        self, networks: Sequence[nn.Module], scaling: Scaling, finish: Callable[[Tensor], Tensor]
+    ) -> None:
+        super().__init__()
+        self.networks = nn.ModuleList(deepcopy(network).float() for network in networks)
+        self.finish = finish
+        self.register_buffer("mean", torch.from_numpy(scaling.mean).float())
+        self.register_buffer("scale", torch.from_numpy(scaling.scale).float())
+        self.clip = scaling.clip
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        scaled = ((x - self.mean) / self.scale).clamp(-self.clip, self.clip)
+        outputs = torch.stack([network(scaled, mask=mask) for network in self.networks])
+        return self.finish(outputs.mean(0))
+
+
+def export_onnx(model: PaddedBags, num_features: int, file: str | Path) -> None:
+    """Write an ONNX model for any number of bags of any size, `x` and `mask` to `y`."""
+    check_extras("export_onnx", {"export": ["onnx", "onnxscript"]})
+    x = torch.randn(3, 5, num_features)
+    mask = torch.arange(5) < torch.tensor([[5], [2], [3]])
+    sizes = {name: {0: Dim.DYNAMIC, 1: Dim.DYNAMIC} for name in ("x", "mask")}
+    torch.onnx.export(
+        model.eval(), (x, mask), file, dynamo=True, dynamic_shapes=sizes, input_names=["x", "mask"],
+        output_names=["y"], verbose=False,
+    )  # fmt: skip

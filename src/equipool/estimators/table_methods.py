@@ -18,7 +18,7 @@ from equipool.tables import TableError, number_from
 
 
 class TableMethods:
-    """`fit_table`, `predict_table` and `explain_table` of an estimator."""
+    """`fit_table`, `predict_table` and `influence_table` of an estimator."""
 
     table_schema_: TableSchema  # of the table it was trained on, if it was one
 
@@ -27,8 +27,8 @@ class TableMethods:
         """Train on bags."""
 
     @abstractmethod
-    def element_influence(self, bag: Any) -> Array:
-        """How the prediction of a bag would change without each element."""
+    def influence(self, X: Any) -> list[Array]:
+        """What each element of each bag contributes to its prediction."""
 
     def fit_table(
         self, table: Any, *, bag: str, label: str | Sequence[str],
@@ -36,8 +36,7 @@ class TableMethods:
         categories: Sequence[str] = (), missing: Literal["error", "mean"] = "error",
         weight: str | None = None,
     ) -> Self:  # fmt: skip
-        """Train on a table with one row per element, in any order. The table is read twice, a batch
-        of rows at a time.
+        """Train on a table with one row per element, in any order.
 
         Args:
             table: the path of a CSV file, of a gzipped one or of a Parquet file; or a table of
@@ -92,11 +91,11 @@ class TableMethods:
         """Predict the bags of a table that `read_table` has read."""
         return pa.table({self.table_schema_.bag: found.ids} | self._predicted_columns(found.bags))
 
-    def explain_table(
+    def influence_table(
         self, table: Any, *, bags: Iterable[str] | None = None, unknown: Unknown = "error"
     ) -> pa.Table:
-        """The influence of each element of a table on the prediction of its bag: the
-        `decision_function` or the number predicted minus that without the element.
+        """What each element of a table contributes to the prediction of its bag: the
+        `decision_function`, or the number predicted, with the element minus that without it.
 
         Args:
             table: as in `predict_table`.
@@ -104,30 +103,31 @@ class TableMethods:
             unknown: as in `predict_table`.
 
         Returns:
-            One row per element: its bag, its row in the table (from 0), and its `influence`, or
-            `influence on NAME` for more than two classes or several labels.
+            One row per element, in each bag the strongest first: its bag, its row in the table
+            (from 0), and its `influence`, or `influence on NAME` for more than two classes or
+            several labels.
         """
-        return self.explain_table_bags(self.read_table(table, unknown=unknown), bags)
+        return self.influence_table_bags(self.read_table(table, unknown=unknown), bags)
 
-    def explain_table_bags(self, found: TableBags, bags: Iterable[str] | None = None) -> pa.Table:
-        """Explain bags of a table that `read_table` has read."""
+    def influence_table_bags(self, found: TableBags, bags: Iterable[str] | None = None) -> pa.Table:
+        """The influence in bags of a table that `read_table` has read."""
         numbers = range(len(found.ids)) if bags is None else [found.number(bag) for bag in bags]
-        parts = [self.element_influence(found.bags[number]) for number in numbers]
-        ptr = found.bags.ptr
-        columns: dict[str, Any] = {
-            self.table_schema_.bag: np.repeat(
-                [found.ids[n] for n in numbers], list(map(len, parts))
-            ),
-            "row": np.concatenate([found.rows[ptr[n] : ptr[n + 1]] for n in numbers]),
-        }
-        influence = np.concatenate(parts)
-        if influence.ndim == 1:
-            return pa.table(columns | {"influence": influence})
+        ids, rows, parts = [], [], []
+        for number in numbers:
+            (influence,) = self.influence(found.bags[number : number + 1])
+            columns = influence.reshape(len(influence), -1)
+            strongest = np.argsort(-np.abs(columns).max(1), kind="stable")
+            ids += [found.ids[number]] * len(columns)
+            rows.append(found.rows[found.bags.ptr[number] : found.bags.ptr[number + 1]][strongest])
+            parts.append(columns[strongest])
+        values = np.concatenate(parts)
         labels = self.table_schema_.labels
-        names = labels if len(labels) > 1 else getattr(self, "classes_", labels)
-        for column, name in enumerate(names):
-            columns[f"influence on {name}"] = influence[:, column]
-        return pa.table(columns)
+        names: Sequence[Any] = labels if len(labels) > 1 else getattr(self, "classes_", labels)
+        titles = [f"influence on {name}" for name in names]
+        return pa.table(
+            {self.table_schema_.bag: ids, "row": np.concatenate(rows)}
+            | dict(zip(["influence"] if values.shape[1] == 1 else titles, values.T, strict=True))
+        )
 
     def read_table(self, table: Any, *, unknown: Unknown = "error") -> TableBags:
         """The bags of a table, read as `predict_table` reads them."""

@@ -9,8 +9,7 @@ import numpy as np
 from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from equipool.estimators.bags import Array, Bags
-from equipool.estimators.reading import BagReader
+from equipool.estimators.bags import Array, BagReader, Bags
 from equipool.estimators.scaling import check_clip, measure_scaling
 
 

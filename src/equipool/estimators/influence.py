@@ -1,4 +1,4 @@
-"""How a network's outputs change when elements of a bag are left out."""
+"""What the elements of a bag contribute to a network's outputs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NEWTON_FROM = 256  # elements of a bag; leaving each out in turn takes time that
 
 @torch.no_grad()
 def effects(network: BagNetwork, x: Tensor, method: str) -> Tensor:
-    """The outputs of a bag `x [n, d]` minus the outputs without each element: `[n, O]`.
+    """The outputs with each element of a bag `x [n, d]`, minus the outputs without it: `[n, O]`.
 
     `"exact"` predicts for each bag that lacks one element; `"newton"` takes one Newton step of the
     energy instead, which needs an equilibrium; `"auto"` is `"newton"` for large bags where it is
