@@ -84,9 +84,10 @@ def compare(
             )
             for name in methods
         }  # fmt: skip
-        results = list(
-            cross_validate(estimators, found, parts, repeats, metric, _reporter(len(parts)))
-        )
+        with tables.warnings_as_lines():
+            results = list(
+                cross_validate(estimators, found, parts, repeats, metric, _reporter(len(parts)))
+            )
         settings = {
             "table": table.name, "bags": len(found.ids), "elements": len(found.rows),
             "features": found.bags.num_features, "label": label, "group": group,
