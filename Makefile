@@ -34,10 +34,10 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(READY)  ## Train the layer and sum pooling for a minute; writes demo-output/
-	@$(BIN)/python -m equipool.demo --out demo-output
+	@$(BIN)/python examples/demo.py --out demo-output
 
 bench: $(READY)  ## Time the layer and its alternatives on the CPU (two minutes)
-	@$(BIN)/python -m equipool bench --preset quick --device cpu
+	@$(BIN)/python benchmarks/timing.py --preset quick --device cpu
 
 # One thread per test process. Tests marked gpu run if there is a GPU.
 test test-fast: export OMP_NUM_THREADS ?= 1

@@ -1,170 +1,213 @@
 """Pooling methods and baselines on bags of vectors, by cross-validation.
 
-    python benchmarks/bags.py                                # all that is missing
-    python benchmarks/bags.py --jobs 16                      # the same in 16 processes
-    python benchmarks/bags.py --dataset musk1 --repeat 0     # a part
-    python benchmarks/bags.py --assumptions                  # the multiple-instance unit tests
-    python benchmarks/bags.py --show                         # tables of what has been run
+    python benchmarks/bags.py                               # all that is missing from records/bags.jsonl
+    python benchmarks/bags.py --jobs 16                     # the same in 16 processes
+    python benchmarks/bags.py --dataset musk1 --repeats 1   # a part
+    python benchmarks/bags.py --assumptions                 # the multiple-instance unit tests
 
-Every method has its default settings on every data set. Results are appended to a file of JSON
-lines; trials that it has are skipped, so an interrupted run resumes.
+Every method has its default settings on every data set. Trials that the record has are skipped, so an
+interrupted run resumes. Needs the tables (see bags_data.py).
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from functools import partial
+import json
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
+import numpy as np
 import torch
-import typer
-from bags_summary import HEADER, append_line, over_repeats, rank, read_lines, select
-from bags_trials import ASSUMPTIONS, METHODS, Assumption, Trial, all_trials
-from rich.table import Table
+from bags_data import CLASSICS, DATASETS, Array, Bags, load_folds, split
+from recording import arguments, header
+from sklearn.ensemble import ExtraTreesClassifier, HistGradientBoostingClassifier
+from sklearn.metrics import roc_auc_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC
 
-from equipool.bench.command import Device, check_names, choose_device, only
-from equipool.bench.record import git_commit
-from equipool.bench.terminal import make_console, progress_bar
-from equipool.environment import hardware, now, versions
-from equipool.estimators import SetClassifier
-from equipool.experiments.bags.data import DATASETS
+from equipool.estimators import BagStatistics, SetClassifier
 
-RECORDS = Path(__file__).parents[1] / "records" / "bags"
-FOLDS, TESTS = RECORDS / "folds.jsonl", RECORDS / "assumptions.jsonl"
-TEST_BAGS, TEST_SEEDS = 200, 3
-
-app = typer.Typer(add_completion=False)
-
-Job = Callable[[], dict[str, Any]]
-
-
-def _command(words: list[str]) -> str:
-    """What was typed, without the places of data and record."""
-    for place in ("--data-dir", "--out"):
-        at = words.index(place) if place in words else len(words)
-        words = words[:at] + words[at + 2 :]
-    return " ".join(words)
-
-
-def header(device: torch.device) -> dict[str, Any]:
-    """What a run of this script is, for the lines after it."""
-    facts = {"date": now(), "commit": git_commit(), "command": _command(sys.argv[1:])}
-    where = {"versions": versions(), "hardware": hardware(device)}
-    return {HEADER: facts | where | {"networks": SetClassifier().get_params()}}
+RECORD = Path(__file__).parents[1] / "records" / "bags.jsonl"
+POOLINGS = ("equilibrium", "attention", "gated-attention", "mean", "sum", "max", "set-transformer",
+            "pna")  # fmt: skip
+BASELINES = ("extra-trees", "boosting", "svm")
+EXTREMES = ("mean", "min", "max", "count")
+# Shorter trainings of the networks in the first repeat, to show what choosing the length on the
+# test fold gives.
+FEWER_STEPS = (40, 80)
+# Raff and Holt, "Reproducibility in Multiple Instance Learning: A Case For Algorithmic Unit Tests"
+# (2023): a model that respects the assumption cannot use the shortcut in the training bags, which
+# points the other way in the test bags. By torchmil's generator.
+ASSUMPTIONS = {
+    "one concept": "SCStandardMILDataset",
+    "two concepts": "MCStandardMILDataset",
+    "frequency": "FalseFrequencyMILDataset",
+}
+TEST_BAGS, TEST_SEEDS, CHANNELS, NEGATIVES = 200, 3, 16, 10
 
 
-def missing_trials(
-    trials: Sequence[Trial | Assumption], rows: Sequence[Any]
-) -> list[Trial | Assumption]:
-    """The trials that no row is of."""
-    return [one for one in trials if not select(rows, **vars(one))]
+def make_classifier(method: str, seed: int, device: str, steps: int | None = None) -> Any:
+    """A method with its default settings."""
+    if method == "extra-trees":
+        trees = ExtraTreesClassifier(300, random_state=seed)
+        return make_pipeline(BagStatistics(EXTREMES), trees)
+    if method == "boosting":
+        boosting = HistGradientBoostingClassifier(random_state=seed)
+        return make_pipeline(BagStatistics(EXTREMES), boosting)
+    if method == "svm":
+        return make_pipeline(BagStatistics(("mean",)), StandardScaler(), SVC())
+    return SetClassifier(method, random_state=seed, device=device, max_steps=steps or "auto")
 
 
-def results(jobs: Sequence[Job], processes: int) -> Iterator[dict[str, Any]]:
-    """What the jobs return, as they finish."""
-    if processes == 1:
-        yield from (job() for job in jobs)
-        return
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        waiting: set[Future[dict[str, Any]]] = {pool.submit(job) for job in jobs}
-        while waiting:
-            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-            yield from (future.result() for future in done)
+def scores(classifier: Any, bags: Bags) -> Array:
+    """Above 0 means class 1."""
+    if hasattr(classifier, "decision_function"):
+        return np.asarray(classifier.decision_function(bags))
+    return classifier.predict_proba(bags)[:, 1] - 0.5
 
 
-def run(jobs: Sequence[Job], processes: int, out: Path, device: torch.device) -> None:
-    """Run the jobs, each result appended to the record as it comes."""
-    if not jobs:
-        return
-    append_line(out, header(device))
-    with progress_bar(make_console(), len(jobs)) as advance:
-        for row in results(jobs, processes):
-            append_line(out, row)
-            advance(steps=1)
+def peeked(found: Array, labels: Array) -> float:
+    """Accuracy with the threshold that is best on these bags themselves.
+
+    Example:
+        >>> peeked(np.array([-0.3, -0.1, 0.1]), np.array([0, 1, 1]))
+        1.0
+    """
+    thresholds = np.concatenate([[-np.inf], np.sort(found)])
+    return float(max(np.mean((found > one) == labels) for one in thresholds))
 
 
-def accuracy_table(rows: Sequence[Any]) -> Table:
-    """Accuracy of each method on each data set."""
-    datasets = [name for name in DATASETS if select(rows, dataset=name)]
-    table = Table("method", *datasets)
-    for method in METHODS:
-        cells = [_cell(select(rows, dataset=name, method=method)) for name in datasets]
-        table.add_row(method, *cells)
-    return table
+@dataclass(frozen=True)
+class Trial:
+    """A method on a fold."""
+
+    study = "folds"
+
+    dataset: str
+    repeat: int
+    fold: int
+    method: str
+
+    def run(self, device: str) -> dict[str, Any]:
+        """The row of the record."""
+        (bags, labels), (others, truth) = split(self.dataset, self.repeat, self.fold)
+        seed = 1000 * self.repeat + self.fold
+        begin = time.perf_counter()
+        found = scores(make_classifier(self.method, seed, device).fit(bags, labels), others)
+        seconds = time.perf_counter() - begin
+        best = [peeked(found, truth)]
+        if self.method in POOLINGS and self.dataset in CLASSICS and self.repeat == 0:
+            for steps in FEWER_STEPS:
+                short = make_classifier(self.method, seed, device, steps).fit(bags, labels)
+                best.append(peeked(scores(short, others), truth))
+        return {
+            "accuracy": float(np.mean((found > 0) == truth)),
+            "auc": float(roc_auc_score(truth, found)) if len(set(truth)) == 2 else None,
+            "peeked": max(best),
+            "seconds": round(seconds, 2),
+        }
 
 
-def _cell(rows: Sequence[Any]) -> str:
-    found = over_repeats(rows, "accuracy")
-    if found is None:
-        return "-"
-    mean, deviation = found
-    spread = "" if deviation is None else f" ± {100 * deviation:.1f}"
-    return f"{100 * mean:.1f}{spread} ({len(rows)})"
+@dataclass(frozen=True)
+class Assumption:
+    """A method on one of the multiple-instance unit tests."""
+
+    study = "assumptions"
+
+    name: str
+    method: str
+    seed: int
+
+    def run(self, device: str) -> dict[str, Any]:
+        """The row of the record: areas under the ROC curve on fresh bags drawn as the training bags
+        are, and on bags where the shortcut misleads. Below one half, the model relies on it."""
+        fitted = make_classifier(self.method, self.seed, device).fit(*self.bags(True, 0))
+        areas = []
+        for training, part in ((True, 1), (False, 2)):
+            bags, labels = self.bags(training, part)
+            areas.append(float(roc_auc_score(labels, scores(fitted, bags))))
+        return {"train_bags": TEST_BAGS, "usual_auc": areas[0], "shifted_auc": areas[1]}
+
+    def bags(self, training: bool, part: int) -> tuple[Bags, Array]:
+        """Bags of torchmil's generators, which draw from torch's own stream."""
+        from torchmil import datasets
+
+        options = {"B": NEGATIVES} if self.name == "one concept" else {}
+        generator = getattr(datasets, ASSUMPTIONS[self.name])
+        with torch.random.fork_rng([]):
+            torch.manual_seed(3 * self.seed + part)
+            made = generator(D=CHANNELS, num_bags=TEST_BAGS, train=training, **options)
+        drawn = [made[at] for at in range(len(made))]
+        return [one["X"].numpy() for one in drawn], np.array([int(one["Y"]) for one in drawn])
 
 
-def show(rows: Sequence[Any]) -> None:
-    """Print accuracies (number of folds in brackets) and ranks."""
-    console = make_console()
-    console.print(accuracy_table(rows))
-    found = rank(rows, METHODS)
-    if found is not None:
-        table = Table("method", "average rank", "p against equilibrium")
-        for method, value in sorted(found.ranks.items(), key=lambda pair: pair[1]):
-            p = found.p_values.get(method)
-            table.add_row(method, f"{value:.2f}", "-" if p is None else f"{p:.3f}")
-        console.print(table)
-        console.print(
-            f"{found.num_datasets} data sets; critical difference {found.critical_difference:.2f}"
-        )
+def run_trial(trial: Trial | Assumption, device: str) -> dict[str, Any]:
+    torch.set_num_threads(1)  # trials run side by side
+    return {"study": trial.study} | asdict(trial) | trial.run(device)
 
 
-@app.command()
-def main(
-    dataset: Annotated[list[str] | None, only("this one")] = None,
-    method: Annotated[list[str] | None, only("this one")] = None,
-    repeat: Annotated[list[int] | None, only("this one, from 0")] = None,
-    fold: Annotated[list[int] | None, only("this one, from 0")] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="processes", metavar="INT")] = 1,
-    device: Device = "auto",
-    data_dir: Annotated[str | None, typer.Option(help="data directory", metavar="PATH")] = None,
-    out: Annotated[Path | None, typer.Option(help="file of JSON lines", metavar="PATH")] = None,
-    assumptions: Annotated[
-        bool, typer.Option("--assumptions", help="run the multiple-instance unit tests instead")
-    ] = False,
-    show_only: Annotated[bool, typer.Option("--show", help="run nothing")] = False,
-) -> None:
-    """Cross-validate pooling methods and baselines on bags of vectors."""
-    check_names("dataset", dataset, DATASETS)
-    check_names("method", method, METHODS)
-    where = choose_device(device)
-    file = out or (TESTS if assumptions else FOLDS)
-    _, rows = read_lines(file)
-    if assumptions:
-        planned = [
-            Assumption(name, one, seed)
+def planned(chosen: Any) -> list[Trial | Assumption]:
+    """Every method on every fold, the first repeat of all data sets first."""
+    if chosen.assumptions:
+        return [
+            Assumption(name, method, seed)
             for seed in range(TEST_SEEDS)
             for name in ASSUMPTIONS
-            for one in method or METHODS
+            for method in chosen.method
         ]
-        work = [partial(one.run, TEST_BAGS, where.type) for one in missing_trials(planned, rows)]
-    elif not show_only:
-        planned = [
-            trial
-            for trial in all_trials(data_dir, tuple(dataset or DATASETS))
-            if (not method or trial.method in method)
-            and (not repeat or trial.repeat in repeat)
-            and (not fold or trial.fold in fold)
-        ]
-        work = [partial(one.run, data_dir, where.type) for one in missing_trials(planned, rows)]
-    if not show_only:
-        run(work, jobs, file, where)
-    if not assumptions:
-        show(read_lines(file)[1])
+    return [
+        Trial(name, repeat, fold, method)
+        for repeat in range(chosen.repeats)
+        for name in chosen.dataset
+        for fold in range(load_folds(name).shape[1])
+        for method in chosen.method
+    ]
+
+
+def missing(trials: Sequence[Trial | Assumption], file: Path) -> list[Trial | Assumption]:
+    """The trials that the record has no line of."""
+    lines = map(json.loads, file.read_text(encoding="utf-8").splitlines() if file.exists() else [])
+    known = [line for line in lines if "header" not in line]
+    return [
+        trial
+        for trial in trials
+        if not any(({"study": trial.study} | asdict(trial)).items() <= row.items() for row in known)
+    ]
+
+
+def results(
+    trials: Sequence[Trial | Assumption], jobs: int, device: str
+) -> Iterator[dict[str, Any]]:
+    """What the trials return, as they finish."""
+    if jobs == 1:
+        yield from (run_trial(trial, device) for trial in trials)
+        return
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        futures = [pool.submit(run_trial, trial, device) for trial in trials]
+        yield from (future.result() for future in as_completed(futures))
+
+
+def main() -> None:
+    methods = (*POOLINGS, *BASELINES)
+    chosen = arguments(
+        __doc__, dataset=DATASETS, method=methods, repeats=5, jobs=1, assumptions=False
+    )
+    file = chosen.out or RECORD
+    trials = missing(planned(chosen), file)
+    with file.open("a", encoding="utf-8") as stream:
+        if trials:
+            head = header(chosen.device) | {"networks": SetClassifier().get_params()}
+            stream.write(json.dumps({"study": trials[0].study, "header": head}) + "\n")
+        for count, row in enumerate(results(trials, chosen.jobs, chosen.device.type), 1):
+            stream.write(json.dumps(row, separators=(",", ":")) + "\n")
+            stream.flush()
+            print(f"{count} of {len(trials)}", *row.values(), flush=True)
 
 
 if __name__ == "__main__":
-    app()
+    main()

@@ -86,9 +86,7 @@ MAY_IMPORT_AROUND = {
 }
 MAY_IMPORT_AROUND["explore"] = SMALL | {"baselines", "estimators", "training"}
 BELOW_THE_COMMANDS = set(MAY_IMPORT_AROUND)
-MAY_IMPORT_AROUND["bench"] = BELOW_THE_COMMANDS
-MAY_IMPORT_AROUND["demo"] = BELOW_THE_COMMANDS | {"bench"}
-MAY_IMPORT_AROUND["cli"] = BELOW_THE_COMMANDS | {"bench", "demo"}
+MAY_IMPORT_AROUND["cli"] = BELOW_THE_COMMANDS
 MAY_IMPORT_AROUND["__main__"] = {"cli"}
 AROUND = set(MAY_IMPORT_AROUND)
 
@@ -193,7 +191,7 @@ def test_only_the_adapter_and_the_rivals_import_pytorch_geometric():
         for path in SOURCE.rglob("*.py")
         if "torch_geometric" in packages_imported(path)
     }
-    assert importers == {"baselines", "bench", "pyg"}
+    assert importers == {"baselines", "pyg"}
 
 
 def test_the_page_names_every_room():

@@ -1,5 +1,6 @@
 """Captured steps, and several runs on one GPU."""
 
+import gc
 import math
 
 import pytest
@@ -8,7 +9,7 @@ from runs import Heard, assert_same_tensors, last_tensors, numbers
 from toy import Toy, config
 
 from equipool import RandomSteps
-from equipool.bench.timing import release_memory
+from equipool.capture import clear_workspaces
 from equipool.ops.execution import kernels
 from equipool.training import Shard, read_log, read_record, train, train_together
 from equipool.training.devices import Accelerator
@@ -112,7 +113,9 @@ def test_graphs_of_all_depths_share_their_memory():
         step = TrainStep(task, config(), place, batch)
         step.module.pool.steps = RandomSteps(1, most)
         step.depths = DepthDraw(step.module, task.seed)
-        release_memory(place.device)
+        gc.collect()
+        clear_workspaces()
+        torch.cuda.empty_cache()
         before = graph_bytes()
         runner = Runner(step, chunk | {NUMBERS: place.send([step.numbers(0)])}, True, 0)
         taken[most] = graph_bytes() - before

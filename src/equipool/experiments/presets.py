@@ -124,21 +124,4 @@ EXPERIMENTS = {
         },
         {"aux_weight": 0.0},  # the task has weights of its own
     ),
-    "bags": Experiment(
-        "labels of bags of vectors: jets, purchases, images, molecules",
-        "equipool.experiments.bags.task:BagsTask",
-        {
-            "quick": _quick(
-                "jets, a few minutes on one core", 2000, 1e-3, every=200, warmup_steps=100,
-                aux_weight=0.0,
-            ),
-            "paper": Preset(
-                "jets with the paper's inner loop, five folds",
-                "paper",
-                {"steps": 10_000, "schedule": "cosine", "warmup_steps": 500, "log_every": 100,
-                 "evaluate_every": 500, "checkpoint_every": 500},
-                METHODS | {"fold": (0, 1, 2, 3, 4)},
-            ),
-        },
-    ),
 }  # fmt: skip

@@ -1,1 +1,0 @@
-"""`equipool bench`: the cost of the layer and of its alternatives."""
