@@ -1,12 +1,11 @@
 """Pooling methods and baselines on bags of vectors, by cross-validation.
 
-    python benchmarks/bags.py                               # all that is missing from records/bags.jsonl
-    python benchmarks/bags.py --jobs 16                     # the same in 16 processes
+    python benchmarks/bags.py --jobs 16                     # in 16 processes
     python benchmarks/bags.py --dataset musk1 --repeats 1   # a part
     python benchmarks/bags.py --assumptions                 # the multiple-instance unit tests
 
-Every method has its default settings on every data set. Trials that the record has are skipped, so an
-interrupted run resumes. Needs the tables (see bags_data.py).
+Every method has its default settings on every data set. Trials that records/bags.jsonl has are
+skipped, so an interrupted run resumes. Needs the tables (see bags_data.py).
 """
 
 from __future__ import annotations

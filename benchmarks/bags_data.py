@@ -1,7 +1,7 @@
 """Bags of vectors with a label for each bag, and the folds to test on.
 
-Tables are `bags/NAME.parquet` in the folder of `EQUIPOOL_DATA`: a row for each element, with the columns
-`bag` (0 to B - 1), the label and the features. docs/reproduction/bags.md lists the sources.
+Tables are `bags/NAME.parquet` in the folder of `EQUIPOOL_DATA`: a row for each element, with the
+columns `bag` (0 to B - 1), the label and the features. docs/reproduction/bags.md lists the sources.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python benchmarks/converging.py --seeds 3 --out benchmarks/records/NAME.jsonl
 
-Trains the same small network with both recipes on the first fold, minutes on one core each, and tests it
-with other numbers of inner steps. The older records of the page on convergence are from the training
-engine, which had a task for bags; their lines have its settings and commits.
+Trains the same small network with both recipes on the first fold, minutes on one core each, and
+tests it with other numbers of inner steps. The runs of records/equilibrium.jsonl on jets are older,
+by a task of the training engine; their lines have its settings.
 """
 
 from __future__ import annotations
@@ -87,8 +87,9 @@ def train(bags: Bags, labels: Array, recipe: str, steps: int, seed: int) -> Netw
 @torch.no_grad()
 def evaluate(network: Network, bags: Bags, labels: Array) -> dict[str, list[Any]]:
     """The area under the ROC curve, and how far the search came, with each number of steps."""
-    found: dict[str, list[Any]] = {name: [] for name in
-                                   ("num_steps", "test_auc", "residual", "residual_99", "converged")}
+    found: dict[str, list[Any]] = {
+        name: [] for name in ("num_steps", "test_auc", "residual", "residual_99", "converged")
+    }
     x, index = packed(bags)
     for steps in STEPS:
         logits, solution = network(x, index, steps)

@@ -21,14 +21,14 @@ from typing import Annotated, Any
 
 import torch
 import typer
+from equipool.bench.command import Commit, Out, check_out, full_command
+from equipool.bench.record import FORMAT, git_commit
 from influence_subjects import CPU, Subject, subject_of_run, trained_median
 from torch import Tensor
 
 import equipool
 from equipool import EquilibriumAggregation, Fixed, Newton
 from equipool.baselines import AttentionPooling
-from equipool.bench.command import Commit, Out, check_out, full_command
-from equipool.bench.record import FORMAT, git_commit
 from equipool.comparison.measure import seconds_of
 from equipool.comparison.result import Seconds, three_digits
 from equipool.environment import hardware, now, versions

@@ -96,7 +96,9 @@ def milliseconds(
     on the device, without waiting in between, as in a training loop."""
     step()
     once = max(_times(step, device, 1)[0], 1e-3)
-    return summarize(_times(step, device, max(least, min(int(1000 * seconds / once), MOST_REPEATS))))
+    return summarize(
+        _times(step, device, max(least, min(int(1000 * seconds / once), MOST_REPEATS)))
+    )
 
 
 def _times(step: Callable[[], object], device: torch.device, repeats: int) -> list[float]:

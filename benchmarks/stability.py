@@ -18,9 +18,6 @@ from typing import Annotated, Any, NamedTuple
 
 import torch
 import typer
-from rich.console import Console
-from rich.table import Table
-
 from equipool.bench.command import (
     Commit,
     Device,
@@ -33,6 +30,9 @@ from equipool.bench.command import (
 )
 from equipool.bench.record import FORMAT, git_commit, read_content
 from equipool.bench.terminal import make_console, progress_bar
+from rich.console import Console
+from rich.table import Table
+
 from equipool.environment import hardware, now, versions
 from equipool.experiments.median import MedianTask
 from equipool.settings import write_part

@@ -311,9 +311,7 @@ def planned(preset: str) -> Iterable[tuple[Case, str, str, str]]:
 
 
 def main() -> None:
-    chosen = arguments(
-        __doc__, preset="quick", path=tuple(PATHS), precision=PRECISIONS, mode=MODES
-    )
+    chosen = arguments(__doc__, preset="quick", path=tuple(PATHS), precision=PRECISIONS, mode=MODES)
     head, rows, shown = header(chosen.device) | {"preset": chosen.preset}, [], None
     for case, path, precision, mode in planned(chosen.preset):
         if path in chosen.path and precision in chosen.precision and mode in chosen.mode:

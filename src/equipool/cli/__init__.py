@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 # The function of each command.
 COMMANDS = {
-<<<<<<< HEAD
     "fit": "equipool.cli.fit:fit",
     "predict": "equipool.cli.predict:predict",
     "compare": "equipool.cli.compare:compare",
@@ -25,23 +24,6 @@ COMMANDS = {
     "sweep": "equipool.cli.sweep:commands",
     "report": "equipool.cli.results:report",
 }
-=======
-    "train": ("equipool.cli.train:app", "Train a network."),
-    "evaluate": ("equipool.cli.results:evaluate_app", "Evaluate a trained network."),
-    "predict": ("equipool.cli.predict:app", "Predict bags or molecules with a trained model."),
-    "fit": ("equipool.cli.fit:app", "Train a model on a table of bags."),
-    "cv": ("equipool.cli.cv:app", "Compare methods by cross-validation on a table of bags."),
-    "explain": (
-        "equipool.cli.explain:app", "Measure the influence of each element on predictions."
-    ),
-    "explore": (
-        "equipool.cli.explore:app", "Write a page that shows a bag and the model's prediction."
-    ),
-    "sweep": ("equipool.cli.sweep:app", "Train a network for each combination of settings."),
-    "ablate": ("equipool.cli.sweep:ablate_app", "Repeat the paper's ablations."),
-    "report": ("equipool.cli.results:report_app", "Write a page of tables and plots from runs."),
-}  # fmt: skip
->>>>>>> 0766d7d (Bags, jets and timings are scripts on the estimators; bench, demo and the bags task leave the package)
 
 
 def main() -> int:
