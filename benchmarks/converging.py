@@ -87,17 +87,19 @@ def train(bags: Bags, labels: Array, recipe: str, steps: int, seed: int) -> Netw
 @torch.no_grad()
 def evaluate(network: Network, bags: Bags, labels: Array) -> dict[str, list[Any]]:
     """The area under the ROC curve, and how far the search came, with each number of steps."""
-    found: dict[str, list[Any]] = {
-        name: [] for name in ("num_steps", "test_auc", "residual", "residual_99", "converged")
-    }
+    found: dict[str, list[Any]] = {}
     x, index = packed(bags)
     for steps in STEPS:
         logits, solution = network(x, index, steps)
-        residual = solution.residual
-        row = (steps, float(roc_auc_score(labels, logits.numpy())), residual.median().item(),
-               residual.quantile(0.99).item(), solution.converged.float().mean().item())  # fmt: skip
-        for values, value in zip(found.values(), row, strict=True):
-            values.append(value)
+        row = {
+            "num_steps": steps,
+            "test_auc": float(roc_auc_score(labels, logits.numpy())),
+            "residual": solution.residual.median().item(),
+            "residual_99": solution.residual.quantile(0.99).item(),
+            "converged": solution.converged.float().mean().item(),
+        }
+        for name, value in row.items():
+            found.setdefault(name, []).append(value)
     return found
 
 

@@ -3,7 +3,8 @@
     python benchmarks/timing.py --preset quick --device cpu         # two minutes on two cores
     python benchmarks/timing.py --preset layer --device cuda --out benchmarks/records/NAME.jsonl
 
-`--path`, `--precision` and `--mode` select a part of a preset. A path that fails has a row with the reason.
+`--path`, `--precision` and `--mode` select a part of a preset. A path that fails has a row with the
+reason.
 """
 
 from __future__ import annotations
@@ -160,8 +161,8 @@ PRESETS: dict[str, tuple[list[Case], tuple[str, ...], tuple[str, ...]]] = {
 
 
 class GIN(nn.Module):
-    """A graph network of five layers with a readout, on random molecules and labels. It has one
-    embedding of atom types and no bonds' features, so that the readout's share is not made small."""
+    """A graph network of five layers with a readout, on molecules whose atoms are bonded in a ring.
+    It has no features of bonds, so that the readout's share is not made small."""
 
     def __init__(self, case: Case, pool: nn.Module) -> None:
         super().__init__()
@@ -176,7 +177,6 @@ class GIN(nn.Module):
         self.pool, self.head = pool, nn.Linear(case.out_channels, 128)
 
     def forward(self, batch: Batch, pool: Pool) -> Tensor:
-        """The loss. Atoms of a molecule are bonded in a ring."""
         h = self.embedding(batch.index.remainder(100))
         for layer in self.layers:
             h = layer(h + h.roll(1, 0) + h.roll(-1, 0))

@@ -1,7 +1,8 @@
 """Trains two small networks to compute the median of 100 numbers: `python examples/demo.py`.
 
-One pools with the layer, the other with a sum; nothing else differs. It takes a minute, prints a table,
-and writes learning-curves.png and explorer.html, a page where you can drag points and see their energy.
+One pools with the layer, the other with a sum; nothing else differs. It takes a minute, prints a
+table, and writes learning-curves.png and explorer.html, a page where you can drag points and see
+their energy.
 """
 
 from __future__ import annotations
@@ -122,9 +123,9 @@ def main() -> None:
         steps = len(curves[name])
         print(f"{name:<12} {error:>10.1e} {steps:>8,} {1000 * chosen.seconds / steps:>12.1f}")
     print(
-        "\nA step of the layer costs more, so in a short training a sum may be ahead. The layer pulls\n"
-        "ahead later: after a million steps its error is a thousandth of the sum's\n"
-        "(docs/reproduction/median.md)."
+        "\nA step of the layer costs more, so in a short training a sum may be ahead.\n"
+        "The layer pulls ahead later: after a million steps its error is a thousandth\n"
+        "of the sum's (docs/reproduction/median.md)."
     )
     draw_curves(curves, chosen.seconds, chosen.out / "learning-curves.png")
     copyfile(PAGE, chosen.out / "explorer.html")
