@@ -4,7 +4,6 @@ from itertools import pairwise
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from equipool.ops.resnet_gradient.folding import fold
 
@@ -47,25 +46,6 @@ def test_folded_network_is_the_network(sizes):
         assert torch.allclose(u[start - len(h) : start].tanh(), h, atol=1e-12)
         u[start:] += folded.from_hidden[j] @ h
     assert torch.allclose(u[start:], output, atol=1e-12)
-
-
-class Products(TorchDispatchMode):
-    """How many products of matrices are taken."""
-
-    count = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.count += function is torch.ops.aten.mm.default
-        return function(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize(
-    ("sizes", "num"), [((5, 3), 0), ((5, 7, 7, 4), 1), ((5, 6, 9, 9, 2, 3), 3)]
-)
-def test_a_product_for_each_learned_skip_but_the_last(sizes, num):
-    with Products() as products:
-        fold(*make(sizes), in_channels=2)
-    assert products.count == num
 
 
 def flat(folded):
