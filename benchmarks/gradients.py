@@ -16,6 +16,19 @@ from typing import Annotated, Any, NamedTuple, cast
 
 import torch
 import typer
+from equipool.bench.cases import Budget
+from equipool.bench.command import (
+    Commit,
+    Device,
+    Out,
+    check_names,
+    check_out,
+    choose_device,
+    full_command,
+)
+from equipool.bench.record import Timing, git_commit
+from equipool.bench.terminal import make_console, progress_bar
+from equipool.bench.timing import release_memory
 from gradients_measures import (
     measure_backward,
     measure_cost,
@@ -37,20 +50,6 @@ from gradients_subjects import STATES, State, Subjects, make_settling_layer
 from rich.console import Console
 from rich.table import Table
 
-from equipool.bench.cases import Budget
-from equipool.bench.command import (
-    Commit,
-    Device,
-    Out,
-    check_names,
-    check_out,
-    choose_device,
-    full_command,
-)
-from equipool.bench.record import Timing, git_commit
-from equipool.bench.terminal import make_console, progress_bar
-from equipool.bench.timing import release_memory
-from equipool.comparison.result import MEBIBYTE, three_digits
 from equipool.environment import hardware, now, versions
 
 FAR = 400
@@ -237,9 +236,9 @@ def _heading(name: str) -> str:
 
 def _cell(name: str, value: object) -> str:
     if isinstance(value, Timing):
-        return f"{three_digits(value.median)} ms"
+        return f"{value.median:.3g} ms"
     if name.endswith("_bytes") and isinstance(value, int):
-        return three_digits(value / MEBIBYTE)
+        return f"{value / 2**20:.3g}"
     if isinstance(value, float):
         return f"{value:.3g}"
     return "-" if value is None else str(value)

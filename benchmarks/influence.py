@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
+import statistics
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -29,8 +30,7 @@ from torch import Tensor
 import equipool
 from equipool import EquilibriumAggregation, Fixed, Newton
 from equipool.baselines import AttentionPooling
-from equipool.comparison.measure import seconds_of
-from equipool.comparison.result import Seconds, three_digits
+from equipool.diagnostics.gradients import seconds_of
 from equipool.environment import hardware, now, versions
 
 RANK_CORRELATION = 0.95  # goals: at least,
@@ -55,6 +55,12 @@ class Plan:
     repeats: int = 5
     steps: int = 700
     set_size: int = 100
+
+
+def spread_of(values: Sequence[float]) -> dict[str, float]:
+    """Of repeated measurements."""
+    median = statistics.median(values)
+    return {"median": median, "fastest": min(values), "slowest": max(values)}
 
 
 def precise(subject: Subject) -> Subject:
@@ -181,8 +187,8 @@ def times(subject: Subject, repeats: int) -> dict[str, Any]:
         "num_steps": layer.num_steps,
         "channels": layer.out_channels,
         "repeats": repeats,
-        "seconds": {name: asdict(Seconds.of(values)) for name, values in found.items()},
-        "ratio": asdict(Seconds.of(ratios)),
+        "seconds": {name: spread_of(values) for name, values in found.items()},
+        "ratio": spread_of(ratios),
     }
 
 
@@ -313,8 +319,8 @@ def show(content: Mapping[str, Any]) -> None:
     time = content["time"]
     print(
         f"{time['elements']:,} elements of {time['sets']} sets: influence "
-        f"{three_digits(1000 * time['seconds']['influence']['median'])} ms, one solve "
-        f"{three_digits(1000 * time['seconds']['solve']['median'])} ms, ratio "
+        f"{1000 * time['seconds']['influence']['median']:.3g} ms, one solve "
+        f"{1000 * time['seconds']['solve']['median']:.3g} ms, ratio "
         f"{time['ratio']['median']:.2f} ({time['ratio']['fastest']:.2f}-"
         f"{time['ratio']['slowest']:.2f})"
     )

@@ -23,7 +23,7 @@ from torch.nn import functional
 from equipool import EquilibriumAggregation, ResNetPotential
 from equipool.baselines import aggregation_from_name
 from equipool.capture import capture_step, clear_workspaces
-from equipool.comparison.measure import peak_bytes_of
+from equipool.diagnostics.gradients import peak_bytes_of
 from equipool.ops.execution import kernels
 from equipool.reference import aggregate, read_layer
 

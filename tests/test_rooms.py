@@ -62,7 +62,7 @@ MAY_IMPORT["recipes"] = PARTS
 MAY_IMPORT["chunks"] = PARTS
 MAY_IMPORT["live"] = PARTS | {"aggregation"}
 MAY_IMPORT["large"] = PARTS | {"aggregation", "chunks"}
-for room in ("comparison", "leave_one_out", "posterior"):
+for room in ("diagnostics", "leave_one_out", "posterior"):
     MAY_IMPORT[room] = PARTS | {"aggregation", "figures"}
 MAY_IMPORT["public"] = set(MAY_IMPORT) - {"figures", "reference"}
 MAY_IMPORT["__init__"] = {"public"}
@@ -92,9 +92,7 @@ AROUND = set(MAY_IMPORT_AROUND)
 
 # Packages that one room alone may import, beside torch.
 THIRD_PARTIES = {
-    "comparison": {"matplotlib"},
     "figures": {"matplotlib"},
-    "leave_one_out": {"matplotlib"},
     "ops": {"triton"},
     "pyg": {"torch_geometric"},
     "torchmil": {"torchmil"},

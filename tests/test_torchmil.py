@@ -66,6 +66,12 @@ def test_diagnostics_take_the_pooling():
     pool, x = mean_pool(), batch()
     assert equipool.laplace(pool, x).definite.all()
     assert equipool.influence(pool, x).converged.all()
+    found = equipool.diagnostics.path_independence(pool, x, steps=(1, 2), num_starts=1)
+    assert found.rows[-1].converged == 1
+    (row,) = equipool.diagnostics.compare_gradients(
+        pool, x, methods={"exact": equipool.Unrolled()}, repeats=1
+    )
+    assert row.x.relative_error < 1e-4
 
 
 def test_the_model_attributes_its_logit_to_the_elements():

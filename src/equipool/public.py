@@ -1,14 +1,8 @@
 """What `equipool` exports. Importing it imports torch."""
 
-from equipool import closed_form, large, live
+from equipool import closed_form, diagnostics, large, live
 from equipool.aggregation import EquilibriumAggregation
 from equipool.capture import CapturedStep, capture_step
-from equipool.comparison import (
-    GradientComparison,
-    PathIndependence,
-    compare_gradients,
-    path_independence,
-)
 from equipool.descent import Descent, Search
 from equipool.differentiation import Differentiation, Implicit, OneStep, Truncated, Unrolled
 from equipool.energy import Energy
@@ -49,14 +43,14 @@ from equipool.steps import Budget, Fixed, RandomSteps, Steps, ToTolerance
 __all__ = [
     "AutogradSum", "BoundRegularizer", "Bounds", "Budget", "CapturedStep",
     "Cholesky", "ConjugateGradients", "ConvexPotential", "Descent", "Differentiation", "Energy",
-    "EquilibriumAggregation", "Fixed", "GradientComparison", "GradientDescent",
+    "EquilibriumAggregation", "Fixed", "GradientDescent",
     "Implicit", "Influence", "Laplace", "LearnedStart", "LinearSolution", "LinearSolver",
     "Nesterov", "Neumann", "Newton", "NoRegularizer", "NormalStart", "Objective", "OneStep",
-    "PathIndependence", "Potential", "RandomSteps", "Regularizer",
+    "Potential", "RandomSteps", "Regularizer",
     "ResNetPotential", "SafeguardedNesterov", "Search",
     "Sets", "Solution", "Solutions", "Solver", "SolverState", "SquaredNorm", "Start", "Steps",
     "StronglyConvexNesterov", "SummedPotential", "ToTolerance",
     "Truncated", "Unrolled", "ZeroStart", "average_gradients", "capture_step", "closed_form",
-    "compare_gradients", "converging", "influence", "laplace", "large", "live", "path_independence",
+    "converging", "diagnostics", "influence", "laplace", "large", "live",
     "record", "sharded",
 ]  # fmt: skip

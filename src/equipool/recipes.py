@@ -36,7 +36,8 @@ def converging() -> Recipe:
     - Steps are bounded, of the size 0.5 at first.
 
     With the layer's defaults, which are the paper's, trained networks stop before the minimum.
-    `path_independence` measures the difference. `equipool train` has `--recipe converging`.
+    `diagnostics.path_independence` measures the difference. `equipool train` has `--recipe
+    converging`.
 
     Example:
         >>> layer = equipool.EquilibriumAggregation(3, 8, **converging())

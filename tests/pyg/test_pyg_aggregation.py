@@ -68,7 +68,10 @@ def test_diagnostics_accept_the_adapter(layout):
             getattr(question(each, x, **arguments), answer) for each in (aggregation, core)
         )
         assert torch.equal(found, expected)
-    for question in (equipool.path_independence, equipool.compare_gradients):
+    for question in (
+        equipool.diagnostics.path_independence,
+        equipool.diagnostics.compare_gradients,
+    ):
         question(aggregation, x, **arguments)
 
 

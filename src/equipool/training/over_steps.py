@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import equipool
 from equipool import EquilibriumAggregation, Fixed, NormalStart
-from equipool.comparison.independence import quantiles
+from equipool.diagnostics.independence import quantiles
 from equipool.training.checkpoint import to_json, write_atomically
 from equipool.training.loading import prepared
 from equipool.training.progress import Progress, tracking
