@@ -1,25 +1,22 @@
 """Molecules of no chemistry: random graphs with random features, odd ones among them."""
 
-from types import SimpleNamespace
+from dataclasses import replace
 
 import torch
 
-from equipool.experiments.molecules.data import MoleculeSet
-from equipool.experiments.molecules.data.molecule_set import ATOM_CATEGORIES, BOND_CATEGORIES
+from equipool.experiments.molecules.molecule_set import (
+    ATOM_CATEGORIES,
+    BOND_CATEGORIES,
+    PARTS,
+    MoleculeSet,
+)
+from equipool.experiments.molecules.prepare import Prepared
 
-ODD = {"one atom": 0, "two parts": 1, "no bonds": 2, "no atoms": 3}
+ODD = [(1, []), (5, [(0, 1), (1, 2), (3, 4)]), (3, [])]  # one atom, two parts, no bonds
 
 
-def bonds_of(kind, generator):
-    """Atoms, and bonds in one direction, of a molecule."""
-    if kind == ODD["no atoms"]:
-        return 0, []
-    if kind == ODD["one atom"]:
-        return 1, []
-    if kind == ODD["no bonds"]:
-        return 3, []
-    if kind == ODD["two parts"]:
-        return 5, [(0, 1), (1, 2), (3, 4)]
+def graph(generator):
+    """The number of atoms, and bonds in one direction, of a tree with a ring."""
     size = int(torch.randint(2, 9, (), generator=generator))
     tree = [(int(torch.randint(atom, (), generator=generator)), atom) for atom in range(1, size)]
     ring = [(0, size - 1)] if size > 3 and (0, size - 1) not in tree else []
@@ -31,77 +28,67 @@ def categories(number, sizes, generator):
     return torch.stack(columns, dim=1).to(torch.uint8)
 
 
-def generated(
-    number=60, *, labels=2, kind="classification", missing=0.2, seed=0, odd=True, learnable=True
-):
+def generated(number=60, *, labels=2, kind="classification", missing=0.2):
     """A data set whose first molecules are the odd ones; a fifth each is validation and test.
 
     What can be learned is whether a molecule has many atoms of one element.
     """
-    generator = torch.Generator().manual_seed(seed)
-    atoms, bonds, ends, sizes, counts, targets = [], [], [], [], [], []
-    for molecule in range(number):
-        size, pairs = bonds_of(molecule if odd else -1, generator)
+    generator = torch.Generator().manual_seed(0)
+    graphs = [*ODD, *(graph(generator) for _ in range(number - len(ODD)))]
+    atoms, shares = [], []
+    for size, _ in graphs:
         features = categories(size, ATOM_CATEGORIES, generator)
-        common = torch.rand((), generator=generator) if learnable else 0.0
-        chosen = torch.rand(size, generator=generator) < common
+        chosen = torch.rand(size, generator=generator) < torch.rand((), generator=generator)
         features[chosen, 0] = 5
         atoms.append(features)
-        one_way = categories(len(pairs), BOND_CATEGORIES, generator)
-        bonds.append(one_way.repeat_interleave(2, 0))
-        both = [end for a, b in pairs for end in ((a, b), (b, a))]
-        ends.append(torch.tensor(both, dtype=torch.int16).reshape(-1, 2).T)
-        sizes.append(size)
-        counts.append(len(both))
-        share = chosen.float().mean() if size else torch.zeros(())
-        targets.append(share)
-    shares = torch.stack(targets).unsqueeze(-1).expand(-1, labels)
-    values = (shares > 0.4).float() if kind == "classification" else 50 + 10 * shares
+        shares.append(chosen.float().mean())
+    pairs = [pair for _, bonds in graphs for pair in bonds]
+    one_way = categories(len(pairs), BOND_CATEGORIES, generator)
+    both = [end for a, b in pairs for end in ((a, b), (b, a))]
+    molecules = MoleculeSet.of(
+        torch.tensor([size for size, _ in graphs]),
+        torch.tensor([2 * len(bonds) for _, bonds in graphs]),
+        torch.cat(atoms),
+        one_way.repeat_interleave(2, 0),
+        torch.tensor(both, dtype=torch.int16).T,
+    )
+    share = torch.stack(shares).unsqueeze(-1).expand(-1, labels)
+    values = (share > 0.4).float() if kind == "classification" else 50 + 10 * share
     hidden = torch.rand(values.shape, generator=generator) < missing
-    order = torch.arange(number)
-    return MoleculeSet(
-        atoms=torch.cat(atoms),
-        bonds=torch.cat(bonds),
-        ends=torch.cat(ends, dim=1),
-        atom_start=torch.tensor([0, *sizes]).cumsum(0),
-        bond_start=torch.tensor([0, *counts]).cumsum(0),
-        labels=values.masked_fill(hidden, torch.nan),
-        label_names=tuple(f"label {i}" for i in range(labels)),
-        kind=kind,
-        split={
-            "train": order[order % 5 < 3],
-            "valid": order[order % 5 == 3],
-            "test": order[order % 5 == 4],
-        },
-        source_rows=order,
-    )
+    return replace(
+        molecules, labels=values.masked_fill(hidden, torch.nan),
+        label_names=tuple(f"label {i}" for i in range(labels)), kind=kind,
+        parts=torch.tensor([0, 0, 0, 1, 2], dtype=torch.uint8).repeat(number)[:number],
+    )  # fmt: skip
 
 
-def permuted(molecules, seed=0):
+def one(molecules, position):
+    """Atoms, bonds and ends of one molecule."""
+    atoms = slice(*molecules.atom_start[position : position + 2])
+    bonds = slice(*molecules.bond_start[position : position + 2])
+    return molecules.atoms[atoms], molecules.bonds[bonds], molecules.ends[:, bonds]
+
+
+def permuted(molecules):
     """The same molecules, the atoms and the bonds of each in another order."""
-    generator = torch.Generator().manual_seed(seed)
-    atoms, bonds, ends = [], [], []
-    for i in range(len(molecules)):
-        one = molecules.one(i)
-        order = torch.randperm(len(one.atoms), generator=generator)
-        place = torch.argsort(order)
-        shuffled = torch.randperm(len(one.bonds), generator=generator)
-        atoms.append(one.atoms[order])
-        bonds.append(one.bonds[shuffled])
-        ends.append(place[one.ends.long()][:, shuffled].to(one.ends.dtype))
-    return MoleculeSet(
-        **{
-            **vars(molecules),
-            "atoms": torch.cat(atoms),
-            "bonds": torch.cat(bonds),
-            "ends": torch.cat(ends, dim=1),
-        }
-    )
+    generator = torch.Generator().manual_seed(0)
+    found = []
+    for position in range(len(molecules)):
+        atoms, bonds, ends = one(molecules, position)
+        order = torch.randperm(len(atoms), generator=generator)
+        shuffled = torch.randperm(len(bonds), generator=generator)
+        ends = torch.argsort(order)[ends.long()][:, shuffled].to(ends.dtype)
+        found.append((atoms[order], bonds[shuffled], ends))
+    atoms, bonds, ends = zip(*found, strict=True)
+    sizes = molecules.atom_start.diff(), molecules.bond_start.diff()
+    return MoleculeSet.of(*sizes, torch.cat(atoms), torch.cat(bonds), torch.cat(ends, dim=1))
 
 
 def serve(molecules, monkeypatch):
-    """Every data set is this one. Ask from a data folder of your own: sets are kept by it."""
-    cache = SimpleNamespace(molecules=lambda: molecules, about={"source": {"generated": True}})
+    """Every data set is this one."""
+    assert int(molecules.parts.max()) < len(PARTS)
     monkeypatch.setattr(
-        "equipool.experiments.molecules.dataset.molecule_cache", lambda source: cache
+        "equipool.experiments.molecules.dataset.load_molecules",
+        lambda source: Prepared(molecules, (), "generated"),
     )
+    monkeypatch.setattr("equipool.experiments.molecules.task.fingerprint", lambda source: None)

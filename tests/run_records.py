@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict, replace
 
 from equipool.experiments.median import MedianTask
-from equipool.experiments.molecules import MoleculeTask
+from equipool.experiments.molecules.task import MoleculeTask
 from equipool.experiments.omniglot import OmniglotTask
 from equipool.report import read_runs
 from equipool.training import Record, TrainingConfig

@@ -8,8 +8,8 @@ from test_documented_commands import PAGES
 
 import molecule_table
 from commands import call
-from equipool.experiments.molecules import MoleculeTask
-from equipool.experiments.molecules.data import DATASETS
+from equipool.experiments.molecules.datasets import DATASETS
+from equipool.experiments.molecules.task import MoleculeTask
 from python_blocks import ROOT, run_page
 
 pytest.importorskip("rdkit")

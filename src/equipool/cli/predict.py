@@ -105,8 +105,7 @@ def predict_molecules(
 
         predictor = molecules.load_predictor(run, which, device=where)
         if file is None:
-            given = enumerate(smiles or ())
-            queries = [molecules.Query(f"row {row}", text) for row, text in given]
+            queries = [molecules.Query(text) for text in smiles or ()]
         else:
             queries = molecules.read_queries(file, column, predictor.smiles_column, kept)
         table = io.StringIO(newline="")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -56,6 +57,11 @@ def using_data_folder(given: str | Path | None) -> Iterator[None]:
         yield
     finally:
         _chosen.reset(token)
+
+
+def print_status(text: str) -> None:
+    """Print to standard error: standard output may be a table."""
+    print(text, file=sys.stderr, flush=True)
 
 
 class MissingDataError(FileNotFoundError):

@@ -49,7 +49,7 @@ class TrainStep:
         self.module = make_network(task)
         for module in self.module.modules():
             if isinstance(module, EquilibriumAggregation):
-                module.cuda_graphs = False  # the step is captured as a whole
+                module.cuda_graphs = not task.capturable  # else the step is captured as a whole
         self.network: nn.Module = accelerator.fabric.setup_module(self.module)
         self.network.train()
         # Compiled for steps only: evaluations have other shapes and would compile for each.
@@ -255,9 +255,9 @@ def make_runner(
     """A runner that captures the step if `config.capture` allows it and the device can;
     `not_captured` is called with the reason if that fails. The rest is as in `Runner`."""
     capture = step.config.capture
-    possible = accelerator.device.type == "cuda" and accelerator.alone
+    possible = accelerator.device.type == "cuda" and accelerator.alone and step.task.capturable
     if capture and not possible:
-        reason = "only a step on one CUDA device is captured"
+        reason = "only a step on one CUDA device is captured, and none of molecules"
         raise ValueError(f"capture is True, expected None or False: {reason}")
     try:
         return Runner(step, chunk, possible and capture is not False, num_steps)

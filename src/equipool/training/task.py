@@ -89,6 +89,9 @@ class Task(ABC):
     lower_is_better: ClassVar[bool] = True
     #: Further metrics for reports.
     reported: ClassVar[tuple[str, ...]] = ()
+    #: Whether `loss` never waits for the device and has static shapes, so that a step can be
+    #: captured in a CUDA graph.
+    capturable: ClassVar[bool] = True
 
     batch_size: int
     seed: int
@@ -121,7 +124,7 @@ class Task(ABC):
     def loss(self, network: nn.Module, batch: Batch) -> Loss:
         """The loss of one step's batch (without the leading dimension).
 
-        Must not wait for the device and must have static shapes, so that the step can be captured.
+        Must not wait for the device and must have static shapes if the task is `capturable`.
         Random numbers must come from torch's default generator of the device.
         """
 

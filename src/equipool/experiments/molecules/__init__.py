@@ -1,6 +1,4 @@
-"""The experiment on molecules: data, networks and task."""
+"""The experiment on molecules: data, networks and task.
 
-from equipool.experiments.molecules.storage import predict, predict_molecules
-from equipool.experiments.molecules.task import MoleculeTask
-
-__all__ = ["MoleculeTask", "predict", "predict_molecules"]
+Imports nothing, because the processes that featurise import it.
+"""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from equipool.experiments.molecules.data.ogb_source import OgbFolder
-from equipool.experiments.molecules.data.sources import CsvSource, MoleculeSource
-from equipool.experiments.molecules.data.splits import ColumnSplit, RandomSplit, ScaffoldSplit
+from equipool.experiments.molecules.ogb_folder import OgbFolder
+from equipool.experiments.molecules.sources import MoleculeSource, SmilesTable
+from equipool.experiments.molecules.splits import RANDOM, SCAFFOLD
 
 MOLECULENET = "https://deepchemdata.s3-us-west-1.amazonaws.com/datasets"
 OGB = "https://snap.stanford.edu/ogb/data/graphproppred/csv_mol_download"
@@ -42,18 +42,16 @@ class Dataset:
         return next((form for form in here if not form.missing()), None)
 
     def describe_missing(self, folder: Path) -> str:
-        """What was not found, what is incomplete, and how to get it."""
-        here = [form.inside(folder) for form in self.forms]
-        looked = ", ".join(form.location.name for form in here)
-        incomplete = [
-            f"{form.location} lacks "
-            f"{', '.join(str(file.relative_to(form.location)) for file in form.missing())}."
-            for form in here
-            if form.location.exists()
+        """What was not found, and how to get it."""
+        found = [
+            f"not found in {folder} (looked for {', '.join(str(f.path) for f in self.forms)})."
         ]
-        missing = f"{self.about}: not found in {folder} (looked for {looked})."
+        for form in (form.inside(folder) for form in self.forms):
+            if form.location.is_dir():
+                lacks = ", ".join(str(file.relative_to(form.location)) for file in form.missing())
+                found.append(f"{form.location} lacks {lacks}.")
         otherwise = "Or set the data folder with --data-dir or EQUIPOOL_DATA."
-        return " ".join([missing, *incomplete, self.advice.format(folder=folder), otherwise])
+        return " ".join([f"{self.about}:", *found, self.advice.format(folder=folder), otherwise])
 
 
 def _from_ogb(name: str, packed: str, about: str, *other_forms: MoleculeSource) -> Dataset:
@@ -73,28 +71,23 @@ def _from_moleculenet(file: str, name: str, about: str, *forms: MoleculeSource) 
 
 # Newer RDKit versions reject some hypervalent metals. They are kept, to preserve OGB's order and
 # split.
-_HIV = CsvSource(
-    "molhiv.csv.gz", "smiles", ("HIV_active",), ColumnSplit("split"), "classification",
-    keep_unsanitised=True,
+_HIV = SmilesTable(
+    "molhiv.csv.gz", "smiles", ("HIV_active",), "split", "classification", keep_unsanitised=True
 )  # fmt: skip
-_TOXCAST = CsvSource("toxcast.csv.gz", kind="classification")
-_TOX21 = CsvSource("tox21.csv.gz", labels=TOX21_LABELS, kind="classification")
-_QM9 = CsvSource("qm9.csv.gz", "SMILES", QM9_LABELS, RandomSplit(), "regression")
+_TOXCAST = SmilesTable("toxcast.csv.gz", kind="classification")
+_TOX21 = SmilesTable("tox21.csv.gz", labels=TOX21_LABELS, kind="classification")
+_QM9 = SmilesTable("qm9.csv.gz", "SMILES", QM9_LABELS, RANDOM, "regression")
 _ALL = (
     _from_ogb(
         "molhiv", "hiv", "ogbg-molhiv, 41,127 molecules and whether they inhibit HIV",
-        _HIV, replace(_HIV, path="molhiv.csv"),
-        replace(_HIV, path="HIV.csv", split=ScaffoldSplit()),
+        _HIV, replace(_HIV, path="HIV.csv", split=SCAFFOLD),
     ),
     _from_ogb("molpcba", "pcba", "ogbg-molpcba, 437,929 molecules in 128 assays"),
     _from_moleculenet(
         "toxcast_data.csv.gz", "toxcast", "ToxCast, 8,576 molecules in 617 assays",
-        *(replace(_TOXCAST, path=f"toxcast{end}") for end in (".csv.gz", ".csv", "_data.csv.gz")),
+        _TOXCAST, replace(_TOXCAST, path="toxcast_data.csv.gz"),
     ),
-    _from_moleculenet(
-        "tox21.csv.gz", "tox21", "Tox21, 7,831 molecules in 12 assays",
-        _TOX21, replace(_TOX21, path="tox21.csv"),
-    ),
+    _from_moleculenet("tox21.csv.gz", "tox21", "Tox21, 7,831 molecules in 12 assays", _TOX21),
     _from_moleculenet(
         "qm9.csv", "qm9", "QM9, 130,831 molecules and 12 of their properties",
         _QM9, replace(_QM9, path="qm9.csv", smiles="smiles", labels=QM9_MOLECULENET_LABELS),

@@ -1,0 +1,169 @@
+"""Layers of OGB's reference networks: encodings, convolutions, virtual node."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from itertools import accumulate
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from equipool.experiments.molecules.molecule_set import BOND_CATEGORIES, MoleculeBatch
+from equipool.potentials.base import wide
+
+
+class CategoryEncoder(nn.Module):
+    """The sum of an embedding of each categorical feature, OGB's encoder of atoms and of bonds:
+    `[N, F]` integers, each from 0 to its feature's size - 1, give `[N, channels]`.
+
+    Example:
+        >>> CategoryEncoder((2, 3), 8)(torch.tensor([[1, 0]])).shape
+        torch.Size([1, 8])
+    """
+
+    first: Tensor
+
+    def __init__(self, sizes: Sequence[int], channels: int) -> None:
+        super().__init__()
+        self.sizes = tuple(sizes)
+        self.register_buffer("first", torch.tensor([0, *accumulate(sizes[:-1])]), persistent=False)
+        self.weight = nn.Parameter(torch.empty(sum(sizes), channels))
+        for table in self.tables():
+            nn.init.xavier_uniform_(table)
+
+    def tables(self) -> tuple[Tensor, ...]:
+        """The embedding table of each feature, `[size, channels]`, as views of the weight."""
+        return self.weight.detach().split(self.sizes)
+
+    def forward(self, categories: Tensor) -> Tensor:
+        return functional.embedding_bag(categories + self.first, self.weight, mode="sum")
+
+
+def segment_sum(values: Tensor, ptr: Tensor) -> Tensor:
+    """Sum the rows `ptr[i]:ptr[i + 1]` for every i, in float32 or wider: `[N, C] -> [n, C]`. Unlike
+    `index_add` it gives the same digits in every run on a GPU.
+
+    Example:
+        >>> segment_sum(torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([0, 2, 3, 3]))
+        tensor([[3.],
+                [4.],
+                [0.]])
+    """
+    return torch.segment_reduce(wide(values), "sum", offsets=ptr, axis=0, unsafe=True)
+
+
+def take(rows: Tensor, index: Tensor) -> Tensor:
+    """`rows[index]`, whose derivative is also the same in every run on a GPU."""
+    return functional.embedding(index, rows)
+
+
+class MessageSum(nn.Module):
+    """The sum of the messages to each atom, zero for an atom without bonds. It is called like
+    `equipool.EquilibriumAggregation`."""
+
+    def forward(self, messages: Tensor, *, ptr: Tensor) -> Tensor:
+        return segment_sum(messages, ptr)
+
+
+class Convolution(nn.Module):
+    """One round of message passing along the bonds, `[V, C] -> [V, C]`. `aggregation` pools the
+    messages to each atom, with the call of `equipool.EquilibriumAggregation`."""
+
+    def __init__(self, channels: int, aggregation: nn.Module) -> None:
+        super().__init__()
+        self.bond_encoder = CategoryEncoder(BOND_CATEGORIES, channels)
+        self.aggregation = aggregation
+
+    def messages(self, x: Tensor, batch: MoleculeBatch) -> Tensor:
+        """$relu(x_j + e_{ji})$ for each bond, `[E, C]`, where $e$ embeds the bond."""
+        return torch.relu(take(x, batch.source) + self.bond_encoder(batch.bonds))
+
+    @abstractmethod
+    def forward(self, x: Tensor, batch: MoleculeBatch) -> Tensor:
+        """Pass messages between the atoms `x`."""
+
+
+class GINConvolution(Convolution):
+    r"""The convolution of the graph isomorphism network,
+
+    $$x_i' = \mathrm{MLP}\Bigl((1 + \epsilon) \, x_i
+    + \bigoplus_{j \to i} \mathrm{relu}(x_j + e_{ji})\Bigr),$$
+
+    where the MLP has one hidden layer of `2 * channels` with batch normalisation, and the messages
+    are pooled by `aggregation`.
+    """
+
+    def __init__(self, channels: int, aggregation: nn.Module) -> None:
+        super().__init__(channels, aggregation)
+        self.epsilon = nn.Parameter(torch.zeros(1))
+        self.mlp = nn.Sequential(
+            nn.Linear(channels, 2 * channels), nn.BatchNorm1d(2 * channels), nn.ReLU(),
+            nn.Linear(2 * channels, channels),
+        )  # fmt: skip
+
+    def forward(self, x: Tensor, batch: MoleculeBatch) -> Tensor:
+        pooled = self.aggregation(self.messages(x, batch), ptr=batch.bond_ptr)
+        return self.mlp(torch.addcmul(x + pooled, x, self.epsilon).to(x.dtype))
+
+
+class GCNConvolution(Convolution):
+    r"""The convolution of the graph convolutional network with OGB's bond features and root
+    message: with $z = W x + b$ and $d_i$ the atom's number of bonds plus one,
+
+    $$x_i' = \bigoplus_{j \to i} \frac{\mathrm{relu}(z_j + e_{ji})}{\sqrt{d_i d_j}}
+    + \frac{\mathrm{relu}(z_i + r)}{d_i},$$
+
+    where $r$ is learned, and the messages are pooled by `aggregation`.
+    """
+
+    def __init__(self, channels: int, aggregation: nn.Module) -> None:
+        super().__init__(channels, aggregation)
+        self.linear = nn.Linear(channels, channels)
+        self.root = nn.Parameter(torch.randn(1, channels))
+
+    def forward(self, x: Tensor, batch: MoleculeBatch) -> Tensor:
+        z = self.linear(x)
+        num_bonds = batch.bond_ptr.diff()
+        degree = (num_bonds + 1).unsqueeze(-1).to(torch.promote_types(z.dtype, torch.float32))
+        at_target = degree.repeat_interleave(num_bonds, 0, output_size=len(batch.source))
+        weight = (degree[batch.source] * at_target).rsqrt()
+        messages = (weight * self.messages(z, batch)).to(z.dtype)
+        pooled = self.aggregation(messages, ptr=batch.bond_ptr)
+        return (pooled + torch.relu(z + self.root) / degree).to(z.dtype)
+
+
+CONVOLUTIONS: dict[str, type[Convolution]] = {"gin": GINConvolution, "gcn": GCNConvolution}
+
+
+class VirtualNode(nn.Module):
+    r"""The virtual node of OGB's reference network: a node $v$ per molecule that starts at a
+    learned vector, initially zero, is added to all atoms before each convolution, and is updated
+    between convolutions by
+
+    $$v' = \mathrm{dropout}(\mathrm{MLP}(v + \sum_i x_i)),$$
+
+    where $x$ is the input of the convolution and the MLP has sizes `2 * channels` and `channels`,
+    each with batch normalisation and relu. There is one update fewer than convolutions.
+    """
+
+    def __init__(self, channels: int, updates: int, dropout: float) -> None:
+        super().__init__()
+        self.start = nn.Parameter(torch.zeros(1, channels))
+        self.updates = nn.ModuleList(
+            nn.Sequential(
+                nn.Linear(channels, 2 * channels), nn.BatchNorm1d(2 * channels), nn.ReLU(),
+                nn.Linear(2 * channels, channels), nn.BatchNorm1d(channels), nn.ReLU(),
+                nn.Dropout(dropout),
+            )
+            for _ in range(updates)
+        )  # fmt: skip
+
+    def first(self, batch: MoleculeBatch) -> Tensor:
+        """The initial nodes, `[G, C]`."""
+        return self.start.expand(batch.num_molecules, -1)
+
+    def update(self, layer: int, virtual: Tensor, x: Tensor, batch: MoleculeBatch) -> Tensor:
+        """The nodes after the convolution `layer`, whose input was `x [V, C]`."""
+        return self.updates[layer](virtual + segment_sum(x, batch.atom_ptr).to(x.dtype))

@@ -1,0 +1,232 @@
+"""From SMILES to OGB's features of atoms and bonds, in several processes."""
+
+from __future__ import annotations
+
+import importlib.util
+import multiprocessing
+import os
+import runpy
+import signal
+import threading
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from equipool import extras
+from equipool.experiments.molecules.molecule_set import (
+    ATOM_CATEGORIES,
+    BOND_CATEGORIES,
+    MoleculeSet,
+)
+
+MAX_ATOMS = 2**15 - 1  # atom indices are int16
+CHUNK = 512  # molecules that a process featurises at a time
+MIN_ROWS = 10_000  # fewer are done before further processes have started
+UNREADABLE = "RDKit cannot parse it as SMILES"
+CONTAINS_SPACE = "contains white space; RDKit would ignore what follows it"
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A molecule that RDKit rejects."""
+
+    row: int  # of the source; the first data row is 0
+    smiles: str
+    reason: str
+    kept: bool  # True if the molecule is in the set nevertheless
+
+
+class Molecule(NamedTuple):
+    """The features of a molecule."""
+
+    row: int  # among the SMILES
+    atoms: Array  # [V, 9] uint8
+    bonds: Array  # [E, 3] uint8, each bond in both directions
+    ends: Array  # [2, E] int16, source and target atom
+    scaffold: str  # "" if not asked for
+
+
+class Featurised(NamedTuple):
+    """Molecules without labels, and what became of each SMILES."""
+
+    molecules: MoleculeSet
+    rows: list[int]  # [G] position of each molecule among the SMILES
+    scaffolds: list[str]  # [G]
+    problems: tuple[Problem, ...]
+
+
+Chunk = tuple[list[Molecule], list[Problem]]
+
+
+def featurise(
+    smiles: Sequence[str], keep_unsanitised: bool = False, scaffolds: bool = False
+) -> Featurised:
+    """The molecules of these SMILES. Those that RDKit rejects are left out, unless they can be
+    parsed at all and `keep_unsanitised` is True. `scaffolds` asks for the scaffolds.
+
+    Many are done on all cores by processes that import the main script, so a script has to guard
+    what it does with `if __name__ == "__main__":`.
+    """
+    extras.check_extras("preparing molecules", {"molecules": ("ogb", "rdkit")})
+    rows = [range(first, len(smiles))[:CHUNK] for first in range(0, len(smiles), CHUNK)]
+    texts = [smiles[some.start : some.stop] for some in rows]
+    work = partial(_featurise_chunk, keep_unsanitised=keep_unsanitised, scaffolds=scaffolds)
+    if len(smiles) <= MIN_ROWS:
+        return _joined(map(work, rows, texts))
+    context = multiprocessing.get_context("spawn")
+    try:
+        with ProcessPoolExecutor(None, context, _set_up_worker) as pool:
+            return _joined(pool.map(work, rows, texts))
+    except BrokenProcessPool as error:
+        raise ChildProcessError(
+            "a featurising process ended: either memory is full, or the main script lacks the "
+            'guard `if __name__ == "__main__":`, which processes need'
+        ) from error
+
+
+def parse_smiles(smiles: str, keep_unsanitised: bool = False) -> tuple[Any | None, str]:
+    """The RDKit molecule, if there is one, and why RDKit rejects it, or ""."""
+    from rdkit import Chem
+
+    if not smiles:
+        return None, "empty"
+    if len(smiles.split()) > 1:
+        return None, CONTAINS_SPACE
+    molecule: Any = Chem.MolFromSmiles(smiles)
+    if molecule is None:
+        return unsanitised(smiles) if keep_unsanitised else None, _rejection_reason(smiles)
+    return (molecule, "") if molecule.GetNumAtoms() else (None, "no atoms")
+
+
+def unsanitised(smiles: str) -> Any | None:
+    """The RDKit molecule, whatever its valences; None if the SMILES cannot be parsed at all."""
+    from rdkit import Chem
+
+    molecule: Any = Chem.MolFromSmiles(smiles, sanitize=False)
+    if molecule is None or not molecule.GetNumAtoms():
+        return None
+    molecule.UpdatePropertyCache(strict=False)
+    all_but_valences = Chem.SANITIZE_ALL ^ Chem.SANITIZE_PROPERTIES
+    Chem.SanitizeMol(molecule, all_but_valences, catchErrors=True)
+    return molecule
+
+
+def features_of(molecule: Any) -> tuple[Array, Array, Array]:
+    """Atoms `[V, 9]`, bonds `[E, 3]` and their ends `[2, E]` of an RDKit molecule, as
+    `ogb.utils.mol.smiles2graph` has them: both directions of a bond are adjacent. Raises
+    `ValueError` for a molecule without such features."""
+    if molecule.GetNumAtoms() > MAX_ATOMS:
+        raise ValueError(f"{molecule.GetNumAtoms():,} atoms, more than {MAX_ATOMS:,}")
+    ogb = ogb_features()
+    atoms = [ogb.atom_to_feature_vector(atom) for atom in molecule.GetAtoms()]
+    bonds, ends = [], []
+    for bond in molecule.GetBonds():
+        bonds += [ogb.bond_to_feature_vector(bond)] * 2
+        first, second = bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()
+        ends += [(first, second), (second, first)]
+    return (
+        np.array(atoms, np.uint8).reshape(-1, len(ATOM_CATEGORIES)),
+        np.array(bonds, np.uint8).reshape(-1, len(BOND_CATEGORIES)),
+        np.array(ends, np.int16).reshape(-1, 2).T,
+    )
+
+
+def scaffold_of(molecule: Any, smiles: str) -> str:
+    """The Bemis-Murcko scaffold as SMILES, with chirality: "" without rings. A molecule whose
+    scaffold RDKit cannot compute has one of its own."""
+    from rdkit.Chem.Scaffolds import MurckoScaffold
+
+    try:
+        return str(MurckoScaffold.MurckoScaffoldSmiles(mol=molecule, includeChirality=True))
+    except (RuntimeError, ValueError):  # the scaffold alone may have an invalid valence
+        return f"alone: {smiles}"
+
+
+@cache
+def ogb_features() -> SimpleNamespace:
+    """`ogb.utils.features`, loaded from its file: `import ogb` would contact the network."""
+    package = importlib.util.find_spec("ogb")
+    assert package is not None
+    assert package.submodule_search_locations
+    file = Path(package.submodule_search_locations[0], "utils", "features.py")
+    return SimpleNamespace(**runpy.run_path(str(file)))
+
+
+def _featurise_chunk(
+    rows: Sequence[int], texts: Sequence[str], keep_unsanitised: bool, scaffolds: bool
+) -> Chunk:
+    from rdkit import rdBase
+
+    found, problems = list[Molecule](), list[Problem]()
+    with rdBase.BlockLogs():
+        for row, smiles in zip(rows, texts, strict=True):
+            molecule, reason = parse_smiles(smiles, keep_unsanitised)
+            try:
+                features = None if molecule is None else features_of(molecule)
+            except ValueError as error:  # such as a stereo bond for which OGB has no category
+                features, reason = None, f"OGB has no features for it: {error}"
+            if reason:
+                problems.append(Problem(row, smiles, reason, kept=features is not None))
+            if features is not None:
+                scaffold = scaffold_of(molecule, smiles) if scaffolds else ""
+                found.append(Molecule(row, *features, scaffold))
+    return found, problems
+
+
+def _joined(chunks: Iterable[Chunk]) -> Featurised:
+    found, problems = list[Molecule](), list[Problem]()
+    for some, rejected in chunks:
+        found += some
+        problems += rejected
+    atoms = [np.empty((0, len(ATOM_CATEGORIES)), np.uint8), *(one.atoms for one in found)]
+    bonds = [np.empty((0, len(BOND_CATEGORIES)), np.uint8), *(one.bonds for one in found)]
+    ends = [np.empty((2, 0), np.int16), *(one.ends for one in found)]
+    molecules = MoleculeSet.of(
+        torch.tensor([len(own) for own in atoms[1:]], dtype=torch.int64),
+        torch.tensor([len(own) for own in bonds[1:]], dtype=torch.int64),
+        torch.from_numpy(np.concatenate(atoms)),
+        torch.from_numpy(np.concatenate(bonds)),
+        torch.from_numpy(np.concatenate(ends, axis=1)),
+    )
+    rows, scaffolds = [one.row for one in found], [one.scaffold for one in found]
+    return Featurised(molecules, rows, scaffolds, tuple(problems))
+
+
+def _rejection_reason(smiles: str) -> str:
+    from rdkit import Chem, rdBase
+
+    raw: Any = Chem.MolFromSmiles(smiles, sanitize=False)
+    if raw is not None:
+        problems = [problem.Message() for problem in Chem.DetectChemistryProblems(raw)]
+        return "; ".join(problems) or UNREADABLE
+    capture = getattr(rdBase, "CaptureErrorLog", None)  # since 2026.3
+    if capture is None:
+        return UNREADABLE
+    with capture() as log:
+        Chem.MolFromSmiles(smiles)
+    first = str(log.messages).split("\n", 1)[0]
+    return first.partition("SMILES Parse Error: ")[2] or UNREADABLE
+
+
+def _set_up_worker() -> None:
+    """A worker leaves Ctrl-C to its parent, and ends with it even if that is killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+
+
+def _exit_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)

@@ -1,1 +1,0 @@
-"""Graph networks for molecules."""

@@ -1,0 +1,161 @@
+"""Features of molecules, against those of `ogb`."""
+
+import csv
+import gzip
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from molecule_files import BROKEN, ODD, ogb
+
+from equipool.experiments.molecules import features
+from equipool.experiments.molecules.features import (
+    MIN_ROWS,
+    Problem,
+    features_of,
+    featurise,
+    parse_smiles,
+    scaffold_of,
+    unsanitised,
+)
+from generated_molecules import one
+from python_blocks import ROOT
+
+SHARED = ROOT.parent / "shared" / "data"
+needs_shared_data = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data is not here")
+
+
+def check_against_ogb(molecules, smiles):
+    """Every molecule has the atoms that `ogb` has, and the same bonds, sorted by target."""
+    assert len(molecules) == len(smiles)
+    for position, text in enumerate(smiles):
+        atoms, bonds, ends = ogb(text)
+        order = np.argsort(ends[1], kind="stable")
+        for found, expected in zip(
+            one(molecules, position), (atoms, bonds[order], ends[:, order]), strict=True
+        ):
+            np.testing.assert_array_equal(found.numpy(), expected, text)
+
+
+def test_odd_molecules_are_as_ogb_has_them():
+    found = featurise(ODD)
+    assert found.problems == ()
+    check_against_ogb(found.molecules, ODD)
+
+
+@needs_shared_data
+@pytest.mark.parametrize("file", ["molhiv", "toxcast", "qm9"])
+def test_real_molecules_are_as_ogb_has_them(file):
+    with gzip.open(SHARED / f"{file}.csv.gz", "rt") as opened:
+        rows = [row["SMILES" if file == "qm9" else "smiles"] for row in csv.DictReader(opened)]
+    sample = [rows[at] for at in np.random.default_rng(0).integers(0, len(rows), 40)]
+    found = featurise(sample)
+    assert len(found.problems) < 3
+    check_against_ogb(found.molecules, [sample[row] for row in found.rows])
+
+
+def test_rejected_molecules_are_listed_with_row_and_reason(capfd):
+    smiles = ["CC", *BROKEN, "CO"]
+    found = featurise(smiles)
+    assert found.rows == [0, len(smiles) - 1]
+    assert [problem.row for problem in found.problems] == list(range(1, len(smiles) - 1))
+    for problem in found.problems:
+        assert BROKEN[problem.smiles] in problem.reason
+    assert featurise([]).rows == []
+    assert capfd.readouterr().err == "", "RDKit prints nothing itself"
+
+
+def test_what_can_be_parsed_may_be_kept():
+    found = featurise(list(BROKEN), keep_unsanitised=True)
+    kept = [problem.smiles for problem in found.problems if problem.kept]
+    assert kept == ["CC(C)(C)(C)C", "c1cccc1"]
+    assert [list(BROKEN)[row] for row in found.rows] == kept
+    for text in ("CC(=O)[O-].[NH3+]CC", "c1ccccc1-c1cc[nH]c1", "N->[Fe]"):
+        for own, expected in zip(features_of(unsanitised(text)), ogb(text), strict=True):
+            np.testing.assert_array_equal(own, expected)  # only the check of valences is left out
+
+
+def test_molecules_without_features_are_listed(monkeypatch):
+    def refuse(bond):
+        return ["SINGLE"].index(str(bond.GetBondType())), 0, 0
+
+    monkeypatch.setattr(features, "MAX_ATOMS", 3)
+    monkeypatch.setattr(features.ogb_features(), "bond_to_feature_vector", refuse)
+    found = featurise(["CCC", "CCCC", "C=C"], keep_unsanitised=True)
+    assert found.rows == [0]
+    large, double = found.problems
+    assert large == Problem(1, "CCCC", "OGB has no features for it: 4 atoms, more than 3", False)
+    assert "DOUBLE" in double.reason
+
+
+def scaffold(smiles):
+    return scaffold_of(parse_smiles(smiles, keep_unsanitised=True)[0], smiles)
+
+
+def test_scaffolds_are_rings_and_what_links_them():
+    assert scaffold("Cc1cc(Oc2nccc(CCC)c2)ccc1") == "c1ccc(Oc2ccccn2)cc1"
+    assert scaffold("CCO") == scaffold("CCCC") == ""
+    assert scaffold("O=C1N[C@H](C2CCCCC2)CO1") != scaffold("O=C1N[C@@H](C2CCCCC2)CO1")
+    alone = "CC(c1cccs1)=[N+]1[N-]C(N)=[S+][AlH3-]12[OH+]B(c1ccccc1)[OH+]2"
+    assert scaffold(alone) == f"alone: {alone}", "a scaffold that RDKit cannot compute"
+
+
+def run_script(tmp_path, text, **more):
+    path = tmp_path / "script.py"
+    path.write_text(f"from equipool.experiments.molecules import features\n{text}")
+    return subprocess.run(
+        [sys.executable, path], timeout=300, capture_output=True, text=True, **more
+    )
+
+
+@pytest.mark.processes
+def test_processes_give_what_one_gives(monkeypatch):
+    smiles = [*ODD, *BROKEN] * 40
+    alone = featurise(smiles, scaffolds=True)
+    assert len(smiles) < MIN_ROWS
+    monkeypatch.setattr(features, "MIN_ROWS", 0)
+    many = featurise(smiles, scaffolds=True)
+    assert many[1:] == alone[1:]
+    for position in (0, 511, 512, len(alone.rows) - 1):
+        for own, other in zip(
+            one(many.molecules, position), one(alone.molecules, position), strict=True
+        ):
+            np.testing.assert_array_equal(own, other)
+
+
+@pytest.mark.processes
+def test_a_script_without_a_guard_is_told(tmp_path):
+    done = run_script(tmp_path, "features.MIN_ROWS = 0\nfeatures.featurise(['CC'])")
+    assert done.returncode == 1
+    assert 'lacks the guard `if __name__ == "__main__":`' in done.stderr
+
+
+@pytest.mark.processes
+def test_workers_end_when_their_parent_is_killed(tmp_path):
+    """They hold standard error open, which is read to its end."""
+    text = """
+import os, signal
+if __name__ == "__main__":
+    features.MIN_ROWS = 0
+    features._joined = lambda chunks: (next(chunks), os.kill(os.getpid(), signal.SIGKILL))
+    features.featurise(["CC"] * 1000)
+"""
+    assert run_script(tmp_path, text).returncode == -signal.SIGKILL
+
+
+@pytest.mark.processes
+def test_nothing_asks_the_network(tmp_path):
+    """`import ogb` would, in a thread."""
+    text = """
+import socket, sys
+class Refused(socket.socket):
+    def __init__(self, *args, **kwargs):
+        raise AssertionError("the network is asked")
+socket.socket = Refused
+assert len(features.featurise(["CCO", "C1CC"]).rows) == 1
+assert not {"ogb", "outdated", "requests"} & set(sys.modules)
+"""
+    done = run_script(tmp_path, text)
+    assert done.returncode == 0, done.stderr

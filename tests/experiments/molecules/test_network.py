@@ -1,0 +1,126 @@
+"""The networks against OGB's, written plainly, and the laws that hold for every one of them."""
+
+import itertools
+
+import pytest
+import reference_networks as plain
+import torch
+
+from equipool import EquilibriumAggregation
+from equipool.baselines import aggregation_from_name
+from equipool.experiments.molecules.convolutions import CONVOLUTIONS, MessageSum, VirtualNode
+from equipool.experiments.molecules.network import MoleculeNetwork
+from generated_molecules import generated, permuted
+
+WIDTH, DEPTH = 6, 3
+CONVOLVE = {"gin": plain.gin, "gcn": plain.gcn}
+READOUTS = ("sum", "attention", "pna", "set-transformer", "equilibrium")
+each_readout = pytest.mark.parametrize("readout", READOUTS)
+each_network = pytest.mark.parametrize(
+    ("convolution", "local", "virtual_node"),
+    [("gin", "sum", False), ("gin", "equilibrium", True), ("gcn", "sum", True),
+     ("gcn", "equilibrium", False)],
+)  # fmt: skip
+
+
+def pooling(name):
+    if name == "equilibrium":
+        return EquilibriumAggregation(WIDTH, WIDTH, steps=4)
+    return aggregation_from_name(name, WIDTH, WIDTH)
+
+
+def make_network(convolution="gin", readout="sum", local="sum", virtual_node=True):
+    """A network in which no parameter has a special value."""
+    torch.manual_seed(0)
+    pools = [MessageSum() if local == "sum" else pooling(local) for _ in range(DEPTH)]
+    network = MoleculeNetwork(
+        WIDTH, 2, [CONVOLUTIONS[convolution](WIDTH, pool) for pool in pools], pooling(readout),
+        virtual_node=VirtualNode(WIDTH, DEPTH - 1, 0.0) if virtual_node else None, dropout=0.0,
+    ).double()  # fmt: skip
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return network
+
+
+def batch_of(molecules, positions=None):
+    return molecules.batch(torch.arange(len(molecules)) if positions is None else positions)
+
+
+@each_network
+def test_it_is_the_reference(convolution, local, virtual_node):
+    network = make_network(convolution, local=local, virtual_node=virtual_node)
+    molecules = generated(7)
+    pools = [
+        sum if local == "sum" else lambda own, layer=layer.aggregation: layer(torch.stack(own))[0]
+        for layer in network.convolutions
+    ]
+    expected = plain.reference_atoms(network, molecules, CONVOLVE[convolution], pools)
+    found = network.embed(batch_of(molecules))
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-8)
+    parameters = [*network.convolutions.parameters(), network.atom_encoder.weight]
+    weights = torch.randn_like(expected)
+    own, theirs = (
+        torch.autograd.grad((atoms * weights).sum(), parameters) for atoms in (found, expected)
+    )
+    torch.testing.assert_close(own, theirs, rtol=1e-5, atol=1e-7)
+
+
+def test_the_convolution_of_gin_is_that_of_pytorch_geometric():
+    nn = pytest.importorskip("torch_geometric.nn")
+    molecules = generated(9)
+    batch, layer = batch_of(molecules), make_network("gin").convolutions[0]
+    theirs = nn.GINEConv(layer.mlp, eps=float(layer.epsilon.detach()))
+    x = torch.randn(len(molecules.atoms), WIDTH, dtype=torch.float64)
+    target = torch.repeat_interleave(batch.bond_ptr.diff())
+    ends = torch.stack([batch.source, target])
+    torch.testing.assert_close(layer(x, batch), theirs(x, ends, layer.bond_encoder(batch.bonds)))
+
+
+@each_readout
+def test_a_prediction_depends_on_the_molecule_alone(readout):
+    """Not on the others, on their order, or on that of its atoms and bonds."""
+    molecules = generated(9)
+    network = make_network("gcn", readout, "equilibrium").eval()
+    together = network(batch_of(molecules)).labels
+    order = torch.tensor([4, 0, 8, 0, 1])
+    torch.testing.assert_close(network(batch_of(molecules, order)).labels, together[order])
+    for position in range(3):
+        alone = network(batch_of(molecules, torch.tensor([position]))).labels
+        torch.testing.assert_close(alone, together[position : position + 1])
+    torch.testing.assert_close(network(batch_of(permuted(molecules))).labels, together)
+
+
+@each_network
+@each_readout
+def test_every_parameter_has_a_finite_gradient(convolution, local, virtual_node, readout):
+    """Without one, several processes would wait for each other in vain."""
+    network = make_network(convolution, readout, local, virtual_node)
+    prediction = network(batch_of(generated(6)))
+    aux = prediction.readout_aux_loss + prediction.local_aux_loss
+    assert (prediction.readout_aux_loss > 0) == (readout == "equilibrium")
+    assert (prediction.local_aux_loss > 0) == (local == "equilibrium")
+    (prediction.labels.square().sum() + aux).backward()
+    for name, parameter in network.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+
+
+def test_atoms_are_hidden_from_the_readout_in_training_alone():
+    network, batch = make_network(), batch_of(generated(9))
+    network.atom_dropout = 0.5
+    first, second = network(batch).labels, network(batch).labels
+    assert not torch.equal(first, second)
+    network.eval()
+    torch.testing.assert_close(network(batch).labels, network(batch).labels, rtol=0, atol=0)
+
+
+def test_a_batch_has_the_molecules_it_was_asked_for():
+    molecules = generated(8)
+    for positions in itertools.permutations([0, 2, 5], 3):
+        batch = batch_of(molecules, torch.tensor(positions))
+        sizes = [int(molecules.atom_start[p + 1] - molecules.atom_start[p]) for p in positions]
+        assert batch.atom_ptr.diff().tolist() == sizes
+        assert batch.molecule.tolist() == [i for i, size in enumerate(sizes) for _ in range(size)]
+        own = [molecules.atoms[molecules.atom_start[p] :][:n] for p, n in zip(positions, sizes)]  # noqa: B905
+        assert torch.equal(batch.atoms, torch.cat(own))

@@ -1,0 +1,178 @@
+"""Prepared data sets: one file, complete or absent, in the right folder, and read without RDKit."""
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from equipool.experiments.data import MissingDataError, using_data_folder
+from equipool.experiments.molecules.prepare import TENSORS, load_molecules
+from equipool.experiments.molecules.sources import SmilesTable
+
+TABLE = "smiles,NR-AR\nCC,0\nC1CC,1\nCCO,1\nCN,\n"
+
+
+@pytest.fixture
+def mine(tmp_path):
+    """A table that only its owner can read."""
+    path = tmp_path / "private" / "mine.csv"
+    path.parent.mkdir()
+    path.write_text(TABLE)
+    path.chmod(0o600)
+    return SmilesTable(path, split="random")
+
+
+@pytest.fixture
+def qm9(folder):
+    """The file of a public data set in the data folder."""
+    labels = "mu,alpha,homo,lumo,gap,r2,zpve,u0,u298,h298,g298,cv"
+    rows = "\n".join(f"{'C' * n},{','.join([str(n)] * 12)}" for n in range(1, 11))
+    path = folder / "qm9.csv"
+    path.write_text(f"smiles,{labels}\n{rows}\n")
+    return path
+
+
+@pytest.fixture
+def no_preparation(monkeypatch):
+    """Preparing anything fails."""
+
+    def refuse(self):
+        raise AssertionError(f"{self.path} is read again")
+
+    return lambda: monkeypatch.setattr(SmilesTable, "read", refuse)
+
+
+def files_in(folder):
+    return sorted(path.name for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_data_set_is_prepared_once(qm9, folder, no_preparation, capsys):
+    before = load_molecules("qm9")
+    printed = capsys.readouterr().err
+    assert "regression" in printed
+    assert "8 train, 1 valid, 1 test" in printed
+    assert str(folder / "molecules" / "qm9.safetensors") in printed
+    assert files_in(folder) == ["qm9.csv", "qm9.safetensors"]
+    no_preparation()
+    for _ in range(2):
+        after = load_molecules("ogbg-qm9")
+        for name in TENSORS:
+            found, expected = getattr(after.molecules, name), getattr(before.molecules, name)
+            torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+        assert after.molecules.label_names == before.molecules.label_names
+        assert (after.molecules.kind, after.fingerprint) == ("regression", before.fingerprint)
+        qm9.unlink(missing_ok=True)  # the prepared file is enough
+    assert capsys.readouterr().err == ""
+
+
+def test_a_changed_source_or_a_damaged_file_is_prepared_again(qm9, folder):
+    load_molecules("qm9")
+    path = folder / "molecules" / "qm9.safetensors"
+    intact = path.read_bytes()
+    path.write_bytes(intact[:-1] + bytes([intact[-1] ^ 1]))
+    assert len(load_molecules("qm9").molecules) == 10
+    assert path.read_bytes() == intact
+    with qm9.open("a") as table:
+        table.write(f"CO,{','.join(['0'] * 12)}\n")
+    assert len(load_molecules("qm9").molecules) == 11
+    path.write_bytes(intact[:100])
+    qm9.unlink()
+    with pytest.raises(MissingDataError, match=r"is cut off.*MoleculeNet's .*qm9.csv"):
+        load_molecules("qm9")
+
+
+def test_a_failure_leaves_what_was_there(qm9, folder, monkeypatch):
+    load_molecules("qm9")
+    before = (folder / "molecules" / "qm9.safetensors").read_bytes()
+    qm9.write_text(qm9.read_text().replace("5", "6"))
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("equipool.files.os.fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            load_molecules("qm9")
+    assert files_in(folder / "molecules") == ["qm9.safetensors"]
+    assert (folder / "molecules" / "qm9.safetensors").read_bytes() == before
+
+
+def test_rejected_molecules_are_stored(mine, capsys, no_preparation):
+    load_molecules(mine)
+    assert "row 1: 'C1CC': unclosed ring" in capsys.readouterr().err
+    no_preparation()
+    (problem,) = load_molecules(mine).problems
+    assert (problem.row, problem.smiles, problem.kept) == (1, "C1CC", False)
+
+
+def test_a_private_table_is_not_copied_to_the_shared_folder(mine, folder, cache):
+    load_molecules(mine)
+    assert files_in(folder) == []
+    (path,) = cache.iterdir()
+    assert path.stat().st_mode & 0o777 == 0o600
+    other = SmilesTable(mine.path, split="random", kind="regression")
+    assert load_molecules(other).molecules.kind == "regression"
+    assert load_molecules(mine).molecules.kind == "classification"
+    assert len(list(cache.iterdir())) == 2
+
+
+@pytest.mark.parametrize("how", ["argument", "context"])
+def test_a_chosen_folder_takes_private_tables(mine, cache, tmp_path, how):
+    with using_data_folder(tmp_path / "chosen" if how == "context" else None):
+        load_molecules(mine, tmp_path / "chosen" if how == "argument" else None)
+    assert len(files_in(tmp_path / "chosen" / "molecules")) == 1
+    assert not cache.exists()
+
+
+def test_a_read_only_folder_is_left_alone(qm9, folder, cache, no_preparation, monkeypatch):
+    folder.chmod(0o555)
+    load_molecules("qm9")
+    assert files_in(folder) == ["qm9.csv"]
+    assert files_in(cache) == ["qm9.safetensors"]
+    no_preparation()
+    load_molecules("qm9")
+    monkeypatch.setattr("equipool.experiments.molecules.prepare._is_writable", lambda folder: False)
+    monkeypatch.undo()
+    folder.chmod(0o755)
+
+
+def test_training_molecules_are_required(tmp_path):
+    table = tmp_path / "mine.csv"
+    table.write_text("smiles,A,s\nCC,0,test\nCO,1,valid\n")
+    with pytest.raises(ValueError, match="the split left no training molecules"):
+        load_molecules(SmilesTable(table, labels=("A",), split="s"))
+
+
+def test_what_is_missing_is_named(folder, tmp_path, monkeypatch):
+    (folder / "pcba" / "raw").mkdir(parents=True)
+    with pytest.raises(MissingDataError) as raised:
+        load_molecules("molpcba")
+    for words in (f"not found in {folder}", "lacks raw/num-node-list.csv.gz", "--data-dir",
+                  "GraphPropPredDataset", "pcba.zip"):  # fmt: skip
+        assert words in str(raised.value)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(MissingDataError, match=rf"nope.csv does not exist.*--csv.*{tmp_path}"):
+        load_molecules(SmilesTable("nope.csv"))
+    with pytest.raises(ValueError, match="'zinc': expected one of molhiv"):
+        load_molecules("zinc")
+
+
+def test_training_needs_neither_rdkit_nor_ogb(mine, tmp_path):
+    """A GPU machine may have neither; the table and the prepared file are copied to it."""
+    load_molecules(mine, tmp_path / "data")
+    shutil.copy(mine.path, tmp_path / "mine.csv")
+    code = f"""
+import sys
+sys.modules |= dict.fromkeys(["rdkit", "ogb", "torch_geometric"])  # None: importing them fails
+from equipool.experiments.data import using_data_folder
+from equipool.experiments.molecules.task import MoleculeTask
+from equipool.training import TrainingConfig, fit
+task = MoleculeTask("sum", csv={str(tmp_path / "mine.csv")!r}, split="random", batch_size=2,
+                    width=4, depth=2)
+with using_data_folder({str(tmp_path / "data")!r}):
+    fit(task, TrainingConfig(steps=2), "cpu")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

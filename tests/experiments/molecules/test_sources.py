@@ -1,0 +1,183 @@
+"""Tables of SMILES and OGB's folders: what is read, and how what is broken is named."""
+
+import gzip
+
+import numpy as np
+import pytest
+import torch
+from molecule_files import ODD, ogb, write_ogb_folder, write_packed
+
+from equipool.experiments.molecules.molecule_set import PARTS
+from equipool.experiments.molecules.ogb_folder import OgbFolder
+from equipool.experiments.molecules.sources import SmilesTable
+from equipool.experiments.molecules.splits import random_parts, scaffold_parts
+from equipool.tables import TableError
+from generated_molecules import one
+
+NAN = float("nan")
+TABLE = """name,smiles,A,B,fold,
+ethane,CC,0,1,train,
+broken,C1CC,1,0,train,
+methanol,CO,True,,Test,
+benzene,c1ccccc1,0.0,NaN,val,
+"""
+
+
+def same(found, expected):
+    torch.testing.assert_close(found, torch.tensor(expected), equal_nan=True, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_a_table_becomes_molecules(tmp_path, pack):
+    path = tmp_path / "mine.csv"
+    path.write_bytes(pack(f"\ufeff{TABLE}".encode()))
+    molecules, (problem,) = SmilesTable(path, labels=("B", "A"), split="fold").read()
+    same(molecules.labels, [[1.0, 0.0], [NAN, 1.0], [NAN, 0.0]])
+    assert (molecules.label_names, molecules.kind) == (("B", "A"), "classification")
+    assert [PARTS[part] for part in molecules.parts.tolist()] == ["train", "test", "valid"]
+    assert (problem.row, problem.smiles, problem.kept) == (1, "C1CC", False)
+    for position, smiles in enumerate(["CC", "CO"]):
+        np.testing.assert_array_equal(one(molecules, position)[0], ogb(smiles)[0])
+
+
+def test_labels_are_all_other_columns_and_numbers_if_any_is(tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text(",smiles,A,B,,\n0,CC,0,1,,\n1,CO,2.5,1,,\n")
+    molecules, _ = SmilesTable(path, split="random").read()
+    assert (molecules.label_names, molecules.kind) == (("A", "B"), "regression")
+    same(molecules.labels, [[0.0, 1.0], [2.5, 1.0]])
+    chosen, _ = SmilesTable(path, labels=("B",), kind="regression", split="random").read()
+    assert chosen.kind == "regression"
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "words"),
+    [
+        ("", {}, ["is empty"]),
+        ("smiles,A\n", {}, ["is empty"]),
+        ("SMILES,A\nCC,0\n", {}, ["no column 'smiles'", "'SMILES', 'A'", "--smiles"]),
+        ("smiles,A\nCC,0\n", {"labels": ("B",)}, ["no column 'B'", "--labels"]),
+        ("smiles,A\nCC,0\n", {"split": "C"}, ["no column 'C'", "--split"]),
+        ("smiles,A,A\nCC,0,0\n", {}, ["2 columns named 'A'"]),
+        ("smiles,\nCC,0\n", {}, ["has no label columns"]),
+        ("smiles,A\nCC,0\nCO\n", {}, ["line 3", "found 1"]),
+        ("smiles,A\n\nCC,0\n\nCO,high\n", {}, ["line 5", "column 'A'", "'high'", "a number"]),
+        ("smiles,A\nCC,inf\n", {}, ["line 2", "column 'A'", "inf", "finite"]),
+        ("smiles,A\nCC,1e39\n", {}, ["line 2", "column 'A'", "1e+39", "float32"]),
+        ("smiles,A\nC,\nCC,-1\n", {"kind": "classification"}, ["line 3", "'A' has -1", "0 or 1"]),
+        ("smiles,A,s\nC,1,train\nCC,1,\n", {"split": "s"}, ["line 3", "column 's'", "no value"]),
+        ("smiles,A,s\nC,1,trian\n", {"split": "s"}, ["line 2", "'trian'", "train, valid, test"]),
+        ("smiles,A\nC1CC,1\n", {}, ["no molecule could be read", "unclosed ring"]),
+    ],
+)
+def test_a_broken_table_is_named_with_line_and_column(tmp_path, text, settings, words):
+    path = tmp_path / "mine.csv"
+    path.write_text(text)
+    with pytest.raises(TableError) as raised:
+        SmilesTable(path, **settings).read()
+    for word in (str(path), *words):
+        assert word in str(raised.value)
+
+
+@pytest.mark.parametrize("settings", [{"kind": "ranking"}, {"labels": ("smiles",)}])
+def test_settings_that_cannot_be(settings):
+    with pytest.raises(ValueError, match=r"ranking|smiles"):
+        SmilesTable("mine.csv", **settings)
+
+
+SMILES = [*ODD, "c1ccncc1"]
+LABELS = np.random.default_rng(0).choice([0.0, 1.0, NAN], (len(SMILES), 2))
+SPLIT = {"train": range(3, len(SMILES)), "valid": [], "test": [2, 0]}
+
+
+@pytest.fixture
+def ogb_folder(tmp_path):
+    return write_ogb_folder(tmp_path / "molpcba", SMILES, LABELS, SPLIT)
+
+
+def test_a_folder_of_ogb_becomes_molecules(ogb_folder):
+    molecules, problems = OgbFolder(ogb_folder).read()
+    assert problems == ()
+    same(molecules.labels, LABELS.astype(np.float32).tolist())
+    assert molecules.label_names == ("assay 0", "assay 1")
+    for part, positions in SPLIT.items():
+        assert molecules.positions(part).tolist() == sorted(positions)
+    for position, smiles in enumerate(SMILES):
+        atoms, bonds, ends = ogb(smiles)
+        order = np.argsort(ends[1], kind="stable")
+        found = [tensor.numpy() for tensor in one(molecules, position)]
+        for own, expected in zip(found, (atoms, bonds[order], ends[:, order]), strict=True):
+            np.testing.assert_array_equal(own, expected, smiles)
+
+
+def test_a_missing_label_may_be_an_empty_line(tmp_path):
+    labels = np.array([[NAN], [1.0], [NAN]])
+    split = {"train": [0, 1], "valid": [], "test": [2]}
+    folder = write_ogb_folder(tmp_path / "alone", ["C", "CC", "CO"], labels, split)
+    (folder / "mapping/mol.csv.gz").unlink()
+    molecules, _ = OgbFolder(folder).read()
+    same(molecules.labels, labels.astype(np.float32).tolist())
+    assert molecules.label_names == ("task 0",)
+
+
+@pytest.mark.parametrize(
+    ("name", "edit"),
+    [
+        ("raw/node-feat", lambda rows: rows[:-1]),
+        ("raw/node-feat", lambda rows: [f"-{rows[0]}", *rows[1:]]),
+        ("raw/node-feat", lambda rows: [f"x{rows[0]}", *rows[1:]]),
+        ("raw/edge", lambda rows: [*rows, rows[0]]),
+        ("raw/edge", lambda rows: [*rows[:-1], "0,6"]),
+        ("raw/edge", lambda rows: ["0,-1", *rows[1:]]),
+        ("raw/edge-feat", lambda rows: ["9,0,0", *rows[1:]]),
+        ("raw/edge-feat", lambda rows: [f"{row},0" for row in rows]),
+        ("raw/graph-label", lambda rows: rows[:-1]),
+        ("raw/graph-label", lambda rows: ["1,0.5", *rows[1:]]),
+        ("raw/num-edge-list", lambda rows: rows[:-1]),
+        ("raw/num-node-list", lambda rows: ["40000", *rows[1:]]),
+        ("split/scaffold/test", lambda rows: ["40"]),
+        ("split/scaffold/test", lambda rows: ["3"]),
+        ("split/scaffold/test", lambda rows: ["0", "0"]),
+    ],
+)
+def test_a_broken_file_of_ogb_is_named(ogb_folder, name, edit):
+    path = ogb_folder / f"{name}.csv.gz"
+    write_packed(path, edit(gzip.decompress(path.read_bytes()).decode().splitlines()))
+    with pytest.raises(TableError, match=str(path)):
+        OgbFolder(ogb_folder).read()
+
+
+def test_a_file_that_is_cut_off_is_named(ogb_folder):
+    path = ogb_folder / "raw/edge.csv.gz"
+    path.write_bytes(path.read_bytes()[:-12])
+    with pytest.raises(TableError, match=str(path)):
+        OgbFolder(ogb_folder).read()
+
+
+def parts_of(parts):
+    return {name: np.flatnonzero(parts == part).tolist() for part, name in enumerate(PARTS)}
+
+
+def test_the_scaffold_split_is_ogbs():
+    """As the code behind OGB's split does it, with dictionaries and lists."""
+    generator = np.random.default_rng(0)
+    for number in (1, 7, 40, 200):
+        scaffolds = generator.choice(list("abcdefghijkl"), number).tolist()
+        members = {name: [i for i in range(number) if scaffolds[i] == name] for name in scaffolds}
+        expected = {"train": [], "valid": [], "test": []}
+        for own in sorted(members.values(), key=lambda own: (len(own), own[0]), reverse=True):
+            if len(expected["train"]) + len(own) <= 0.8 * number:
+                expected["train"] += own
+            else:
+                used = len(expected["train"]) + len(expected["valid"])
+                expected["valid" if used + len(own) <= 0.9 * number else "test"] += own
+        found = parts_of(scaffold_parts(scaffolds))
+        assert found == {name: sorted(own) for name, own in expected.items()}
+
+
+@pytest.mark.parametrize("number", [1, 9, 1001])
+def test_the_random_split_has_its_shares(number):
+    found = parts_of(random_parts(number))
+    assert len(found["train"]) == round(0.8 * number)
+    assert len(found["train"]) + len(found["valid"]) == round(0.9 * number)
+    assert number < 10 or found["train"] != sorted(range(number))[: len(found["train"])]

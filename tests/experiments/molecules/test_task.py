@@ -1,0 +1,230 @@
+"""The task on molecules: its fields, its batches, its loss, its training."""
+
+import dataclasses
+import json
+import math
+from functools import partial
+
+import pytest
+import torch
+
+from equipool import EquilibriumAggregation
+from equipool.experiments.molecules.sources import SmilesTable
+from equipool.experiments.molecules.task import MoleculeTask, predict
+from equipool.training import Shard, TrainingConfig, read_record, train
+from equipool.training.config import run_config, task_from_config
+from finished_runs import assert_same_run
+from generated_molecules import generated, serve
+
+CPU = torch.device("cpu")
+run = partial(train, device="cpu", progress=False)
+TRAINING = TrainingConfig(
+    steps=12, learning_rate=0.01, chunk=5, log_every=6, evaluate_every=6, checkpoint_every=5,
+    aux_weight=0.0,
+)  # fmt: skip
+
+
+@pytest.fixture
+def molecules(monkeypatch):
+    found = generated(60)
+    serve(found, monkeypatch)
+    return found
+
+
+def tiny(**fields):
+    small = {"batch_size": 4, "width": 6, "depth": 2, "potential": (8, 6, 3), "inner_steps": 2}
+    return MoleculeTask(**({"aggregation": "sum", "local_steps": 2} | small | fields))
+
+
+BOTH = {"aggregation": "equilibrium", "local_aggregation": "equilibrium"}
+
+
+def batch(task, step=0, shard=None):
+    found = task.batches(step, 1, CPU, shard or Shard())
+    return {name: values[0] for name, values in found.items()}
+
+
+def network(task):
+    torch.manual_seed(0)
+    return task.network()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("depth", 0), ("inner_steps", -1), ("local_aux_weight", -1.0), ("dropout", 1.0),
+        ("train_limit", 0), ("batch_size", 1), ("convolution", "gat"), ("aggregation", "median"),
+        ("local_aggregation", "mean"), ("dataset", "zinc"), ("labels", "a,b"), ("smiles", "S"),
+        ("split", "random"), ("kind", "regression"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused(name, value):
+    with pytest.raises(ValueError, match=f"{name} is {value!r}, expected"):
+        MoleculeTask(**{name: value})
+
+
+def test_its_fields_survive_json(molecules):
+    config = run_config(tiny(**BOTH), TRAINING)
+    assert task_from_config(json.loads(json.dumps(config))) == tiny(**BOTH)
+    parts = {"train": 36, "valid": 12, "test": 12}
+    expected = {"labels": ["label 0", "label 1"], "kind": "classification", "molecules": parts}
+    assert config["data"] == expected | {"fingerprint": "generated"}
+
+
+def test_the_paper():
+    task = MoleculeTask.paper()
+    assert dataclasses.replace(task, dataset="ogbg-molpcba") == task
+    assert (task.dataset, task.batch_size) == ("molpcba", 8)
+    assert (task.depth, task.width, task.dropout) == (5, 300, 0.5)
+    assert (task.potential, task.inner_steps, task.local_steps) == ((600, 300, 32), 15, 15)
+    assert (task.readout_aux_weight, task.local_aux_weight) == (1.0, 1e-4)
+
+
+def test_a_table_is_a_source(tmp_path, monkeypatch):
+    assert MoleculeTask().source() == "molhiv"
+    monkeypatch.chdir(tmp_path)
+    path = str(tmp_path / "a.csv")
+    own = MoleculeTask(csv="a.csv", dataset="molpcba", smiles="S", labels="x, y", kind="regression")
+    assert own.source() == SmilesTable(path, "S", ("x", "y"), "scaffold", "regression")
+    monkeypatch.chdir(tmp_path.parent)
+    assert MoleculeTask(**dataclasses.asdict(own)) == own
+    assert MoleculeTask(csv=path).source() == SmilesTable(path)
+
+
+def test_fields_reach_the_network(molecules):
+    task = tiny(
+        **BOTH, convolution="gcn", inner_steps=7, local_steps=3, virtual_node=True, dropout=0.1,
+        readout_dropout=0.2, atom_dropout=0.3, potential_dropout=0.4, local_potential=(5, 4),
+    )  # fmt: skip
+    found = network(task)
+    layers = [m for m in found.modules() if isinstance(m, EquilibriumAggregation)]
+    assert [layer.num_steps for layer in layers] == [3, 3, 7]
+    assert [layer.potential.hidden for layer in layers] == [(5, 4), (5, 4), (8, 6, 3)]
+    assert all(layer.potential.dropout == 0.4 for layer in layers)
+    assert type(found.convolutions[0]).__name__ == "GCNConvolution"
+    assert found.virtual_node is not None
+    assert (found.dropout.p, found.readout_dropout.p, found.atom_dropout) == (0.1, 0.2, 0.3)
+
+
+def test_batches_are_a_function_of_seed_and_step(molecules):
+    many = tiny().batches(0, 40, CPU, Shard())
+    some = tiny().batches(17, 5, CPU, Shard())
+    for name, values in some.items():
+        assert torch.equal(values, many[name][17:22])
+    other = tiny(seed=1).batches(0, 40, CPU, Shard())
+    assert not torch.equal(other["molecules"], many["molecules"])
+
+
+def test_each_epoch_has_every_training_molecule_once(molecules):
+    train = molecules.positions("train").tolist()
+    found = tiny().batches(0, 18, CPU, Shard())["molecules"].flatten()
+    first, second = found.split(36)
+    assert sorted(first.tolist()) == sorted(second.tolist()) == train
+    assert not torch.equal(first, second)
+    few = tiny(train_limit=5).batches(0, 40, CPU, Shard())["molecules"]
+    assert len(few.unique()) == 5
+    assert set(few.flatten().tolist()) < set(train)
+
+
+def test_the_loss_is_the_mean_over_labels_that_are_there(molecules):
+    task = tiny()
+    model, given = network(task).eval(), batch(task)
+    labels = molecules.labels[given["molecules"]]
+    known = ~labels.isnan()
+    assert not known.all()
+    prediction = predict(model, molecules, given["molecules"])
+    entropy = torch.nn.functional.binary_cross_entropy_with_logits
+    torch.testing.assert_close(
+        task.loss(model, given).value, entropy(prediction[known], labels[known])
+    )
+
+
+def test_auxiliary_losses_have_weights_of_their_own(molecules):
+    task = tiny(**BOTH, dropout=0.0, readout_aux_weight=0.0, local_aux_weight=0.0)
+    model, given = network(task).eval(), batch(task)
+    plain = task.loss(model, given)
+    assert plain.value == plain.metrics["label_loss"]
+    for name in ("readout_aux", "local_aux"):
+        weight = 5 / plain.metrics[f"{name}_loss"].item()
+        weighed = dataclasses.replace(task, **{f"{name}_weight": weight}).loss(model, given)
+        assert (weighed.value - plain.value).item() == pytest.approx(5, rel=1e-4)
+
+
+@pytest.mark.parametrize("few", [False, True])
+def test_parts_of_a_batch_have_the_loss_of_the_whole(monkeypatch, few):
+    """Also if there are fewer labels than parts."""
+    found = generated(60)
+    if few:
+        found.labels[:] = math.nan
+        found.labels[::6, 0] = 1
+    serve(found, monkeypatch)
+    task = tiny(batch_size=8)
+    model = network(task).eval()
+    for step in range(4):
+        whole = task.loss(model, batch(task, step)).value
+        parts = [task.loss(model, batch(task, step, Shard(i, 4))).value for i in range(4)]
+        torch.testing.assert_close(sum(parts) / 4, whole)
+    with pytest.raises(ValueError, match="batch_size is 8 in 8 processes, expected 2 or more"):
+        batch(task, shard=Shard(0, 8))
+
+
+def test_labels_without_a_score_are_named(monkeypatch, capsys):
+    found = generated(20, labels=3)
+    found.labels[found.positions("valid"), 1] = 1
+    serve(found, monkeypatch)
+    assert tiny().facts()["kind"] == "classification"
+    assert "The valid score ignores" in (printed := capsys.readouterr().err)
+    assert "'label 1'" in printed
+    found.labels[:] = math.nan
+    with pytest.raises(ValueError, match="none of the 12 training molecules has a label"):
+        tiny().facts()
+
+
+def test_data_that_changes_is_read_again_when_a_run_starts(tmp_path):
+    table = tmp_path / "table.csv"
+    table.write_text("smiles,A\nCC,0\nCO,1\nCN,1\n")
+    task = MoleculeTask(csv=str(table), split="random")
+    before = task.data
+    table.write_text("smiles,B\nCC,0\nCO,1\nCN,1\n")
+    assert task.data is before, "as long as a run goes"
+    assert task.facts()["labels"] == ["B"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"aggregation": "set-transformer", "dropout": 0.2},
+     {"aggregation": "equilibrium", "atom_dropout": 0.1, "potential_dropout": 0.2},
+     BOTH | {"convolution": "gcn", "virtual_node": True}],
+)  # fmt: skip
+def test_it_trains_and_resumes(tmp_path, molecules, fields):
+    task = tiny(**fields)
+    whole = run(task, TRAINING, tmp_path / "whole")
+    assert whole.complete
+    assert whole.skipped == 0
+    assert all(math.isfinite(value) for value in whole.metrics.values())
+    for stop in ({"stop_after": 0}, {}):
+        run(task, TRAINING, tmp_path / "pieces", resume=True, **stop)
+    assert read_record(tmp_path / "pieces" / "record.json").pieces > 1
+    assert_same_run(tmp_path / "whole", tmp_path / "pieces")
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "64-true"])
+def test_other_precisions(precision, tmp_path, molecules):
+    training = dataclasses.replace(TRAINING, precision=precision, steps=4)
+    found = run(tiny(**BOTH, convolution="gcn", virtual_node=True), training, tmp_path / "run")
+    assert found.skipped == 0
+    assert math.isfinite(found.metrics["valid_loss"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "metric", "least"),
+    [("classification", "test_roc_auc", 0.8), ("regression", "test_score", -0.65)],
+)
+def test_it_learns(tmp_path, monkeypatch, kind, metric, least):
+    """Guessing has 0.5, and the mean about -0.8."""
+    serve(generated(300, labels=1, kind=kind, missing=0.1), monkeypatch)
+    training = dataclasses.replace(
+        TRAINING, steps=120, evaluate_every=120, log_every=60, checkpoint_every=None
+    )
+    task = tiny(batch_size=24, width=16, aggregation="mean", dropout=0.0)
+    assert run(task, training, tmp_path / "run").metrics[metric] > least
