@@ -257,7 +257,7 @@ def make_runner(
     capture = step.config.capture
     possible = accelerator.device.type == "cuda" and accelerator.alone and step.task.capturable
     if capture and not possible:
-        reason = "only a step on one CUDA device is captured, and none of molecules"
+        reason = "only a step of a capturable task on one CUDA device is captured"
         raise ValueError(f"capture is True, expected None or False: {reason}")
     try:
         return Runner(step, chunk, possible and capture is not False, num_steps)

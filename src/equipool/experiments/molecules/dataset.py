@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import torch
 from torch import Tensor
 
@@ -34,13 +32,16 @@ class TrainingData:
                 f"none of the {len(self.training):,} training molecules has a label: choose other "
                 "labels or another split"
             )
-        self.on = cache(self._on)
+        self._on: dict[torch.device, tuple[MoleculeSet, Tensor]] = {}
         if leads():
             self._warn_about_scores()
 
-    def _on(self, device: torch.device) -> tuple[MoleculeSet, Tensor]:
+    def on(self, device: torch.device) -> tuple[MoleculeSet, Tensor]:
         """The molecules, and the standard deviation of each label, on a device."""
-        return self.molecules.to(device), self.deviation.to(device)
+        device = torch.empty(0, device=device).device  # `cuda` as `cuda:0`
+        if device not in self._on:
+            self._on[device] = self.molecules.to(device), self.deviation.to(device)
+        return self._on[device]
 
     def order(self, first: int, number: int, seed: int) -> Tensor:
         """Training molecules in the order of training: `number` positions from place `first` of an

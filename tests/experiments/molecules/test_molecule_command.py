@@ -1,0 +1,50 @@
+"""`equipool train molecules` on a table of one's own."""
+
+import pytest
+
+import molecule_table
+from commands import call
+from equipool.experiments.presets import EXPERIMENTS
+from equipool.training import read_record
+
+pytest.importorskip("rdkit")
+pytest.importorskip("ogb")
+
+
+@pytest.fixture
+def flags(tmp_path):
+    molecule_table.write_table(tmp_path / "table.csv")
+    own = {"--data-dir": tmp_path / "data", "--out": tmp_path / "run"}
+    return molecule_table.flags_for(tmp_path / "table.csv") | own
+
+
+@pytest.mark.parametrize("split", ["part", "scaffold"])
+def test_a_table_is_trained_on_and_evaluated(flags, tmp_path, split):
+    given = flags | {"--split": split, "--labels": "oxygen,weight", "--aux-weight": "0.5"}
+    done = call("train", "molecules", given)
+    assert f"Prepared molecules: {tmp_path / 'data' / 'molecules' / 'table-'}" in done.output
+    record = read_record(tmp_path / "run" / "record.json")
+    assert record.complete
+    assert record.config["fields"]["csv"] == str(tmp_path / "table.csv")
+    assert record.config["data"]["kind"] == "regression"
+    assert {"valid_mae_oxygen", "valid_mae_weight"} < record.metrics.keys()
+    call("evaluate", tmp_path / "run", "--device", "cpu", "--data-dir", tmp_path / "data")
+
+
+def test_a_run_whose_table_has_changed_is_neither_resumed_nor_evaluated(flags, tmp_path):
+    call("train", "molecules", flags | {"--labels": "none"})
+    table = tmp_path / "table.csv"
+    table.write_text(table.read_text().replace("oxygen,weight", "weight,oxygen"))
+    for words in (["evaluate", tmp_path / "run", "--device", "cpu"],
+                  ["train", "molecules", "--out", tmp_path / "run", "--resume"]):  # fmt: skip
+        done = call(*words, status=1)
+        assert (
+            "data.labels: ['oxygen', 'weight'] in the run, ['weight', 'oxygen'] here" in done.output
+        )
+
+
+def test_presets_are_settings_of_the_task():
+    experiment = EXPERIMENTS["molecules"]
+    for preset in experiment.presets.values():
+        assert getattr(experiment.task(), preset.recipe)().name == "molecules"
+        assert preset.training["aux_weight"] == 0  # the task has weights of its own

@@ -1,0 +1,75 @@
+"""The task on molecules on a GPU."""
+
+import dataclasses
+from functools import partial
+
+import pytest
+import torch
+
+from equipool.experiments.molecules.task import MoleculeTask
+from equipool.training import TrainingConfig, train
+from finished_runs import numbers
+from generated_molecules import generated, serve
+from tasks_on_gpu import CUDA, first_batch
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+SMALL = MoleculeTask(
+    "sum", batch_size=16, width=32, depth=3, dropout=0.2, potential=(64, 32, 8), inner_steps=4,
+    local_steps=3,
+)  # fmt: skip
+CASES = {
+    "sum": {},
+    "pna, virtual node": {"aggregation": "pna", "virtual_node": True, "convolution": "gcn"},
+    "set-transformer": {"aggregation": "set-transformer"},
+    "both": {"aggregation": "equilibrium", "local_aggregation": "equilibrium"},
+}
+
+
+@pytest.fixture(autouse=True)
+def molecules(monkeypatch):
+    found = generated(200)
+    serve(found, monkeypatch)
+    return found
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_loss_is_that_of_the_cpu(case):
+    task = dataclasses.replace(SMALL, **CASES[case])
+    torch.manual_seed(0)
+    network = task.network().eval()
+    here = task.loss(network, first_batch(task, torch.device("cpu")))
+    there = task.loss(network.to(CUDA), first_batch(task, CUDA))
+    torch.testing.assert_close(there.value.cpu(), here.value, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("convolution", ["gin", "gcn"])
+def test_the_atoms_and_their_gradients_are_the_same_every_time(convolution, molecules):
+    task = dataclasses.replace(SMALL, convolution=convolution, virtual_node=True)
+    network = task.network().to(CUDA)
+    batch = molecules.to(CUDA).batch(torch.arange(150, device=CUDA))
+    grads = []
+    for _ in range(3):
+        torch.manual_seed(0)
+        atoms = network.embed(batch)
+        grads.append(torch.autograd.grad(atoms.square().sum(), network.convolutions.parameters()))
+    for other in grads[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(grads[0], other, strict=True))
+
+
+def test_a_run_resumes(tmp_path):
+    training = TrainingConfig(
+        steps=30, learning_rate=0.003, epsilon=1e-3, chunk=10, log_every=10, evaluate_every=15,
+        checkpoint_every=10, aux_weight=0.0,
+    )  # fmt: skip
+    run = partial(train, device="cuda", progress=False)
+    task = dataclasses.replace(SMALL, **CASES["both"])
+    run(task, training, tmp_path / "whole")
+    for stop in ({"stop_after": 0}, {}):
+        run(task, training, tmp_path / "pieces", resume=True, **stop)
+    for one, other in zip(numbers(tmp_path / "whole"), numbers(tmp_path / "pieces"), strict=True):
+        assert one["step"] == other["step"]
+        assert one["metrics"] == pytest.approx(other["metrics"], rel=0.02, abs=0.01)
