@@ -1,4 +1,4 @@
-"""What is recorded, and when it may be replayed: on a CPU, with emulated CUDA graphs."""
+"""What is recorded, and when it may be replayed."""
 
 import copy
 import warnings
@@ -7,79 +7,23 @@ from concurrent.futures import ThreadPoolExecutor
 import fake_cuda_graphs
 import pytest
 import torch
+from replay_cases import ON_GPU, assert_same, launched, make_batch, make_layer, outcome, warm_up
 from torch import nn
 
 from equipool import (
     Differentiation,
     EquilibriumAggregation,
+    Implicit,
+    Newton,
     ResNetPotential,
     ToTolerance,
     Truncated,
 )
 from equipool.potentials import FrechetMean
 from equipool.replay import graphs, replays
+from equipool.replay.capacity import LEAST_WASTE, Capacity, capacity_for
 from equipool.replay.graphs import SolveGraph
-
-
-@pytest.fixture(autouse=True)
-def _emulation(monkeypatch):
-    fake_cuda_graphs.install(monkeypatch)
-
-
-def make_layer(potential=None, **settings):
-    torch.manual_seed(0)
-    potential = potential or ResNetPotential(3, 4, (8, 4), factored=False)
-    return EquilibriumAggregation(
-        3, 4, potential=potential, steps=settings.pop("steps", 3), **settings
-    )
-
-
-def make_batch(num_elements=10, num_sets=3, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    index = (torch.arange(num_elements) % num_sets).sort().values
-    return torch.randn(num_elements, 3, generator=generator), index
-
-
-def gradients(layer, x, index, of=None):
-    """The output and its derivatives by the elements and the parameters."""
-    x = x.clone().requires_grad_()
-    y = layer(x, index)
-    by = [x, *(layer if of is None else of).parameters()]
-    found = torch.autograd.grad(y.square().sum(), by, allow_unused=True)
-    return [y.detach(), *(torch.zeros(()) if g is None else g for g in found)]
-
-
-def assert_same(found, expected):
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
-
-
-def launched(layer):
-    """A copy that launches kernel by kernel."""
-    other = copy.deepcopy(layer)
-    other.cuda_graphs = False
-    return other
-
-
-def warm_up(layer, times=3):
-    for seed in range(times):
-        gradients(layer, *make_batch(seed=seed))
-        with torch.no_grad():
-            layer(*make_batch(seed=seed))
-    return layer
-
-
-@pytest.fixture
-def layer():
-    layer = warm_up(make_layer())
-    assert len(layer._replays) == 2
-    return layer
-
-
-def test_replays_give_what_launching_gives(layer):
-    for seed in range(3):
-        batch = make_batch(7 + seed, seed=seed)
-        assert_same(gradients(layer, *batch), gradients(launched(layer), *batch))
+from equipool.replay.stopping import stride
 
 
 def test_a_run_of_another_thread_right_after_the_forward_is_noticed_in_the_backward(
@@ -87,17 +31,17 @@ def test_a_run_of_another_thread_right_after_the_forward_is_noticed_in_the_backw
 ):
     """The other run happens as soon as the first has released the memory."""
     own, other, run = make_batch(seed=5), make_batch(seed=6), SolveGraph.run
-    expected = gradients(launched(layer), *own)
+    expected = outcome(launched(layer), *own)
 
     def interleaved(self, *batch):
         found = run(self, *batch)
         monkeypatch.setattr(SolveGraph, "run", run)
         with ThreadPoolExecutor(1) as thread:
-            thread.submit(gradients, layer, *other).result()
+            thread.submit(outcome, layer, *other).result()
         return found
 
     monkeypatch.setattr(SolveGraph, "run", interleaved)
-    assert_same(gradients(layer, *own), expected)
+    assert_same(outcome(layer, *own), expected)
 
 
 def replicate(module):
@@ -120,11 +64,11 @@ def test_replicas_of_data_parallel_are_launched(recorded):
             for parameter in layer.parameters():
                 parameter.add_(0.1)
         batch = make_batch(seed=seed)
-        expected = gradients(launched(layer), *batch)
-        assert_same(gradients(replicate(layer), *batch, of=layer), expected)
+        expected = outcome(launched(layer), *batch)
+        assert_same(outcome(replicate(layer), *batch, of=layer), expected)
         with torch.no_grad():
             assert_same([replicate(layer)(*batch)], expected[:1])
-    assert_same(gradients(layer, *batch), expected)
+    assert_same(outcome(layer, *batch), expected)
 
 
 def test_a_shallow_copy_does_not_use_the_graphs_of_its_origin(layer):
@@ -136,30 +80,9 @@ def test_a_shallow_copy_does_not_use_the_graphs_of_its_origin(layer):
     assert len(layer._replays) == 2
 
 
-SETTINGS = {
-    "differentiation": lambda layer: setattr(layer.differentiation, "num_steps", 3),
-    "solver": lambda layer: setattr(layer.solver, "gtol", 0.5),
-    "steps": lambda layer: setattr(layer, "num_steps", 6),
-    "scaling": lambda layer: setattr(layer, "scaling", "mean"),
-    "part of the potential": lambda layer: setattr(layer.potential.norms[0], "eps", 0.1),
-    "weight": lambda layer: nn.init.ones_(layer.potential.linears[1].bias),
-    "replaced weight": lambda layer: setattr(layer.potential.linears[1], "bias",
-                                             nn.Parameter(torch.ones(4))),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("change", SETTINGS.values(), ids=SETTINGS)
-def test_a_changed_setting_takes_effect(change):
-    layer = warm_up(make_layer(differentiation=Truncated(1), steps=4))
-    change(layer)
-    for seed in range(3):
-        batch = make_batch(seed=seed)
-        assert_same(gradients(layer, *batch), gradients(launched(layer), *batch))
-
-
 def test_settings_that_alternate_keep_their_graphs(layer):
     for num_steps in (3, 5) * 3:
-        layer.num_steps = num_steps
+        layer.steps = num_steps
         warm_up(layer, 2)
     assert len(layer._replays) == 4
 
@@ -174,9 +97,9 @@ def test_a_function_in_a_closed_form_is_never_recorded():
     for value in (1.0, 1.0, 1.0, 2.0):
         scale[0] = value
         batch = make_batch()
-        expected = gradients(launched(layer), *batch, of=network)
+        expected = outcome(launched(layer), *batch, of=network)
         assert any(bool(g.any()) for g in expected[2:])
-        assert_same(gradients(layer, *batch, of=network), expected)
+        assert_same(outcome(layer, *batch, of=network), expected)
     assert len(layer._replays) == 0
 
 
@@ -212,7 +135,7 @@ FOREIGN = {
     "differentiation": lambda: make_layer(differentiation=LastFew()),
     "module": with_foreign_module,
     "attribute that may change": with_tensor_as_attribute,
-    "layer": lambda: OwnLayer(3, 4, potential=ResNetPotential(3, 4, (8, 4), factored=False)),
+    "layer": lambda: OwnLayer(3, 4, potential=ResNetPotential(3, 4, (8, 4))),
 }
 
 
@@ -258,7 +181,7 @@ def test_each_kind_has_graphs_of_its_own_and_the_least_recently_used_goes_first(
     monkeypatch.setattr(replays, "MOST_GRAPHS", 2)
     layer = make_layer()
     for num_steps in (1, 2, 3):
-        layer.num_steps = num_steps
+        layer.steps = num_steps
         sizes(layer, 10, 10, 1000)
     assert len(layer._replays) == 6
     sizes(layer, 10, 10, 5000)  # in place of the one for 1000
@@ -339,3 +262,38 @@ def test_sets_that_are_not_finite_are_not_searched(steps):
     assert_same([found.y[1:], found.aux_loss], [expected.y[1:], expected.aux_loss])
     assert found.y[0].isnan().all()
     assert torch.equal(found.steps, expected.steps)
+
+
+@pytest.mark.parametrize(
+    ("settings", "trained", "evaluated"),
+    [
+        ({"differentiation": Implicit()}, 1, 1),
+        ({"solver": Newton()}, 0, 0),
+        ({"potential": ResNetPotential(3, 4, (8, 4), factored=ON_GPU, dropout=0.1)}, 0, 1),
+    ],
+    ids=["implicit", "newton", "dropout"],
+)
+def test_what_is_another_program_at_each_call_is_not_recorded(settings, trained, evaluated):
+    """In training, where `Implicit` is recorded without gradients alone, and in evaluation."""
+    assert len(warm_up(make_layer(**settings))._replays) == trained
+    layer = make_layer(**settings).eval()
+    with torch.no_grad():
+        for _ in range(3):
+            layer(*make_batch())
+    assert len(layer._replays) == evaluated
+
+
+@pytest.mark.parametrize("elements", [1, 200, 6656, 53_000, 10**6])
+def test_capacities_hold_similar_batches(elements):
+    need = Capacity(elements, max(1, elements // 26))
+    capacity = capacity_for(need)
+    assert capacity.holds(need, LEAST_WASTE)
+    assert not capacity.holds(Capacity(capacity.elements + 1, need.sets), LEAST_WASTE)
+    assert capacity.elements <= 85 or not capacity.holds(
+        Capacity(capacity.elements // 4, need.sets), LEAST_WASTE
+    )
+
+
+@pytest.mark.parametrize("num_steps", [1, 7, 10, 60, 199, 200])
+def test_strides_make_up_the_number_of_steps(num_steps):
+    assert num_steps % stride(num_steps) == 0
