@@ -2,20 +2,14 @@
 
 import torch
 
-from equipool.training import read_log
-from equipool.training.checkpoint import Checkpoints
+from equipool.training import RunFolder, read_log
 
 CLOCK = {"seconds", "training_seconds", "steps_per_second"}
 
 
 def last_tensors(folder):
-    """All tensors of the last checkpoint, by file and name."""
-    found = Checkpoints(folder).newest(print)
-    return {
-        f"{file}/{name}": value
-        for file, tensors in found.tensors.items()
-        for name, value in tensors.items()
-    }
+    """All tensors of the last checkpoint, by name, such as `model/head.weight`."""
+    return RunFolder(folder).newest(print).tensors
 
 
 def numbers(folder):

@@ -31,7 +31,7 @@ def record(values, aggregation="sum", embedding=8, seed=0, seconds_per_step=1.0,
     made = Record(
         task="median", seed=seed, config=chosen_config(task, TrainingConfig(steps=steps)),
         versions={"torch": "2.13.0"}, hardware=HARDWARE, date="2026-01-01T00:00:00+00:00",
-        steps=steps, complete=True, pieces=1, together=1, num_parameters=1234, best=None,
+        steps=steps, complete=True, num_parameters=1234, best=None,
         curve=curve, spikes=0, skipped=0, **last,
     )  # fmt: skip
     return replace(made, **changed)

@@ -235,7 +235,7 @@ def test_the_walk_to_the_checkpoint_is_the_one_that_is_taken(tmp_path):
         import_module(f"equipool.{module}")
     command = ["train", "median", *words]
     run = files_run(lambda: make_app(command)(command, standalone_mode=False))
-    assert (tmp_path / "run" / "last.json").exists()
+    assert (tmp_path / "run" / "checkpoints").exists()
     told = files_of_walk("train")
     assert told == {name for name in run if name.startswith(("cli/", "experiments/", "training/"))}
     assert len(told) <= 20

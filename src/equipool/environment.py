@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-PACKAGES = ("torch", "torch_geometric", "triton", "numpy", "lightning", "safetensors")
+PACKAGES = ("torch", "torch_geometric", "triton", "numpy", "safetensors")
 
 
 def versions() -> dict[str, str]:

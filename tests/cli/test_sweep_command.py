@@ -12,7 +12,8 @@ import torch.distributed as dist
 from equipool import training
 from equipool.experiments.median import MedianTask
 from equipool.experiments.presets import EXPERIMENTS, Preset
-from equipool.training import StorageError, read_record
+from equipool.files import StorageError
+from equipool.training import read_record
 
 AXES = {"--aggregation": "sum,max", "--seed": "0,1"}
 

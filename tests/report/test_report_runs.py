@@ -24,7 +24,7 @@ def test_an_interrupted_run_is_read_from_its_log(tmp_path):
     write_folder(tmp_path / "run", made, [point(10), point(20), point(25)], record=False)
     (run,) = read_runs([tmp_path])
     assert (run.complete, run.steps, run.planned_steps) == (False, 25, 30)
-    assert (run.pieces, run.best["step"], run.value(run.best)) == (1, 20, 1.5)
+    assert (len(run.ran_on), run.best["step"], run.value(run.best)) == (1, 20, 1.5)
     assert (run.skipped, run.spikes, run.training_seconds) == (2, 1, 25.0)
     assert [piece["hardware"] for piece in run.ran_on] == [made.hardware]
     assert run.log_curve("loss") == [(10, 10.0, 0.1), (20, 20.0, 0.05), (25, 25.0, 0.04)]

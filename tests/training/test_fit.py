@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from runs import Heard, last_tensors, run
+from runs import Heard, run
 from toy import Toy, config
 
 from equipool.training import Task, TrainingConfig, count_spikes, fit, read_record
+from finished_runs import last_tensors
 
 
 @pytest.mark.parametrize("ema_decay", [None, 0.9])
@@ -116,7 +117,6 @@ def test_patience_stops_and_returns_the_best_weights(ema_decay):
 
 
 def test_float64_is_float64_from_end_to_end():
-    """Fabric by itself would round the network's outputs."""
     dtypes = set()
 
     class Wide(Undecorated):

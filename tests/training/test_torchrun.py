@@ -1,4 +1,4 @@
-"""Two processes under torchrun train as one that has the whole batch."""
+"""Two processes under torchrun train as one that has the whole batch, and resume to the bit."""
 
 import subprocess
 import sys
@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from runs import Heard, last_tensors, numbers
+from runs import run
 from torchrun_worker import TASK, TRAINING
 
-from equipool.training import read_record, train
+from equipool.training import read_record
+from finished_runs import assert_same_run, last_tensors, numbers
 
 pytestmark = [
     pytest.mark.processes,
@@ -21,20 +22,32 @@ SECONDS = 240
 WORKER = Path(__file__).parent / "torchrun_worker.py"
 
 
-def test_two_processes_train_as_one(tmp_path):
-    together, alone = tmp_path / "two", tmp_path / "one"
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder with the runs `whole` and `pieces` of two processes, and `alone` of one."""
+    folder = tmp_path_factory.mktemp("torchrun")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     done = subprocess.run(
-        [*command, str(WORKER), str(together)], capture_output=True, text=True, timeout=SECONDS
+        [*command, str(WORKER), str(folder)], capture_output=True, text=True, timeout=SECONDS
     )
     assert done.returncode == 0, done.stderr
     # Threads that outlive the interpreter abort it now and then.
     assert done.stdout.count("gloo threads left: 0") == 2, done.stdout
-    train(TASK, TRAINING, alone, device="cpu", progress=Heard())
+    run(folder, TASK, TRAINING, name="alone")
+    return folder
 
+
+def test_an_interrupted_run_of_two_processes_is_the_uninterrupted_one(trained):
+    """Random numbers of inner steps included."""
+    record = read_record(trained / "pieces" / "record.json")
+    assert len(record.ran_on) == 3
+    assert_same_run(trained / "whole", trained / "pieces")
+
+
+def test_two_processes_train_as_one(trained):
+    together, alone = trained / "whole", trained / "alone"
     record = read_record(together / "record.json")
     assert record.hardware["processes"] == 2
-    assert record.pieces == 3
     assert record.skipped == read_record(alone / "record.json").skipped == 1
     first, second = last_tensors(together), last_tensors(alone)
     assert first.keys() == second.keys()

@@ -1,19 +1,19 @@
-"""Captured steps, and several runs on one GPU."""
+"""Captured steps."""
 
 import gc
 import math
 
 import pytest
 import torch
-from runs import Heard, assert_same_tensors, last_tensors, numbers
+from runs import Heard
 from toy import Toy, config
 
 from equipool import RandomSteps
 from equipool.capture import clear_workspaces
-from equipool.ops.execution import kernels
-from equipool.training import Shard, read_log, read_record, train, train_together
+from equipool.training import Shard, read_log, read_record, train
 from equipool.training.devices import Accelerator
 from equipool.training.step import NUMBERS, DepthDraw, Runner, TrainStep
+from finished_runs import assert_same_tensors, last_tensors, numbers
 
 pytestmark = [
     pytest.mark.gpu,
@@ -44,18 +44,6 @@ def test_a_captured_step_is_the_step(tmp_path, kind):
     for one, other in zip(numbers(captured), numbers(eager), strict=True):
         assert one["step"] == other["step"]
         assert one["metrics"] == pytest.approx(other["metrics"], rel=1e-3, abs=1e-5)
-
-
-def test_without_kernels_it_trains_the_same(tmp_path):
-    task = Toy(kind="noisy", broken_steps=(9,))
-    fused = run(tmp_path / "fused", task, config(capture=False))
-    with kernels(False):
-        plain = run(tmp_path / "plain", task, config(capture=False))
-    assert_close(fused, plain)
-    first, second = last_tensors(fused), last_tensors(plain)
-    for name in ("guard/average", "guard/count", "history"):
-        one, other = first[f"optimizer/{name}"], second[f"optimizer/{name}"]
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5, equal_nan=True, msg=name)
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
@@ -134,13 +122,3 @@ def test_it_is_captured_by_itself(tmp_path, kind):
 def test_other_precisions_are_captured(tmp_path, precision):
     folder = run(tmp_path / "run", Toy(), config(precision=precision, capture=True))
     assert math.isfinite(read_record(folder / "record.json").metrics["error"])
-
-
-def test_together_each_is_as_if_alone(tmp_path):
-    tasks = [Toy(kind="noisy", seed=seed) for seed in range(4)]
-    training = config(steps=200, chunk=20, log_every=50, evaluate_every=100, checkpoint_every=None)
-    runs = [(task, training, tmp_path / f"together{task.seed}") for task in tasks]
-    train_together(runs, device="cuda", progress=Heard())
-    for task in tasks:
-        alone = run(tmp_path / f"alone{task.seed}", task, training)
-        assert_same_tensors(alone, tmp_path / f"together{task.seed}")

@@ -1,4 +1,4 @@
-"""Trains under torchrun: stopped once, and resumed."""
+"""Trains under torchrun: without an interruption, and stopped and resumed."""
 
 import atexit
 import sys
@@ -19,9 +19,9 @@ TRAINING = config(precision="64-true", aux_weight=0.1)
 
 def main(folder):
     torch.set_num_threads(1)
-    for _ in range(2):
-        train(TASK, TRAINING, folder, resume=True, device="cpu", progress=False, stop_after=0)
-    train(TASK, TRAINING, folder, resume=True, device="cpu", progress=False)
+    for name, stop in (("whole", None), ("pieces", 0), ("pieces", 0), ("pieces", None)):
+        out = folder / name
+        train(TASK, TRAINING, out, True, "cpu", progress=False, stop_after=stop)
 
 
 def left_threads():

@@ -30,7 +30,7 @@ def explore(
         tables.check_table(table)
         _check_out(out)
     with console.plain_errors(), tables.warnings_as_lines():
-        from equipool.training.checkpoint import write_atomically
+        from equipool.files import write_text
 
         estimator = tables.load_model(model, "cpu")
         from equipool.explore.model import model_page
@@ -46,7 +46,7 @@ def explore(
             estimator, found.bags[number], title=title, names=[f"row {row}" for row in rows]
         )
         out.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(out, page.encode())
+        write_text(out, page)
     console.note(f"Wrote {out}: open it in a browser")
 
 

@@ -97,7 +97,7 @@ def predict_molecules(
         _check_files(file, out)
         kept = _columns(keep)
     with console.plain_errors():
-        from equipool.training.checkpoint import write_atomically
+        from equipool.files import write_text
         from equipool.training.devices import check_extras
 
         check_extras()
@@ -113,7 +113,7 @@ def predict_molecules(
         unread = molecules.write_predictions(predictor, queries, kept, to)
         if out is not None:
             out.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(out, table.getvalue().encode())
+            write_text(out, table.getvalue())
             console.note(f"Wrote {len(queries):,} rows to {out}")
         if unread and unread == len(queries):
             console.fail(f"none of the {unread:,} molecules could be read")

@@ -12,7 +12,7 @@ import typer
 from equipool.cli import console
 
 if TYPE_CHECKING:
-    from equipool.training import AtSteps, Examination, Task
+    from equipool.training import AtSteps, Task
 
 
 def evaluate(
@@ -32,9 +32,9 @@ def evaluate(
 ) -> None:
     """Evaluate a trained network.
 
-    Prints the metrics and the task's tables, and stores them in the run's directory, with pictures
-    if the task has any. With --over-steps, prints and stores the metrics, the residuals and the
-    share of converged sets for each number of inner steps, beside those of earlier calls.
+    Prints the metrics and stores them in the run's directory, with the task's tables and pictures
+    if it has any. With --over-steps, prints and stores the metrics, the residuals and the share of
+    converged sets for each number of inner steps, beside those of earlier calls.
     """
     with console.plain_errors():
         numbers = None if over_steps is None else _numbers(over_steps)
@@ -60,9 +60,13 @@ def evaluate(
                     )
                     _store_over_steps(run, which, task, rows)
                     return
-                metrics = training.evaluate(run, which, device=place, progress=shown)
+                folder = run / f"results-{which}"
+                metrics = training.evaluate(
+                    run, which, device=place, progress=shown, results=folder
+                )
             _store_metrics(run, which, task.name, metrics)
-            _store_examination(run, which, training.examine(run, which, device=place))
+            if folder.exists():
+                console.report_line(f"Tables and pictures are in {folder}")
 
 
 def _numbers(text: str) -> list[int]:
@@ -75,26 +79,26 @@ def _numbers(text: str) -> list[int]:
 
 def _about(run: Path, which: str, task: str) -> dict[str, Any]:
     from equipool.environment import now, versions
-    from equipool.training import Checkpoints
+    from equipool.training import RunFolder
 
-    step = Checkpoints(run).read(which, lambda broken: None).step
+    step = RunFolder(run).read(which, lambda broken: None).step
     about = {"task": task, "which": which, "step": step, "versions": versions()}
     return about | {"date": now()}
 
 
 def _store_metrics(run: Path, which: str, task: str, metrics: dict[str, float]) -> None:
-    from equipool.training.checkpoint import to_json, write_atomically
+    from equipool.files import write_json
 
     about = _about(run, which, task)
     rows = [(name, f"{value:.6g}") for name, value in metrics.items()]
     console.print_table(("metric", f"{which}, step {about['step']:,}"), rows)
     file = run / f"evaluation-{which}.json"
-    write_atomically(file, to_json(about | {"metrics": metrics}))
+    write_json(file, about | {"metrics": metrics})
     console.report_line(f"Stored in {file}")
 
 
 def _store_over_steps(run: Path, which: str, task: Task, rows: Sequence[AtSteps]) -> None:
-    from equipool.training.over_steps import over_steps_file, write_over_steps
+    from equipool.training.evaluation import over_steps_file, write_over_steps
 
     metrics = [task.monitor, *task.reported]
     table = []
@@ -117,21 +121,6 @@ def trained_steps(task: Task) -> int | None:
 
     steps: int | str | None = getattr(task, "inner_steps", None)
     return int(STEPS.build(steps).budget(False).num_steps) if isinstance(steps, str) else steps
-
-
-def _store_examination(run: Path, which: str, found: Examination) -> None:
-    from equipool.training import examination_folder, write_examination
-
-    if not found:
-        return
-    for table in found.tables:
-        console.print_table(table.headings, table.texts(), table.title)
-    folder = examination_folder(run, which)
-    write_examination(found, folder)
-    pictures = sum(len(gallery.pictures) for gallery in found.galleries)
-    console.report_line(
-        f"Stored these tables and {pictures} pictures in {folder}; equipool report shows them"
-    )
 
 
 def report(

@@ -123,6 +123,7 @@ def _place(
 def _train(waiting: Sequence[Plan], device: str | None, stop: Stop, how: str) -> list[Plan]:
     """Train until everything is finished or it is time to stop; the runs that failed."""
     from equipool import training
+    from equipool.files import StorageError
 
     failed: list[Plan] = []
     for number, plan in enumerate(waiting, 1):
@@ -133,7 +134,7 @@ def _train(waiting: Sequence[Plan], device: str | None, stop: Stop, how: str) ->
         console.report_line(f"[{number}/{len(waiting)}] {plan.out.name}")
         try:
             record = training.train(*plan, True, device, stop_after=stop, how_to_resume=how)
-        except training.StorageError:
+        except StorageError:
             raise  # the next run would fail as well
         except Exception as error:  # one run's failure must not stop the others
             failed.append(plan)

@@ -35,6 +35,7 @@ def run(request: Request, options: TrainOptions) -> None:
     with console.plain_errors(console.WRONG_USE):
         from equipool import training
         from equipool.experiments.data import using_data_folder
+        from equipool.files import check_writable
         from equipool.training.devices import check_extras
 
         check_extras()
@@ -52,7 +53,7 @@ def run(request: Request, options: TrainOptions) -> None:
     how = console.command_line(["train", request.task], typed)
     with console.plain_errors(), using_data_folder(options.data_dir):
         if options.record is not None:
-            training.check_writable(options.record)
+            check_writable(options.record)
         found = training.train(
             task, config, out, options.resume, device, stop_after=options.max_seconds,
             how_to_resume=how,

@@ -6,10 +6,10 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from equipool.report.artifacts import Table
 from equipool.report.groups import METHOD, Group, group_runs, shorten, sort_key
 from equipool.report.runs import RunResult
 from equipool.report.tables import make_table, spread
-from equipool.training import Table
 
 COST = "seconds per step"
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from equipool.extras import check_extras
+from equipool.files import write_text
+from equipool.report.artifacts import Picture, Table, cell_text
 from equipool.report.by_setting import draw_setting, summarize_setting, varied_settings
 from equipool.report.groups import Group, common_settings, group_runs, shorten, varying_settings
 from equipool.report.runs import LOSS, RunResult
 from equipool.report.tables import best_groups, make_table, number, shared_time, summaries
-from equipool.training import Picture, Table, cell_text
-from equipool.training.checkpoint import write_atomically
 
 TEMPLATE = Path(__file__).with_name("page.html.j2")
 NEEDED = {"report": ("matplotlib", "jinja2")}
@@ -31,7 +31,6 @@ class Section:
     text: Sequence[str] = ()
     tables: Sequence[Table] = ()
     pictures: Sequence[Picture] = ()
-    gallery: bool = False  # small pictures side by side, with their captions
     folded: Sequence[Section] = ()  # parts that the reader can open and close
 
 
@@ -56,7 +55,7 @@ def write_sections(
         title=title, about=about, sections=sections, cell_text=cell_text,
         embedded=lambda png: "data:image/png;base64," + base64.b64encode(png).decode("ascii"),
     )  # fmt: skip
-    write_atomically(file, html.encode())
+    write_text(file, html)
 
 
 def first_sentence(text: str) -> str:
@@ -185,19 +184,6 @@ def over_steps(runs: Sequence[RunResult]) -> list[Section]:
     return [Section("Inner steps in evaluation", [text], pictures=[picture])]
 
 
-def examinations(runs: Sequence[RunResult]) -> list[Section]:
-    """What `equipool evaluate` stored of each network."""
-    folded = []
-    for run in runs:
-        for which, found in run.examinations.items():
-            parts = [Section(table.title, tables=[table]) for table in found.tables]
-            parts += [Section(g.title, pictures=g.pictures, gallery=True) for g in found.galleries]
-            folded.append(Section(f"{run.name}, {which} checkpoint", folded=parts))
-    if not folded:
-        return []
-    return [Section("Evaluation", ["Stored by equipool evaluate for each network."], folded=folded)]
-
-
 def all_runs(runs: Sequence[RunResult]) -> list[Section]:
     """One row per run."""
     troubled = [run.name for run in runs if run.skipped or run.spikes]
@@ -210,7 +196,6 @@ def all_runs(runs: Sequence[RunResult]) -> list[Section]:
 
 def _run_row(run: RunResult) -> dict[str, str]:
     best = run.best
-    together = dict.fromkeys(str(piece.get("together", "-")) for piece in run.ran_on)
     return {
         "run": run.name,
         "steps": f"{run.steps:,}" if run.complete else f"{run.steps:,} of {run.planned_steps:,}",
@@ -218,8 +203,7 @@ def _run_row(run: RunResult) -> dict[str, str]:
         "best": number(run.value(best)) if best else "-",
         "at step": f"{best['step']:,}" if best else "-",
         "training seconds": f"{run.training_seconds:,.1f}",
-        "pieces": str(run.pieces),
-        "runs at once": ", ".join(together) or "-",
+        "pieces": str(len(run.ran_on)),
         "parameters": "-" if run.num_parameters is None else f"{run.num_parameters:,}",
         "skipped": str(run.skipped),
         "spikes": str(run.spikes),
@@ -243,5 +227,5 @@ def settings(runs: Sequence[RunResult]) -> list[Section]:
 # In the order of the page.
 SECTIONS: tuple[Callable[[Sequence[RunResult]], list[Section]], ...] = (
     results, learning_curves, by_setting, training_loss, inner_loop, over_steps,
-    examinations, all_runs, settings,
+    all_runs, settings,
 )  # fmt: skip

@@ -9,10 +9,9 @@ from typing import Any
 
 from equipool.experiments.presets import import_task
 from equipool.training import Task, read_log, read_record
-from equipool.training.artifacts import Examination, examination_folder, read_examination
+from equipool.training.checkpoint import PARTS, RunFolder
 from equipool.training.config import known_tasks
-from equipool.training.folder import PARTS, RunFolder
-from equipool.training.over_steps import AtSteps, over_steps_file, read_over_steps
+from equipool.training.evaluation import AtSteps, over_steps_file, read_over_steps
 
 Entry = dict[str, Any]
 LOSS = "training loss"  # in figures, beside the metrics of evaluations
@@ -29,8 +28,7 @@ class RunResult:
     config: dict[str, Any]  # the `fields` of the task and the `training` settings
     complete: bool
     steps: int
-    pieces: int
-    ran_on: Sequence[Entry]  # of each piece `hardware`, `versions`, `together`: runs on the device
+    ran_on: Sequence[Entry]  # of each piece `hardware` and `versions`
     seconds: float
     training_seconds: float  # without evaluations
     num_parameters: int | None  # None for an unfinished run
@@ -39,7 +37,6 @@ class RunResult:
     spikes: int
     skipped: int
     # what `equipool evaluate` stored of the "best" and the "last" checkpoint
-    examinations: Mapping[str, Examination] = field(default_factory=dict)
     over_steps: Mapping[str, Sequence[AtSteps]] = field(default_factory=dict)
 
     @property
@@ -82,8 +79,8 @@ class RunResult:
         return within[-1] if within else None
 
 
-RAN_ON = ("hardware", "together", "versions")
-RECORDED = ("task", "complete", "steps", "pieces", "seconds", "training_seconds", "num_parameters",
+RAN_ON = ("hardware", "versions")
+RECORDED = ("task", "complete", "steps", "seconds", "training_seconds", "num_parameters",
             "curve", "spikes", "skipped")  # fmt: skip
 
 
@@ -173,11 +170,9 @@ def _from_folder(path: Path, warn: Warn) -> RunResult:
     points = [entry for entry in log if "event" not in entry]
     finished = folder.record.exists()
     run = _from_record(folder.record, path.name, points) if finished else _unfinished(folder, log)
-    found = {which: read_examination(examination_folder(path, which)) for which in ("best", "last")}
     searched = {which: read_over_steps(over_steps_file(path, which)) for which in ("best", "last")}
     return replace(
         run,
-        examinations={which: one for which, one in found.items() if one},
         over_steps={which: rows for which, rows in searched.items() if rows},
     )
 
@@ -191,7 +186,7 @@ def _unfinished(folder: RunFolder, log: Sequence[Entry]) -> RunResult:
     config = folder.read_config()
     return RunResult(
         name=folder.path.name, task=config["task"], config=_settings(folder.config, config),
-        complete=False, steps=last.get("step", 0), pieces=len(starts), ran_on=starts,
+        complete=False, steps=last.get("step", 0), ran_on=starts,
         seconds=last.get("seconds", 0.0), training_seconds=last.get("training_seconds", 0.0),
         num_parameters=None, curve=curve, points=points,
         spikes=points[-1]["spikes"] if points else 0,

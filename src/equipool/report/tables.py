@@ -6,9 +6,9 @@ import json
 import statistics
 from collections.abc import Sequence
 
+from equipool.report.artifacts import Table
 from equipool.report.groups import SIZE, Group, group_runs, mean_of, shorten
 from equipool.report.runs import RunResult
-from equipool.training import Table
 
 
 def make_table(title: str, rows: Sequence[dict[str, str]]) -> Table:
@@ -103,7 +103,7 @@ def _ratio(group: Group, groups: Sequence[Group]) -> str:
 def shared_time(groups: Sequence[Group]) -> float | None:
     """Training time that all runs had; None if their times cannot be compared."""
     runs = [run for group in groups for run in group.runs]
-    pieces = ([p.get("hardware"), p.get("together")] for run in runs for p in run.ran_on)
+    pieces = (p.get("hardware") for run in runs for p in run.ran_on)
     devices = {json.dumps(piece, sort_keys=True) for piece in pieces}
     if len(groups) < 2 or len(devices) > 1:
         return None

@@ -1,22 +1,19 @@
-"""Device, precision, processes, random numbers and clock of runs, on top of Lightning's Fabric."""
+"""Device, precision and processes of a run, and the random numbers of its steps."""
 
 from __future__ import annotations
 
 import atexit
 import gc
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import distributed
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from equipool import extras
-from equipool.training.folder import RunState
-from equipool.training.progress import Progress
 from equipool.training.task import Shard
 
 _MASK = (1 << 64) - 1
@@ -28,7 +25,7 @@ class OutOfMemoryError(MemoryError):
 
 def check_extras() -> None:
     """Raise an ImportError with the command to run if a package is missing."""
-    extras.check_extras("training", {"train": ("lightning", "safetensors")})
+    extras.check_extras("training", {"train": ("filelock", "safetensors")})
 
 
 def resolve_device(device: str | torch.device | None) -> torch.device:
@@ -44,6 +41,39 @@ def resolve_device(device: str | torch.device | None) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError("device is 'cuda', but torch finds no CUDA device")
     return device
+
+
+class InPrecision(nn.Module):
+    """A network that computes in bfloat16 or float64: inputs are cast to that dtype; with bfloat16,
+    outputs are cast to float32."""
+
+    def __init__(self, network: nn.Module, precision: str) -> None:
+        super().__init__()
+        self.network, self.mixed = network, precision == "bf16-mixed"
+        self.inputs = torch.bfloat16 if self.mixed else dtype_of_weights(precision)
+        self.outputs = torch.promote_types(self.inputs, torch.float32)
+
+    def forward(self, *arguments: Any, **named: Any) -> Any:
+        arguments, named = _cast((arguments, named), self.inputs)
+        device = next(self.network.parameters()).device.type
+        with torch.autocast(device, torch.bfloat16, enabled=self.mixed):
+            found = self.network(*arguments, **named)
+        return _cast(found, self.outputs)
+
+
+def _cast(values: Any, dtype: torch.dtype) -> Any:
+    """Tensors of floating point numbers in this dtype, also those in tuples, lists and dicts."""
+    if isinstance(values, Tensor):
+        return values.to(dtype) if values.is_floating_point() else values
+    if isinstance(values, dict):
+        return {name: _cast(value, dtype) for name, value in values.items()}
+    if type(values) in (tuple, list):
+        return type(values)(_cast(value, dtype) for value in values)
+    return values
+
+
+def dtype_of_weights(precision: str) -> torch.dtype:
+    return {"64-true": torch.float64, "bf16-true": torch.bfloat16}.get(precision, torch.float32)
 
 
 def leave_group() -> None:
@@ -65,25 +95,19 @@ class Accelerator:
 
     def __init__(self, device: str | torch.device | None, precision: str) -> None:
         check_extras()
-        from lightning.fabric import Fabric
-
         wanted = resolve_device(device)
+        self.precision, self.shard = precision, Shard()
         launched = distributed.is_available() and distributed.is_torchelastic_launched()
-        place: dict[str, Any] = {"devices": [wanted.index or 0] if wanted.type == "cuda" else 1}
-        if launched and int(os.environ["WORLD_SIZE"]) > 1:
-            nodes = int(os.environ.get("GROUP_WORLD_SIZE", 1))
-            place = {"devices": int(os.environ["LOCAL_WORLD_SIZE"]), "num_nodes": nodes}
-            place["strategy"] = "ddp"
-            atexit.register(leave_group)
-        in_fabric: Any = "32-true" if precision == "tf32" else precision
-        self.fabric: Any = Fabric(accelerator=wanted.type, precision=in_fabric, **place)
-        self.fabric.launch()
-        if precision == "64-true":  # Fabric would round the network's outputs to float32
-            conversion: Any = self.fabric.strategy.precision
-            conversion.convert_output = lambda outputs: outputs
-        self.precision = precision
-        self.device: torch.device = self.fabric.device
-        self.shard = Shard(self.fabric.global_rank, self.fabric.world_size)
+        several = launched and int(os.environ["WORLD_SIZE"]) > 1
+        index = int(os.environ["LOCAL_RANK"]) if several else wanted.index or 0
+        self.device = torch.device("cuda", index) if wanted.type == "cuda" else wanted
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+        if several:
+            if not distributed.is_initialized():
+                distributed.init_process_group("nccl" if wanted.type == "cuda" else "gloo")
+                atexit.register(leave_group)
+            self.shard = Shard(distributed.get_rank(), distributed.get_world_size())
 
     @property
     def alone(self) -> bool:
@@ -94,7 +118,19 @@ class Accelerator:
         """Whether this process writes the files."""
         return self.shard.rank == 0
 
-    def send(self, rows: list[list[float]]) -> torch.Tensor:
+    def place(self, network: nn.Module) -> nn.Module:
+        """Move a network to the device and to the precision of its weights; returns what is to be
+        called in its stead."""
+        network.to(self.device, dtype_of_weights(self.precision))
+        plain = self.precision in ("32-true", "tf32")
+        return network if plain else InPrecision(network, self.precision)
+
+    def place_for_training(self, network: nn.Module) -> nn.Module:
+        """The same, and gradients are averaged over the processes."""
+        network = self.place(network)
+        return network if self.alone else DistributedDataParallel(network)
+
+    def send(self, rows: list[list[float]]) -> Tensor:
         """Copy numbers to the device without waiting for it."""
         numbers = torch.tensor(rows)
         if self.device.type == "cuda":
@@ -108,27 +144,27 @@ class Accelerator:
     def barrier(self) -> None:
         """Wait for the other processes. Every process must call this."""
         if not self.alone:
-            self.fabric.barrier()
+            distributed.barrier()
 
     def any(self, flag: bool) -> bool:
         """Whether the flag is set in any process. Every process must call this."""
-        if self.alone:
-            return flag
         number = torch.tensor(float(flag), device=self.device)
-        return bool(self.fabric.all_reduce(number, reduce_op="sum") > 0)
+        if not self.alone:
+            distributed.all_reduce(number)
+        return bool(number > 0)
 
-    def average_(self, tensor: torch.Tensor) -> None:
+    def average_(self, tensor: Tensor) -> None:
         """Replace the tensor with its mean over the processes."""
         if not self.alone:
-            tensor.copy_(self.fabric.all_reduce(tensor.clone(), reduce_op="mean"))
+            distributed.all_reduce(tensor)
+            tensor /= self.shard.world
 
     def from_leader(self, value: Any) -> Any:
         """The value of the process that leads."""
-        return value if self.alone else self.fabric.broadcast(value)
-
-
-def dtype_of_weights(precision: str) -> torch.dtype:
-    return {"64-true": torch.float64, "bf16-true": torch.bfloat16}.get(precision, torch.float32)
+        values = [value]
+        if not self.alone:
+            distributed.broadcast_object_list(values)
+        return values[0]
 
 
 @contextmanager
@@ -166,8 +202,6 @@ def clear_memory_errors(advice: str) -> Iterator[None]:
     """Turn the ways in which torch and numpy run out of memory into an `OutOfMemoryError`."""
     try:
         yield
-    except OutOfMemoryError:
-        raise
     except (MemoryError, RuntimeError) as error:
         text = str(error)
         signs = ("out of memory", "not enough memory", "allocate memory", "overflow")
@@ -188,87 +222,10 @@ def mixed(seed: int, step: int, rank: int) -> int:
     return value >> 1
 
 
-class StepRandomness:
-    """Seeds torch's default generators before each step.
-
-    Dropout and the like become functions of seed, step and process. Checkpoints need no generator
-    state, and runs that take turns do not disturb each other. On a GPU each run has its own
-    generator state: a CUDA graph reads its seed from the state it was recorded with, and graphs
-    that run at the same time must not share one.
-    """
-
-    def __init__(self, seed: int, rank: int, device: torch.device) -> None:
-        self.seed, self.rank = seed, rank
-        self._generator: torch.Generator | None = None
-        if device.type == "cuda":
-            self._generator = torch.cuda.default_generators[device.index or 0]
-            self._state = self._generator.clone_state()
-
-    def __call__(self, step: int) -> None:
-        value = mixed(self.seed, step, self.rank)
-        torch.default_generator.manual_seed(value)
-        if self._generator is not None:
-            self._generator.graphsafe_set_state(self._state)
-            self._generator.manual_seed(value)
-
-
-@dataclass
-class Session:
-    """What runs that are trained together share."""
-
-    accelerator: Accelerator
-    progress: Progress
-    num_runs: int = 1
-    evaluation_seconds: float = 0.0  # of all of them
-
-
-class Clock:
-    """Measures `state.seconds` and `state.evaluation_seconds`, from `start` on.
-
-    While one of several runs is evaluated, none of them trains: the time counts as evaluation for
-    all of them. The device is waited for first.
-    """
-
-    def __init__(self, state: RunState, session: Session) -> None:
-        self.state, self.session = state, session
-        self.start()
-
-    def start(self) -> None:
-        self._last = self._saved = time.perf_counter()
-        self._evaluated = self.session.evaluation_seconds
-        self._lap = (self.state.step, self.state.training_seconds)
-
-    def read(self) -> None:
-        """Wait for the device and take the time."""
-        device = self.session.accelerator.device
-        if device.type == "cuda":
-            torch.cuda.current_stream(device).synchronize()
-        now = time.perf_counter()
-        self.state.seconds += now - self._last
-        self.state.evaluation_seconds += self.session.evaluation_seconds - self._evaluated
-        self._last, self._evaluated = now, self.session.evaluation_seconds
-
-    def lap(self) -> float:
-        """Steps per second of training since the last lap."""
-        self.read()
-        step, seconds = self._lap
-        self._lap = (self.state.step, self.state.training_seconds)
-        return (self._lap[0] - step) / max(self._lap[1] - seconds, 1e-9)
-
-    @contextmanager
-    def evaluating(self) -> Iterator[None]:
-        """Time inside the block counts as evaluation."""
-        self.read()
-        before = self.state.seconds
-        yield
-        self.read()
-        seconds = self.state.seconds - before
-        self.session.evaluation_seconds += seconds
-        self.state.evaluation_seconds += seconds
-        self._evaluated = self.session.evaluation_seconds
-
-    def saved(self) -> None:
-        self._saved = time.perf_counter()
-
-    def since_saved(self) -> float:
-        return time.perf_counter() - self._saved
+def seed_step(seed: int, step: int, rank: int, device: torch.device) -> None:
+    """Seed torch's default generators before a step: dropout and the like become functions of
+    seed, step and process, so that checkpoints need no generator state."""
+    value = mixed(seed, step, rank)
+    torch.default_generator.manual_seed(value)
+    if device.type == "cuda":
+        torch.cuda.default_generators[device.index or 0].manual_seed(value)

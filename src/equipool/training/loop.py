@@ -1,23 +1,24 @@
-"""The training loop: runs take steps in turn until they are complete or told to stop."""
+"""The training loop: a run takes steps until it is complete or told to stop."""
 
 from __future__ import annotations
 
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from equipool.training.checkpoint import RunFolder
 from equipool.training.config import TrainingConfig, run_config
-from equipool.training.devices import Accelerator, Session, clear_memory_errors, isolated
-from equipool.training.folder import Record, RunFolder
-from equipool.training.progress import Entry, Progress, Sink, progress_for_terminal
+from equipool.training.devices import Accelerator, clear_memory_errors, isolated
+from equipool.training.progress import Progress, progress_for_terminal
+from equipool.training.record import Record
 from equipool.training.run import Run
 from equipool.training.step import TrainStep
 from equipool.training.task import Task
@@ -72,12 +73,6 @@ class Stop:
             restore()
 
 
-class Plan(NamedTuple):
-    task: Task
-    config: TrainingConfig
-    out: str | Path
-
-
 def train(
     task: Task, config: TrainingConfig, out: str | Path, resume: bool = False,
     device: str | torch.device | None = None, *, stop_after: float | Stop | None = None,
@@ -99,7 +94,8 @@ def train(
         resume: resume the run in that directory; start one if there is none.
         device: `"cpu"` or `"cuda"`; None for a GPU if there is one. Under `torchrun` every process
             has its own.
-        stop_after: stop after this many seconds.
+        stop_after: stop after this many seconds; or a `Stop` that several calls share. Its `reason`
+            is set even if the run was complete when it was due.
         progress: what to show; None for a bar in a terminal and lines elsewhere, False for nothing.
         how_to_resume: how to resume, for the message on an early stop; by default the Python call.
 
@@ -108,42 +104,28 @@ def train(
         `record.failed` for a run whose steps or evaluations were not finite.
     """
     how = how_to_resume or f"train(task, config, {str(out)!r}, resume=True)"
-    return _train([Plan(task, config, out)], resume, device, stop_after, progress, how)[0]
-
-
-def train_together(
-    runs: Sequence[Plan | tuple[Task, TrainingConfig, str | Path]], resume: bool = False,
-    device: str | torch.device | None = None, *, stop_after: float | Stop | None = None,
-    progress: Progress | bool | None = None, how_to_resume: str | None = None,
-) -> list[Record]:  # fmt: skip
-    """Train several runs at once on one device, each with the result that `train` gives (except
-    for the rounding of convolutions on a GPU).
-
-    The runs take steps in turn. On a GPU each has its own stream, so that steps too small to fill
-    the device overlap. Complete runs are left unchanged.
-
-    Args:
-        runs: task, config and directory of each; all must have the same precision.
-        resume: resume the runs whose directories hold one; start the others.
-        device: as in `train`.
-        stop_after: stop all of them after this many seconds; or a `Stop` that several calls share.
-            Its `reason` is set even if the runs were complete when it was due.
-        progress, how_to_resume: as in `train`.
-
-    Returns:
-        The records, in the order of `runs`.
-    """
-    plans = [Plan(*run) for run in runs]
-    if not plans:
-        raise ValueError("runs is empty, expected one or more")
-    precisions = {plan.config.precision for plan in plans}
-    if len(precisions) > 1:
-        raise ValueError(f"the runs' precisions are {sorted(precisions)}, expected the same in all")
-    folders = [Path(plan.out).resolve() for plan in plans]
-    if len(set(folders)) < len(folders):
-        raise ValueError("two of the runs have the same directory, expected one for each")
-    how = how_to_resume or "train_together(the same runs, resume=True)"
-    return _train(plans, resume, device, stop_after, progress, how)
+    folder, identity = RunFolder(out), run_config(task, config)
+    with _prepared(task, config, device, progress) as (accelerator, shown), ExitStack() as stack:
+        stop = stop_after if isinstance(stop_after, Stop) else Stop(stop_after, shown.message)
+        stack.enter_context(stop.on_signals())
+        if accelerator.leads:
+            stack.enter_context(folder.locked())
+            folder.check(identity, resume)
+        run = Run(task, config, identity, accelerator, shown, folder)
+        try:
+            _take_steps(run, stop)
+            if not run.finished:
+                run.stop(stop.reason or "stopped", how)
+            record = run.finish()
+        except BaseException:
+            run.discard()
+            raise
+        finally:
+            run.log.close()
+        # set also if it came too late for this run: the caller may have more
+        if accelerator.any(stop.due()):
+            stop.request(stop.reason or "stopped")
+        return record
 
 
 @dataclass(frozen=True)
@@ -178,55 +160,42 @@ def fit(
         stop_after: stop after this many seconds, before all steps are taken.
         progress: as in `train`.
     """
-    collected = _StepNumbers()
+    if patience is not None and patience < 1:
+        raise ValueError(f"patience is {patience}, expected 1 or more, or None")
     fields: dict[str, Any] = asdict(task) if is_dataclass(task) else {}
     identity = {"task": task.name, "fields": fields, "training": asdict(config)}
-    with _session([Plan(task, config, "")], device, progress) as session:
-        stop = Stop(stop_after, session.progress.message)
-        run = Run(task, config, identity, session, sinks=[collected])
+    with _prepared(task, config, device, progress) as (accelerator, shown):
+        stop = Stop(stop_after, shown.message)
+        rows: list[dict[str, Tensor]] = []
+        run = Run(task, config, identity, accelerator, shown, on_steps=rows.append)
         best = None if patience is None else _BestWeights(run.train_step, patience, stop)
         if best is not None:
-            run.sinks.append(best)
-        _take_steps([run], session, stop)
+            run.on_evaluation = best
+        _take_steps(run, stop)
         record = run.finish()
         if not run.finished:
-            collected.steps(run.unlogged_steps())
+            rows.append(run.unlogged_steps())
     step = run.train_step
     if step.average is not None:
         step.average.apply()
     if best is not None:
         best.load()
-    return Fitted(step.module.eval(), collected.joined(), record)
+    history = {name: torch.cat([columns[name] for columns in rows]) for name in rows[0]}
+    return Fitted(step.module.eval(), history, record)
 
 
-class _StepNumbers(Sink):
-    def __init__(self) -> None:
-        self._columns: list[Mapping[str, Tensor]] = []
-
-    def steps(self, columns: Mapping[str, Tensor]) -> None:
-        self._columns.append(columns)
-
-    def joined(self) -> dict[str, Tensor]:
-        names = self._columns[0] if self._columns else ()
-        return {name: torch.cat([columns[name] for columns in self._columns]) for name in names}
-
-
-class _BestWeights(Sink):
+class _BestWeights:
     """Keeps the weights of the best evaluation, and requests a stop when `patience` evaluations in
     a row were not better."""
 
     def __init__(self, step: TrainStep, patience: int, stop: Stop) -> None:
-        if patience < 1:
-            raise ValueError(f"patience is {patience}, expected 1 or more, or None")
         self._step, self._patience, self._stop = step, patience, stop
         self._weights: dict[str, Tensor] = {}
         self._worse = 0
 
-    def write(self, entry: Entry) -> None:
-        if entry.get("event") != "evaluation":
-            return
-        self._worse = 0 if entry["best"] else self._worse + 1
-        if entry["best"]:
+    def __call__(self, better: bool) -> None:
+        self._worse = 0 if better else self._worse + 1
+        if better:
             average = self._step.average
             with nullcontext() if average is None else average.applied():
                 weights = self._step.module.state_dict()
@@ -240,66 +209,29 @@ class _BestWeights(Sink):
             self._step.module.load_state_dict(self._weights)
 
 
-def _train(
-    plans: Sequence[Plan], resume: bool, device: str | torch.device | None,
-    stop: float | Stop | None, progress: Progress | bool | None, how_to_resume: str,
-) -> list[Record]:  # fmt: skip
-    runs: list[Run] = []
-    with _session(plans, device, progress) as session, ExitStack() as stack:
-        if not isinstance(stop, Stop):
-            stop = Stop(stop, session.progress.message)
-        stack.enter_context(stop.on_signals())
-        try:
-            for task, config, out in plans:
-                folder, identity = RunFolder(out), run_config(task, config)
-                if session.accelerator.leads:
-                    stack.enter_context(folder.locked())
-                    folder.check(identity, resume)
-                runs.append(Run(task, config, identity, session, folder))
-                stack.callback(runs[-1].close)
-            for run in _take_steps(runs, session, stop):
-                run.stop(stop.reason or "stopped", how_to_resume)
-        except BaseException:
-            for run in runs:
-                run.discard()
-            raise
-        records = [run.finish() for run in runs]
-        # set also if it came too late for these runs: the caller may have more
-        if session.accelerator.any(stop.due()):
-            stop.request(stop.reason or "stopped")
-        return records
-
-
 @contextmanager
-def _session(
-    plans: Sequence[Plan], device: str | torch.device | None, progress: Progress | bool | None
-) -> Iterator[Session]:
-    """The device and the display of the runs. What training changes in torch is restored."""
-    task, config, _ = plans[0]
+def _prepared(
+    task: Task, config: TrainingConfig, device: str | torch.device | None,
+    progress: Progress | bool | None,
+) -> Iterator[tuple[Accelerator, Progress]]:  # fmt: skip
+    """The device and the display of a run. What training changes in torch is restored."""
     smaller = f"reduce the batch size (now {task.batch_size}) or the chunk (now {config.chunk})"
     with ExitStack() as stack:
         if not isinstance(progress, Progress):
             progress = Progress() if progress is False else progress_for_terminal()
             stack.callback(progress.close)
         accelerator = Accelerator(device, config.precision)
-        if len(plans) > 1 and not accelerator.alone:
-            raise ValueError("several runs are trained together in one process, not under torchrun")
         stack.enter_context(isolated(accelerator.device, config.precision))
         stack.enter_context(clear_memory_errors(smaller))
-        yield Session(accelerator, progress if accelerator.leads else Progress(), len(plans))
+        yield accelerator, progress if accelerator.leads else Progress()
 
 
-def _take_steps(runs: Sequence[Run], session: Session, stop: Stop) -> list[Run]:
-    """Let the runs take steps in turn; returns those that were stopped early."""
-    for run in runs:
-        run.start()
-    active = [run for run in runs if not run.finished]
-    while active:
-        for run in active:
-            run.advance()
-        active = [run for run in active if not run.finished]
+def _take_steps(run: Run, stop: Stop) -> None:
+    """Let the run take steps until it is complete or told to stop."""
+    run.start()
+    while not run.finished:
+        run.advance()
         # several processes must stop after the same step, or they wait for each other forever
-        aligned = active and (session.accelerator.alone or active[0].at_boundary)
-        if aligned and session.accelerator.any(stop.due()):
-            break
-    return active
+        aligned = run.accelerator.alone or run.at_boundary
+        if aligned and run.accelerator.any(stop.due()):
+            return

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from equipool import Solver
-from equipool.ops.execution import kernels_serve
 from equipool.training.config import TrainingConfig
 
 DECAY = 0.99  # of the running average of the gradient norm
@@ -56,13 +55,11 @@ class Guard:
 
     Gradients longer than $m$ are clipped: they are divided by $\max(1, (n + 10^{-6}) / m)$.
 
-    Each step also writes its row of the history: losses, $n$, whether it is skipped, metrics. On a
-    GPU all of this is one kernel. `factor` is $c$, `clip_norm` is $m$; None for neither.
+    `factor` is $c$, `clip_norm` is $m$; None for neither.
     """
 
-    def __init__(self, factor: float | None, clip_norm: float | None, history: History) -> None:
-        self.factor, self.clip_norm, self.history = factor, clip_norm, history
-        device = history.rows.device
+    def __init__(self, factor: float | None, clip_norm: float | None, device: torch.device) -> None:
+        self.factor, self.clip_norm = factor, clip_norm
         self.average = torch.zeros((), device=device)
         self.count = torch.zeros((), dtype=torch.int64, device=device)  # finite norms
 
@@ -70,24 +67,18 @@ class Guard:
         return {"average": self.average, "count": self.count}
 
     @torch.no_grad()
-    def __call__(
-        self, norms: Tensor, losses: Sequence[Tensor], metrics: Sequence[Tensor]
-    ) -> tuple[Tensor, Tensor | None]:
-        """Judge a step by the gradient norm of each parameter `[P]`, and write its history: scalar
-        losses are the first columns, scalar metrics the last.
+    def __call__(self, norms: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Judge a step by the gradient norm of each parameter `[P]`.
 
-        Returns 1 if the step is skipped, else 0, float32; and the divisor of the gradients, float32
-        or better, which is None without clipping and meaningless if the step is skipped.
+        Returns $n$; 1 if the step is skipped, else 0, float32; and the divisor of the gradients,
+        which is None without clipping and meaningless if the step is skipped.
         """
-        if kernels_serve(norms):
-            return self._fused(norms, losses, metrics)
         kept = torch.promote_types(norms.dtype, torch.float32)
         norm = torch.linalg.vector_norm(norms, dtype=torch.float64).to(kept)
-        skipped = self.judge(norm)
-        self.history.write([*losses, norm, skipped, *metrics])
-        if self.clip_norm is None:
-            return skipped, None
-        return skipped, ((norm + 1e-6) / self.clip_norm).clamp(min=1)
+        divisor = None
+        if self.clip_norm is not None:
+            divisor = ((norm + 1e-6) / self.clip_norm).clamp(min=1)
+        return norm, self.judge(norm), divisor
 
     def judge(self, norm: Tensor) -> Tensor:
         """1 if a step with this gradient norm (a scalar) is skipped, else 0, as float32; updates
@@ -103,25 +94,6 @@ class Guard:
         moved = torch.lerp(self.average, torch.minimum(norm, limit), weight)
         torch.where(finite, moved, self.average, out=self.average)
         return 1 - (norm <= limit).float()  # the comparison is false for NaN
-
-    def _fused(
-        self, norms: Tensor, losses: Sequence[Tensor], metrics: Sequence[Tensor]
-    ) -> tuple[Tensor, Tensor | None]:
-        from equipool.training import guard_kernels as kernels
-
-        rows = self.history.rows
-        values = tuple(value.detach() for value in (*losses, *metrics))
-        out = torch.empty(2, dtype=torch.float32, device=rows.device)
-        # One warp, because the program overwrites the state that it reads.
-        kernels.judge[(1,)](
-            norms, norms.numel(), values, self.average, self.count, self.history.counter,
-            rows, rows.shape[0], out,
-            FACTOR=self.factor, CLIP_NORM=self.clip_norm, DECAY=DECAY, SETTLED=SETTLED,
-            LARGEST=LARGEST, NUM_VALUES=len(values), NUM_LOSSES=len(losses), BLOCK=kernels.BLOCK,
-            num_warps=1,
-        )  # fmt: skip
-        skipped, divisor = out.unbind()
-        return skipped, None if self.clip_norm is None else divisor
 
 
 class Optimizer:
@@ -245,31 +217,10 @@ class WeightAverage:
             tensor.copy_(value)
 
 
-class RunningStatistics:
-    """The running statistics of a network, so that a skipped step can undo their change.
-
-    The buffers become views of one tensor per dtype, which one operation copies or restores.
-    """
-
-    def __init__(self, network: nn.Module) -> None:
-        by_dtype: dict[torch.dtype, list[Tensor]] = {}
-        for buffer in running_statistics(network).values():
-            by_dtype.setdefault(buffer.dtype, []).append(buffer)
-        self._joined = []
-        for buffers in by_dtype.values():
-            joined = torch.cat([buffer.flatten() for buffer in buffers])
-            parts = joined.split([buffer.numel() for buffer in buffers])
-            for buffer, part in zip(buffers, parts, strict=True):
-                buffer.data = part.view_as(buffer)
-            self._joined.append(joined)
-
-    def copy(self) -> list[Tensor]:
-        return [joined.clone() for joined in self._joined]
-
-    def restore(self, before: Sequence[Tensor], skipped: Tensor) -> None:
-        """Restore a copy if `skipped`, a scalar, is above zero."""
-        for joined, value in zip(self._joined, before, strict=True):
-            torch.where(skipped > 0, value, joined, out=joined)
+def restore_(tensors: Sequence[Tensor], before: Sequence[Tensor], skipped: Tensor) -> None:
+    """Replace tensors with their values `before` if `skipped`, a scalar, is above zero."""
+    for tensor, value in zip(tensors, before, strict=True):
+        torch.where(skipped > 0, value, tensor, out=tensor)
 
 
 def running_statistics(network: nn.Module) -> dict[str, Tensor]:

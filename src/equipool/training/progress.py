@@ -1,4 +1,4 @@
-"""What a run reports, and where: its log, TensorBoard, and the display for the user."""
+"""What a run reports, and where: its log, and the display for the user."""
 
 from __future__ import annotations
 
@@ -10,35 +10,32 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
-from torch import Tensor
-
-from equipool.training.checkpoint import jsonable, naming, write_atomically
+from equipool.files import jsonable, naming, write_text
 
 T = TypeVar("T")
 SECONDS = 10.0  # between two lines about an evaluation
 
 
 class Progress:
-    """Shows the progress of one or more runs, each with its name. This base class shows nothing."""
+    """Shows the progress of a run. This base class shows nothing."""
 
     def begin(self, run: str, step: int, steps: int) -> None:
-        """A run starts or resumes at `step` of `steps`."""
+        """A run of this name starts or resumes at `step` of `steps`."""
 
-    def advance(self, run: str, step: int) -> None:
-        """A run has reached `step`. Called often."""
+    def advance(self, step: int) -> None:
+        """The run has reached `step`. Called often."""
 
-    def report(self, run: str, step: int, steps: int, numbers: Mapping[str, float | None]) -> None:
-        """The latest numbers of a run."""
+    def report(self, numbers: Mapping[str, float | None]) -> None:
+        """The latest numbers of the run."""
 
-    def evaluate(self, run: str, done: int, total: int | None) -> None:
+    def evaluate(self, done: int, total: int | None) -> None:
         """An evaluation has done `done` of `total` parts, if that is known. Called often."""
 
-    def end_evaluation(self, run: str) -> None:
+    def end_evaluation(self) -> None:
         """The evaluation is over."""
 
     def message(self, text: str) -> None:
@@ -77,14 +74,14 @@ def track(parts: Iterable[T], total: int | None = None) -> Iterator[T]:
 
 
 @contextmanager
-def tracking(progress: Progress, run: str) -> Iterator[None]:
+def tracking(progress: Progress) -> Iterator[None]:
     """`track` inside the block reports to this display."""
-    token = _report.set(partial(progress.evaluate, run))
+    token = _report.set(progress.evaluate)
     try:
         yield
     finally:
         _report.reset(token)
-        progress.end_evaluation(run)
+        progress.end_evaluation()
 
 
 def format_numbers(numbers: Mapping[str, float | None]) -> str:
@@ -101,22 +98,28 @@ class PlainProgress(Progress):
     """Prints a line per entry of the log, and a line every ten seconds of an evaluation."""
 
     def __init__(self) -> None:
-        self._since: dict[str, float] = {}  # of the running evaluations
+        self._run, self._step, self._steps = "", 0, 0
+        self._since: float | None = None  # of the running evaluation
 
     def begin(self, run: str, step: int, steps: int) -> None:
+        self._run, self._steps = run, steps
         self.message(f"{run}: from step {step} to {steps}")
 
-    def report(self, run: str, step: int, steps: int, numbers: Mapping[str, float | None]) -> None:
-        self.message(f"{run}: {step}/{steps}  {format_numbers(numbers)}")
+    def advance(self, step: int) -> None:
+        self._step = step
 
-    def evaluate(self, run: str, done: int, total: int | None) -> None:
+    def report(self, numbers: Mapping[str, float | None]) -> None:
+        self.message(f"{self._run}: {self._step}/{self._steps}  {format_numbers(numbers)}")
+
+    def evaluate(self, done: int, total: int | None) -> None:
         now = time.monotonic()
-        if now - self._since.setdefault(run, now) >= SECONDS:
-            self._since[run] = now
-            self.message(f"{run}: evaluating, {done}" + (f"/{total}" if total else " done"))
+        self._since = now if self._since is None else self._since
+        if now - self._since >= SECONDS:
+            self._since = now
+            self.message(f"evaluating, {done}" + (f"/{total}" if total else " done"))
 
-    def end_evaluation(self, run: str) -> None:
-        self._since.pop(run, None)
+    def end_evaluation(self) -> None:
+        self._since = None
 
     def message(self, text: str) -> None:
         print(text, flush=True)
@@ -134,8 +137,8 @@ def columns() -> tuple[Any, ...]:
 
 
 class LiveProgress(Progress):
-    """Shows a bar per run with speed, remaining time and the latest numbers, and a second bar
-    while the run is evaluated."""
+    """Shows a bar with speed, remaining time and the latest numbers, and a second bar while the run
+    is evaluated."""
 
     def __init__(self) -> None:
         from rich import progress
@@ -144,27 +147,27 @@ class LiveProgress(Progress):
             *columns(), progress.TextColumn("{task.fields[numbers]}"), refresh_per_second=4
         )
         self._bars.start()
-        self._ids: dict[str, Any] = {}
-        self._evaluations: dict[str, Any] = {}
+        self._training: Any = None
+        self._evaluation: Any = None
 
     def begin(self, run: str, step: int, steps: int) -> None:
-        self._ids[run] = self._bars.add_task(run, total=steps, completed=step, numbers="")
+        self._training = self._bars.add_task(run, total=steps, completed=step, numbers="")
 
-    def advance(self, run: str, step: int) -> None:
-        self._bars.update(self._ids[run], completed=step)
+    def advance(self, step: int) -> None:
+        self._bars.update(self._training, completed=step)
 
-    def report(self, run: str, step: int, steps: int, numbers: Mapping[str, float | None]) -> None:
-        self._bars.update(self._ids[run], completed=step, numbers=format_numbers(numbers))
+    def report(self, numbers: Mapping[str, float | None]) -> None:
+        self._bars.update(self._training, numbers=format_numbers(numbers))
 
-    def evaluate(self, run: str, done: int, total: int | None) -> None:
-        if run not in self._evaluations:
-            name = f"{run}: evaluating"
-            self._evaluations[run] = self._bars.add_task(name, total=total, numbers="")
-        self._bars.update(self._evaluations[run], completed=done, total=total)
+    def evaluate(self, done: int, total: int | None) -> None:
+        if self._evaluation is None:
+            self._evaluation = self._bars.add_task("evaluating", total=total, numbers="")
+        self._bars.update(self._evaluation, completed=done, total=total)
 
-    def end_evaluation(self, run: str) -> None:
-        if run in self._evaluations:
-            self._bars.remove_task(self._evaluations.pop(run))
+    def end_evaluation(self) -> None:
+        if self._evaluation is not None:
+            self._bars.remove_task(self._evaluation)
+            self._evaluation = None
 
     def message(self, text: str) -> None:
         self._bars.console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -182,25 +185,6 @@ def progress_for_terminal() -> Progress:
 
 # An entry of the log. Without an `event` it summarises training since the entry before it.
 Entry = dict[str, Any]
-
-
-class Sink:
-    """Receives what a run reports. This base class ignores it."""
-
-    def open(self, step: int) -> None:
-        """The run starts or resumes at this step."""
-
-    def write(self, entry: Entry) -> None:
-        """An entry of the log."""
-
-    def steps(self, columns: Mapping[str, Tensor]) -> None:
-        """The numbers of each step since the last call `[n]`, by name."""
-
-    def sync(self) -> None:
-        """Wait until everything is on the disk."""
-
-    def close(self) -> None:
-        """The run reports nothing more."""
 
 
 def read_log(file: str | Path, warn: Callable[[str], None] | None = None) -> list[Entry]:
@@ -236,100 +220,44 @@ def _parse(line: bytes) -> Entry | None:
     return entry if isinstance(entry, dict) and isinstance(entry.get("step"), int) else None
 
 
-class LogFile(Sink):
-    """Appends a JSON object per entry to `log.jsonl`. Opening it at a step drops the entries of
-    later steps, which are repeated. `warn` is called about damaged lines."""
-
-    def __init__(self, file: Path, warn: Callable[[str], None]) -> None:
-        self.file, self._warn = file, warn
-        self._stream: Any = None
-
-    def open(self, step: int) -> None:
-        if self.file.exists():
-            kept = [entry for entry in read_log(self.file, self._warn) if entry["step"] <= step]
-            write_atomically(self.file, b"".join(map(_line, kept)))
-        with naming(self.file):
-            self._stream = self.file.open("ab", buffering=0)
+class Log:
+    """The log of a run, a JSON object per line. This base class keeps nothing."""
 
     def write(self, entry: Entry) -> None:
-        """Append an entry, unbuffered: it survives if the process is killed."""
-        if self._stream is None:
-            return
-        content = _line(entry)
+        """Append an entry."""
+
+    def sync(self) -> None:
+        """Wait until everything is on the disk."""
+
+    def close(self) -> None:
+        """There are no more entries."""
+
+
+class LogFile(Log):
+    """Appends to `log.jsonl`. Opening it at a step drops the entries of later steps, which are
+    repeated. `warn` is called about damaged lines."""
+
+    def __init__(self, file: Path, step: int, warn: Callable[[str], None]) -> None:
+        self.file = file
+        if file.exists():
+            kept = [entry for entry in read_log(file, warn) if entry["step"] <= step]
+            write_text(file, "".join(map(_line, kept)))
+        with naming(file):
+            self._stream = file.open("ab", buffering=0)  # survives if the process is killed
+
+    def write(self, entry: Entry) -> None:
+        content = _line(entry).encode()
         with naming(self.file):
             while content:
                 content = content[self._stream.write(content) :]
 
     def sync(self) -> None:
-        if self._stream is not None:
-            with naming(self.file):
-                os.fsync(self._stream.fileno())
+        with naming(self.file):
+            os.fsync(self._stream.fileno())
 
     def close(self) -> None:
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
+        self._stream.close()
 
 
-def _line(entry: Entry) -> bytes:
-    return (json.dumps(jsonable(entry), allow_nan=False) + "\n").encode()
-
-
-def flat(entry: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """The numbers of an entry, with the names of the parts they are in.
-
-    Example:
-        >>> flat({"loss": 0.5, "metrics": {"error": 1.0}, "event": "evaluation"})
-        {'loss': 0.5, 'metrics/error': 1.0}
-    """
-    found: dict[str, float] = {}
-    for name, value in entry.items():
-        if isinstance(value, Mapping):
-            found |= flat(value, f"{prefix}{name}/")
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            found[prefix + name] = value
-    return found
-
-
-class TensorBoard(Sink):
-    """Writes the numbers of training and of evaluations for TensorBoard. Opening it at a step hides
-    the numbers of later steps.
-
-    Without the package it writes nothing, and warns once. It gives up if the disk is full: the log
-    is what counts.
-    """
-
-    def __init__(self, folder: Path, warn: Callable[[str], None]) -> None:
-        self.folder, self._warn = folder, warn
-        self._writer: Any = None
-
-    def open(self, step: int) -> None:
-        if find_spec("tensorboard") is None:
-            self._warn("TensorBoard is not installed; log.jsonl has the same numbers")
-            return
-        from torch.utils.tensorboard import SummaryWriter
-
-        with self._giving_up():
-            self._writer = SummaryWriter(str(self.folder), purge_step=step + 1 if step else None)
-
-    def write(self, entry: Entry) -> None:
-        prefix = entry.get("event", "train")
-        if self._writer is None or prefix not in ("train", "evaluation"):
-            return
-        with self._giving_up():
-            for name, value in flat(entry).items():
-                if name != "step":
-                    self._writer.add_scalar(f"{prefix}/{name}", value, entry["step"])
-
-    def close(self) -> None:
-        with self._giving_up():
-            if self._writer is not None:
-                self._writer.close()
-
-    @contextmanager
-    def _giving_up(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            self._writer = None
-            self._warn(f"TensorBoard files are no longer written: {error}")
+def _line(entry: Entry) -> str:
+    return json.dumps(jsonable(entry), allow_nan=False) + "\n"

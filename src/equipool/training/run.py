@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from equipool.environment import hardware, now, versions
-from equipool.training.checkpoint import Checkpoints
+from equipool.training.checkpoint import RunFolder
 from equipool.training.config import TrainingConfig
-from equipool.training.devices import Clock, Session, StepRandomness
-from equipool.training.folder import RECENT, Record, RunFolder, RunState, read_record, summarize
-from equipool.training.progress import Entry, LogFile, Sink, TensorBoard, tracking
+from equipool.training.devices import Accelerator, seed_step
+from equipool.training.progress import Entry, Log, LogFile, Progress, tracking
+from equipool.training.record import RECENT, Record, RunState, read_record, summarize
 from equipool.training.step import (
     NUMBERS,
     Runner,
@@ -26,44 +27,75 @@ from equipool.training.step import (
 from equipool.training.task import Batch, Task
 
 
+class Clock:
+    """Measures `state.seconds` and `state.evaluation_seconds`, from `start` on. The device is
+    waited for first."""
+
+    def __init__(self, state: RunState, device: torch.device) -> None:
+        self.state, self.device = state, device
+        self.start()
+
+    def start(self) -> None:
+        self._last = self._saved = time.perf_counter()
+        self._lap = (self.state.step, self.state.training_seconds)
+
+    def read(self) -> None:
+        """Wait for the device and take the time."""
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()
+        now = time.perf_counter()
+        self.state.seconds += now - self._last
+        self._last = now
+
+    def lap(self) -> float:
+        """Steps per second of training since the last lap."""
+        self.read()
+        step, seconds = self._lap
+        self._lap = (self.state.step, self.state.training_seconds)
+        return (self._lap[0] - step) / max(self._lap[1] - seconds, 1e-9)
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Time inside the block counts as evaluation."""
+        self.read()
+        before = self.state.seconds
+        yield
+        self.read()
+        self.state.evaluation_seconds += self.state.seconds - before
+
+    def saved(self) -> None:
+        self._saved = time.perf_counter()
+
+    def since_saved(self) -> float:
+        return time.perf_counter() - self._saved
+
+
 class Run:
     """A run that takes one step per call of `advance`. Without a folder it has no files.
 
-    `identity` is task and config as JSON, with what the task knows of its data. `sinks` receive
-    what the run reports, in addition to its own.
+    `identity` is task and config as JSON, with what the task knows of its data. `on_steps` is
+    called with the numbers of each step since the last call `[n]`, by name; `on_evaluation`, an
+    attribute, with whether an evaluation was the best so far.
     """
 
     def __init__(
-        self,
-        task: Task,
-        config: TrainingConfig,
-        identity: dict[str, Any],
-        session: Session,
-        folder: RunFolder | None = None,
-        sinks: Sequence[Sink] = (),
-    ) -> None:
+        self, task: Task, config: TrainingConfig, identity: dict[str, Any],
+        accelerator: Accelerator, progress: Progress, folder: RunFolder | None = None, *,
+        on_steps: Callable[[dict[str, Tensor]], None] = lambda columns: None,
+    ) -> None:  # fmt: skip
         self.task, self.config, self.identity, self.folder = task, config, identity, folder
-        self.session, self.accelerator = session, session.accelerator
-        accelerator = session.accelerator
-        own_stream = session.num_runs > 1 and accelerator.device.type == "cuda"
-        self._stream = torch.cuda.Stream(accelerator.device) if own_stream else None
+        self.accelerator, self.progress = accelerator, progress
+        self.on_steps = on_steps
+        self.on_evaluation: Callable[[bool], None] = lambda better: None
         self.name = task.title if folder is None else folder.path.name
-        self.progress, self.sinks = session.progress, list(sinks)
-        if folder is not None and accelerator.leads:
-            self.sinks.append(LogFile(folder.log, self._message))
-            self.sinks.append(TensorBoard(folder.tensorboard, self._message))
-        self._randomness = StepRandomness(task.seed, accelerator.shard.rank, accelerator.device)
+        self.log, self.state = Log(), RunState()
         self._runner: Runner | None = None
-        self.state = RunState()
-        self._checkpoints: Checkpoints | None = None
         self._new = accelerator.leads and folder is not None and not folder.config.exists()
-        with self.on_stream():
-            self.train_step = self._make_step()
-            if folder is not None:  # claimed only now, when it is known that it can be trained
-                self._restore(folder)
-        accelerator.synchronize()  # tasks may share data on the device, and streams do not wait
+        self.train_step = self._make_step()
+        if folder is not None:  # claimed only now, when it is known that it can be trained
+            self._restore(folder)
         self._saved_step = self.state.step
-        self._clock = Clock(self.state, session)
+        self._clock = Clock(self.state, accelerator.device)
         self._next_due = self._after(self.state.step)
 
     def _make_step(self) -> TrainStep:
@@ -80,59 +112,39 @@ class Run:
     def _restore(self, folder: RunFolder) -> None:
         """Load the newest intact checkpoint, if there is one."""
         leads = self.accelerator.leads
-        self._checkpoints = Checkpoints(folder.path, self.config.keep_last)
         if leads:
             folder.claim(self.identity)
-            self._checkpoints.clean()
-        found = self._checkpoints.newest(self._message) if leads else None
+        found = folder.newest(self._message) if leads else None
         step = self.accelerator.from_leader(None if found is None else found.step)
         if step is None:
             return
-        found = found or self._checkpoints.read_step(step)
-        self.state = RunState.from_checkpoint(found, self.config.log_every)
+        found = found or folder.read_step(step)
+        self.state = RunState.from_checkpoint(found)
         self.train_step.load(found.tensors, step)
-        if leads:
-            self._checkpoints.point(step, self.state.best)
 
     def start(self) -> None:
-        """Open the sinks and start the clock, unless the run is complete."""
+        """Open the log and start the clock, unless the run is complete."""
         if self.finished:
             return
-        step = self.state.step
-        self.progress.begin(self.name, step, self.config.steps)
-        for sink in self.sinks:
-            sink.open(step)
-        about = {"hardware": self._hardware(), "together": self.session.num_runs}
-        about["versions"] = versions()
-        self.state.pieces.append({"first_step": step} | about)
+        step, steps = self.state.step, self.config.steps
+        self.progress.begin(self.name, step, steps)
+        if self.folder is not None and self.accelerator.leads:
+            self.log = LogFile(self.folder.log, step, self._message)
+        about = {"hardware": self._hardware(), "versions": versions()}
+        self.state.parts.append({"first_step": step} | about)
         self._event("start" if step == 0 else "resume", {"date": now()} | about)
-        warmup, steps = self.config.warmup_steps, self.config.steps
-        if warmup > steps:
+        if (warmup := self.config.warmup_steps) > steps:
             self._message(
                 f"WARNING: warmup_steps is {warmup} but steps is {steps}: the learning rate only "
                 f"reaches {steps / warmup:.0%} of {self.config.learning_rate:g}"
             )
         self._clock.start()
 
-    def _write(self, entry: Entry) -> None:
-        for sink in self.sinks:
-            sink.write(entry)
-        event, metrics = entry.get("event"), entry.get("metrics", {})
-        if event in (None, "evaluation"):
-            shown = {self.task.monitor_title: metrics.get(self.task.monitor)}
-            if event is None:
-                shown = {"loss": entry["loss"], **metrics, "steps/s": entry["steps_per_second"]}
-            self.progress.report(self.name, self.state.step, self.config.steps, shown)
-
     def _event(self, event: str, content: Entry) -> None:
-        self._write({"event": event, "step": self.state.step} | content)
+        self.log.write({"event": event, "step": self.state.step} | content)
 
     def _message(self, text: str) -> None:
         self.progress.message(f"{self.name}: {text}")
-
-    def on_stream(self) -> AbstractContextManager[Any]:
-        """Work inside the block goes to the run's own stream."""
-        return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
     @property
     def finished(self) -> bool:
@@ -145,18 +157,20 @@ class Run:
 
     def advance(self) -> None:
         """Take a step, then log, evaluate and save if that is due."""
-        with self.on_stream():
-            step = self.state.step
-            position = step % self.config.chunk
-            runner = self._runner
-            if position == 0 or runner is None:
-                runner = self._load(step - position)
-            self._randomness(step)
-            runner.run(step)
-            self.state.step = step + 1
-            if step + 1 == self._next_due:
-                self._do_what_is_due(runner)
-                self._next_due = self._after(step + 1)
+        step = self.state.step
+        position = step % self.config.chunk
+        runner = self._runner
+        if position == 0 or runner is None:
+            runner = self._load(step - position)
+        self._seed(step)
+        runner.run(step)
+        self.state.step = step + 1
+        if step + 1 == self._next_due:
+            self._do_what_is_due(runner)
+            self._next_due = self._after(step + 1)
+
+    def _seed(self, step: int) -> None:
+        seed_step(self.task.seed, step, self.accelerator.shard.rank, self.accelerator.device)
 
     def _load(self, first: int) -> Runner:
         length, accelerator = self.config.chunk, self.accelerator
@@ -164,9 +178,10 @@ class Run:
         numbers = [self.train_step.numbers(step) for step in range(first, first + length)]
         chunk = chunk | {NUMBERS: accelerator.send(numbers)}
         if self._runner is None:
-            self._randomness(self.state.step)  # a graph is recorded with the run's generator
+            step = self.state.step
+            self._seed(step)
             self._runner = make_runner(
-                self.train_step, chunk, accelerator, self.state.step, self._not_captured
+                self.train_step, chunk, accelerator, step, self._not_captured
             )
         self._runner.load(chunk)
         return self._runner
@@ -184,9 +199,9 @@ class Run:
     def _do_what_is_due(self, runner: Runner) -> None:
         step, config = self.state.step, self.config
         last = step == config.steps
-        self.progress.advance(self.name, step)
+        self.progress.advance(step)
         if last or step % config.log_every == 0:
-            self._log(runner.batch(step - 1))
+            self._write_log(runner.batch(step - 1))
         better = (last or step % config.evaluate_every == 0) and self._evaluate()
         regular = config.checkpoint_every is not None and step % config.checkpoint_every == 0
         if last or better or regular or self._checkpoint_is_overdue():
@@ -198,13 +213,11 @@ class Run:
             return False
         return self.accelerator.any(self._clock.since_saved() >= limit)
 
-    def _log(self, batch: Batch) -> None:
+    def _write_log(self, batch: Batch) -> None:
         state = self.state
-        self.accelerator.average_(self.train_step.history.rows)
         columns = self.unlogged_steps()
         speed = self._clock.lap()
-        for sink in self.sinks:
-            sink.steps(columns)
+        self.on_steps(columns)
         skipped = state.add_steps(columns)
         if skipped:
             self._event("skip", {"count": len(skipped), "steps": skipped[:20]})
@@ -218,20 +231,25 @@ class Run:
         network = self.train_step.network
         data = {name: value for name, value in batch.items() if name != NUMBERS}
         inner = inner_statistics(self.train_step.module, lambda: self.task.loss(network, data))
-        self._write(entry | ({"inner": inner} if inner else {}))
+        self.log.write(entry | ({"inner": inner} if inner else {}))
+        self.progress.report({"loss": entry["loss"], **entry["metrics"], "steps/s": speed})
 
     def unlogged_steps(self) -> dict[str, Tensor]:
-        """The numbers of each step since the last entry of the log. Waits for the device."""
+        """The numbers of each step since the last entry of the log. Waits for the device, and for
+        the other processes."""
+        self.accelerator.average_(self.train_step.history.rows)
         return self.train_step.history.read(self.state.logged_step, self.state.step)
 
     def _evaluate(self) -> bool:
         """Evaluate; returns whether it is the best so far."""
-        with self._clock.evaluating(), tracking(self.progress, self.name):
+        with self._clock.evaluating(), tracking(self.progress):
             metrics = self._metrics()
         entry = self.state.times() | {"metrics": metrics}
         value = metrics[self.task.monitor]
         better = self.state.add_evaluation(entry, value, self.task.lower_is_better)
         self._event("evaluation", entry | {"best": better})
+        self.progress.report({self.task.monitor_title: value})
+        self.on_evaluation(better)
         return better
 
     def _metrics(self) -> dict[str, float]:
@@ -250,18 +268,16 @@ class Run:
         self._clock.read()
         self._saved_step = self.state.step
         self.accelerator.average_(self.train_step.history.rows)
-        if self._checkpoints is not None and self.accelerator.leads:
-            files = self.train_step.tensors()
-            files["optimizer"] = files["optimizer"] | {RECENT: self.state.recent_losses}
-            for sink in self.sinks:
-                sink.sync()
-            self._checkpoints.save(files, self.state.to_json(), self.state.best)
+        if self.folder is not None and self.accelerator.leads:
+            tensors = self.train_step.tensors() | {RECENT: self.state.recent_losses}
+            self.log.sync()
+            state = self.state.to_json()
+            self.folder.save(tensors, state, self.identity, self.config.keep_last)
         self._clock.saved()
 
     def stop(self, reason: str, how_to_resume: str) -> None:
-        with self.on_stream():
-            if self._saved_step != self.state.step:
-                self._save()
+        if self._saved_step != self.state.step:
+            self._save()
         self._event("stop", {"reason": reason})
         step, steps = self.state.step, self.config.steps
         self._message(f"{reason} at step {step} of {steps} and saved. To resume: {how_to_resume}")
@@ -269,12 +285,7 @@ class Run:
     def discard(self) -> None:
         """Remove the files of a run that this process started and that took no step."""
         if self.folder is not None and self._new and self.state.step == 0:
-            self.close()
             self.folder.discard()
-
-    def close(self) -> None:
-        for sink in self.sinks:
-            sink.close()
 
     def finish(self) -> Record:
         """The run's record, which is written if the run is complete."""
@@ -295,16 +306,15 @@ class Run:
 
     def record(self) -> Record:
         state = self.state
-        at_best = [e for e in state.curve if state.best and e["step"] == state.best.step]
+        at_best = [e for e in state.curve if state.best and e["step"] == state.best["step"]]
         return Record(
             task=self.task.name, seed=self.task.seed, config=self.identity, versions=versions(),
             hardware=self._hardware(), date=now(), steps=state.step, complete=self.finished,
-            pieces=len(state.pieces), together=self.session.num_runs, seconds=state.seconds,
-            training_seconds=state.training_seconds,
+            seconds=state.seconds, training_seconds=state.training_seconds,
             num_parameters=sum(p.numel() for p in self.train_step.module.parameters()),
             metrics=dict(state.curve[-1]["metrics"]) if state.curve else {},
             best=at_best[-1] if at_best else None, curve=state.curve, spikes=state.spikes,
-            skipped=state.skipped, ran_on=state.parts(), warning=self._warning(),
+            skipped=state.skipped, ran_on=state.ran_on(), warning=self._warning(),
         )  # fmt: skip
 
     def _warning(self) -> str | None:

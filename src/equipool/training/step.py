@@ -20,16 +20,16 @@ from equipool.training.optimizer import (
     Guard,
     History,
     Optimizer,
-    RunningStatistics,
     WeightAverage,
     average_weight,
+    restore_,
+    running_statistics,
 )
 from equipool.training.task import Batch, Loss, Task
 
 COLUMNS = ("loss", "aux_loss", "gradient_norm", "skipped")
 NUMBERS = "training/numbers"  # the engine's own part of a batch
 
-Tensors = dict[str, dict[str, Tensor]]  # by the file of a checkpoint that holds them
 Depths = tuple[int, ...]  # number of steps of each layer that draws it
 
 ANY_RANK = -1  # no process has it: what is drawn is the same in all of them
@@ -45,22 +45,21 @@ class TrainStep:
     def __init__(
         self, task: Task, config: TrainingConfig, accelerator: Accelerator, batch: Batch
     ) -> None:
-        self.task, self.config, self.fabric = task, config, accelerator.fabric
+        self.task, self.config = task, config
         self.module = make_network(task)
         for module in self.module.modules():
             if isinstance(module, EquilibriumAggregation):
                 module.cuda_graphs = not task.capturable  # else the step is captured as a whole
-        self.network: nn.Module = accelerator.fabric.setup_module(self.module)
-        self.network.train()
+        self.network = accelerator.place_for_training(self.module).train()
         # Compiled for steps only: evaluations have other shapes and would compile for each.
         self._trained: Any = torch.compile(self.network) if config.compile else self.network
         self.optimizer = Optimizer(self.module, config, accelerator.device)
         self.average = None if config.ema_decay is None else WeightAverage(self.module)
         self.metrics = self._metric_names(batch)
         self.history = History([*COLUMNS, *self.metrics], config.log_every, accelerator.device)
-        self.guard = Guard(config.guard_factor, config.clip_norm, self.history)
+        self.guard = Guard(config.guard_factor, config.clip_norm, accelerator.device)
         self.depths = DepthDraw(self.module, task.seed)
-        self._running = RunningStatistics(self.module)
+        self._running = list(running_statistics(self.module).values())
         constants = torch.tensor([0.0, 1.0, torch.nan], device=accelerator.device)
         self._zero, self._one, self._unknown = constants.unbind()
 
@@ -89,7 +88,7 @@ class TrainStep:
         """Take the step on a batch that has the step's `numbers` under `NUMBERS`."""
         numbers = batch[NUMBERS]
         data = {name: value for name, value in batch.items() if name != NUMBERS}
-        before = self._running.copy()
+        before = [buffer.clone() for buffer in self._running]
         self.optimizer.zero_grad()
         loss, aux_loss = self._losses(data)
         num_rates = len(self.optimizer.factors)
@@ -100,9 +99,10 @@ class TrainStep:
 
         norms = torch.stack(torch._foreach_norm(self.optimizer.gradients()))
         metrics = [loss.metrics[name] for name in self.metrics]
-        skipped, divisor = self.guard(norms, [loss.value, aux_loss], metrics)
+        norm, skipped, divisor = self.guard(norms)
+        self.history.write([loss.value, aux_loss, norm, skipped, *metrics])
         self.optimizer.step(numbers[:num_rates], skipped, divisor)
-        self._running.restore(before, skipped)
+        restore_(self._running, before, skipped)
         if self.average is not None:
             self.average.update(numbers[-1])
 
@@ -120,27 +120,42 @@ class TrainStep:
         total = loss + aux_weight * aux_loss if counts else loss
         # The factor is 1 + 0 * loss: if the loss of one process is not finite, the gradients of
         # all processes are NaN, and all of them skip the step.
-        self.fabric.backward(total, gradient=torch.add(self._one, total.detach(), alpha=0))
+        factor = torch.add(self._one, total.detach(), alpha=0)
+        total.backward(factor)
 
-    def tensors(self) -> Tensors:
-        """All state, to be saved and loaded in place."""
-        state = self.module.state_dict()
-        for name, value in state.items():
+    def tensors(self) -> dict[str, Tensor]:
+        """All state, named `model/...`, `optimizer/...` and `average/...`."""
+        model = self.module.state_dict()
+        for name, value in model.items():
             if not isinstance(value, Tensor):
                 kind = type(value).__name__
                 raise TypeError(f"the network's state {name!r} is a {kind}, not a tensor")
+        return {f"model/{name}": value for name, value in model.items()} | self._own_tensors()
+
+    def _own_tensors(self) -> dict[str, Tensor]:
         guard = {f"guard/{name}": value for name, value in self.guard.tensors().items()}
         optimizer = {**self.optimizer.tensors(), **guard, "history": self.history.rows}
-        average = {} if self.average is None else {"average": self.average.tensors()}
-        return {"model": state, "optimizer": optimizer, **average}
+        average = {} if self.average is None else self.average.tensors()
+        return {f"optimizer/{name}": value for name, value in optimizer.items()} | {
+            f"average/{name}": value for name, value in average.items()
+        }
 
     @torch.no_grad()
-    def load(self, files: Tensors, step: int) -> None:
-        """Load the state after `step` steps."""
-        for file, own in self.tensors().items():
-            for name, value in own.items():
-                value.copy_(files[file][name])
+    def load(self, tensors: dict[str, Tensor], step: int) -> None:
+        """Load the state after `step` steps, in place."""
+        self.module.load_state_dict(part_of(tensors, "model"))
+        for name, value in self._own_tensors().items():
+            value.copy_(tensors[name])
         self.history.counter.fill_(step)
+
+
+def part_of(tensors: dict[str, Tensor], part: str) -> dict[str, Tensor]:
+    """The tensors of the `model`, for instance, by their names in it."""
+    return {
+        name.removeprefix(f"{part}/"): value
+        for name, value in tensors.items()
+        if name.startswith(f"{part}/")
+    }
 
 
 def make_network(task: Task) -> nn.Module:
@@ -202,10 +217,7 @@ class Runner:
         if not captured:
             return
         self.chunk = {name: values.clone() for name, values in chunk.items()}
-        kept = {
-            file: {name: value.clone() for name, value in tensors.items()}
-            for file, tensors in step.tensors().items()
-        }
+        kept = {name: value.clone() for name, value in step.tensors().items()}
         try:
             self._capture()
         finally:

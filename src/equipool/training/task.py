@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-
-from equipool.training.artifacts import Examination
 
 Batch = dict[str, Tensor]
 
@@ -147,7 +146,7 @@ class Task(ABC):
         fields determine the data."""
         return {}
 
-    def examine(self, network: nn.Module, device: torch.device) -> Examination:
-        """Tables and pictures of a trained network for reports. Called like `evaluate`, but once
-        and by one process. None by default."""
-        return Examination()
+    def write_results(self, network: nn.Module, device: torch.device, folder: Path) -> None:
+        """Write tables and pictures of a trained network into a folder. Called like `evaluate`, but
+        by one process. Writes nothing by default."""
+        return

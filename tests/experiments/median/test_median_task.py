@@ -50,7 +50,7 @@ class NumpyMedian(nn.Module):
     ("name", "value", "expected"),
     [
         *((name, 0, "1 or more") for name in POSITIVE),
-        ("inner_steps", -1, "0 or more"),
+        ("inner_steps", -1, "a whole number"),
         ("aggregation", "summ", "one of"),
     ],
 )

@@ -1,5 +1,3 @@
-from io import BytesIO
-
 import numpy as np
 import pytest
 import torch
@@ -10,8 +8,8 @@ from equipool.experiments.omniglot.evaluation import (
     COLORS,
     Counted,
     draw_set,
-    examination_of,
     metrics_of,
+    write_results,
 )  # fmt: skip
 
 # True numbers, and what is said; of 3 there is no set.
@@ -46,30 +44,19 @@ def test_metrics():
     assert found["test_cross_entropy"] == pytest.approx(-chosen.log().mean().item(), rel=1e-5)
 
 
-def test_tables():
-    right, validation, test = examination_of(
-        {"validation": counted(), "test": counted([1], [1], [0.5])}, DATA
-    ).tables
-    assert right.headings == ("characters", "1", "2", "3", "4", "all")
-    assert right.rows[0] == pytest.approx(("validation", 1 / 3, 0.5, "-", 1.0, 0.5))
-    assert right.rows[1] == ("test", 1.0, "-", "-", "-", 1.0)
-    assert "validation" in validation.title
-    assert validation.rows[0] == pytest.approx(("1", 1 / 3, 2 / 3, 0.0, 0.0, 3))
-    assert validation.rows[2] == ("3", 0.0, 0.0, 0.0, 0.0, 0)
-    assert test.rows[0] == ("1", 1.0, 0.0, 0.0, 0.0, 1)
-
-
-def test_the_surest_mistakes_are_shown():
-    """One of each number; none where there is no mistake."""
-    (gallery,) = examination_of({"test": counted()}, DATA).galleries
-    assert [picture.caption for picture in gallery.pictures] == [
-        "1 taken for 2 (probability 0.70)",
-        "2 taken for 4 (probability 0.80)",
+def test_confusion_and_the_surest_mistakes_are_written(tmp_path):
+    """A picture for each number with a mistake; none where there is none."""
+    write_results({"validation": counted([1], [1], [0.5]), "test": counted()}, DATA, tmp_path)
+    written = ["1-taken-for-2", "2-taken-for-4"]
+    assert sorted(file.stem for file in tmp_path.glob("*.png")) == [
+        f"test-{one}" for one in written
     ]
+    assert (tmp_path / "confusion-test.csv").read_text().splitlines() == [
+        "true,1,2,3,4", "1,1,2,0,0", "2,0,1,0,1", "3,0,0,0,0", "4,0,0,0,1",
+    ]  # fmt: skip
     images = counted().sets.images[2]
-    shown = np.asarray(Image.open(BytesIO(gallery.pictures[0].png)))
+    shown = np.asarray(Image.open(tmp_path / "test-1-taken-for-2.png"))
     np.testing.assert_array_equal(shown, draw_set(DATA.pixels[images], images // 2).numpy())
-    assert examination_of({"test": counted([1], [1], [0.5])}, DATA).galleries == ()
 
 
 def test_a_set_is_drawn_by_characters():

@@ -128,7 +128,7 @@ def test_evaluation_of_the_truth(data):
     [
         ({"aggregation": "summ"}, "aggregation is 'summ', expected one of"),
         ({"max_classes": 6}, "max_classes is 6, expected at most 5"),
-        ({"inner_steps": -1}, "inner_steps is -1, expected 0 or more"),
+        ({"inner_steps": -1}, "inner_steps is -1, expected a whole number"),
         ({"batch_size": 0}, "batch_size is 0, expected 1 or more"),
         ({"validation_characters": 0}, "validation_characters is 0, expected 1 or more"),
         ({"validation_characters": 2}, "validation_characters is 2, expected at least 3"),

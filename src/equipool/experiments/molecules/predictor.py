@@ -19,10 +19,10 @@ from equipool.experiments.molecules.features import Problem, featurise
 from equipool.experiments.molecules.network import Units
 from equipool.experiments.molecules.task import MoleculeTask, predict
 from equipool.tables import open_table
+from equipool.training.checkpoint import RunFolder
 from equipool.training.config import task_from_config, training_from_config
 from equipool.training.devices import Accelerator, products_in
-from equipool.training.folder import RunFolder
-from equipool.training.loading import load_weights
+from equipool.training.evaluation import load_weights
 from equipool.training.step import evaluation_mode
 
 STANDARD_INPUT = "-"
@@ -103,7 +103,7 @@ def load_predictor(
     units = None if kind == "classification" else Units(*torch.ones(2, len(labels)))
     with redirect_stdout(sys.stderr):  # for messages about damaged checkpoints
         network = load_weights(task.make_network(len(labels), units), run, which)
-    network = place.fabric.setup_module(network)
+    network = place.place(network)
     return MoleculePredictor(network, labels, kind, place.device, precision, task.smiles)
 
 

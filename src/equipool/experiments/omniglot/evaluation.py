@@ -1,9 +1,10 @@
-"""Results of counting characters: metrics, tables, and pictures of sets that were miscounted."""
+"""Results of counting characters: metrics, and pictures of sets that were miscounted."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -12,7 +13,7 @@ from torch.nn import functional
 
 from equipool.experiments.omniglot.data import TEST, CharacterImages, CharacterSets
 from equipool.extras import check_extras
-from equipool.training import Cell, Examination, Gallery, Picture, Table
+from equipool.files import write_bytes, write_text
 
 # One colour per character of a set; first Okabe and Ito's, distinct for colour-blind readers.
 COLORS = (
@@ -64,62 +65,30 @@ def _by_count(counted: Counted) -> dict[int, float]:
     return {position + 1: row[position] / sum(row) for position, row in rows if any(row)}
 
 
-def examination_of(parts: Mapping[str, Counted], data: CharacterImages) -> Examination:
-    """Accuracy by number of characters, the confusion matrix of each part, and miscounted sets."""
-    tables = (_accuracy_table(parts), *(_confusion_table(*part) for part in parts.items()))
-    found = (Gallery(mistakes_title(part), _mistakes(own, data)) for part, own in parts.items())
-    return Examination(tables, tuple(gallery for gallery in found if gallery.pictures))
-
-
-def confusion_title(part: str) -> str:
-    """Title of the confusion matrix of a part, `"validation"` or `"test"`."""
-    return f"What is said of sets of {part} characters"
-
-
-def mistakes_title(part: str) -> str:
-    """Title of the pictures of miscounted sets of a part."""
-    return f"Sets of {part} characters that are counted wrong"
-
-
-def _accuracy_table(parts: Mapping[str, Counted]) -> Table:
-    numbers = _numbers(next(iter(parts.values())))
-    rows = []
+def write_results(parts: Mapping[str, Counted], data: CharacterImages, folder: Path) -> None:
+    """For each part a confusion matrix, `confusion-PART.csv`, and pictures of miscounted sets: for
+    each number of characters the one with the highest probability, `PART-3-taken-for-5.png`."""
+    folder.mkdir(parents=True, exist_ok=True)
     for part, counted in parts.items():
-        shares = _by_count(counted)
-        cells: list[Cell] = [shares.get(number, "-") for number in numbers]
-        rows.append((part, *cells, counted.correct.mean().item()))
-    headings = ("characters", *map(str, numbers), "all")
-    return Table("Accuracy by the number of characters", headings, tuple(rows))
+        numbers = range(1, counted.logits.shape[1] + 1)
+        lines = [("true", *numbers), *zip(numbers, *counted.confusion().T.tolist(), strict=True)]
+        text = "".join(",".join(map(str, line)) + "\n" for line in lines)
+        write_text(folder / f"confusion-{part}.csv", text)
+        for name, picture in _mistakes(counted, data):
+            write_bytes(folder / f"{part}-{name}.png", png_of(picture))
 
 
-def _confusion_table(part: str, counted: Counted) -> Table:
-    numbers = [str(number) for number in _numbers(counted)]
-    rows = []
-    for number, row in zip(numbers, counted.confusion().tolist(), strict=True):
-        rows.append((number, *(sets / max(sum(row), 1) for sets in row), sum(row)))
-    return Table(confusion_title(part), ("true \\ said", *numbers, "sets"), tuple(rows))
-
-
-def _numbers(counted: Counted) -> range:
-    """The possible answers."""
-    return range(1, counted.logits.shape[1] + 1)
-
-
-def _mistakes(counted: Counted, data: CharacterImages) -> tuple[Picture, ...]:
+def _mistakes(counted: Counted, data: CharacterImages) -> Iterator[tuple[str, Tensor]]:
     """For each number of characters, the set miscounted with the highest probability."""
     drawings = next(iter(data.pools.values())).drawings
     sure = counted.logits.softmax(-1).amax(-1) * (1 - counted.correct)
-    pictures = []
-    for number in _numbers(counted):
+    for number in range(1, counted.logits.shape[1] + 1):
         own = torch.where(counted.sets.num_classes == number, sure, 0)
         position = int(own.argmax())
         if own[position] > 0:
-            said, probability = int(counted.predicted[position]), float(own[position])
-            caption = f"{number} taken for {said} (probability {probability:.2f})"
             images = counted.sets.images[position]
-            png = png_of(draw_set(data.pixels[images], images // drawings))
-            pictures.append(Picture(caption, png))
-    return tuple(pictures)
+            picture = draw_set(data.pixels[images], images // drawings)
+            yield f"{number}-taken-for-{int(counted.predicted[position])}", picture
 
 
 def draw_set(images: Tensor, characters: Tensor, columns: int = 8, scale: int = 2) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -23,9 +24,9 @@ from equipool.experiments.omniglot.data import (
     character_images,
     sample_sets,
 )
-from equipool.experiments.omniglot.evaluation import Counted, examination_of, metrics_of
+from equipool.experiments.omniglot.evaluation import Counted, metrics_of, write_results
 from equipool.experiments.omniglot.network import ImageEncoder, OmniglotNetwork
-from equipool.training import Batch, Examination, Loss, Shard, Task, track
+from equipool.training import Batch, Loss, Shard, Task, track
 
 SETS_AT_ONCE = 500  # in an evaluation
 POSITIVE = (
@@ -148,11 +149,10 @@ class OmniglotTask(InnerLoop, Task):
         return metrics_of({p: self.counted(network, p, device) for p in (TRAIN, VALIDATION, TEST)})
 
     @torch.no_grad()
-    def examine(self, network: nn.Module, device: torch.device) -> Examination:
-        """For sets of validation and test characters: accuracy by number of characters, the
-        confusion matrix, and miscounted sets."""
+    def write_results(self, network: nn.Module, device: torch.device, folder: Path) -> None:
+        """For sets of validation and test characters: confusion matrix and miscounted sets."""
         counted = {part: self.counted(network, part, device) for part in (VALIDATION, TEST)}
-        return examination_of(counted, self.data(device))
+        write_results(counted, self.data(device), folder)
 
     def counted(self, network: nn.Module, part: str, device: torch.device) -> Counted:
         """The network's predictions for the evaluation sets of a part."""

@@ -1,10 +1,12 @@
-"""A trained network with other numbers of inner steps than it was trained with."""
+"""A trained network, loaded from its run's directory, and its evaluation, also with other numbers
+of inner steps than it was trained with."""
 
 from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,10 +17,100 @@ from torch import Tensor, nn
 import equipool
 from equipool import EquilibriumAggregation, Fixed, NormalStart
 from equipool.diagnostics.independence import quantiles
-from equipool.training.checkpoint import to_json, write_atomically
-from equipool.training.loading import prepared
+from equipool.files import FileError, write_json
+from equipool.training.checkpoint import ConfigMismatchError, RunFolder
+from equipool.training.config import (
+    TrainingConfig,
+    differences_of_data,
+    task_from_config,
+    training_from_config,
+)
+from equipool.training.devices import Accelerator, check_extras, dtype_of_weights, products_in
 from equipool.training.progress import Progress, tracking
+from equipool.training.step import evaluation_mode, make_network, part_of
 from equipool.training.task import Task
+
+
+def load_network(
+    run: str | Path, which: str = "best", *, device: str | torch.device = "cpu"
+) -> nn.Module:
+    """The network of a run, in evaluation mode, with averaged weights if the run keeps them.
+
+    The class of the run's task must have been imported. If the task has data, it must be the data
+    that the run was trained on.
+
+    Args:
+        run: the run's directory.
+        which: `"best"` by the task's monitor, or `"last"`.
+        device: where to put it.
+    """
+    config, task, _ = _settings(run)
+    if different := differences_of_data(config, task):
+        lines = "".join(f"\n  {line}" for line in different)
+        raise ConfigMismatchError(f"the data is not what {run} was trained on:{lines}")
+    return load_weights(make_network(task), run, which).to(device)
+
+
+def load_weights(network: nn.Module, run: str | Path, which: str = "best") -> nn.Module:
+    """Load the weights of a run into a network, which gets their precision and evaluation mode.
+    The arguments are those of `load_network`."""
+    check_extras()
+    folder = RunFolder(run)
+    network.to(dtype_of_weights(training_from_config(folder.read_config()).precision))
+    found = folder.read(which, print)
+    if which == "best" and found.best is None:
+        print(f"{run} has no best checkpoint because no evaluation gave a number: using the last")
+    network.load_state_dict(part_of(found.tensors, "model"))
+    average = part_of(found.tensors, "average")
+    with torch.no_grad():
+        for name, value in network.state_dict().items():
+            if name in average:
+                value.copy_(average[name])
+    return network.eval()
+
+
+def evaluate(
+    run: str | Path, which: str = "best", *,
+    device: str | torch.device | None = None, progress: Progress | None = None,
+    results: str | Path | None = None,
+) -> dict[str, float]:  # fmt: skip
+    """The metrics of a run's network by the task's evaluation, in the run's precision.
+
+    Args:
+        run: the run's directory.
+        which: `"best"` or `"last"`.
+        device: where to compute; None for a GPU if there is one.
+        progress: shows how far the evaluation is; None shows nothing.
+        results: folder for the task's tables and pictures, if it has any; None writes nothing.
+    """
+    with _prepared(run, which, device) as (task, network, place):
+        with tracking(progress or Progress()):
+            metrics = dict(task.evaluate(network, place))
+        if results is not None:
+            task.write_results(network, place, Path(results))
+        return metrics
+
+
+def _settings(run: str | Path) -> tuple[dict[str, Any], Task, TrainingConfig]:
+    """The config of a run, and the task and training settings in it."""
+    folder = RunFolder(run)
+    config = folder.read_config()
+    try:
+        return config, task_from_config(config), training_from_config(config)
+    except ValueError as error:
+        raise ValueError(f"{folder.config} cannot be used: {error}") from error
+
+
+@contextmanager
+def _prepared(
+    run: str | Path, which: str, device: str | torch.device | None
+) -> Iterator[tuple[Task, nn.Module, torch.device]]:
+    """The task and its network, on the device, in its precision and in evaluation mode."""
+    _, task, training = _settings(run)
+    accelerator = Accelerator(device, training.precision)
+    network = accelerator.place(load_network(run, which))
+    with products_in(training.precision), evaluation_mode(network):
+        yield task, network, accelerator.device
 
 
 @dataclass(frozen=True)
@@ -60,12 +152,12 @@ def evaluate_over_steps(
         progress: shows how far each evaluation is; None shows nothing.
     """
     found = []
-    with prepared(run, which, device) as (task, network, accelerator):
+    with _prepared(run, which, device) as (task, network, place):
         if not any(isinstance(module, EquilibriumAggregation) for module in network.modules()):
             raise ValueError(f"{run} has no equilibrium layer, so there are no inner steps to vary")
         for number in numbers:
-            with tracking(progress or Progress(), f"{number} steps"):
-                found.append(_at_steps(task, network, number, num_starts, accelerator.device))
+            with tracking(progress or Progress()):
+                found.append(_at_steps(task, network, number, num_starts, place))
     return found
 
 
@@ -141,37 +233,19 @@ def over_steps_file(run: str | Path, which: str) -> Path:
 def write_over_steps(rows: Sequence[AtSteps], file: Path, about: dict[str, Any]) -> None:
     """Write the evaluations, after `about`. Evaluations of the same checkpoint with other numbers
     of steps are kept."""
-    found = {row.num_steps: row for row in (*_rows_of(file, about.get("step")), *rows)}
+    found = {row.num_steps: row for row in (*read_over_steps(file, about["step"]), *rows)}
     content = [asdict(found[number]) for number in sorted(found)]
-    write_atomically(file, to_json(about | {"over_steps": content}))
+    write_json(file, about | {"over_steps": content})
 
 
-DAMAGE = (ValueError, KeyError, TypeError, AttributeError)  # what reading a damaged file raises
-
-
-def _read(file: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return content
-
-
-def _rows(content: dict[str, Any]) -> list[AtSteps]:
-    return [AtSteps(**row) for row in content["over_steps"]]
-
-
-def _rows_of(file: Path, step: int | None) -> list[AtSteps]:
-    """The evaluations in a file if they are of this training step; none if it is damaged."""
-    try:
-        content = _read(file)
-        return _rows(content) if content.get("step") == step else []
-    except (OSError, *DAMAGE):
-        return []
-
-
-def read_over_steps(file: Path) -> list[AtSteps]:
-    """Read what `write_over_steps` wrote; empty if there is none."""
+def read_over_steps(file: Path, step: int | None = None) -> list[AtSteps]:
+    """Read what `write_over_steps` wrote; empty if there is none, or none of this training step."""
     if not file.exists():
         return []
     try:
-        return _rows(_read(file))
-    except (OSError, *DAMAGE) as error:
-        raise ValueError(f"{file} does not hold evaluations over steps: {error}") from error
+        content = json.loads(file.read_text(encoding="utf-8"))
+        if step is not None and content["step"] != step:
+            return []
+        return [AtSteps(**row) for row in content["over_steps"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise FileError(f"{file} does not hold evaluations over steps: {error}") from error

@@ -1,0 +1,167 @@
+"""What is measured of trained equilibrium layers, against what they report themselves."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from runs import run as train_toy
+from torch import nn
+from toy import Toy, config
+
+import equipool
+from equipool import EquilibriumAggregation, Fixed, GradientDescent, NoRegularizer
+from equipool.files import FileError
+from equipool.training import evaluate, evaluate_over_steps, load_network, read_over_steps
+from equipool.training.evaluation import _Calls, _with_steps, write_over_steps
+from equipool.training.step import inner_statistics
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return train_toy(tmp_path_factory.mktemp("over"), Toy(kind="deep"))
+
+
+def test_every_number_gives_the_metrics_of_a_layer_with_so_many_steps(run):
+    found = evaluate_over_steps(run, (0, 2, 4, 50), "last", device="cpu")
+    assert [row.num_steps for row in found] == [0, 2, 4, 50]
+    assert found[2].metrics == evaluate(run, "last", device="cpu")  # trained with at most 4
+    network, task = load_network(run, "last"), Toy(kind="deep")
+    for row in found:
+        network.pool.steps = row.num_steps
+        with torch.no_grad(), equipool.record() as solutions:
+            assert row.metrics == task.evaluate(network, torch.device("cpu"))
+        residuals = solutions[0].residual.sort().values
+        assert row.residual == residuals[10].item()
+        assert row.residual_99 == residuals[19].item()
+        assert row.converged == pytest.approx((residuals <= 1e-3).double().mean().item())
+        assert row.spread is None
+
+
+def test_the_spread_is_that_of_predictions_from_random_starts(run):
+    at_start, later = evaluate_over_steps(run, (0, 400), num_starts=3, device="cpu")
+    assert at_start.spread > 0
+    # the regulariser alone makes the starts matter less
+    assert later.spread < at_start.spread
+    again, _ = evaluate_over_steps(run, (0, 400), num_starts=3, device="cpu")
+    assert again.spread == at_start.spread
+    network, drawn = load_network(run), []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        drawn.append(network.head(torch.randn(20, 2)).detach().double())
+    deviation = torch.stack(drawn) - torch.stack(drawn).mean(0)
+    assert at_start.spread == pytest.approx(deviation.square().mean().sqrt().item(), rel=1e-5)
+
+
+X = torch.ones(3, 1)
+
+
+class Padded(nn.Module):
+    """A network whose batches have empty sets, which stay at their starts."""
+
+    def __init__(self):
+        super().__init__()
+        self.pool = equipool.EquilibriumAggregation(1, 2)
+
+    def forward(self, x):
+        return (self.pool(x, torch.zeros(len(x), dtype=torch.int64), dim_size=5),)
+
+
+def test_empty_sets_do_not_count():
+    task, calls = SimpleNamespace(evaluate=lambda network, device: {"y": network(X)}), _Calls()
+    with torch.no_grad():
+        calls.evaluate(task, _with_steps(Padded(), 3, random_start=True), torch.device("cpu"))
+    for rows in (calls.residuals, calls.converged, calls.predictions):
+        assert [len(row) for row in rows] == [1]
+
+
+def test_networks_without_equilibrium_layers(tmp_path):
+    train_toy(tmp_path, training=config(steps=1))
+    with pytest.raises(ValueError, match="has no equilibrium layer"):
+        evaluate_over_steps(tmp_path / "run", (1,), "last", device="cpu")
+
+
+def test_numbers_of_steps_of_the_same_checkpoint_stay_in_the_file(run, tmp_path):
+    one, three = evaluate_over_steps(run, (1, 3), device="cpu")
+    newer, file = replace(three, converged=0.25), tmp_path / "rows.json"
+    assert read_over_steps(file) == []
+    for row in (three, one, newer):
+        write_over_steps([row], file, {"step": 5})
+    assert read_over_steps(file) == [one, newer]
+    write_over_steps([three], file, {"step": 6})
+    assert read_over_steps(file) == [three]
+    file.write_text("{}")
+    with pytest.raises(FileError, match="does not hold evaluations"):
+        read_over_steps(file)
+
+
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = EquilibriumAggregation(3, 4, steps=Fixed(3, tolerance=1e9))
+        self.second = EquilibriumAggregation(
+            3, 4, num_steps=3, regularizer=NoRegularizer(), solver=GradientDescent(0.2, 0.5)
+        )
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x, index):
+        # against the order of the names, and one of them twice
+        y = self.second(x, index) + self.first(x, index)
+        return self.norm(y + self.first(2 * x, index))
+
+
+def test_several_layers_are_told_apart_by_name():
+    torch.manual_seed(0)
+    network, x, index = Two(), torch.randn(7, 3), torch.tensor([0, 0, 1, 1, 1, 2, 2])
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    found = inner_statistics(network, lambda: network(x, index))
+
+    assert network.norm.training
+    assert all(torch.equal(v, before[name]) for name, v in network.state_dict().items())
+    assert found.keys() == {"first", "second"}
+    one, two = network.first.solve(x, index), network.first.solve(2 * x, index)
+    both = torch.cat([one.residual, two.residual])
+    assert found["first"]["residual"] == pytest.approx(both.mean().item(), rel=1e-4)
+    assert found["first"]["residual_max"] == pytest.approx(both.max().item(), rel=1e-4)
+    assert found["first"]["converged"] == 1
+    aux = (one.aux_loss + two.aux_loss) / 2
+    assert found["first"]["aux_loss"] == pytest.approx(aux.item(), rel=1e-4)
+    assert found["first"]["learning_rate"] == pytest.approx(0.125)
+    assert found["first"]["regularizer_weight"] == pytest.approx(0.1)
+
+    other = network.second.solve(x, index)
+    assert found["second"]["residual"] == pytest.approx(other.residual.mean().item(), rel=1e-4)
+    assert found["second"]["converged"] == other.converged.float().mean().item() == 0
+    assert found["second"]["momentum"] == pytest.approx(0.5)
+    assert "regularizer_weight" not in found["second"]
+
+
+def test_sets_without_elements_do_not_count():
+    """As those that fill up a batch."""
+    torch.manual_seed(0)
+    layer = EquilibriumAggregation(3, 4, num_steps=3)
+    x, index = torch.randn(5, 3), torch.tensor([0, 0, 2, 2, 2])
+    empty = torch.zeros(0, dtype=torch.long)
+
+    def forward():
+        layer(x, index, dim_size=9)
+        layer(x[:0], empty, dim_size=2)
+
+    padded = inner_statistics(layer, forward)["layer"]
+    alone = inner_statistics(layer, lambda: layer(x, index // 2))["layer"]
+    assert alone["converged"] == 0 < alone["residual"]
+    assert padded == pytest.approx(alone, rel=1e-4)
+
+
+def test_nothing_is_left_on_the_layers():
+    network = Toy(kind="pooled").network()
+    inner_statistics(network, lambda: network(torch.randn(2, 3, 1)))
+    assert not network.pool._forward_hooks
+    with equipool.record() as solutions:
+        network(torch.randn(2, 3, 1))
+    assert len(solutions) == 1
+
+
+def test_a_network_without_such_a_layer_is_not_run():
+    network = Toy(kind="plain").network()
+    assert inner_statistics(network, lambda: pytest.fail("it was run")) == {}
