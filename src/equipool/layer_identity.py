@@ -26,13 +26,12 @@ class LayerIdentity:
     """
 
     def __init__(self, layer: nn.Module, *, outputs: bool = False) -> None:
-        self._layer = layer
-        self._outputs = outputs
+        # Not the layer itself, which may hold this object: both are to go when nobody needs them.
         self._lengths: list[tuple[dict[str, Any], int]] = []
         self._values: list[tuple[dict[str, Any], str, object]] = []
         self._frozen: list[tuple[dict[str, Any], str, Hashable]] = []
         self._tensors: list[tuple[dict[str, Any], str, Tensor, int, bool]] = []
-        self._modules = [vars(module) for module in layer.modules()]
+        self._parts = [vars(module) for module in layer.modules() if module is not layer]
         self.known = type(layer).__module__.startswith(KNOWN)
         """Whether all parts are this package's or torch's, without hooks, with plain settings."""
         for module in layer.modules():
@@ -41,7 +40,7 @@ class LayerIdentity:
                 self._add_settings(module)
         trainable = {id(t): t for _, _, t, _, requires_grad in self._tensors if requires_grad}
         self.trainable: list[Tensor] = list(trainable.values())
-        self._versions = self._read_versions()
+        self._versions = self._read_versions() if outputs else None
 
     def holds(self) -> bool:
         """Whether all of it is still as it was."""
@@ -54,12 +53,12 @@ class LayerIdentity:
         return (
             all(content.get(name) == value for content, name, value in self._values)
             and all(freeze(content.get(name)) == value for content, name, value in self._frozen)
-            and self._versions == self._read_versions()
+            and (self._versions is None or self._versions == self._read_versions())
         )
 
     def training(self) -> tuple[bool, ...]:
-        """Of each module whether it is in training mode, which the identity does not depend on."""
-        return tuple(module["training"] for module in self._modules)
+        """Of each part whether it is in training mode, which the identity does not depend on."""
+        return tuple(part["training"] for part in self._parts)
 
     def _add_contents(self, module: nn.Module) -> None:
         contents: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
@@ -85,10 +84,7 @@ class LayerIdentity:
                 self._frozen.append((own, name, frozen))
 
     def _read_versions(self) -> list[int]:
-        if not self._outputs:
-            return []
-        tensors = chain(self._layer.parameters(), self._layer.buffers())
-        return [0 if tensor.is_inference() else tensor._version for tensor in tensors]
+        return [0 if t.is_inference() else t._version for _, _, t, *_ in self._tensors]
 
 
 def freeze(value: object) -> Hashable:

@@ -1,7 +1,9 @@
 """What is recorded, and when it may be replayed."""
 
 import copy
+import gc
 import warnings
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import fake_cuda_graphs
@@ -281,6 +283,28 @@ def test_what_is_another_program_at_each_call_is_not_recorded(settings, trained,
         for _ in range(3):
             layer(*make_batch())
     assert len(layer._replays) == evaluated
+
+
+@pytest.mark.parametrize("steps", [3, ToTolerance(0.1, max_steps=40)], ids=["fixed", "tolerance"])
+def test_graphs_go_with_their_layer_at_once(steps):
+    """Their memory must not wait for a collection of garbage."""
+    layer = make_layer(steps=steps)
+    with torch.no_grad():
+        for _ in range(3):
+            layer(*make_batch())
+    gone = [weakref.ref(layer), *(weakref.ref(g) for g in graphs_of(layer))]
+    assert len(gone) == 2
+    gc.collect()
+    gc.disable()
+    try:
+        del layer
+        assert [one() for one in gone] == [None, None]
+    finally:
+        gc.enable()
+
+
+def graphs_of(layer):
+    return [graph for kind in layer._replays._kinds.values() for graph in kind.values()]
 
 
 @pytest.mark.parametrize("elements", [1, 200, 6656, 53_000, 10**6])
