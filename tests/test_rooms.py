@@ -43,8 +43,8 @@ MAY_IMPORT = {
     "differentiation": {
         "checks", "descent", "linear_solvers", "objective", "ops", "private_torch",
     },
-    "sharding": {
-        "checks", "descent", "objective", "ops", "potentials", "sets", "starts", "steps",
+    "distributed": {
+        "checks", "layer_identity", "objective", "ops", "potentials", "sets", "starts",
     },
     "solution": {"descent", "objective", "sets", "steps"},
     "capture": {"private_torch"},

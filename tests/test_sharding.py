@@ -29,11 +29,11 @@ from equipool import (
     ToTolerance,
     Truncated,
     Unrolled,
-    average_gradients,
-    sharded,
-    sharding,
-    solve_chunks,
+    distributed,
 )
+from equipool.distributed import average_gradients, sharded
+from equipool.large import chunked, solve_chunks
+from equipool.live import LiveSets
 from seeds import shift_seeds
 
 SECONDS = 240
@@ -45,9 +45,7 @@ needs_gloo = pytest.mark.skipif(not dist.is_gloo_available(), reason="torch is b
 
 # How to differentiate, how long to search, and how many processes share the sets.
 METHODS = {
-    "unrolled": (Unrolled(), Fixed(5), 2),
-    "unrolled, three": (Unrolled(), Fixed(5), 3),
-    "unrolled, four": (Unrolled(), Fixed(5), 4),
+    "unrolled": (Unrolled(), Fixed(5), 4),
     "unrolled, to a tolerance": (Unrolled(), ToTolerance(1e-2, 40), 2),
     "truncated": (Truncated(3), Fixed(5), 3),
     "truncated, to a tolerance": (Truncated(3), ToTolerance(1e-2, 60), 2),
@@ -161,8 +159,7 @@ def other_calls(rank, group):
         found["strongly convex"] = strongly_convex()(mine, which, dim_size=4)
     layer = make_layer()
     with sharded(group):
-        chunks = equipool.ArrayChunks(mine, which, chunk_size=2)
-        solve_chunks(layer, chunks, num_sets=4).y.square().mean().backward()
+        solve_chunks(layer, chunked(mine, which, size=2), dim_size=4).y.square().mean().backward()
     average_gradients(layer, group)
     found["chunks"] = layer.potential.linears[0].weight.grad
     return found
@@ -309,11 +306,11 @@ class TestProcesses:
     @pytest.mark.parametrize(
         ("case", "message"),
         [
-            ("dim_size", "dim_size is 4 on rank 0 of the group and 5 on rank 1"),
-            ("dtype", "dtype of x is torch.float64 on rank 0 of the group and torch.float32"),
-            ("steps", "steps=Fixed(num_steps=3"),
-            ("tolerance", "steps=Fixed(num_steps=6"),
-            ("scaling", "scaling='log'"),
+            ("dim_size", "dim_size is 4, in 4 rows on rank 0 of the group and 5, in 5"),
+            ("dtype", "float64"),
+            ("steps", "steps is "),
+            ("tolerance", "steps is "),
+            ("scaling", "scaling is ('log',) on rank 0 of the group and ('sum',) on rank 1"),
             ("parameters", "sum of the layer's parameters is"),
             ("requires_grad", "requires_grad of x is False on rank 0 of the group and True"),
             ("agree", "no error"),
@@ -335,7 +332,7 @@ class TestOneProcess:
     @pytest.fixture
     def twice(self, group, monkeypatch):
         """As if another process had the same elements."""
-        monkeypatch.setattr(sharding, "_total", lambda tensor, group: 2 * tensor.detach())
+        monkeypatch.setattr(distributed, "_total", lambda tensor, group: 2 * tensor.detach())
 
     def test_without_processes(self):
         with pytest.raises(RuntimeError, match=r"torchrun.*init_process_group"), sharded():
@@ -362,17 +359,10 @@ class TestOneProcess:
         assert not torch.allclose(y, layer(x, index, dim_size=4))
         with pytest.raises(ValueError, match="x has 2 channels"), sharded():
             layer(x[:, :2])
-        assert not sharding.is_sharded()
+        assert torch.equal(layer(x, index, dim_size=4), make_layer()(x, index, dim_size=4))
 
     @needs_gloo
-    def test_recorded_graphs_are_off(self, group):
-        layer = make_layer()
-        assert layer._is_replayable()
-        with sharded():
-            assert not layer._is_replayable()
-
-    @needs_gloo
-    @pytest.mark.parametrize("call", [equipool.laplace, equipool.influence, equipool.Stream])
+    @pytest.mark.parametrize("call", [equipool.laplace, equipool.influence, LiveSets])
     def test_what_needs_all_elements_is_refused(self, group, call):
         layer = EquilibriumAggregation(3, 4, steps=ToTolerance(1e-3, 100)).eval()
         with pytest.raises(RuntimeError, match=r"inside sharded\(\).*all elements"), sharded():
@@ -395,11 +385,19 @@ class TestOneProcess:
             layer(torch.zeros(2, 3))
 
     @needs_gloo
-    def test_gradients_that_a_process_lacks_count_as_zero(self, group):
-        module = nn.ModuleList([nn.Linear(1, 1), nn.Linear(1, 1)])
-        module[0](torch.ones(1, 1)).sum().backward()
+    def test_gradients_are_averaged_by_one_sum_for_all_of_a_kind(self, twice, monkeypatch):
+        module = nn.ModuleList([nn.Linear(2, 1), nn.Linear(1, 1), nn.Linear(1, 3).double()])
+        module[0](torch.ones(1, 2)).sum().backward()
+        module[2](torch.ones(1, 1).double()).sum().backward()
+        sums, total = [], distributed._total
+        monkeypatch.setattr(
+            distributed, "_total", lambda tensor, group: sums.append(tensor) or total(tensor, group)
+        )
         average_gradients(module)
-        assert module[0].weight.grad.eq(1).all()
+        assert len(sums) == 3  # which have one, and the two dtypes
+        assert module[0].weight.grad.eq(2).all()
+        assert module[2].weight.grad.eq(2).all()
+        assert module[2].weight.grad.shape == (3, 1)
         assert module[1].weight.grad is None  # it has one nowhere
 
     @needs_gloo

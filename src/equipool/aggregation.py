@@ -12,6 +12,12 @@ from torch import Tensor, nn
 from equipool.checks import FLOATS, check_like, check_part
 from equipool.descent import Descent, Search
 from equipool.differentiation import Differentiation, Unrolled
+from equipool.distributed import (
+    ShardedSum,
+    of_first_process,
+    over_processes,
+    with_mean_derivative,
+)
 from equipool.energy import Energy, RowEnergy
 from equipool.inference import normal, outside_inference_mode
 from equipool.layouts import gather_sets
@@ -22,7 +28,6 @@ from equipool.regularizers import Regularizer, SquaredNorm
 from equipool.replay import Program, Replays, graphs_serve
 from equipool.scalings import SCALINGS, ScalingName, scaling_weights
 from equipool.sets import Sets, empty_invalid_sets
-from equipool.sharding import is_sharded, share_output, share_potential, share_sets, share_start
 from equipool.solution import Solution, active_recorders, make_solution
 from equipool.solvers import Nesterov, Solver
 from equipool.starts import Start, ZeroStart
@@ -167,7 +172,6 @@ class EquilibriumAggregation(nn.Module):
         with outside_inference_mode():
             x, sets = self._gather(x, index, ptr, mask, dim_size)
             recorders, budget = active_recorders(), self.steps.budget(self.training)
-            sets = share_sets(self, x, sets, budget)
             descent, energy = self._descend(x, sets, budget, bool(recorders))
             for recorder in recorders:
                 diagnosed = None
@@ -232,7 +236,6 @@ class EquilibriumAggregation(nn.Module):
         """
         with outside_inference_mode():
             x, sets = self._gather(x, index, ptr, mask, dim_size)
-            sets = share_sets(self, x, sets, None)
             return Energy(self.bind(x, sets), x, sets, self.out_channels)
 
     def minimise(
@@ -257,7 +260,6 @@ class EquilibriumAggregation(nn.Module):
         """
         steps = self.steps if steps is None else as_steps(steps)
         budget = steps.budget(self.training)
-        sets = share_sets(self, x, sets, budget)
         descent, energy = self._descend(
             x, sets, budget, summed=summed, start=start, keep_trajectory=trajectory
         )
@@ -276,7 +278,8 @@ class EquilibriumAggregation(nn.Module):
         """The elements `[N, C]` in set order, and the sets."""
         x, sets = gather_sets(x, index, ptr=ptr, mask=mask, dim_size=dim_size)
         self.check_fits(x)
-        return empty_invalid_sets(normal(x), sets)
+        x, sets = empty_invalid_sets(normal(x), sets)
+        return x, over_processes(self, x, sets)
 
     def _descend(
         self,
@@ -289,7 +292,7 @@ class EquilibriumAggregation(nn.Module):
         start: Tensor | None = None,
     ) -> tuple[Descent, RowEnergy | None]:
         """Search, by a recorded graph if one serves. Returns the energy unless it did."""
-        ordinary = not keep_trajectory and summed is None and start is None
+        ordinary = not keep_trajectory and summed is None and start is None and sets.group is None
         if self.cuda_graphs and ordinary and graphs_serve(x) and self._is_replayable():
             descent = self._replays.solve(self._program(budget, keep_squared_gradient), x, sets)
             if descent is not None:
@@ -305,7 +308,10 @@ class EquilibriumAggregation(nn.Module):
             keep_squared_gradient,
             keep_trajectory,
         )
-        return share_output(self.differentiation(search)), energy
+        descent = self.differentiation(search)
+        if sets.group is not None:
+            descent = descent._replace(y=with_mean_derivative(descent.y, sets.group))
+        return descent, energy
 
     def _program(self, budget: Budget, keep_squared_gradient: bool) -> Program:
         """The solve as it is recorded, for a layer like this one whose tensors are others."""
@@ -321,17 +327,22 @@ class EquilibriumAggregation(nn.Module):
         """Whether the search is the same program for every batch: the parts know of themselves."""
         backward = self.differentiation.recordable or not torch.is_grad_enabled()
         parts = self.start.recordable and self.solver.recordable
-        return backward and parts and not is_sharded()
+        return backward and parts
 
     def bind(self, x: Tensor, sets: Sets, summed: SummedPotential | None = None) -> RowEnergy:
         """The energy of each row, with the potential's sum given or that over these elements."""
         summed = sum_over(self.potential, x, sets) if summed is None else summed
+        if sets.group is not None:
+            summed = ShardedSum(summed, sets.group)
         weights = scaling_weights(self.scaling, sets.counts, _dtype_of_outputs(x))
-        return RowEnergy(share_potential(summed), self.regularizer, weights)
+        return RowEnergy(summed, self.regularizer, weights)
 
     def _start_rows(self, x: Tensor, sets: Sets, given: Tensor | None = None) -> Tensor:
         """Where the search begins, `[num_rows, K]`; the layer's own start where none is given."""
-        own = share_start(self.start, self.start(x, sets)).to(_dtype_of_outputs(x))
+        own = self.start(x, sets)
+        if sets.group is not None and not self.start.recordable:  # random
+            own = of_first_process(own, sets.group)
+        own = own.to(_dtype_of_outputs(x))
         if given is None:
             return own
         check_like("start", given, x, (sets.num_sets, self.out_channels), FLOATS)

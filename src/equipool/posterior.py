@@ -14,12 +14,12 @@ from torch import Tensor
 
 from equipool.aggregation import EquilibriumAggregation
 from equipool.checks import as_count, check_elements, check_part
+from equipool.distributed import refuse_sharded
 from equipool.energy import RowEnergy
 from equipool.inference import in_evaluation_mode, inference_context
 from equipool.layouts import gather_sets
 from equipool.scalings import Weights
 from equipool.sets import Sets, empty_invalid_sets
-from equipool.sharding import refuse_sharded
 from equipool.spectrum import Spectrum, extreme_spectrum, full_spectrum
 
 # Outputs of up to this size get their full covariance by default; larger ones, this rank.

@@ -1,6 +1,6 @@
 """What `equipool` exports. Importing it imports torch."""
 
-from equipool import closed_form, diagnostics, large, live
+from equipool import closed_form, diagnostics, distributed, large, live
 from equipool.aggregation import EquilibriumAggregation
 from equipool.capture import CapturedStep, capture_step
 from equipool.descent import Descent, Search
@@ -26,7 +26,6 @@ from equipool.potentials import (
 from equipool.recipes import converging
 from equipool.regularizers import BoundRegularizer, NoRegularizer, Regularizer, SquaredNorm
 from equipool.sets import Sets
-from equipool.sharding import average_gradients, sharded
 from equipool.solution import Solution, Solutions, record
 from equipool.solvers import (
     GradientDescent,
@@ -50,7 +49,7 @@ __all__ = [
     "ResNetPotential", "SafeguardedNesterov", "Search",
     "Sets", "Solution", "Solutions", "Solver", "SolverState", "SquaredNorm", "Start", "Steps",
     "StronglyConvexNesterov", "SummedPotential", "ToTolerance",
-    "Truncated", "Unrolled", "ZeroStart", "average_gradients", "capture_step", "closed_form",
-    "converging", "diagnostics", "influence", "laplace", "large", "live",
-    "record", "sharded",
+    "Truncated", "Unrolled", "ZeroStart", "capture_step", "closed_form",
+    "converging", "diagnostics", "distributed", "influence", "laplace", "large", "live",
+    "record",
 ]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -10,6 +11,9 @@ from torch import Tensor
 from equipool.checks import values_are_at_hand
 from equipool.ops import segments
 from equipool.ops.execution import is_batched, is_exporting
+
+if TYPE_CHECKING:  # torch may be built without it
+    from torch.distributed import ProcessGroup
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +33,7 @@ class Sets:
     padded: bool  # True when a padding row follows the sets
     blocks: segments.Blocks | None
     valid: Tensor | None = None  # [num_rows, 1] whether all elements are finite; None if all are
+    group: ProcessGroup | None = None  # the processes that have elements; None if this one has all
 
     @property
     def num_rows(self) -> int:
@@ -96,6 +101,8 @@ def empty_invalid_sets(x: Tensor, sets: Sets) -> tuple[Tensor, Sets]:
         return x, sets
     sizes = torch.linalg.vector_norm(x.detach(), torch.inf, dim=-1)
     valid = sets.sum(0 * sizes) == 0  # 0 times what is not finite is NaN
+    if sets.valid is not None:
+        valid = valid & sets.valid.squeeze(-1)
     if values_are_at_hand(x) and not is_batched(x) and bool(valid.all()):
         return x, sets
     # The elements stay, as zeros, and count for nothing: other sets' rounding stays the same.

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from equipool.aggregation import EquilibriumAggregation
 from equipool.checks import check_part
+from equipool.distributed import refuse_sharded
 from equipool.inference import in_evaluation_mode, inference_context
 from equipool.leave_one_out.newton import newton_changes
 from equipool.leave_one_out.removals import Removals, gather_removals
 from equipool.ops.execution import shapes_are_fixed
 from equipool.sets import Sets
-from equipool.sharding import refuse_sharded
 from equipool.solution import Solution
 from equipool.steps import ToTolerance
 

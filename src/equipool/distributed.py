@@ -1,0 +1,243 @@
+"""Sets whose elements are on several processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, distributed, nn
+
+from equipool.checks import values_are_at_hand
+from equipool.layer_identity import settings
+from equipool.objective import Bounds, LinearMap
+from equipool.ops.execution import shapes_are_fixed
+from equipool.potentials.base import SummedPotential, check_no_dropout
+from equipool.sets import Sets
+from equipool.starts import check_start
+
+if TYPE_CHECKING:  # torch may be built without it
+    from torch.distributed import ProcessGroup
+
+__all__ = ["average_gradients", "sharded"]
+
+
+class _Block:
+    """An open `with sharded()` block, and the layers that were compared in it."""
+
+    def __init__(self, group: ProcessGroup) -> None:
+        self.group = group
+        self.compared: list[nn.Module] = []
+
+
+_open: list[_Block] = []  # of this process, the innermost last
+
+
+@contextmanager
+def sharded(group: ProcessGroup | None = None) -> Iterator[None]:
+    """Inside the block, the elements of a set may be on several processes.
+
+    Each process calls the layer with its own elements; sets have the same numbers everywhere, so
+    give `dim_size`. Every step adds up the gradients of all processes, and every process gets the
+    same y, to the bit. A process without elements of a set, or without any, takes part all the
+    same. Works for the layer's call, `solve`, `energy` and `equipool.large.solve_chunks`, with any
+    solver and differentiation.
+
+    Gradients are those of the sum of the processes' losses, as with `DistributedDataParallel`
+    before it averages. So wrap the model in it, or call `average_gradients` after the backward
+    pass; the parameters' gradients are then those of the mean loss. `x.grad` is not averaged: where
+    all processes compute the same loss, it is the number of processes times that of one process.
+
+    All processes must make the same calls in the same order, and all must run the backward pass.
+    The first call of a layer in a block compares sizes, dtypes, settings and parameters. The block
+    holds for all threads of the process. Recorded CUDA graphs are not used.
+
+    Args:
+        group: the processes that share the sets. Default: all.
+
+    Example:
+        Run by `torchrun --nproc-per-node 2`, after `torch.distributed.init_process_group("gloo")`:
+
+        ```python
+        with equipool.distributed.sharded():
+            y = layer(x_of_this_process, index_of_this_process, dim_size=num_sets)
+        loss(y).backward()
+        equipool.distributed.average_gradients(layer)
+        ```
+    """
+    block = _Block(_initialised(group))
+    _open.append(block)
+    try:
+        yield
+    finally:
+        _open.remove(block)
+
+
+def average_gradients(module: nn.Module, group: ProcessGroup | None = None) -> None:
+    """Replace the gradient of every parameter by its mean over the processes, as
+    `DistributedDataParallel` does during the backward pass. A parameter without a gradient counts
+    as zero where other processes have one.
+
+    Args:
+        module: the whole model: the layer, and what comes before and after it.
+        group: the processes. Default: all.
+    """
+    group = _initialised(group)
+    trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    if not trainable:
+        return
+    has = torch.tensor([p.grad is not None for p in trainable], device=trainable[0].device).long()
+    anywhere = _total(has, group).tolist()
+    used = [parameter for parameter, count in zip(trainable, anywhere, strict=True) if count]
+    for kind in {(p.dtype, p.device): None for p in used}:  # one sum for all of a kind
+        alike = [p for p in used if (p.dtype, p.device) == kind]
+        own = [torch.zeros_like(p) if p.grad is None else p.grad for p in alike]
+        total = _total(torch.cat([one.flatten() for one in own]), group)
+        means = (total / distributed.get_world_size(group)).split([p.numel() for p in alike])
+        for parameter, mean in zip(alike, means, strict=True):
+            parameter.grad = mean.view_as(parameter)
+
+
+def _initialised(group: ProcessGroup | None) -> ProcessGroup:
+    if not (distributed.is_available() and distributed.is_initialized()):
+        raise RuntimeError(
+            "torch.distributed is not initialised: start the processes with torchrun and call "
+            'torch.distributed.init_process_group("gloo"), or "nccl" for GPUs, first'
+        )
+    found = group if group is not None else distributed.group.WORLD
+    if found is None or distributed.get_rank(found) < 0:
+        raise ValueError("group does not contain this process, expected a group that does")
+    return found
+
+
+def refuse_sharded(name: str) -> None:
+    """Reject a call that needs all elements of a set in this process."""
+    if _open:
+        raise RuntimeError(
+            f"{name} is called inside sharded(), expected outside: it needs all elements of a set "
+            "on one process"
+        )
+
+
+def over_processes(layer: Any, x: Tensor, sets: Sets) -> Sets:
+    """In a `sharded` block the sets with the numbers of elements of all processes, which must agree
+    on the call; else the sets as they are. A set that is not valid on one process is valid on none.
+    """
+    if not _open:
+        return sets
+    block = _open[-1]
+    if not shapes_are_fixed() and not any(layer is other for other in block.compared):
+        block.compared.append(layer)
+        _check_agreement(block.group, layer, x, sets)
+    valid = sets.valid.squeeze(-1) if sets.valid is not None else sets.counts >= 0
+    counts, invalid = _total(torch.stack([sets.counts, (~valid).long()]), block.group)
+    if values_are_at_hand(x) and not bool(invalid.any()):
+        return replace(sets, counts=counts, group=block.group)
+    valid = (invalid == 0).unsqueeze(-1)
+    counts = torch.where(invalid == 0, counts, 0)
+    return replace(sets, counts=counts, valid=valid, group=block.group)
+
+
+def _check_agreement(group: ProcessGroup, layer: Any, x: Tensor, sets: Sets) -> None:
+    """Compare the calls of the processes: sums of other sizes would never end."""
+    sums = [p.detach().sum(dtype=torch.float64) for p in layer.parameters()]
+    own = {name: repr(value) for name, value in settings(layer).items()} | {
+        "dim_size": f"{sets.num_sets}, in {sets.num_rows} rows",
+        "x": f"{x.shape[-1]} channels of {x.dtype}",
+        "requires_grad of x": repr(x.requires_grad),
+        "grad mode": repr(torch.is_grad_enabled()),
+        "training mode": repr([module.training for module in layer.modules()]),
+        "sum of the layer's parameters": repr(float(torch.stack(sums).sum()) if sums else 0.0),
+    }
+    everyone: list[Any] = [None] * distributed.get_world_size(group)
+    distributed.all_gather_object(everyone, own, group=group)
+    for rank, other in enumerate(everyone):
+        different = [name for name in sorted({*everyone[0], *other})
+                     if everyone[0].get(name) != other.get(name)]  # fmt: skip
+        if different:
+            name = different[0]
+            raise ValueError(
+                f"the processes disagree: {name} is {everyone[0].get(name)} on rank 0 of the group "
+                f"and {other.get(name)} on rank {rank}, expected the same on all inside sharded()"
+            )
+    # The same on all processes by now, so that none waits for one that has failed.
+    check_no_dropout("potential", layer.potential, "the processes would draw different units")
+    check_start(layer.start, "a process has only some of them")
+
+
+class ShardedSum(SummedPotential):
+    """The sum of the processes' summed potentials.
+
+    Args:
+        own: the sum over this process's elements.
+        group: the processes.
+    """
+
+    def __init__(self, own: SummedPotential, group: ProcessGroup) -> None:
+        self.own = own
+        self.group = group
+
+    def value(self, y: Tensor) -> Tensor:
+        return _AllReduce.apply(self.own.value(y), self.group)
+
+    def gradient(self, y: Tensor) -> Tensor:
+        return _AllReduce.apply(self.own.gradient(y), self.group)
+
+    def hessian(self, y: Tensor) -> LinearMap:
+        product = self.own.hessian(y)
+        return lambda direction: _total(product(direction), self.group)
+
+    def restrict(self, rows: Tensor) -> ShardedSum | None:
+        own = self.own.restrict(rows)
+        return None if own is None else ShardedSum(own, self.group)
+
+    def bounds(self) -> Bounds | None:
+        """The sum of the processes' bounds: valid, but wider than those of all elements at once."""
+        own = self.own.bounds()
+        return None if own is None else Bounds(*(_total(bound, self.group) for bound in own))
+
+
+def of_first_process(rows: Tensor, group: ProcessGroup) -> Tensor:
+    """The rows of the first process on all of them."""
+    return _AllReduce.apply(rows if distributed.get_rank(group) == 0 else 0 * rows, group)
+
+
+def with_mean_derivative(y: Tensor, group: ProcessGroup) -> Tensor:
+    """y, which receives the mean of the processes' derivatives. Their sum over the processes is the
+    same, and a backward pass that depends on the derivative decides the same everywhere."""
+    return _MeanDerivative.apply(y, group)
+
+
+def _total(tensor: Tensor, group: ProcessGroup) -> Tensor:
+    """The sum over the processes, without a graph."""
+    total = tensor.detach().clone(memory_format=torch.contiguous_format)
+    distributed.all_reduce(total, group=group)
+    return total
+
+
+class _AllReduce(torch.autograd.Function):
+    """The sum over the processes. What a process adds reaches the loss of each, so the derivatives
+    are added up as well."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, group: ProcessGroup) -> Tensor:
+        ctx.group = group
+        return _total(rows, group)
+
+    @staticmethod
+    def backward(ctx: Any, by_total: Tensor) -> tuple[Tensor, None]:
+        return _AllReduce.apply(by_total, ctx.group), None
+
+
+class _MeanDerivative(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, group: ProcessGroup) -> Tensor:
+        ctx.group = group
+        return y.clone()
+
+    @staticmethod
+    def backward(ctx: Any, by_y: Tensor) -> tuple[Tensor, None]:
+        size = distributed.get_world_size(ctx.group)
+        return _AllReduce.apply(by_y, ctx.group) / size, None
