@@ -19,8 +19,8 @@ from equipool.checks import (
     refuse_with,
     values_are_at_hand,
 )
-from equipool.ops.execution import is_exporting
 from equipool.ops.segments import segment_sum
+from equipool.private_torch import is_exporting
 from equipool.sets import Sets, make_sets
 
 

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from equipool.ops.execution import is_exporting
+from equipool.private_torch import is_exporting
 
 EPSILON = 1e-8
 

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from equipool.checks import values_are_at_hand
 from equipool.ops import segments
-from equipool.ops.execution import is_batched, is_exporting
+from equipool.ops.execution import is_batched
+from equipool.private_torch import is_exporting
 
 if TYPE_CHECKING:  # torch may be built without it
     from torch.distributed import ProcessGroup

@@ -38,10 +38,10 @@ class ConvexNetwork(NamedTuple):
 
 class Slopes(NamedTuple):
     """The factors in products with the Hessian. With `s_l = sigmoid(a_l)` and `d_l` the derivative
-    of the value by `z_l`:"""
+    of the value with respect to `z_l`:"""
 
     passed: tuple[Tensor, ...]  # [N, h_l] of each layer g_l * s_l
-    bent: Tensor  # [N, H] of each layer d_l * s_l * (1 - s_l), the second derivative by a_l
+    bent: Tensor  # [N, H] of each layer d_l * s_l * (1 - s_l), the second derivative in a_l
 
 
 def element_values(network: ConvexNetwork, b: Tensor) -> Tensor:
@@ -51,7 +51,7 @@ def element_values(network: ConvexNetwork, b: Tensor) -> Tensor:
 
 
 def element_gradients(network: ConvexNetwork, b: Tensor) -> Tensor:
-    """Its derivative by `b`, `[N, H] -> [N, H]`."""
+    """Its gradient in `b`, `[N, H] -> [N, H]`."""
     gates = network.layer_gates()
     layers = _pre_activations(network, b)
     by_z = gates[-1]
@@ -74,7 +74,7 @@ def element_slopes(network: ConvexNetwork, b: Tensor) -> Slopes:
 
 def gradients_along(network: ConvexNetwork, slopes: Slopes, direction: Tensor) -> Tensor:
     """The derivative of `element_gradients` along a direction of b, `[N, H] -> [N, H]`: products
-    with the Hessian by b. Overwrites the direction and builds no graph, to use few operations: on a
+    with the Hessian in b. Overwrites the direction and builds no graph, to use few operations: on a
     GPU their number decides the cost."""
     along = direction.split(network.sizes, -1)  # becomes that of the pre-activations
     for layer, mix in enumerate(network.mixes):
@@ -91,11 +91,11 @@ def gradients_along(network: ConvexNetwork, slopes: Slopes, direction: Tensor) -
 
 
 def curvature_weights(network: ConvexNetwork, matrix: Tensor) -> Tensor:
-    r"""Weights $e$ such that $B^\top \mathrm{diag}(e) B$ exceeds the Hessian by y at every y.
+    r"""Weights $e$ such that $B^\top \mathrm{diag}(e) B$ exceeds the Hessian in y at every y.
 
-    With $s_l$ the slopes of the softplus, between 0 and 1, and $J_l$ the derivative of $a_l$ by y,
+    With $s_l$ the slopes of the softplus, between 0 and 1, and $J_l$ the derivative of $a_l$ in y,
     the Hessian is $\sum_l J_l^\top \mathrm{diag}(d_l s_l (1 - s_l)) J_l$, where $d_L = g_L$ and
-    $d_{l-1} \le g_{l-1} M_l^\top d_l$ are the derivatives by $z_l$. Along a direction $v$, write
+    $d_{l-1} \le g_{l-1} M_l^\top d_l$ are the derivatives in $z_l$. Along a direction $v$, write
     $t_l = B_l v$ and $p_l = J_l v$. By Cauchy and Schwarz, unit by unit and for any $\theta > 0$,
 
     $$p_l^2 = (t_l + M_l (g_{l-1} s_{l-1} p_{l-1}))^2
@@ -129,7 +129,7 @@ def largest_eigenvalues(weights: Tensor, matrix: Tensor) -> Tensor:
 
     It is the Schatten norm $(\sum_k \lambda_k^p)^{1/p}$ with $p = 64$, at most $n^{1/64}$ times
     the eigenvalue (1.07 for $n = 64$), where $n$ is the smaller of $H$ and $K$. It uses products
-    alone, so a row that is not finite does not affect others.
+    alone, so a non-finite row does not affect others.
     """
     size, wide = min(matrix.shape), matrix.shape[0] < matrix.shape[1]
     found = []

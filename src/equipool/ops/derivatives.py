@@ -1,4 +1,4 @@
-"""Derivatives that are not what automatic differentiation would make of the values."""
+"""Operations whose backward deliberately differs from autograd's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equipool.ops.execution import is_batched, is_exporting, kernels_serve
+from equipool.ops.execution import is_batched, kernels_serve
+from equipool.private_torch import is_exporting
 
 
 def is_plain_backward(*by_outputs: Tensor | None) -> bool:
@@ -21,7 +22,7 @@ def is_plain_backward(*by_outputs: Tensor | None) -> bool:
 def plain_adjoint(
     plain: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor], by: Sequence[Tensor | None]
 ) -> tuple[Tensor | None, ...]:
-    """The derivatives by the inputs of an operation, given in torch operations."""
+    """Cotangents of the inputs of an operation that is given in torch operations."""
     recorded = torch.is_grad_enabled()
     with torch.enable_grad():
         # Aliases: other paths to the same tensors are not ours, and hooks are not to run here.
@@ -33,8 +34,8 @@ def plain_adjoint(
 
 
 def attach(y: Tensor, *others: Tensor) -> Tensor:
-    """y unchanged, with a gradient of zero by the others: a parameter that never receives a
-    gradient stops distributed training."""
+    """y unchanged. Give `others` a zero gradient: DistributedDataParallel stalls on parameters that
+    receive none."""
     return _Attach.apply(y, *others) if any(other.requires_grad for other in others) else y
 
 
@@ -54,14 +55,14 @@ class _Attach(torch.autograd.Function):
         return by_y, *(torch.zeros_like(other) for other in ctx.saved_tensors)
 
 
-# A set that is not finite may be left out of the loss. The derivative that arrives at its row is
-# then zero, but zero times infinity is NaN, and in a sum over rows it reaches every other set. So
-# no operation that sums over rows may multiply by what is not finite.
+# A non-finite set may be left out of the loss. The cotangent of its row is then zero, but zero
+# times infinity is NaN, and in a sum over rows it reaches every other set. So no operation that
+# sums over rows may multiply by a non-finite number.
 
 
 def separate(rows: Tensor) -> tuple[Tensor, Tensor | float]:
-    """The rows with zeros in place of what is not finite, and a constant that adds it again. Of
-    their sum, which is the rows, only the finite part has a derivative."""
+    """The rows with zeros in place of non-finite numbers, and a constant that adds those again. Of
+    the sum, which is the rows, only the finite part has a derivative."""
     if not _may_spread(rows):
         return rows, 0.0
     finite = rows.nan_to_num(0.0, 0.0, 0.0)
@@ -69,7 +70,7 @@ def separate(rows: Tensor) -> tuple[Tensor, Tensor | float]:
 
 
 def _may_spread(rows: Tensor) -> bool:
-    """Whether something that is not finite could reach other rows in a backward pass. On a CPU,
+    """Whether a non-finite number could reach other rows in a backward pass. On a CPU,
     checking the values is cheaper than guarding against it. The sum may overflow, which does no
     harm."""
     if is_exporting() or not torch.is_grad_enabled():
@@ -80,13 +81,13 @@ def _may_spread(rows: Tensor) -> bool:
 
 
 def scaled(factor: Tensor, rows: Tensor) -> Tensor:
-    """`factor * rows`; what is not finite in the rows adds nothing to the factor's derivative."""
+    """`factor * rows`; non-finite numbers add nothing to the factor's cotangent."""
     finite, rest = separate(rows)
     return factor * finite if isinstance(rest, float) else factor * finite + rest
 
 
 def squared_norms(rows: Tensor) -> Tensor:
-    """`[num_rows, K] -> [num_rows]`; a row whose derivative is zero may not be finite."""
+    """`[num_rows, K] -> [num_rows]`; a row with a zero cotangent may be non-finite."""
     if kernels_serve(rows):
         return _SquaredNorms.apply(rows.contiguous())
     finite, rest = separate(rows)
@@ -122,7 +123,7 @@ def combine(
     gradient: Tensor, weight: Tensor, y: Tensor, y_weight: Tensor, factor: Tensor
 ) -> Tensor:
     """`weight * gradient + y_weight * factor * y`: the gradient of an energy from those of its two
-    parts. A row whose derivative is zero adds nothing to that by the factor, even if not finite.
+    parts. A row with a zero cotangent adds nothing to the factor's, even if non-finite.
 
     The rows, gradient and y, are `[num_rows, K]`; their weights, which are not differentiated,
     `[num_rows, 1]`; the factor is a scalar.

@@ -12,23 +12,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from equipool.private_torch import (
-    is_exporting,
-    is_transforming,
-    stands_for_several,
-    while_tracing,
-)
-
-__all__ = [
-    "announce_compilation",
-    "is_batched",
-    "is_eager_on_gpu",
-    "is_exporting",
-    "kernels",
-    "kernels_serve",
-    "shapes_are_fixed",
-    "triton_is_installed",
-]
+from equipool.private_torch import is_transforming, stands_for_several, while_tracing
 
 
 class _Switch(threading.local):

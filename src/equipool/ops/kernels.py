@@ -55,7 +55,7 @@ def combine_backward(
     by_out, weight, y, y_weight, factor, by_gradient, by_y, by_factor, size,
     width: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Where the derivative is zero, y does not count: it may not be finite."""
+    """Where the cotangent is zero, y does not count: it may be non-finite."""
     scale = tl.load(factor).to(tl.float32)
     found = tl.zeros([BLOCK], tl.float32)
     first = tl.program_id(0).to(tl.int64) * BLOCK
@@ -84,7 +84,7 @@ def squared_norms(rows, out, width, BLOCK: tl.constexpr):
 
 @triton.jit
 def squared_norms_backward(by_out, rows, by_rows, width, BLOCK: tl.constexpr):
-    """Where the derivative is zero, the row does not count: it may not be finite."""
+    """Where the cotangent is zero, the row does not count: it may be non-finite."""
     row = tl.program_id(0).to(tl.int64)
     by = tl.load(by_out + row)
     for start in range(0, width, BLOCK):
@@ -101,8 +101,8 @@ def _length(rows):
 
 @triton.jit
 def _by_cut(by, rows, longest):
-    """From the derivative by rows that were cut to the one by the rows. Rows whose derivative is
-    zero may not be finite."""
+    """From the cotangent of rows that were cut to that of the rows. Rows whose cotangent is
+    zero may be non-finite."""
     live = tl.max(tl.abs(by), axis=1)[:, None] > 0
     rows = tl.where(live, rows, 0.0)
     length = _length(rows)
@@ -114,7 +114,7 @@ def _by_cut(by, rows, longest):
 
 @triton.jit
 def _times(by, values):
-    """The product, zero where the derivative is: the values may not be finite there."""
+    """The product, zero where the derivative is: the values may be non-finite there."""
     return tl.where(by == 0, 0.0, by * values)
 
 

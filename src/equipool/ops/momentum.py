@@ -60,8 +60,8 @@ def momentum_step(
     $L = \lVert g - g' \rVert / \lVert p - p' \rVert$. Without one c is 1.
 
     y, velocity and gradient are `[num_rows, K]`; the learning rate, alpha, and the momentum, mu,
-    are scalars; the limits are s and r. A row whose derivative is zero contributes nothing to those
-    by the scalars, even if it is not finite.
+    are scalars; the limits are s and r. A row with a zero cotangent contributes nothing to those
+    of the scalars, even if it is non-finite.
     """
     by_rows = limits.any or history is not None
     if kernels_serve(y) and (not by_rows or y.shape[-1] <= LARGEST_WIDTH):

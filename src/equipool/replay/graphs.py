@@ -93,8 +93,8 @@ class PaddedBatch:
 
 class SolveGraph:
     """The solve of a batch, recorded: elements in set order and their sets -> tensors with one row
-    per set, which are differentiated by the parameters, and by the elements if those given need a
-    gradient. Without parameters no backward pass is recorded."""
+    per set. Its backward pass gives cotangents of the parameters, and of the elements if `like`
+    requires a gradient; without parameters none is recorded."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class SolveGraph:
     def run_backward(
         self, version: int, x: Tensor, sets: Sets, by_outputs: Sequence[Tensor | None]
     ) -> tuple[Tensor | None, ...]:
-        """The derivatives by x and by the parameters of a batch that was run at this version of the
+        """Cotangents of x and of the parameters for a batch that was run at this version of the
         memory."""
         with self.memory.in_use():
             if self.memory.version != version:

@@ -1,4 +1,4 @@
-"""The gradient by y of the paper's potential, summed over sets: factored, and differentiable.
+"""The gradient in y of the paper's potential, summed over sets: factored, and differentiable.
 
 `docs/derivation.md` derives what is computed here.
 """

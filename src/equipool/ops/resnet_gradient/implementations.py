@@ -20,7 +20,7 @@ class ResNetGradient(Protocol):
         """`[num_rows]`, without a graph."""
 
     def gradient(self, y: Tensor) -> Tensor:
-        """The derivative by y, `[num_rows, K]`; differentiable once more."""
+        """Its gradient in y, `[num_rows, K]`; differentiable once more."""
 
     def hessian_product(self, direction: Tensor, y: Tensor) -> Tensor:
         """The product of the direction with the second derivative at y, without a graph."""
@@ -29,7 +29,7 @@ class ResNetGradient(Protocol):
 def make_gradient(
     spec: Spec, maps: Maps, norms: Sequence[Affine], x: Tensor, index: Tensor, num_rows: int
 ) -> ResNetGradient:
-    """The potential summed over sets, and its derivatives by y.
+    """The potential summed over sets, and its derivatives with respect to y.
 
     The contribution of x to the network is computed here, once for all steps of a solve.
 

@@ -71,7 +71,7 @@ def activate(
     HAS_PRODUCTS: tl.constexpr, HAS_DOT: tl.constexpr,
 ):  # fmt: skip
     """`h` of a hidden layer; with a direction `h_dot` in the first rows of out, and `h` after.
-    Where the direction is zero, `u` is read as zero: it may not be finite.
+    Where the direction is zero, `u` is read as zero: it may be non-finite.
 
     The means that the adjoint needs again are kept: `stats [N, 4]` holds the mean of `u`, `rstd`,
     the mean of `u_dot` and that of `xhat * u_dot`.
@@ -229,10 +229,10 @@ def hidden_adjoints(
 ):  # fmt: skip
     """`delta` and `by_u` of a hidden layer, and their sums over the tile. What is shared by the
     steps of a solve is added to what earlier steps gave: `by_u` to `by_x_part`, and the tile's part
-    of the derivatives by gamma and beta to `by_norm`.
+    of the cotangents of gamma and beta to `by_norm`.
 
     Of `products`, `hs`, `by_hs` and `adjoints` the first rows belong to the direction: products of
-    `h_dot`, `h_dot`, the derivative by it, and `delta`.
+    `h_dot`, `h_dot`, its cotangent, and `delta`.
     """
     tile = tl.program_id(0).to(tl.int64)
     start, end = tl.load(tile_start + tile), tl.load(tile_end + tile)
@@ -328,7 +328,7 @@ def stack_points(
     direction, y, points, live_rows, num_rows, width, points_stride, BLOCK: tl.constexpr
 ):  # fmt: skip
     """The direction in the first rows of points, y in the others, or zero where the direction is:
-    a row that is left out of the loss may not be finite."""
+    a row that is left out of the loss may be non-finite."""
     row = tl.program_id(0).to(tl.int64)
     found = tl.zeros([BLOCK], tl.int32)
     for first in range(0, width, BLOCK):

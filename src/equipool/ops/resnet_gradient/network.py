@@ -2,7 +2,7 @@
 
 Notation, for one element: `u` are the pre-activations of all layers, `h = tanh(t)`,
 `t = gamma * xhat + beta`, `xhat = (u - mean u) * rstd`. A name with `_dot` is the derivative along
-a direction of y; `delta` is the derivative of the potential by `u`, and `by_u` that of its
+a direction of y; `delta` is the gradient of the potential in `u`, and `by_u` that of its
 derivative along the direction.
 """
 
@@ -18,7 +18,7 @@ from equipool.ops.resnet_gradient.folding import Spec
 
 
 class Parameters(NamedTuple):
-    """A tensor for each hidden layer: what is learned, or derivatives by it."""
+    """A tensor for each hidden layer: what is learned, or its cotangents."""
 
     from_hidden: tuple[Tensor, ...]
     gammas: tuple[Tensor, ...]
@@ -95,9 +95,9 @@ class Network:
         return u.of(sizes, len(sizes) - 1).square().sum(1).mul_(self.spec.scale / 2)
 
     def gradient(self, u: Columns) -> tuple[Columns, tuple[Tensor, ...]]:
-        """The potential's derivative by the pre-activations, `delta`, and what may be kept for
+        """The potential's gradient in the pre-activations, `delta`, and what may be kept for
         `adjoints`, which would take matrix products for it again: the pre-activations of the layers
-        after the first, and the derivatives by each hidden layer's h."""
+        after the first, and the cotangent of each hidden layer's h."""
         sizes, layers = self.spec.sizes, []
         for j, weight in enumerate(self.from_hidden):
             layers.append(self._activate(u, j))

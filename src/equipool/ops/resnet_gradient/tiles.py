@@ -14,8 +14,7 @@ BLOCK = 128  # tiles that a program writes at once
 class Tiles(NamedTuple):
     """A partition of a batch's elements, finer than its sets.
 
-    There are as many tiles as there can be at most, so that nothing waits for the device; those
-    that are not needed are empty.
+    Allocated for the worst case to avoid a sync; unused tiles are empty.
     """
 
     start: Tensor  # [num_tiles] first element

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from equipool.ops import segments
-from equipool.ops.execution import is_batched, is_exporting
+from equipool.ops.execution import is_batched
 from equipool.ops.resnet_gradient.folding import ReverseOnly, Spec, unavailable
 from equipool.ops.resnet_gradient.network import Columns, Network, Parameters
-from equipool.private_torch import is_transforming
+from equipool.private_torch import is_exporting, is_transforming
 
 # Pre-activations at a time on the CPU, so that what is computed for them stays in its caches.
 # Not too many rows either: a sum over them is taken one after the other, and loses digits.
@@ -32,7 +32,7 @@ KEPT_FLOATS = 1 << 24
 
 
 class TorchGradient:
-    """The summed potential of one batch and its derivatives by y.
+    """The summed potential of one batch and its derivatives with respect to y.
 
     `shared` is what all steps of a solve read: `x_part [N, H]`, the contribution of x and the
     constants to the pre-activations; `from_y [H, K]`; for each hidden layer the matrix by which the
@@ -84,7 +84,7 @@ def summed_value(spec: Spec, y: Tensor, index: Tensor, shared: Sequence[Tensor])
 def summed_gradient(
     spec: Spec, keep: bool, y: Tensor, index: Tensor, *shared: Tensor
 ) -> tuple[Tensor, ...]:
-    """Its derivative by y, and what `summed_vjp` would otherwise compute again, chunk by chunk."""
+    """Its gradient in y, and what `summed_vjp` would otherwise compute again, chunk by chunk."""
     x_part, from_y, *rest = shared
     network = Network(spec, Parameters.of(rest))
     all_kept: list[Tensor] = []
@@ -116,9 +116,8 @@ def summed_hessian_product(
 def summed_vjp(
     spec: Spec, num_kept: int, by_gradient: Tensor, *saved: Tensor
 ) -> tuple[Tensor, ...]:
-    """The derivatives of `sum of by_gradient * gradient` by y and by `shared`, given what
-    `summed_gradient` kept, y, the index and `shared`. A row whose derivative is zero contributes
-    nothing, even if it is not finite."""
+    """Cotangents of y and of `shared`, given that of the gradient, what `summed_gradient` kept, y,
+    the index and `shared`. A row with a zero cotangent contributes nothing, even if non-finite."""
     kept, (y, index, x_part, from_y, *rest) = iter(saved[:num_kept]), saved[num_kept:]
     live, num_rows = by_gradient.any(-1), y.shape[0]
     y = torch.where(live.unsqueeze(-1), y, 0)

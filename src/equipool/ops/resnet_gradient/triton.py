@@ -1,7 +1,7 @@
 """The gradient of the summed potential on a GPU: matrix products, and kernels between them.
 
 Rows of the direction come before the rows of the point: one buffer holds `[h_dot; h]`, another
-`[delta; by_u]`, so that each product of both is one product, and the derivative by a matrix is
+`[delta; by_u]`, so that each product of both is one product, and the cotangent of a matrix is
 their product with each other. Elements are taken in parts of bounded size, and so is the memory.
 """
 
@@ -63,7 +63,7 @@ class Workspace:
 
 
 class TritonGradient:
-    """The summed potential of one batch and its derivatives by y. `shared` is as `TorchGradient`
+    """The summed potential of one batch and its derivatives in y. `shared` is as `TorchGradient`
     reads it, each layer's columns padded to the alignment."""
 
     def __init__(self, spec: Spec, shared: Sequence[Tensor], index: Tensor, num_rows: int) -> None:
@@ -74,7 +74,7 @@ class TritonGradient:
         self.value, self.hessian_product = self.evaluator.value, self.evaluator.hessian_product
 
     def gradient(self, y: Tensor) -> Tensor:
-        """The derivative by y, `[num_rows, K]`, differentiable where the object was made so."""
+        """The gradient in y, `[num_rows, K]`, differentiable where the object was made so."""
         if self.token is None:
             return self.evaluator.gradient(y)
         return _Step.apply(self.evaluator, y, self.token, *self.shared)
@@ -113,15 +113,15 @@ class Evaluator:
         return self._product(delta, self.from_y)
 
     def vjp(self, by_gradient: Tensor, y: Tensor) -> Tensor:
-        """The derivative by y; those by what the steps share are added up in `by_shared`. A row
-        whose derivative is zero contributes nothing, even if it is not finite."""
+        """The cotangent of y; those of what the steps share are added up in `by_shared`. A row
+        with a zero cotangent contributes nothing, even if it is non-finite."""
         self._begin()
         points, both = self._along(by_gradient, y, shared=True)
         self._add_product(self.by_shared[1], both.T, points)
         return self._product(both[self.num_rows :], self.from_y)
 
     def hessian_product(self, direction: Tensor, y: Tensor) -> Tensor:
-        """The derivative by y alone: the Hessian being symmetric, its product."""
+        """The cotangent of y alone, which is the product: the Hessian is symmetric."""
         _, both = self._along(direction, y, shared=False)
         return self._product(both[self.num_rows :], self.from_y)
 
