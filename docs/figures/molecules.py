@@ -68,7 +68,7 @@ def score(runs: Group) -> float:
 def steps_per_epoch(run: Run) -> int:
     """Of full batches. Few are smaller, because of large molecules."""
     molecules = run.config["data"]["molecules"]["train"]
-    limit = run.fields["train_limit"] or math.inf
+    limit = run.fields.get("train_limit") or math.inf
     return math.ceil(min(molecules, limit) / run.fields["batch_size"])
 
 

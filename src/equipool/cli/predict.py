@@ -105,7 +105,7 @@ def predict_molecules(
 
         predictor = molecules.load_predictor(run, which, device=where)
         if file is None:
-            queries = [molecules.Query(text) for text in smiles or ()]
+            queries = [[text] for text in smiles or ()]
         else:
             queries = molecules.read_queries(file, column, predictor.smiles_column, kept)
         table = io.StringIO(newline="")

@@ -53,20 +53,11 @@ def gcn(layer, x, ends, bonds, pool):
 
 def reference_atoms(network, molecules, convolve, pools):
     """The atoms after the last convolution, without dropout, in training mode."""
-    owner = torch.repeat_interleave(molecules.atom_start.diff())
     first = molecules.atom_start[:-1].repeat_interleave(molecules.bond_start.diff())
     ends = (molecules.ends + first).T.tolist()
     x = embedded(network.atom_encoder, molecules.atoms)
-    node = network.virtual_node
-    virtual = node.start.repeat(len(molecules), 1) if node else None
-    last = len(network.convolutions) - 1
     for number, layer in enumerate(network.convolutions):
-        x = x if virtual is None else x + virtual[owner]
-        y = through(
-            [network.norms[number]], convolve(layer, x, ends, molecules.bonds, pools[number])
-        )
-        if virtual is not None and number < last:
-            sums = torch.stack([x[owner == i].sum(0) for i in range(len(molecules))])
-            virtual = through(node.updates[number], virtual + sums)
-        x = y if number == last else torch.relu(y)
+        y = convolve(layer, x, ends, molecules.bonds, pools[number])
+        y = through([network.norms[number]], y)
+        x = y if number == len(pools) - 1 else torch.relu(y)
     return x

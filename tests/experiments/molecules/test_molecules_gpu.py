@@ -23,7 +23,7 @@ SMALL = MoleculeTask(
 )  # fmt: skip
 CASES = {
     "sum": {},
-    "pna, virtual node": {"aggregation": "pna", "virtual_node": True, "convolution": "gcn"},
+    "pna": {"aggregation": "pna", "convolution": "gcn"},
     "set-transformer": {"aggregation": "set-transformer"},
     "both": {"aggregation": "equilibrium", "local_aggregation": "equilibrium"},
 }
@@ -48,7 +48,7 @@ def test_the_loss_is_that_of_the_cpu(case):
 
 @pytest.mark.parametrize("convolution", ["gin", "gcn"])
 def test_the_atoms_and_their_gradients_are_the_same_every_time(convolution, molecules):
-    task = dataclasses.replace(SMALL, convolution=convolution, virtual_node=True)
+    task = dataclasses.replace(SMALL, convolution=convolution)
     network = task.network().to(CUDA)
     batch = molecules.to(CUDA).batch(torch.arange(150, device=CUDA))
     grads = []

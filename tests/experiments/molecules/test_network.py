@@ -8,19 +8,17 @@ import torch
 
 from equipool import EquilibriumAggregation
 from equipool.baselines import aggregation_from_name
-from equipool.experiments.molecules.convolutions import CONVOLUTIONS, MessageSum, VirtualNode
+from equipool.experiments.molecules.convolutions import CONVOLUTIONS, MessageSum
 from equipool.experiments.molecules.network import MoleculeNetwork
-from generated_molecules import generated, permuted
+from generated_molecules import generated, one, permuted
 
 WIDTH, DEPTH = 6, 3
 CONVOLVE = {"gin": plain.gin, "gcn": plain.gcn}
 READOUTS = ("sum", "attention", "pna", "set-transformer", "equilibrium")
 each_readout = pytest.mark.parametrize("readout", READOUTS)
 each_network = pytest.mark.parametrize(
-    ("convolution", "local", "virtual_node"),
-    [("gin", "sum", False), ("gin", "equilibrium", True), ("gcn", "sum", True),
-     ("gcn", "equilibrium", False)],
-)  # fmt: skip
+    ("convolution", "local"), list(itertools.product(CONVOLVE, ("sum", "equilibrium")))
+)
 
 
 def pooling(name):
@@ -29,13 +27,13 @@ def pooling(name):
     return aggregation_from_name(name, WIDTH, WIDTH)
 
 
-def make_network(convolution="gin", readout="sum", local="sum", virtual_node=True):
+def make_network(convolution="gin", readout="sum", local="sum"):
     """A network in which no parameter has a special value."""
     torch.manual_seed(0)
     pools = [MessageSum() if local == "sum" else pooling(local) for _ in range(DEPTH)]
     network = MoleculeNetwork(
         WIDTH, 2, [CONVOLUTIONS[convolution](WIDTH, pool) for pool in pools], pooling(readout),
-        virtual_node=VirtualNode(WIDTH, DEPTH - 1, 0.0) if virtual_node else None, dropout=0.0,
+        dropout=0.0,
     ).double()  # fmt: skip
     with torch.no_grad():
         for parameter in network.parameters():
@@ -48,8 +46,8 @@ def batch_of(molecules, positions=None):
 
 
 @each_network
-def test_it_is_the_reference(convolution, local, virtual_node):
-    network = make_network(convolution, local=local, virtual_node=virtual_node)
+def test_it_is_the_reference(convolution, local):
+    network = make_network(convolution, local=local)
     molecules = generated(7)
     pools = [
         sum if local == "sum" else lambda own, layer=layer.aggregation: layer(torch.stack(own))[0]
@@ -93,9 +91,9 @@ def test_a_prediction_depends_on_the_molecule_alone(readout):
 
 @each_network
 @each_readout
-def test_every_parameter_has_a_finite_gradient(convolution, local, virtual_node, readout):
+def test_every_parameter_has_a_finite_gradient(convolution, local, readout):
     """Without one, several processes would wait for each other in vain."""
-    network = make_network(convolution, readout, local, virtual_node)
+    network = make_network(convolution, readout, local)
     prediction = network(batch_of(generated(6)))
     aux = prediction.readout_aux_loss + prediction.local_aux_loss
     assert (prediction.readout_aux_loss > 0) == (readout == "equilibrium")
@@ -117,10 +115,10 @@ def test_atoms_are_hidden_from_the_readout_in_training_alone():
 
 def test_a_batch_has_the_molecules_it_was_asked_for():
     molecules = generated(8)
-    for positions in itertools.permutations([0, 2, 5], 3):
-        batch = batch_of(molecules, torch.tensor(positions))
-        sizes = [int(molecules.atom_start[p + 1] - molecules.atom_start[p]) for p in positions]
-        assert batch.atom_ptr.diff().tolist() == sizes
-        assert batch.molecule.tolist() == [i for i, size in enumerate(sizes) for _ in range(size)]
-        own = [molecules.atoms[molecules.atom_start[p] :][:n] for p, n in zip(positions, sizes)]  # noqa: B905
-        assert torch.equal(batch.atoms, torch.cat(own))
+    batch = batch_of(molecules, torch.tensor([5, 0, 2]))
+    wanted = [one(molecules, position) for position in (5, 0, 2)]
+    sizes = torch.tensor([len(atoms) for atoms, _, _ in wanted])
+    assert batch.atom_ptr.diff().tolist() == sizes.tolist()
+    assert torch.equal(batch.molecule, torch.arange(3).repeat_interleave(sizes))
+    assert torch.equal(batch.atoms, torch.cat([atoms for atoms, _, _ in wanted]))
+    assert torch.equal(batch.bonds, torch.cat([bonds for _, bonds, _ in wanted]))

@@ -126,15 +126,13 @@ def test_a_chosen_folder_takes_private_tables(mine, cache, tmp_path, how):
     assert not cache.exists()
 
 
-def test_a_read_only_folder_is_left_alone(qm9, folder, cache, no_preparation, monkeypatch):
+def test_a_read_only_folder_is_left_alone(qm9, folder, cache, no_preparation):
     folder.chmod(0o555)
     load_molecules("qm9")
     assert files_in(folder) == ["qm9.csv"]
     assert files_in(cache) == ["qm9.safetensors"]
     no_preparation()
     load_molecules("qm9")
-    monkeypatch.setattr("equipool.experiments.molecules.prepare._is_writable", lambda folder: False)
-    monkeypatch.undo()
     folder.chmod(0o755)
 
 

@@ -134,7 +134,7 @@ def test_a_missing_label_may_be_an_empty_line(tmp_path):
         ("raw/graph-label", lambda rows: rows[:-1]),
         ("raw/graph-label", lambda rows: ["1,0.5", *rows[1:]]),
         ("raw/num-edge-list", lambda rows: rows[:-1]),
-        ("raw/num-node-list", lambda rows: ["40000", *rows[1:]]),
+        ("raw/num-node-list", lambda rows: ["-1", *rows[1:]]),
         ("split/scaffold/test", lambda rows: ["40"]),
         ("split/scaffold/test", lambda rows: ["3"]),
         ("split/scaffold/test", lambda rows: ["0", "0"]),

@@ -1,4 +1,4 @@
-"""Layers of OGB's reference networks: encodings, convolutions, virtual node."""
+"""Layers of OGB's reference networks: encodings and convolutions."""
 
 from __future__ import annotations
 
@@ -135,35 +135,3 @@ class GCNConvolution(Convolution):
 
 
 CONVOLUTIONS: dict[str, type[Convolution]] = {"gin": GINConvolution, "gcn": GCNConvolution}
-
-
-class VirtualNode(nn.Module):
-    r"""The virtual node of OGB's reference network: a node $v$ per molecule that starts at a
-    learned vector, initially zero, is added to all atoms before each convolution, and is updated
-    between convolutions by
-
-    $$v' = \mathrm{dropout}(\mathrm{MLP}(v + \sum_i x_i)),$$
-
-    where $x$ is the input of the convolution and the MLP has sizes `2 * channels` and `channels`,
-    each with batch normalisation and relu. There is one update fewer than convolutions.
-    """
-
-    def __init__(self, channels: int, updates: int, dropout: float) -> None:
-        super().__init__()
-        self.start = nn.Parameter(torch.zeros(1, channels))
-        self.updates = nn.ModuleList(
-            nn.Sequential(
-                nn.Linear(channels, 2 * channels), nn.BatchNorm1d(2 * channels), nn.ReLU(),
-                nn.Linear(2 * channels, channels), nn.BatchNorm1d(channels), nn.ReLU(),
-                nn.Dropout(dropout),
-            )
-            for _ in range(updates)
-        )  # fmt: skip
-
-    def first(self, batch: MoleculeBatch) -> Tensor:
-        """The initial nodes, `[G, C]`."""
-        return self.start.expand(batch.num_molecules, -1)
-
-    def update(self, layer: int, virtual: Tensor, x: Tensor, batch: MoleculeBatch) -> Tensor:
-        """The nodes after the convolution `layer`, whose input was `x [V, C]`."""
-        return self.updates[layer](virtual + segment_sum(x, batch.atom_ptr).to(x.dtype))

@@ -17,13 +17,12 @@ CPU = torch.device("cpu")
 
 
 class TrainingData:
-    """A data set of which all training molecules are trained on, or a fixed random choice of
-    `limit` of them."""
+    """A data set, and what training derives from its labels."""
 
-    def __init__(self, source: str | MoleculeSource, limit: int | None) -> None:
+    def __init__(self, source: str | MoleculeSource) -> None:
         prepared = load_molecules(source)
         self.molecules, self.fingerprint = prepared.molecules, prepared.fingerprint
-        self.training = _some(self.molecules.positions("train"), limit)
+        self.training = self.molecules.positions("train")
         labels = self.molecules.labels
         self.num_present = (~labels.isnan()).sum(1)  # labels of each molecule
         self.mean, self.deviation = label_moments(labels[self.training])
@@ -71,12 +70,3 @@ class TrainingData:
                     f"The {part} score ignores {len(ignored)} of {len(names)} labels, which do not "
                     f"have {lacking} there: {listed(ignored)}"
                 )
-
-
-def _some(positions: Tensor, limit: int | None) -> Tensor:
-    """All positions, or a fixed random choice of `limit` of them."""
-    if limit is None or limit >= len(positions):
-        return positions
-    generator = generator_for(CPU, "molecules", "limit")
-    chosen = torch.randperm(len(positions), generator=generator)[:limit]
-    return positions[chosen.sort().values]

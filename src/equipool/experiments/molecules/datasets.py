@@ -43,9 +43,8 @@ class Dataset:
 
     def describe_missing(self, folder: Path) -> str:
         """What was not found, and how to get it."""
-        found = [
-            f"not found in {folder} (looked for {', '.join(str(f.path) for f in self.forms)})."
-        ]
+        looked = ", ".join(str(form.path) for form in self.forms)
+        found = [f"not found in {folder} (looked for {looked})."]
         for form in (form.inside(folder) for form in self.forms):
             if form.location.is_dir():
                 lacks = ", ".join(str(file.relative_to(form.location)) for file in form.missing())

@@ -28,7 +28,6 @@ from equipool.experiments.molecules.molecule_set import (
     MoleculeSet,
 )
 
-MAX_ATOMS = 2**15 - 1  # atom indices are int16
 CHUNK = 512  # molecules that a process featurises at a time
 MIN_ROWS = 10_000  # fewer are done before further processes have started
 UNREADABLE = "RDKit cannot parse it as SMILES"
@@ -53,7 +52,7 @@ class Molecule(NamedTuple):
     row: int  # among the SMILES
     atoms: Array  # [V, 9] uint8
     bonds: Array  # [E, 3] uint8, each bond in both directions
-    ends: Array  # [2, E] int16, source and target atom
+    ends: Array  # [2, E] int32, source and target atom
     scaffold: str  # "" if not asked for
 
 
@@ -64,9 +63,6 @@ class Featurised(NamedTuple):
     rows: list[int]  # [G] position of each molecule among the SMILES
     scaffolds: list[str]  # [G]
     problems: tuple[Problem, ...]
-
-
-Chunk = tuple[list[Molecule], list[Problem]]
 
 
 def featurise(
@@ -126,8 +122,6 @@ def features_of(molecule: Any) -> tuple[Array, Array, Array]:
     """Atoms `[V, 9]`, bonds `[E, 3]` and their ends `[2, E]` of an RDKit molecule, as
     `ogb.utils.mol.smiles2graph` has them: both directions of a bond are adjacent. Raises
     `ValueError` for a molecule without such features."""
-    if molecule.GetNumAtoms() > MAX_ATOMS:
-        raise ValueError(f"{molecule.GetNumAtoms():,} atoms, more than {MAX_ATOMS:,}")
     ogb = ogb_features()
     atoms = [ogb.atom_to_feature_vector(atom) for atom in molecule.GetAtoms()]
     bonds, ends = [], []
@@ -138,7 +132,7 @@ def features_of(molecule: Any) -> tuple[Array, Array, Array]:
     return (
         np.array(atoms, np.uint8).reshape(-1, len(ATOM_CATEGORIES)),
         np.array(bonds, np.uint8).reshape(-1, len(BOND_CATEGORIES)),
-        np.array(ends, np.int16).reshape(-1, 2).T,
+        np.array(ends, np.int32).reshape(-1, 2).T,
     )
 
 
@@ -165,10 +159,10 @@ def ogb_features() -> SimpleNamespace:
 
 def _featurise_chunk(
     rows: Sequence[int], texts: Sequence[str], keep_unsanitised: bool, scaffolds: bool
-) -> Chunk:
+) -> list[Molecule | Problem]:
     from rdkit import rdBase
 
-    found, problems = list[Molecule](), list[Problem]()
+    found: list[Molecule | Problem] = []
     with rdBase.BlockLogs():
         for row, smiles in zip(rows, texts, strict=True):
             molecule, reason = parse_smiles(smiles, keep_unsanitised)
@@ -177,21 +171,20 @@ def _featurise_chunk(
             except ValueError as error:  # such as a stereo bond for which OGB has no category
                 features, reason = None, f"OGB has no features for it: {error}"
             if reason:
-                problems.append(Problem(row, smiles, reason, kept=features is not None))
+                found.append(Problem(row, smiles, reason, kept=features is not None))
             if features is not None:
                 scaffold = scaffold_of(molecule, smiles) if scaffolds else ""
                 found.append(Molecule(row, *features, scaffold))
-    return found, problems
+    return found
 
 
-def _joined(chunks: Iterable[Chunk]) -> Featurised:
-    found, problems = list[Molecule](), list[Problem]()
-    for some, rejected in chunks:
-        found += some
-        problems += rejected
+def _joined(chunks: Iterable[list[Molecule | Problem]]) -> Featurised:
+    every = [one for chunk in chunks for one in chunk]
+    problems = tuple(one for one in every if isinstance(one, Problem))
+    found = [one for one in every if isinstance(one, Molecule)]
     atoms = [np.empty((0, len(ATOM_CATEGORIES)), np.uint8), *(one.atoms for one in found)]
     bonds = [np.empty((0, len(BOND_CATEGORIES)), np.uint8), *(one.bonds for one in found)]
-    ends = [np.empty((2, 0), np.int16), *(one.ends for one in found)]
+    ends = [np.empty((2, 0), np.int32), *(one.ends for one in found)]
     molecules = MoleculeSet.of(
         torch.tensor([len(own) for own in atoms[1:]], dtype=torch.int64),
         torch.tensor([len(own) for own in bonds[1:]], dtype=torch.int64),
@@ -200,7 +193,7 @@ def _joined(chunks: Iterable[Chunk]) -> Featurised:
         torch.from_numpy(np.concatenate(ends, axis=1)),
     )
     rows, scaffolds = [one.row for one in found], [one.scaffold for one in found]
-    return Featurised(molecules, rows, scaffolds, tuple(problems))
+    return Featurised(molecules, rows, scaffolds, problems)
 
 
 def _rejection_reason(smiles: str) -> str:
@@ -210,10 +203,9 @@ def _rejection_reason(smiles: str) -> str:
     if raw is not None:
         problems = [problem.Message() for problem in Chem.DetectChemistryProblems(raw)]
         return "; ".join(problems) or UNREADABLE
-    capture = getattr(rdBase, "CaptureErrorLog", None)  # since 2026.3
-    if capture is None:
+    if not hasattr(rdBase, "CaptureErrorLog"):  # before 2026.3
         return UNREADABLE
-    with capture() as log:
+    with rdBase.CaptureErrorLog() as log:
         Chem.MolFromSmiles(smiles)
     first = str(log.messages).split("\n", 1)[0]
     return first.partition("SMILES Parse Error: ")[2] or UNREADABLE

@@ -45,7 +45,7 @@ class MoleculeSet:
 
     atoms: Tensor  # [V, 9] uint8, categories of OGB's features
     bonds: Tensor  # [E, 3] uint8, categories of OGB's features
-    ends: Tensor  # [2, E] int16, source and target of each bond
+    ends: Tensor  # [2, E] int32, source and target of each bond
     atom_start: Tensor  # [G + 1] int64, offsets of the molecules' atoms
     bond_start: Tensor  # [G + 1] int64, offsets of the molecules' bonds
     labels: Tensor  # [G, L] float32, NaN where missing

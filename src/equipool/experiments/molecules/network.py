@@ -8,12 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from equipool.experiments.molecules.convolutions import (
-    CategoryEncoder,
-    Convolution,
-    VirtualNode,
-    take,
-)
+from equipool.experiments.molecules.convolutions import CategoryEncoder, Convolution
 from equipool.experiments.molecules.molecule_set import ATOM_CATEGORIES, MoleculeBatch
 from equipool.potentials.base import wide
 from equipool.solution import record
@@ -68,7 +63,6 @@ class MoleculeNetwork(nn.Module):
         readout: nn.Module,
         *,
         units: Units | None = None,
-        virtual_node: VirtualNode | None = None,
         dropout: float = 0.5,
         readout_dropout: float = 0.0,
         atom_dropout: float = 0.0,
@@ -77,7 +71,6 @@ class MoleculeNetwork(nn.Module):
         self.atom_encoder = CategoryEncoder(ATOM_CATEGORIES, channels)
         self.convolutions = nn.ModuleList(convolutions)
         self.norms = nn.ModuleList(nn.BatchNorm1d(channels) for _ in convolutions)
-        self.virtual_node = virtual_node
         self.dropout = nn.Dropout(dropout)
         self.readout = readout
         self.readout_dropout = nn.Dropout(readout_dropout)
@@ -98,17 +91,10 @@ class MoleculeNetwork(nn.Module):
     def embed(self, batch: MoleculeBatch) -> Tensor:
         """The atoms after the last convolution, `[V, channels]`."""
         x = self.atom_encoder(batch.atoms)
-        virtual = None if self.virtual_node is None else self.virtual_node.first(batch)
         last = len(self.convolutions) - 1
-        for layer, (convolution, norm) in enumerate(
-            zip(self.convolutions, self.norms, strict=True)
-        ):
-            if virtual is not None:
-                x = x + take(virtual, batch.molecule)
-            y = norm(convolution(x, batch))
-            if self.virtual_node is not None and virtual is not None and layer < last:
-                virtual = self.virtual_node.update(layer, virtual, x, batch)
-            x = self.dropout(torch.relu(y) if layer < last else y)
+        for layer, norm in enumerate(self.norms):
+            x = norm(self.convolutions[layer](x, batch))
+            x = self.dropout(torch.relu(x) if layer < last else x)
         return x
 
     def _pool(self, x: Tensor, batch: MoleculeBatch) -> Tensor:

@@ -13,18 +13,15 @@ import pyarrow as pa
 import torch
 from pyarrow import csv
 
-from equipool.experiments.molecules.features import MAX_ATOMS, Array, Problem
-from equipool.experiments.molecules.molecule_set import (
-    ATOM_CATEGORIES,
-    BOND_CATEGORIES,
-    PARTS,
-    MoleculeSet,
-)
+from equipool.experiments.molecules import molecule_set
+from equipool.experiments.molecules.features import Array, Problem
+from equipool.experiments.molecules.molecule_set import PARTS, MoleculeSet
 from equipool.experiments.molecules.sources import MoleculeSource
 from equipool.experiments.molecules.splits import NO_PART, Parts
 from equipool.tables import TableError, open_table, table_errors
 
 RAW = ("num-node-list", "num-edge-list", "node-feat", "edge-feat", "edge", "graph-label")
+MOST = 2**24  # of whatever is counted: float32 has all smaller numbers
 
 
 @dataclass(frozen=True)
@@ -41,38 +38,29 @@ class OgbFolder(MoleculeSource):
         return self.location / f"{name}.csv.gz"
 
     def read(self) -> tuple[MoleculeSet, tuple[Problem, ...]]:
-        num_atoms, num_bonds = self.counts()
-        atoms = _integers(self._file("raw/node-feat"), ATOM_CATEGORIES, num_atoms.sum())
-        bonds = _integers(self._file("raw/edge-feat"), BOND_CATEGORIES, num_bonds.sum())
-        ends = _integers(self._file("raw/edge"), (MAX_ATOMS, MAX_ATOMS), num_bonds.sum())
+        num_atoms = _integers(self._file("raw/num-node-list"), [MOST])[:, 0]
+        number, total = len(num_atoms), num_atoms.sum()
+        num_bonds = _integers(self._file("raw/num-edge-list"), [MOST], number)[:, 0]
+        atoms = _integers(self._file("raw/node-feat"), molecule_set.ATOM_CATEGORIES, total)
+        total = num_bonds.sum()
+        bonds = _integers(self._file("raw/edge-feat"), molecule_set.BOND_CATEGORIES, total)
+        ends = _integers(self._file("raw/edge"), [MOST, MOST], total)
         if (ends >= num_atoms.repeat(num_bonds)[:, None]).any():
             raise TableError(f"{self._file('raw/edge')} has a bond to an atom of another molecule")
-        labels = self._labels(len(num_atoms))
-        both_directions = np.concatenate([ends, ends[:, ::-1]], axis=1).reshape(-1, 2)
-        molecules = MoleculeSet.of(
-            torch.from_numpy(num_atoms), torch.from_numpy(2 * num_bonds), torch.from_numpy(atoms),
-            torch.from_numpy(bonds.repeat(2, axis=0)),
-            torch.from_numpy(both_directions.T.astype(np.int16)),
-        )  # fmt: skip
-        molecules = replace(
-            molecules, labels=torch.from_numpy(labels),
-            parts=torch.from_numpy(self.parts(len(num_atoms))),
-            label_names=self._label_names(labels.shape[1]),
-        )  # fmt: skip
-        return molecules, ()
-
-    def counts(self) -> tuple[Array, Array]:
-        """The number of atoms and of bonds, each counted once, of each molecule."""
-        num_atoms = _integers(self._file("raw/num-node-list"), (MAX_ATOMS + 1,))
-        num_bonds = _integers(self._file("raw/num-edge-list"), (2**31,), len(num_atoms))
-        return num_atoms[:, 0].astype(np.int64), num_bonds[:, 0].astype(np.int64)
+        both_directions = np.concatenate([ends, ends[:, ::-1]], axis=1).reshape(-1, 2).T
+        arrays = (num_atoms, 2 * num_bonds, atoms.astype(np.uint8),
+                  bonds.astype(np.uint8).repeat(2, axis=0), both_directions)  # fmt: skip
+        molecules = MoleculeSet.of(*map(torch.from_numpy, arrays))
+        labels, parts = torch.from_numpy(self._labels(number)), torch.from_numpy(self.parts(number))
+        names = self._label_names(labels.shape[1])
+        return replace(molecules, labels=labels, parts=parts, label_names=names), ()
 
     def parts(self, number: int) -> Parts:
         """The part of each of so many molecules."""
         parts = np.full(number, NO_PART, np.uint8)
         for part, name in enumerate(PARTS):
             file = self._file(f"split/scaffold/{name}")
-            positions = _integers(file, (number,))[:, 0]
+            positions = _integers(file, [number])[:, 0]
             if (parts[positions] != NO_PART).any() or len(np.unique(positions)) != len(positions):
                 raise TableError(f"{file} lists a molecule twice, or one of another part")
             parts[positions] = part
@@ -80,7 +68,7 @@ class OgbFolder(MoleculeSource):
 
     def _labels(self, number: int) -> Array:
         file = self._file("raw/graph-label")
-        labels = np.stack(_columns(file, number), axis=1).astype(np.float32)
+        labels = np.stack(_columns(file, number), axis=1)
         if not (np.isnan(labels) | (labels == 0) | (labels == 1)).all():
             raise TableError(f"{file} has a label other than 0 and 1")
         return labels
@@ -94,15 +82,14 @@ class OgbFolder(MoleculeSource):
 
 
 def _integers(file: Path, sizes: Sequence[int], number: int | None = None) -> Array:
-    """A file of whole numbers, `[number, len(sizes)]`, from 0 to its size - 1 in each column, in as
-    few bytes as they need."""
+    """A file of whole numbers, `[number, len(sizes)]` int32, from 0 to its size - 1 in each
+    column."""
     columns = _columns(file, number, len(sizes))
     for size, column in zip(sizes, columns, strict=True):
         for line in np.flatnonzero(~((column >= 0) & (column < size) & (column % 1 == 0)))[:1]:
             found = f"found {column[line]:g}, expected a whole number from 0 to {size - 1}"
             raise TableError(f"{file}, line {line + 1}: {found}")
-    dtype = np.min_scalar_type(max(sizes) - 1)
-    return np.stack([column.astype(dtype) for column in columns], axis=1)
+    return np.stack(columns, axis=1).astype(np.int32)
 
 
 def _columns(file: Path, number: int | None = None, width: int | None = None) -> list[Array]:
@@ -110,7 +97,7 @@ def _columns(file: Path, number: int | None = None, width: int | None = None) ->
     with table_errors(str(file)):
         content = gzip.decompress(file.read_bytes())
         if not content:
-            return [np.empty(0)] * (width or 1)
+            return [np.empty(0, np.float32)] * (width or 1)
         table = csv.read_csv(
             io.BytesIO(content),
             csv.ReadOptions(use_threads=False, autogenerate_column_names=True),

@@ -107,19 +107,12 @@ def load_predictor(
     return MoleculePredictor(network, labels, kind, place.device, precision, task.smiles)
 
 
-@dataclass(frozen=True)
-class Query:
-    """A molecule to predict: its SMILES, and cells to copy."""
-
-    smiles: str
-    kept: tuple[str, ...] = ()
-
-
 def read_queries(
     file: str, column: str | None, usual_column: str, keep: Sequence[str] = ()
-) -> list[Query]:
-    """Molecules of a file: a table with names in its first line, or a list with one SMILES per
-    line, of which only the first word is read. Files may be compressed with gzip.
+) -> list[list[str]]:
+    """A row for each molecule of a file, its SMILES and the cells to copy. The file is a table with
+    names in its first line, or a list with one SMILES per line, of which only the first word is
+    read. It may be compressed with gzip.
 
     Args:
         file: .csv, .parquet, .smi or .txt, optionally followed by .gz; `-` is a list on stdin.
@@ -134,7 +127,7 @@ def read_queries(
         names = [usual_column if column is None else column, *keep]
         found = open_table(path).read(names, text=names).data
         cells = ([cell or "" for cell in found[name].to_pylist()] for name in names)
-        return [Query(smiles, tuple(kept)) for smiles, *kept in zip(*cells, strict=True)]
+        return [list(row) for row in zip(*cells, strict=True)]
     if file != STANDARD_INPUT and ending not in LISTS:
         endings = ", ".join((*TABLES, *LISTS))
         raise ValueError(f"FILE is {file!r}, expected a file that ends in {endings} or .gz, or -")
@@ -142,29 +135,29 @@ def read_queries(
         if given is not None:
             raise ValueError(f"{flag} is {given!r}, but {file} has no columns")
     if file == STANDARD_INPUT:
-        return [_in_line(line) for line in sys.stdin]
-    with gzip.open(path, "rb") if packed else path.open("rb") as lines:
-        return [_in_line(line.decode("utf-8-sig", "replace")) for line in lines]
-
-
-def _in_line(line: str) -> Query:
-    return Query(next(iter(line.split()), ""))
+        lines = list(sys.stdin)
+    else:
+        with gzip.open(path, "rb") if packed else path.open("rb") as opened:
+            lines = opened.read().decode("utf-8-sig", "replace").splitlines()
+    return [line.split()[:1] or [""] for line in lines]
 
 
 def write_predictions(
-    predictor: MoleculePredictor, queries: Sequence[Query], keep: Sequence[str], out: TextIO
+    predictor: MoleculePredictor, queries: Sequence[Sequence[str]], keep: Sequence[str], out: TextIO
 ) -> int:
-    """Write a row for each molecule after the names of the columns, those to `keep` first. Returns
-    the number of molecules that could not be read; their rows have empty cells."""
-    found = predictor.predict([one.smiles for one in queries])
+    """Write a row for each molecule of `read_queries` after the names of the columns, those to
+    `keep` first. Returns the number of molecules that could not be read; their rows have empty
+    cells."""
+    found = predictor.predict([smiles for smiles, *_ in queries])
     unread = {problem.row for problem in found.problems}
     writer = csv.writer(out, lineterminator="\n")
     written = ["smiles", *predictor.label_names]
     writer.writerow([*(f"given {name}" if name in written else name for name in keep), *written])
-    for row, (one, values) in enumerate(zip(queries, found.values.numpy(), strict=True)):
+    for row, values in enumerate(found.values.numpy()):
+        smiles, *kept = queries[row]
         # str gives as few digits as identify the number
         cells = ("" if row in unread else str(value) for value in values)
-        writer.writerow([*one.kept, one.smiles, *cells])
+        writer.writerow([*kept, smiles, *cells])
     for problem in found.problems:
         print_status(f"row {problem.row}: {problem.smiles!r}: {problem.reason}")
     return len(unread)

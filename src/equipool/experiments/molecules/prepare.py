@@ -9,13 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from equipool.experiments.data import (
-    MissingDataError,
-    cache_folder,
-    data_folder,
-    is_chosen,
-    print_status,
-)
+from equipool.experiments import data
 from equipool.experiments.molecules.datasets import dataset_named
 from equipool.experiments.molecules.features import Problem
 from equipool.experiments.molecules.molecule_set import PARTS, TENSORS, MoleculeSet
@@ -44,17 +38,16 @@ def load_molecules(which: str | MoleculeSource, data_dir: str | Path | None = No
     is made again if the source has changed or the file is damaged.
 
     The file of a public data set is written to `molecules` in the data folder, and is enough
-    without the source. The file of a table
-    of your own holds a copy of its content, so it is not written to the folder that
-    `EQUIPOOL_DATA` names: it goes to `molecules` in the folder you pass as `data_dir`
-    (`--data-dir`), or else in your own cache folder (`~/.cache/equipool`), with the permissions of
-    the table. A folder that cannot be written is skipped in favour of your own cache folder. The
-    path is printed when the file is written.
+    without the source. The file of a table of your own holds a copy of its content, so it is not
+    written to the folder that `EQUIPOOL_DATA` names: it goes to `molecules` in the folder you pass
+    as `data_dir` (`--data-dir`), or else in your own cache folder (`~/.cache/equipool`), with the
+    permissions of the table. A folder that cannot be written is skipped in favour of your own cache
+    folder. The path is printed when the file is written.
 
     Args:
         which: `"molhiv"`, `"molpcba"`, `"toxcast"`, `"tox21"`, `"qm9"`, or a source such as
             `SmilesTable(path)`.
-        data_dir: the data folder (default: see `data_folder`).
+        data_dir: the data folder (default: see `equipool.experiments.data.data_folder`).
     """
     source, paths = _locate(which, data_dir)
     expected = None if source is None else source.fingerprint()
@@ -68,7 +61,7 @@ def load_molecules(which: str | MoleculeSource, data_dir: str | Path | None = No
         if expected in (None, found.fingerprint):
             return found
     if source is None or expected is None:
-        raise MissingDataError(damaged + _advice(which, data_dir))
+        raise data.MissingDataError(damaged + _advice(which, data_dir))
     prepared = Prepared(*source.read(), expected)
     if not len(prepared.molecules.positions("train")):
         advice = "try --split random or add rows"
@@ -76,14 +69,8 @@ def load_molecules(which: str | MoleculeSource, data_dir: str | Path | None = No
     path = _write(prepared, paths)
     if not isinstance(which, str):
         shutil.copymode(source.files[0], path)
-    print_status(f"{source.location.name}: {describe(prepared)}\nPrepared molecules: {path}")
+    data.print_status(f"{source.location.name}: {describe(prepared)}\nPrepared molecules: {path}")
     return prepared
-
-
-def fingerprint(which: str | MoleculeSource, data_dir: str | Path | None = None) -> str | None:
-    """The fingerprint of a data set's source; None if the source is not there."""
-    source, _ = _locate(which, data_dir)
-    return None if source is None else source.fingerprint()
 
 
 def describe(prepared: Prepared) -> str:
@@ -103,23 +90,24 @@ def _locate(
     which: str | MoleculeSource, data_dir: str | Path | None
 ) -> tuple[MoleculeSource | None, list[Path]]:
     """The source of a data set if it is there, and where its prepared file may be."""
-    folder = data_folder(data_dir)
+    folder = data.data_folder(data_dir)
     if isinstance(which, str):
         dataset = dataset_named(which)
-        name, source, folders = dataset.name, dataset.find(folder), [folder, cache_folder()]
+        name, source, folders = dataset.name, dataset.find(folder), [folder, data.cache_folder()]
     else:
-        source = None if which.missing() else which
-        content = None if source is None else source.fingerprint()
-        name = f"{which.location.name.split('.')[0]}-{content}"
+        source, name = None if which.missing() else which, which.location.name.split(".")[0]
+        name += "" if source is None else f"-{source.fingerprint()}"
         # others may read the folder of EQUIPOOL_DATA
-        folders = [folder, cache_folder()] if is_chosen(data_dir) else [cache_folder()]
+        folders = (
+            [folder, data.cache_folder()] if data.is_chosen(data_dir) else [data.cache_folder()]
+        )
     return source, [each / FOLDER / f"{name}.safetensors" for each in dict.fromkeys(folders)]
 
 
 def _advice(which: str | MoleculeSource, data_dir: str | Path | None) -> str:
     """What is missing, and how to get it."""
     if isinstance(which, str):
-        return dataset_named(which).describe_missing(data_folder(data_dir))
+        return dataset_named(which).describe_missing(data.data_folder(data_dir))
     absent = ("is not a file" if file.exists() else "does not exist" for file in which.missing())
     reasons = ", ".join(f"{file} {why}" for file, why in zip(which.missing(), absent, strict=True))
     base = "" if which.location.is_absolute() else f", which is relative to {Path.cwd()}"

@@ -7,24 +7,18 @@ import json
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 import numpy as np
 import torch
 
-from equipool.experiments.molecules.features import Array, Featurised, Problem, featurise
-from equipool.experiments.molecules.molecule_set import KINDS, PARTS, MoleculeSet
-from equipool.experiments.molecules.splits import (
-    NO_PART,
-    RANDOM,
-    SCAFFOLD,
-    Parts,
-    part_named,
-    random_parts,
-    scaffold_parts,
-)
+from equipool.experiments.molecules import splits
+from equipool.experiments.molecules.features import Array, Problem, featurise
+from equipool.experiments.molecules.molecule_set import PARTS, MoleculeSet
+from equipool.settings import check_fields
 from equipool.tables import Table, TableError, open_table
 
+Kind = Literal["classification", "regression"]
 LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -44,9 +38,9 @@ class MoleculeSource(ABC):
         return Path(self.path).expanduser()
 
     @property
-    @abstractmethod
     def files(self) -> tuple[Path, ...]:
         """The files that are read."""
+        return (self.location,)
 
     @abstractmethod
     def read(self) -> tuple[MoleculeSet, tuple[Problem, ...]]:
@@ -86,25 +80,20 @@ class SmilesTable(MoleculeSource):
 
     smiles: str = "smiles"
     labels: tuple[str, ...] | None = None
-    split: str = SCAFFOLD
-    kind: str | None = None
+    split: str = splits.SCAFFOLD
+    kind: Kind | None = None
     keep_unsanitised: bool = False
 
     def __post_init__(self) -> None:
-        if self.kind not in (None, *KINDS):
-            raise ValueError(f"kind is {self.kind!r}, expected one of {KINDS} or None")
+        check_fields(self)
         for column in self._text:
             if column in (self.labels or ()):
                 raise ValueError(f"labels: {column!r} is the column of the SMILES or of the split")
 
     @property
-    def files(self) -> tuple[Path, ...]:
-        return (self.location,)
-
-    @property
     def _text(self) -> list[str]:
         """The columns of text: the SMILES, and the split if a column has it."""
-        return [self.smiles] if self.split in (SCAFFOLD, RANDOM) else [self.smiles, self.split]
+        return [self.smiles, *({self.split} - {splits.SCAFFOLD, splits.RANDOM})]
 
     def read(self) -> tuple[MoleculeSet, tuple[Problem, ...]]:
         source, text = open_table(self.location), self._text
@@ -124,24 +113,22 @@ class SmilesTable(MoleculeSource):
         _refuse(table, names, labels, np.abs(labels) > LARGEST, "a finite number of float32")
         codes, values = table.text(self.smiles)
         smiles = ["" if code < 0 else values[code] for code in codes]
-        in_column = None if len(text) == 1 else _parts_in(table, self.split)
-        found = featurise(smiles, self.keep_unsanitised, scaffolds=self.split == SCAFFOLD)
+        given = _parts_in(table, self.split) if len(text) == 2 else None
+        found = featurise(smiles, self.keep_unsanitised, scaffolds=self.split == splits.SCAFFOLD)
         if not found.rows:
             reason = found.problems[0].reason
             raise TableError(f"{self.location}: no molecule could be read: {reason}")
+        if given is not None:
+            parts = given[found.rows]
+        elif self.split == splits.RANDOM:
+            parts = splits.random_parts(len(found.rows))
+        else:
+            parts = splits.scaffold_parts(found.scaffolds)
         molecules = replace(
-            found.molecules, label_names=names, kind=kind,
+            found.molecules, label_names=names, kind=kind, parts=torch.from_numpy(parts),
             labels=torch.from_numpy(labels[found.rows].astype(np.float32)),
-            parts=torch.from_numpy(self._parts(found, in_column)),
         )  # fmt: skip
         return molecules, found.problems
-
-    def _parts(self, found: Featurised, in_column: Parts | None) -> Parts:
-        if in_column is not None:
-            return in_column[found.rows]
-        if self.split == RANDOM:
-            return random_parts(len(found.rows))
-        return scaffold_parts(found.scaffolds)
 
 
 def _refuse(
@@ -153,11 +140,12 @@ def _refuse(
         raise TableError(f"{table.place(row)}: {found}, expected {expected}")
 
 
-def _parts_in(table: Table, column: str) -> Parts:
+def _parts_in(table: Table, column: str) -> splits.Parts:
     """The part that a column names for each row."""
     codes, cells = table.text(column)
-    parts = np.array([*map(part_named, cells), NO_PART], np.uint8)[codes]  # -1 is a missing cell
-    for row in np.flatnonzero(parts == NO_PART)[:1]:
+    known = [*map(splits.part_named, cells), splits.NO_PART]  # the last for cells that are missing
+    parts = np.array(known, np.uint8)[codes]
+    for row in np.flatnonzero(parts == splits.NO_PART)[:1]:
         found = repr(cells[codes[row]]) if codes[row] >= 0 else "no value"
         expected = f"expected {', '.join(PARTS)}"
         raise TableError(f"{table.place(row)}: column {column!r} has {found}, {expected}")

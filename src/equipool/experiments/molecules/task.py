@@ -12,14 +12,13 @@ from torch import Tensor, nn
 
 from equipool.baselines import aggregation_from_name
 from equipool.experiments.inner_loop import Aggregation, InnerLoop, StepsSetting
-from equipool.experiments.molecules.convolutions import CONVOLUTIONS, MessageSum, VirtualNode
+from equipool.experiments.molecules.convolutions import CONVOLUTIONS, MessageSum
 from equipool.experiments.molecules.dataset import TrainingData
 from equipool.experiments.molecules.datasets import DATASETS
 from equipool.experiments.molecules.molecule_set import PARTS, MoleculeSet
 from equipool.experiments.molecules.network import MoleculeNetwork, Units
-from equipool.experiments.molecules.prepare import fingerprint
 from equipool.experiments.molecules.scores import label_losses, score, usual_measure
-from equipool.experiments.molecules.sources import SmilesTable
+from equipool.experiments.molecules.sources import Kind, SmilesTable
 from equipool.experiments.molecules.splits import SCAFFOLD
 from equipool.settings import Count, OneOf, Range, Share
 from equipool.training.progress import track
@@ -27,6 +26,7 @@ from equipool.training.task import Batch, Loss, Shard, Task
 
 TABLE_FIELDS = ("smiles", "labels", "split", "kind")
 EVALUATED = 512  # molecules at a time
+USUAL_ATOMS = 26  # of a molecule, by which scaled-sum and pna scale
 
 NotNegative = Annotated[float, Range(least=0)]
 
@@ -53,7 +53,6 @@ class MoleculeTask(InnerLoop, Task):
         kind: classification (labels 0 and 1) or regression (default: classification if every label
             is 0 or 1).
         convolution: gin or gcn.
-        virtual_node: whether to connect an extra node to all atoms of a molecule.
         local_aggregation: aggregation of the messages to an atom, sum or equilibrium.
         depth: number of convolutions.
         width: channels per atom.
@@ -62,14 +61,12 @@ class MoleculeTask(InnerLoop, Task):
         atom_dropout: share of the atoms hidden from the readout in training.
         batch_size: molecules per batch.
         seed: random seed.
-        train_limit: number of molecules to train on (default: all training molecules).
         potential: layer sizes of the potential.
         inner_steps: inner steps of the readout.
         local_potential: layer sizes of the convolutions' potentials (default: those of potential).
         local_steps: inner steps of the convolutions.
         readout_aux_weight: weight of the readout's auxiliary loss.
         local_aux_weight: weight of the convolutions' auxiliary losses.
-        usual_atoms: typical atoms per molecule, by which scaled-sum and pna scale.
 
     Example:
         >>> task = MoleculeTask("attention", convolution="gcn", depth=2, width=16)
@@ -89,9 +86,8 @@ class MoleculeTask(InnerLoop, Task):
     smiles: str = "smiles"
     labels: str | None = None
     split: str = SCAFFOLD
-    kind: Literal["classification", "regression"] | None = None
+    kind: Kind | None = None
     convolution: Annotated[str, OneOf(f"{__package__}.convolutions.CONVOLUTIONS")] = "gin"
-    virtual_node: bool = False
     local_aggregation: Literal["sum", "equilibrium"] = "sum"
     depth: Count = 5
     width: Count = 300
@@ -100,14 +96,12 @@ class MoleculeTask(InnerLoop, Task):
     atom_dropout: Share = 0.0
     batch_size: Annotated[int, Range(least=2)] = 128
     seed: int = 0
-    train_limit: Count | None = None
     potential: tuple[int, ...] = (600, 300, 32)
     inner_steps: StepsSetting = 15
     local_potential: tuple[int, ...] | None = None
     local_steps: StepsSetting = 15
     readout_aux_weight: NotNegative = 1.0
     local_aux_weight: NotNegative = 1e-4
-    usual_atoms: Count = 26
 
     def __post_init__(self) -> None:
         """There is one source, named independently of the working directory."""
@@ -149,14 +143,12 @@ class MoleculeTask(InnerLoop, Task):
 
     @cached_property
     def data(self) -> TrainingData:
-        """The data, read once. It does not change during a run."""
-        return TrainingData(self.source(), self.train_limit)
+        """The data, read once by each task."""
+        return TrainingData(self.source())
 
     def facts(self) -> dict[str, Any]:
         """The names and kind of the labels, the number of molecules in each part, and a fingerprint
-        of the files. Called at the start of a run, it reads data again that has changed."""
-        if fingerprint(self.source()) not in (None, self.data.fingerprint):
-            del self.__dict__["data"]
+        of the files."""
         molecules = self.data.molecules
         return {
             "labels": list(molecules.label_names),
@@ -173,14 +165,11 @@ class MoleculeTask(InnerLoop, Task):
 
     def make_network(self, num_labels: int, units: Units | None) -> MoleculeNetwork:
         """An untrained network for this number of labels. Does not read the data."""
-        virtual_node, convolution = None, CONVOLUTIONS[self.convolution]
-        if self.virtual_node:
-            virtual_node = VirtualNode(self.width, self.depth - 1, self.dropout)
+        convolution = CONVOLUTIONS[self.convolution]
         return MoleculeNetwork(
             self.width, num_labels,
             [convolution(self.width, self._message_aggregation()) for _ in range(self.depth)],
-            self._atom_aggregation(),
-            units=units, virtual_node=virtual_node, dropout=self.dropout,
+            self._atom_aggregation(), units=units, dropout=self.dropout,
             readout_dropout=self.readout_dropout, atom_dropout=self.atom_dropout,
         )  # fmt: skip
 
@@ -194,7 +183,7 @@ class MoleculeTask(InnerLoop, Task):
         if self.aggregation == "equilibrium":
             return self.equilibrium_layer(self.width, self.width, self.potential, self.inner_steps)
         sizes = (self.width, self.width)
-        return aggregation_from_name(self.aggregation, *sizes, set_size=self.usual_atoms)
+        return aggregation_from_name(self.aggregation, *sizes, set_size=USUAL_ATOMS)
 
     def batches(self, first_step: int, num_steps: int, device: torch.device, shard: Shard) -> Batch:
         """The positions of the steps' molecules in the data set, `molecules [num_steps, G]`, and
