@@ -1,4 +1,16 @@
+"""Made-up runs."""
+
+import json
+from dataclasses import asdict, fields
+
 import pytest
+
+from equipool.experiments.median import MedianTask
+from equipool.report import read_runs
+from equipool.training import Record, TrainingConfig
+from equipool.training.config import chosen_config
+
+HARDWARE = {"device": "cpu", "cpu": "abacus"}
 
 
 @pytest.fixture
@@ -9,3 +21,44 @@ def drawn(monkeypatch):
     figures = []
     monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: figures.append(self))
     return figures
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Writes the directory of a run whose monitored metric took these values, one every 10 steps
+    and every 10 seconds; an unfinished run has no record."""
+
+    def write(name, values, *, complete=True, seconds=10.0, hardware=HARDWARE, log=(), **settings):
+        task = MedianTask(**{"aggregation": "sum", "embedding": 8} | settings)
+        config = chosen_config(task, TrainingConfig(steps=30))
+        curve = [
+            {"step": 10 * i, "seconds": seconds * i, "training_seconds": seconds * i,
+             "metrics": {"mse": value}}
+            for i, value in enumerate(values, 1)
+        ]  # fmt: skip
+        folder = tmp_path / "runs" / name
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text(json.dumps(config))
+        events = [{"event": "evaluation"} | entry for entry in curve]
+        lines = [{"event": "start", "step": 0, "hardware": hardware, "versions": {}}, *log, *events]
+        (folder / "log.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
+        if complete:
+            known = {field.name for field in fields(Record)}
+            content = {
+                "task": "median", "seed": task.seed, "config": config, "versions": {},
+                "hardware": hardware, "date": "", "steps": 10 * len(values), "complete": True,
+                "seconds": 2 * seconds * len(values), "training_seconds": seconds * len(values),
+                "num_parameters": 1234, "metrics": {}, "best": None,
+                "curve": curve, "spikes": 1, "skipped": 2, "pieces": 1, "together": 1,
+            }  # fmt: skip
+            record = Record(**{name: content[name] for name in known & content.keys()})
+            (folder / "record.json").write_text(json.dumps(asdict(record)))
+        return folder
+
+    return write
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """All runs that were made."""
+    return lambda: read_runs([tmp_path / "runs"])

@@ -130,14 +130,15 @@ def report(
 ) -> None:  # fmt: skip
     """Write a page of tables and plots from runs."""
     with console.plain_errors():
-        from equipool.report import read_runs, summaries, write_page
-        from equipool.report.runs import unread_folders
+        from equipool.extras import check_extras
 
-        found = read_runs(runs, lambda text: typer.echo(f"Warning: {text}", err=True))
-        skipped = [place for path in runs for place in unread_folders(path)]
-        if skipped:
-            console.report_line(f"Skipped deeper directories: {', '.join(map(str, skipped))}")
-        for table in summaries(found):
-            console.print_table(table.headings, table.texts(), table.title)
+        check_extras("the report", {"report": ("matplotlib", "jinja2", "pandas")})
+        from equipool.report import read_runs, results
+        from equipool.report.page import write_page
+
+        found = read_runs(runs, lambda text: console.note(f"Warning: {text}"))
+        if not found.curves.empty:
+            table = results(found)
+            console.print_table(list(table), table.to_numpy().tolist())
         write_page(found, out)
         console.report_line(f"The page is {out}")

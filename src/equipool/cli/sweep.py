@@ -146,15 +146,14 @@ def _train(waiting: Sequence[Plan], device: str | None, stop: Stop, how: str) ->
 
 
 def _show_results(finished: Sequence[Path], out: Path) -> None:
-    from equipool.report import best_groups, read_runs, summaries
+    from equipool.report import conclusion, read_runs, results
 
     if not finished:
         return
     runs = read_runs(finished)
-    for table in summaries(runs):
-        console.print_table(table.headings, table.texts(), table.title)
-    for line in best_groups(runs):
-        console.report_line(line)
+    table = results(runs)
+    console.print_table(list(table), table.to_numpy().tolist())
+    console.report_line(conclusion(runs))
     console.report_line(f"For the curves: {console.command_line(['report', str(out)], {})}")
 
 

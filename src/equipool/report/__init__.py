@@ -1,11 +1,6 @@
-"""Results of runs: tables, figures, and one HTML page with all of them."""
+"""Results of runs: data frames, a table, and one HTML page."""
 
-from equipool.report.artifacts import Table
-from equipool.report.page import Section, write_page
-from equipool.report.runs import RunResult, read_runs
-from equipool.report.tables import best_groups, markdown, summaries, summarize
+from equipool.report.runs import Runs, read_runs
+from equipool.report.tables import conclusion, results
 
-__all__ = [
-    "RunResult", "Section", "Table", "best_groups", "markdown", "read_runs", "summaries",
-    "summarize", "write_page",
-]  # fmt: skip
+__all__ = ["Runs", "conclusion", "read_runs", "results"]

@@ -1,194 +1,186 @@
-"""Runs read back from their directories, finished or not, or from their records."""
+"""Runs read back from their directories, finished or not, or from their records, as data frames."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from equipool.experiments.presets import import_task
-from equipool.training import Task, read_log, read_record
-from equipool.training.checkpoint import PARTS, RunFolder
-from equipool.training.config import known_tasks
-from equipool.training.evaluation import AtSteps, over_steps_file, read_over_steps
+import pandas as pd
 
-Entry = dict[str, Any]
-LOSS = "training loss"  # in figures, beside the metrics of evaluations
-Curve = list[tuple[int, float, float | None]]  # step, training seconds, value
+from equipool.experiments.presets import import_task
+from equipool.settings import as_text
+from equipool.training import RunFolder, Task, read_log, read_over_steps, read_record
+from equipool.training.config import FREE, known_tasks
+
 Warn = Callable[[str], None] | None
+METHOD, SIZE = "aggregation", "embedding"
+# Settings in which runs of one method may differ.
+REPEATED = {"seed", "log_every", "evaluate_every", *FREE}
+
+# What was measured of a run: column, and name in its record.
+MEASURED = {
+    "complete": "complete", "steps taken": "steps", "training seconds": "training_seconds",
+    "parameters": "num_parameters", "skipped": "skipped", "spikes": "spikes",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
-class RunResult:
-    """The results of a run. A piece of it is the time from a start or resume to the next."""
+class Runs:
+    """Runs of one task.
 
-    name: str
-    task: str
-    config: dict[str, Any]  # the `fields` of the task and the `training` settings
-    complete: bool
-    steps: int
-    ran_on: Sequence[Entry]  # of each piece `hardware` and `versions`
-    seconds: float
-    training_seconds: float  # without evaluations
-    num_parameters: int | None  # None for an unfinished run
-    curve: Sequence[Entry]  # evaluations: `step`, `seconds`, `training_seconds`, `metrics`
-    points: Sequence[Entry]  # training entries of the log, which only a run directory has
-    spikes: int
-    skipped: int
-    # what `equipool evaluate` stored of the "best" and the "last" checkpoint
-    over_steps: Mapping[str, Sequence[AtSteps]] = field(default_factory=dict)
+    `table` has a row per run: its `run` (a name), `method`, settings, and what was measured.
+    `curves` has a row per evaluation, `log` per entry of a log, `over_steps` per number of inner
+    steps in evaluation; each with the `run` and its `method`.
+    """
+
+    kind: type[Task]
+    settings: list[str]  # columns of the table
+    table: pd.DataFrame
+    curves: pd.DataFrame
+    log: pd.DataFrame
+    over_steps: pd.DataFrame
+    machines: list[str]  # hardware and versions
 
     @property
-    def kind(self) -> type[Task]:
-        tasks, name = known_tasks(), self.task
-        if name not in tasks:
-            raise ValueError(f"{self.name} is a run of {name!r}, expected one of {sorted(tasks)}")
-        return tasks[name]
+    def varying(self) -> list[str]:
+        """The settings in which the runs differ."""
+        return [name for name in self.settings if self.table[name].nunique() > 1]
 
-    @property
-    def planned_steps(self) -> int:
-        return int(self.config["training"]["steps"])
+    def best(self) -> pd.DataFrame:
+        """The best evaluation of each run by the monitored metric; one that is not finite if the
+        run has no other."""
+        monitor, ascending = self.kind.monitor, self.kind.lower_is_better
+        return self.curves.sort_values(monitor, ascending=ascending).drop_duplicates("run")
 
-    @property
-    def best(self) -> Entry | None:
-        finite = [entry for entry in self.curve if self.value(entry) is not None]
-        choose = min if self.kind.lower_is_better else max
-        return choose(finite, key=lambda entry: self.value(entry) or 0.0) if finite else None
-
-    def value(self, entry: Entry, metric: str | None = None) -> float | None:
-        """A metric of an evaluation, by default the monitored one; None if it is missing or not
-        finite."""
-        found: float | None = entry["metrics"].get(metric or self.kind.monitor)
-        return found
-
-    def metric_curve(self, metric: str) -> Curve:
-        return [(e["step"], e["training_seconds"], self.value(e, metric)) for e in self.curve]
-
-    def log_curve(self, *keys: str) -> Curve:
-        """A number of each entry of the log, such as `"loss"` or `"inner", layer, "residual"`."""
-        found: list[Any] = list(self.points)
-        for key in keys:
-            found = [(one or {}).get(key) for one in found]
-        times = ((point["step"], point.get("training_seconds", 0.0)) for point in self.points)
-        return [(*when, value) for when, value in zip(times, found, strict=True)]
-
-    def evaluation_at(self, training_seconds: float) -> Entry | None:
-        """The last evaluation within this training time."""
-        within = [e for e in self.curve if e["training_seconds"] <= training_seconds]
-        return within[-1] if within else None
+    def last(self) -> pd.DataFrame:
+        """The last evaluation of each run."""
+        return self.curves.drop_duplicates("run", keep="last")
 
 
-RAN_ON = ("hardware", "versions")
-RECORDED = ("task", "complete", "steps", "seconds", "training_seconds", "num_parameters",
-            "curve", "spikes", "skipped")  # fmt: skip
-
-
-def read_runs(paths: Iterable[str | Path], warn: Warn = None) -> list[RunResult]:
+def read_runs(paths: Iterable[str | Path], warn: Warn = None) -> Runs:
     """Read runs of one task.
 
     Args:
-        paths: run directories, directories of them or of records, and record files. A run that is
-            given twice is read once.
+        paths: run directories, directories that contain some, and records. A run that is given
+            twice is read once.
         warn: is called about each damaged line of a log, which is left out; by default
             `warnings.warn`.
     """
-    found: list[RunResult] = []
-    for path in paths:
-        for run in _read(Path(path), warn):
-            if not any(_same(run, other) for other in found):
-                found.append(run)
-    tasks = sorted({run.task for run in found})
+    places = {place.resolve(): place for path in paths for place in _places(Path(path))}
+    found = [_read(place, warn) for place in places.values()]
+    tasks = sorted({one["task"] for one in found})
     if len(tasks) > 1:
         raise ValueError(f"the runs are of the tasks {', '.join(tasks)}, expected one task")
-    if not any(run.curve or run.points for run in found):
+    if not any(one["curve"] or one["points"] for one in found):
         raise ValueError("nothing to report: no run has logged or evaluated anything yet")
+    import_task(tasks[0])
+    if tasks[0] not in known_tasks():
+        known = f"expected one of {sorted(known_tasks())}: import the module that defines it"
+        raise ValueError(f"the task of the runs is {tasks[0]!r}, {known}")
+    return _frames(known_tasks()[tasks[0]], found)
+
+
+def _places(path: Path) -> Iterator[Path]:
+    """The runs and records at a path."""
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist")
+    if path.is_file() or RunFolder(path).config.exists():
+        yield path
+        return
+    inside = [*(file.parent for file in path.rglob("config.json")), *path.glob("*.json")]
+    if not inside:
+        raise ValueError(f"{path} contains no run and no record")
+    yield from sorted(inside)
+
+
+def _read(place: Path, warn: Warn) -> dict[str, Any]:
+    """What is known of a run: its record if it is finished, else its log."""
+    if place.is_file():
+        return asdict(read_record(place)) | {"run": place.stem, "points": [], "over_steps": []}
+    folder = RunFolder(place)
+    log = read_log(folder.log, warn)
+    found: dict[str, Any] = {
+        "run": place.name,
+        "points": [entry for entry in log if "event" not in entry],
+        "over_steps": [
+            {"checkpoint": which, **asdict(row)}
+            for which in ("best", "last")
+            for row in read_over_steps(place / f"over-steps-{which}.json")
+        ],
+    }
+    if folder.record.exists():
+        return asdict(read_record(folder.record)) | found
+    config = folder.read_config()
+    last = max(log, key=lambda entry: entry["step"], default={})
+    measured = {name: last.get(name, 0) for name in ("seconds", "training_seconds")}
+    counted = {name: max((one.get(name, 0) for one in log), default=0)
+               for name in ("skipped", "spikes")}  # fmt: skip
+    return found | measured | counted | {
+        "config": config, "task": config["task"], "steps": last.get("step", 0), "complete": False,
+        "curve": [entry for entry in log if entry.get("event") == "evaluation"],
+        "ran_on": [entry for entry in log if entry.get("event") in ("start", "resume")],
+        "num_parameters": None,
+    }  # fmt: skip
+
+
+def _frames(kind: type[Task], found: Sequence[dict[str, Any]]) -> Runs:
+    rows, curves, log, over_steps, machines = [], [], [], [], []
+    settings: dict[str, None] = {}
+    for one in found:
+        same = {"run": one["run"]}
+        values = one["config"]["fields"] | one["config"]["training"]
+        settings |= dict.fromkeys(values)
+        measured = {name: one[key] for name, key in MEASURED.items()}
+        rows.append(same | {name: _cell(value) for name, value in values.items()} | measured)
+        curves += [entry | entry["metrics"] | same for entry in one["curve"]]
+        log += [entry | _inner(entry) | same for entry in one["points"]]
+        over_steps += [row | row["metrics"] | same for row in one["over_steps"]]
+        pieces = one["ran_on"] or [one]
+        machines += [str(piece.get(name)) for piece in pieces for name in ("hardware", "versions")]
+    table = pd.DataFrame(rows)
+    table.insert(1, "method", _methods(table, list(settings)))
+    methods = dict(zip(table["run"], table["method"], strict=True))
+    names = ["run", "step", "training_seconds", kind.monitor, *kind.reported]
+    columns = dict.fromkeys([*names, *(name for entry in curves for name in entry)])
+
+    def with_method(frame: pd.DataFrame) -> pd.DataFrame:
+        return frame.assign(method=frame["run"].map(methods)) if len(frame) else frame
+
+    return Runs(
+        kind, list(settings), table, with_method(pd.DataFrame(curves, columns=list(columns))),
+        with_method(pd.DataFrame(log)), with_method(pd.DataFrame(over_steps)),
+        list(dict.fromkeys(machines)),
+    )  # fmt: skip
+
+
+def _cell(value: Any) -> Any:
+    """A setting as a flag has it, but numbers as numbers."""
+    return as_text(value) if value is None or isinstance(value, list | bool) else value
+
+
+def _inner(entry: dict[str, Any]) -> dict[str, Any]:
+    """What an entry of the log says of equilibrium layers, as one level of names."""
+    layers = (entry.get("inner") or {}).items()
+    return {f"{layer}: {name}": value for layer, found in layers for name, value in found.items()}
+
+
+def _methods(table: pd.DataFrame, names: Sequence[str]) -> pd.Series:
+    """The method of each run: its aggregation and size, and the settings that vary among runs of
+    the same two. One that only varies from one aggregation to the next belongs to it."""
+    same = [name for name in (METHOD, SIZE) if name in names]
+    shown = [name for name in same if name == METHOD or table[name].nunique() > 1]
+    found = pd.Series("", table.index)
+    for _, runs in table.groupby(same, sort=False) if same else [((), table)]:
+        varying = [name for name in names if name not in REPEATED and runs[name].nunique() > 1]
+        found[runs.index] = label_runs(runs, [*shown, *varying])
     return found
 
 
-def _same(run: RunResult, other: RunResult) -> bool:
-    alike = (run.task, run.config, run.curve) == (other.task, other.config, other.curve)
-    return alike and (bool(run.curve) or run.points == other.points)
-
-
-def _read(path: Path, warn: Warn) -> Iterator[RunResult]:
-    if path.is_file():
-        yield _from_record(path)
-        return
-    if not path.is_dir():
-        raise FileNotFoundError(f"{path} does not exist")
-    if _is_run(path):
-        yield _from_folder(path, warn)
-        return
-    inside = _inside(path)
-    if not inside:
-        deeper = ", ".join(map(str, unread_folders(path)))
-        hint = f"; try {deeper}" if deeper else ""
-        raise ValueError(f"{path} contains no run and no record{hint}")
-    for part in inside:
-        yield from _read(part, warn)
-
-
-def unread_folders(path: Path) -> list[Path]:
-    """Directories of runs or records that `read_runs` does not read because they are one or two
-    levels further down."""
-    if path.is_file() or _is_run(path):
-        return []
-    below = (p for pattern in ("*", "*/*") for p in path.glob(pattern) if p.is_dir())
-    return sorted(p for p in below if not _is_run(p) and not _is_run(p.parent) and _inside(p))
-
-
-def _inside(path: Path) -> list[Path]:
-    """The runs and record files in a directory."""
-    return [p for p in sorted(path.iterdir()) if p.suffix == ".json" or _is_run(p)]
-
-
-def _is_run(path: Path) -> bool:
-    return RunFolder(path).config.exists()
-
-
-def _from_record(file: Path, name: str | None = None, points: Sequence[Entry] = ()) -> RunResult:
-    record = read_record(file)
-    return RunResult(
-        name=name or file.stem, config=_settings(file, record.config),
-        ran_on=record.ran_on or [{name: getattr(record, name) for name in RAN_ON}], points=points,
-        **{name: getattr(record, name) for name in RECORDED},
-    )  # fmt: skip
-
-
-def _settings(file: Path, config: dict[str, Any]) -> dict[str, Any]:
-    missing = [part for part in PARTS if part not in config]
-    if missing:
-        raise ValueError(f"{file} does not describe a run: its config has no {missing[0]}")
-    import_task(config["task"])
-    return {part: config[part] for part in PARTS}
-
-
-def _from_folder(path: Path, warn: Warn) -> RunResult:
-    folder = RunFolder(path)
-    log = read_log(folder.log, warn)
-    points = [entry for entry in log if "event" not in entry]
-    finished = folder.record.exists()
-    run = _from_record(folder.record, path.name, points) if finished else _unfinished(folder, log)
-    searched = {which: read_over_steps(over_steps_file(path, which)) for which in ("best", "last")}
-    return replace(
-        run,
-        over_steps={which: rows for which, rows in searched.items() if rows},
-    )
-
-
-def _unfinished(folder: RunFolder, log: Sequence[Entry]) -> RunResult:
-    """A run without a record, from its log."""
-    points = [entry for entry in log if "event" not in entry]
-    curve = [entry for entry in log if entry.get("event") == "evaluation"]
-    starts = [entry for entry in log if entry.get("event") in ("start", "resume")]
-    last = max([*points, *curve], key=lambda entry: entry["step"], default={})
-    config = folder.read_config()
-    return RunResult(
-        name=folder.path.name, task=config["task"], config=_settings(folder.config, config),
-        complete=False, steps=last.get("step", 0), ran_on=starts,
-        seconds=last.get("seconds", 0.0), training_seconds=last.get("training_seconds", 0.0),
-        num_parameters=None, curve=curve, points=points,
-        spikes=points[-1]["spikes"] if points else 0,
-        skipped=points[-1]["skipped"] if points else 0,
-    )  # fmt: skip
+def label_runs(table: pd.DataFrame, names: Sequence[str]) -> list[str]:
+    """These settings of each run in a line."""
+    rows = table[list(names)].to_dict("records")
+    words = ([f"{v}" if name == METHOD else f"{name.replace('_', ' ')} {v}"
+              for name, v in row.items() if not pd.isna(v)] for row in rows)  # fmt: skip
+    return [", ".join(parts) or "all runs" for parts in words]

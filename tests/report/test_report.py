@@ -1,0 +1,171 @@
+"""The report: its numbers are those of the runs."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from equipool.report import conclusion, figures, page, read_runs, results
+from equipool.report.page import write_page
+
+POINT = {"step": 5, "seconds": 1.0, "training_seconds": 1.0, "loss": 2.0,
+         "inner": {"aggregation": {"residual": 0.5}}, "skipped": 3, "spikes": 0}  # fmt: skip
+
+
+def rows(runs):
+    return results(runs).set_index("method").to_dict("index")
+
+
+def test_means_and_deviations_over_seeds_best_first(make, runs):
+    make("a", [4.0, 3.0], seed=0)
+    make("b", [4.0, 1.0], seed=1)
+    make("c", [0.5, 1.0], aggregation="max", seconds=30.0)
+    found = rows(runs())
+    assert list(found) == ["max", "sum"]
+    assert (found["sum"]["mse"], found["max"]["mse"]) == ("2 ± 1.41", "1")
+    assert (found["sum"]["best mse"], found["max"]["best mse"]) == ("2 ± 1.41", "0.5")
+    assert (found["sum"]["training seconds"], found["sum"]["runs"]) == ("20 ± 0", "2")
+    line = "Best mse: max (1 after 60 s of training), then sum (2 ± 1.41 after 20 s of training)"
+    assert conclusion(runs()) == line
+
+
+def test_equal_training_time_needs_an_evaluation_of_every_run_and_one_machine(make, runs):
+    make("a", [4.0, 3.0])
+    make("b", [2.0, 1.0], aggregation="max", seconds=15.0)
+    make("c", [1.0, 1.0], aggregation="mean", seconds=15.0)
+    make("d", [1.0, 1.0], aggregation="mean", seconds=25.0, seed=1)
+    found = rows(runs())
+    assert [found[name]["at 20 s"] for name in ("sum", "max", "mean")] == ["3", "2", "none yet"]
+    make("e", [1.0, 1.0], seed=1, hardware={"device": "cuda"})
+    assert not [name for name in results(runs()) if name.startswith("at ")]
+
+
+def test_what_is_not_finite_is_not_averaged_away(make, runs):
+    make("a", [1.0, None])
+    make("b", [None, None], seed=1)
+    assert rows(runs())["sum"] | {"training seconds": ""} == {
+        "mse": "not finite", "best mse": "not finite", "training seconds": "", "runs": "2",
+    }  # fmt: skip
+
+
+def test_methods_are_named_by_the_settings_that_vary_in_them(make, runs):
+    make("a", [1.0], aggregation="equilibrium", solver="nesterov")
+    make("b", [2.0], aggregation="equilibrium", solver="newton:damping=0.1")
+    make("c", [3.0], batch_size=4)
+    assert list(rows(runs())) == [
+        "equilibrium, solver nesterov", "equilibrium, solver newton:damping=0.1", "sum",
+    ]  # fmt: skip
+    make("d", [1.0], batch_size=4, embedding=4)
+    assert list(rows(runs()))[-1] == "sum, embedding 8"
+
+
+def test_an_unfinished_run_is_read_from_its_log(make, runs):
+    make("a", [3.0, 2.0])
+    make("b", [4.0], seed=1, complete=False, log=[POINT])
+    found = rows(runs())["sum"]
+    assert (found["mse"], found["runs"]) == ("3 ± 1.41", "2 (1 unfinished)")
+    table = page.runs_section(runs()).table.set_index("run")
+    assert table.loc["b", "steps taken"] == "10 of 30"
+    assert table.loc["b", "skipped"] == 3
+    assert table.loc["a", "parameters"] == 1234
+
+
+def test_runs_are_found_once_and_at_any_depth(make, tmp_path):
+    folder = make("deep/a", [1.0])
+    assert len(read_runs([tmp_path, folder, tmp_path / "runs"]).table) == 1
+    assert len(read_runs([folder / "record.json"]).curves) == 1
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({}, "contains no run"),
+        ({"config.json": "[]"}, "config.json"),
+        ({"a.json": "{}"}, "not the record of a run"),
+    ],
+)
+def test_what_is_no_run_is_named(tmp_path, files, message):
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=message):
+        read_runs([tmp_path])
+
+
+def test_runs_that_cannot_be_compared(make, tmp_path):
+    folder = make("a", [])
+    with pytest.raises(ValueError, match="nothing to report"):
+        read_runs([folder])
+    config = json.loads((make("b", [1.0], complete=False) / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"task": "omniglot"}))
+    (folder / "record.json").unlink()
+    with pytest.raises(ValueError, match="the tasks median, omniglot, expected one"):
+        read_runs([tmp_path / "runs"])
+    with pytest.raises(FileNotFoundError, match="nowhere does not exist"):
+        read_runs(["nowhere"])
+
+
+def test_damaged_lines_of_a_log_are_reported(make):
+    folder = make("a", [1.0], log=[POINT])
+    text = (folder / "log.jsonl").read_text().replace('"loss": 2.0', '"loss": ')
+    (folder / "log.jsonl").write_text(text)
+    warnings = []
+    read_runs([folder], warnings.append)
+    assert "line 2" in warnings[0]
+
+
+def test_curves_are_means_at_the_steps_that_all_runs_have(make, runs, drawn):
+    make("a", [4.0, 2.0, 1.0])
+    make("b", [2.0, 1.0], seed=1)
+    make("c", [9.0], seed=2, complete=False)
+    figures.draw_curves(runs())
+    lines = drawn[0].axes[0].lines
+    points = {tuple(line.get_xdata()): list(line.get_ydata()) for line in lines}
+    assert points == {(10, 20): [3.0, 1.5], (10,): [9.0]}
+
+
+def test_each_size_has_its_row_and_each_method_one_colour(make, runs, drawn):
+    for size in (4, 8):
+        for method in ("sum", "max"):
+            make(f"{method}{size}", [float(size)], embedding=size, aggregation=method)
+    figures.draw_curves(runs())
+    axes = drawn[0].axes
+    assert [ax.get_title() for ax in axes if ax.get_title()] == ["embedding 4", "embedding 8"]
+    colors = [{line.get_label(): line.get_color() for line in ax.lines} for ax in axes]
+    assert colors[0].keys() == {"sum", "max"}
+    assert all(found == colors[0] for found in colors)
+
+
+def test_the_effect_of_a_setting_is_drawn_in_the_order_of_its_values(make, runs, drawn):
+    make("a", [1.0], width=16)
+    make("b", [3.0], width=4)
+    make("c", [5.0], width=4, seed=1)
+    assert figures.varied_numbers(runs()) == ["width"]
+    figures.draw_setting(runs(), "width")
+    scores, cost = (ax.lines[0] for ax in drawn[0].axes)
+    assert list(scores.get_xdata()) == ["4", "16"]
+    assert list(scores.get_ydata()) == [4.0, 1.0]
+    assert np.allclose(cost.get_ydata(), 1.0)
+
+
+def test_the_page_is_one_file_with_what_there_is(make, runs, tmp_path):
+    make("a", [2.0, 1.0], log=[POINT], width=4)
+    folder = make("b", [2.0, 3.0], width=8)
+    row = {"num_steps": 7, "metrics": {"mse": 0.25}, "residual": 0.5, "residual_99": 1.0,
+           "converged": 1.0, "spread": None}  # fmt: skip
+    (folder / "over-steps-best.json").write_text(json.dumps({"step": 20, "over_steps": [row]}))
+    write_page(runs(), tmp_path / "pages" / "page.html")
+    html = (tmp_path / "pages" / "page.html").read_text()
+    titles = ["Results", "By setting", "Training", "Inner steps in evaluation", "Runs", "Settings"]
+    assert re.findall("<h2>(.*?)</h2>", html) == titles
+    assert len(re.findall('<img src="data:image/png;base64,', html)) == html.count("<img") == 4
+    assert not re.search(r"http|url\(|<(script|link|iframe)", html)
+    assert "<td>0.25</td>" in html
+    assert re.search(r"<td>clip_norm</td>\s*<td>1.0</td>", html)
+    assert re.search(r"<td>ema_decay</td>\s*<td>none</td>", html)
+
+
+def test_sections_without_anything_to_show_are_left_out(make, runs):
+    make("a", [1.0])
+    found = [section(runs()) for section in page.SECTIONS]
+    assert [one.title for one in found if one] == ["Results", "Runs", "Settings"]
