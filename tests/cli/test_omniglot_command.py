@@ -6,7 +6,7 @@ import pytest
 
 import tiny_omniglot as tiny
 from equipool.experiments import data
-from equipool.training import RunFolder, read_log, read_record
+from equipool.training import read_record
 from finished_runs import numbers
 
 TINY = {
@@ -33,22 +33,6 @@ def nowhere(monkeypatch, tmp_path):
     monkeypatch.setattr(data, "find_spec", lambda name: None)
 
 
-def test_it_learns_and_keeps_the_most_accurate(equipool, tmp_path, place):
-    flags = TINY | {"--out": tmp_path / "run", "--data-dir": place, "--steps": "150"}
-    equipool("train", "omniglot", flags)
-    record = read_record(tmp_path / "run" / "record.json")
-    accuracies = {e["step"]: e["metrics"]["validation_accuracy"] for e in record.curve}
-    assert record.best["metrics"]["validation_accuracy"] == max(accuracies.values())
-    assert record.best["step"] == max(accuracies, key=accuracies.get)
-    assert record.metrics["train_accuracy"] > 0.65  # half is by chance
-    assert record.metrics["test_accuracy"] > 0.65
-    best = RunFolder(tmp_path / "run").read("best", print)
-    assert best.step == record.best["step"]
-    points = [e for e in read_log(tmp_path / "run" / "log.jsonl") if "event" not in e]
-    assert points[-1]["metrics"]["accuracy"] > points[0]["metrics"]["accuracy"]
-    assert str(place) not in json.dumps(record.config)  # where the data lies is not remembered
-
-
 def test_stopped_resumed_evaluated_and_reported(equipool, tmp_path, place, stop_at):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     data = {"--data-dir": place}
@@ -63,29 +47,17 @@ def test_stopped_resumed_evaluated_and_reported(equipool, tmp_path, place, stop_
     found = equipool("evaluate", broken, "--device", "cpu", data)
     stored = json.loads((broken / "evaluation-best.json").read_text())
     record = read_record(broken / "record.json")
+    assert str(place) not in json.dumps(record.config)  # where the data is does not identify a run
     assert stored["metrics"] == pytest.approx(record.best["metrics"])
     assert "Tables and pictures are in" in found.output
     assert list((broken / "results-best").glob("*.png"))
-
-    page = tmp_path / "page.html"
-    shown = equipool("report", broken, whole, "--out", page)
-    assert "omniglot: test_accuracy, train_accuracy" in shown.output
+    shown = equipool("report", broken, whole, "--out", tmp_path / "page.html")
+    assert "validation_accuracy  best validation_accuracy  test_accuracy there" in shown.output
 
 
-def test_a_sweep_finds_its_data_and_tells_of_the_test(equipool, tmp_path, place, stop_at):
-    flags = TINY | {"--aggregation": "sum,mean", "--out": tmp_path / "runs", "--data-dir": place}
-    stop_at(20)
-    stopped = equipool("sweep", "omniglot", flags, status=3)
-    assert f"--data-dir {place}" in stopped.output
-    done = equipool("sweep", "omniglot", flags)
-    assert "omniglot: validation_accuracy" in done.output
-    assert "omniglot: test_accuracy, train_accuracy" in done.output
-    assert "Best validation_accuracy at embedding 8: " in done.output
-
-
-def test_missing_data_is_said_and_nothing_is_begun(equipool, refused, tmp_path, place, monkeypatch):
+def test_missing_data_is_named_and_nothing_begins(equipool, refused, tmp_path, place, monkeypatch):
     out = tmp_path / "run"
-    words = ("train", "omniglot", TINY | {"--out": out})
+    words = ("train", "omniglot", TINY | {"--out": out, "--steps": "2", "--aggregation": "mean"})
     refused(words, "Omniglot", "is missing: get https://")
     assert not (out / "config.json").exists()
     monkeypatch.setenv("EQUIPOOL_DATA", str(place))
