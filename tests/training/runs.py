@@ -14,9 +14,6 @@ class Heard(Progress):
     def begin(self, run, step, steps):
         self.texts.append(f"begin {step} {steps}")
 
-    def evaluate(self, done, total):
-        self.texts.append(f"evaluated {done}/{total}")
-
     def message(self, text):
         self.texts.append(text)
 

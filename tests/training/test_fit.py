@@ -92,30 +92,6 @@ def test_any_task_will_do():
     assert len(fitted.history["loss"]) == 5
 
 
-class Worsening(Undecorated):
-    """A task whose evaluations get worse after the third."""
-
-    def __init__(self):
-        self.weights = []
-
-    def evaluate(self, network, device):
-        self.weights.append({name: v.clone() for name, v in network.state_dict().items()})
-        return {"error": abs(len(self.weights) - 3)}
-
-
-@pytest.mark.parametrize("ema_decay", [None, 0.9])
-def test_patience_stops_and_returns_the_best_weights(ema_decay):
-    task = Worsening()
-    training = config(steps=50, evaluate_every=2, ema_decay=ema_decay)
-    fitted = fit(task, training, "cpu", patience=2)
-    assert len(task.weights) == 5
-    assert fitted.record.steps == len(fitted.history["loss"]) == 10
-    for name, value in fitted.network.state_dict().items():
-        assert torch.equal(value, task.weights[2][name])
-    with pytest.raises(ValueError, match="patience is 0"):
-        fit(task, training, "cpu", patience=0)
-
-
 def test_float64_is_float64_from_end_to_end():
     dtypes = set()
 

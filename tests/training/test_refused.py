@@ -1,6 +1,6 @@
 """What the loop refuses: directories, settings, data and tasks."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
@@ -10,7 +10,6 @@ from toy import Toy, config
 from equipool.training import (
     ConfigMismatchError,
     Loss,
-    OutOfMemoryError,
     load_network,
     read_record,
 )
@@ -130,11 +129,6 @@ def test_wrong_values_are_named(tmp_path):
         load_network(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="which is 'newest', expected 'best' or 'last'"):
         load_network(run(tmp_path), "newest")
-
-
-def test_running_out_of_memory_advises_what_to_do(tmp_path):
-    with pytest.raises(OutOfMemoryError, match=r"reduce the batch size \(now 1000000000\)"):
-        run(tmp_path, Toy(batch_size=10**9), replace(config(), chunk=10**6))
 
 
 @dataclass(frozen=True)

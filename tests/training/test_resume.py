@@ -45,11 +45,6 @@ def test_a_run_in_pieces_is_the_run_without(tmp_path, kind):
     assert [point["metrics"] for point in first.curve] == [p["metrics"] for p in second.curve]
 
 
-def test_checkpoints_by_interval_of_time(tmp_path):
-    training = config(checkpoint_every=None, checkpoint_seconds=1e-9, evaluate_every=1000)
-    assert RunFolder(run(tmp_path, training=training)).steps() == [16, 20]
-
-
 @pytest.mark.parametrize("steps", [7, 13])
 def test_an_extended_run_has_the_weights_of_the_long_one(tmp_path, steps):
     task = Toy(kind="noisy", broken_steps=(6, 12))
@@ -131,7 +126,7 @@ def test_the_last_two_and_the_best_checkpoint_are_kept(tmp_path, monkeypatch, ca
 
 def flip_a_bit(folder):
     content = bytearray(last_checkpoint(folder).read_bytes())
-    content[len(content) // 2] ^= 1
+    content[-1] ^= 1
     last_checkpoint(folder).write_bytes(content)
 
 

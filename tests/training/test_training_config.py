@@ -25,10 +25,10 @@ from equipool.training.config import (
     [
         ("steps", 0), ("chunk", 0), ("log_every", 0), ("evaluate_every", -1), ("keep_last", 0),
         ("learning_rate", 0.0), ("warmup_steps", -1), ("aux_weight", -1e-4), ("clip_norm", 0.0),
-        ("checkpoint_every", 0), ("checkpoint_seconds", 0.0), ("guard_factor", 1.0),
+        ("checkpoint_every", 0), ("guard_factor", 1.0),
         ("ema_decay", 1.0), ("beta2", 1.5), ("precision", "16-mixed"), ("clip_norm", math.inf),
         ("schedule", "cosin"),
-        ("guard_factor", math.inf), ("checkpoint_seconds", math.inf), ("learning_rate", math.nan),
+        ("guard_factor", math.inf), ("learning_rate", math.nan),
         ("aux_start", 1.0), ("aux_start", -0.1), ("aux_initial", 0.0),
     ],
 )  # fmt: skip
@@ -73,7 +73,7 @@ def test_differences_are_named_field_by_field():
 
 
 def test_what_changes_no_number_may_differ():
-    changed = {"capture": False, "compile": True, "checkpoint_every": 3, "checkpoint_seconds": 9.0}
+    changed = {"capture": False, "compile": True, "checkpoint_every": 3}
     changed |= {"keep_last": 4}
     assert changed.keys() == set(FREE)
     assert differences(run_config(Toy(), config()), run_config(Toy(), config(**changed))) == []

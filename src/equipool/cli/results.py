@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -53,17 +52,15 @@ def evaluate(
             config = training.RunFolder(run).read_config()
             import_task(config["task"])
             task = task_from_config(config)
-            with closing(training.progress_for_terminal()) as shown:
-                if numbers is not None:
-                    rows = training.evaluate_over_steps(
-                        run, numbers, which, num_starts=starts, device=place, progress=shown
-                    )
-                    _store_over_steps(run, which, task, rows)
-                    return
-                folder = run / f"results-{which}"
-                metrics = training.evaluate(
-                    run, which, device=place, progress=shown, results=folder
+            console.report_line(f"Evaluating {run}")
+            if numbers is not None:
+                rows = training.evaluate_over_steps(
+                    run, numbers, which, num_starts=starts, device=place
                 )
+                _store_over_steps(run, which, task, rows)
+                return
+            folder = run / f"results-{which}"
+            metrics = training.evaluate(run, which, device=place, results=folder)
             _store_metrics(run, which, task.name, metrics)
             if folder.exists():
                 console.report_line(f"Tables and pictures are in {folder}")

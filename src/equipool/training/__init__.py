@@ -6,7 +6,6 @@ directory, `fit` without files.
 
 from equipool.training.checkpoint import ConfigMismatchError, RunFolder
 from equipool.training.config import SHAPES, TrainingConfig
-from equipool.training.devices import OutOfMemoryError
 from equipool.training.evaluation import (
     AtSteps,
     evaluate,
@@ -15,15 +14,15 @@ from equipool.training.evaluation import (
     read_over_steps,
 )
 from equipool.training.loop import Fitted, Stop, fit, train
-from equipool.training.progress import Progress, progress_for_terminal, read_log, track
+from equipool.training.progress import Progress, progress_for_terminal, read_log
 from equipool.training.record import SPIKE, Record, count_spikes, read_record
 from equipool.training.step import make_network
 from equipool.training.task import Batch, Loss, Shard, Task
 
 __all__ = [
     "SHAPES", "SPIKE", "AtSteps", "Batch", "ConfigMismatchError", "Fitted", "Loss",
-    "OutOfMemoryError", "Progress", "Record", "RunFolder", "Shard", "Stop", "Task",
+    "Progress", "Record", "RunFolder", "Shard", "Stop", "Task",
     "TrainingConfig", "count_spikes", "evaluate", "evaluate_over_steps", "fit", "load_network",
-    "make_network", "progress_for_terminal", "read_log", "read_over_steps", "read_record", "track",
+    "make_network", "progress_for_terminal", "read_log", "read_over_steps", "read_record",
     "train",
 ]  # fmt: skip

@@ -14,7 +14,7 @@ from equipool.training.task import Task
 PRECISIONS = ("32-true", "tf32", "bf16-mixed", "bf16-true", "64-true")
 
 # Fields that may differ when a run resumes: they change no result beyond rounding.
-FREE = ("capture", "compile", "checkpoint_every", "checkpoint_seconds", "keep_last")
+FREE = ("capture", "compile", "checkpoint_every", "keep_last")
 
 
 #: Learning rate schedules after the warm-up: functions of the progress from 0 to 1. `trapezoid`
@@ -65,7 +65,6 @@ class TrainingConfig:
         log_every: steps between two entries of the log.
         evaluate_every: steps between two evaluations.
         checkpoint_every: steps between two checkpoints; None turns this off.
-        checkpoint_seconds: seconds between two checkpoints; None turns this off.
         keep_last: number of latest checkpoints to keep, in addition to the best.
 
     Example:
@@ -96,7 +95,6 @@ class TrainingConfig:
     log_every: Count = 1000
     evaluate_every: Count = 10_000
     checkpoint_every: Count | None = 10_000
-    checkpoint_seconds: Positive | None = None
     keep_last: Count = 2
 
     def __post_init__(self) -> None:

@@ -11,16 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from equipool import extras
 from equipool.training.task import Shard
 
 _MASK = (1 << 64) - 1
-
-
-class OutOfMemoryError(MemoryError):
-    """Training needs more memory than there is."""
 
 
 def check_extras() -> None:
@@ -125,21 +120,12 @@ class Accelerator:
         plain = self.precision in ("32-true", "tf32")
         return network if plain else InPrecision(network, self.precision)
 
-    def place_for_training(self, network: nn.Module) -> nn.Module:
-        """The same, and gradients are averaged over the processes."""
-        network = self.place(network)
-        return network if self.alone else DistributedDataParallel(network)
-
     def send(self, rows: list[list[float]]) -> Tensor:
         """Copy numbers to the device without waiting for it."""
         numbers = torch.tensor(rows)
         if self.device.type == "cuda":
             numbers = numbers.pin_memory()
         return numbers.to(self.device, non_blocking=True)
-
-    def synchronize(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
 
     def barrier(self) -> None:
         """Wait for the other processes. Every process must call this."""
@@ -195,20 +181,6 @@ def isolated(device: torch.device, precision: str) -> Iterator[None]:
             yield
     finally:
         torch.backends.cudnn.benchmark = tuned
-
-
-@contextmanager
-def clear_memory_errors(advice: str) -> Iterator[None]:
-    """Turn the ways in which torch and numpy run out of memory into an `OutOfMemoryError`."""
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        text = str(error)
-        signs = ("out of memory", "not enough memory", "allocate memory", "overflow")
-        if isinstance(error, RuntimeError) and not any(sign in text for sign in signs):
-            raise
-        reason = text.splitlines()[0] if text else "allocation failed"
-        raise OutOfMemoryError(f"out of memory: {advice}. ({reason})") from error
 
 
 def mixed(seed: int, step: int, rank: int) -> int:

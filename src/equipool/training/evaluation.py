@@ -26,7 +26,6 @@ from equipool.training.config import (
     training_from_config,
 )
 from equipool.training.devices import Accelerator, check_extras, dtype_of_weights, products_in
-from equipool.training.progress import Progress, tracking
 from equipool.training.step import evaluation_mode, make_network, part_of
 from equipool.training.task import Task
 
@@ -71,8 +70,7 @@ def load_weights(network: nn.Module, run: str | Path, which: str = "best") -> nn
 
 def evaluate(
     run: str | Path, which: str = "best", *,
-    device: str | torch.device | None = None, progress: Progress | None = None,
-    results: str | Path | None = None,
+    device: str | torch.device | None = None, results: str | Path | None = None,
 ) -> dict[str, float]:  # fmt: skip
     """The metrics of a run's network by the task's evaluation, in the run's precision.
 
@@ -80,12 +78,10 @@ def evaluate(
         run: the run's directory.
         which: `"best"` or `"last"`.
         device: where to compute; None for a GPU if there is one.
-        progress: shows how far the evaluation is; None shows nothing.
         results: folder for the task's tables and pictures, if it has any; None writes nothing.
     """
     with _prepared(run, which, device) as (task, network, place):
-        with tracking(progress or Progress()):
-            metrics = dict(task.evaluate(network, place))
+        metrics = dict(task.evaluate(network, place))
         if results is not None:
             task.write_results(network, place, Path(results))
         return metrics
@@ -138,7 +134,6 @@ def evaluate_over_steps(
     *,
     num_starts: int = 0,
     device: str | torch.device | None = None,
-    progress: Progress | None = None,
 ) -> list[AtSteps]:
     """Evaluate a run's network with each of these numbers of inner steps.
 
@@ -149,16 +144,11 @@ def evaluate_over_steps(
         num_starts: number of starts, standard normal, from which predictions are compared; 0 for
             none.
         device: where to compute; None for a GPU if there is one.
-        progress: shows how far each evaluation is; None shows nothing.
     """
-    found = []
     with _prepared(run, which, device) as (task, network, place):
         if not any(isinstance(module, EquilibriumAggregation) for module in network.modules()):
             raise ValueError(f"{run} has no equilibrium layer, so there are no inner steps to vary")
-        for number in numbers:
-            with tracking(progress or Progress()):
-                found.append(_at_steps(task, network, number, num_starts, place))
-    return found
+        return [_at_steps(task, network, number, num_starts, place) for number in numbers]
 
 
 def _at_steps(

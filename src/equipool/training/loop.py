@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,10 @@ from torch import Tensor, nn
 
 from equipool.training.checkpoint import RunFolder
 from equipool.training.config import TrainingConfig, run_config
-from equipool.training.devices import Accelerator, clear_memory_errors, isolated
+from equipool.training.devices import Accelerator, isolated
 from equipool.training.progress import Progress, progress_for_terminal
 from equipool.training.record import Record
 from equipool.training.run import Run
-from equipool.training.step import TrainStep
 from equipool.training.task import Task
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -105,23 +104,18 @@ def train(
     """
     how = how_to_resume or f"train(task, config, {str(out)!r}, resume=True)"
     folder, identity = RunFolder(out), run_config(task, config)
-    with _prepared(task, config, device, progress) as (accelerator, shown), ExitStack() as stack:
+    with _prepared(config, device, progress) as (accelerator, shown), ExitStack() as stack:
         stop = stop_after if isinstance(stop_after, Stop) else Stop(stop_after, shown.message)
         stack.enter_context(stop.on_signals())
         if accelerator.leads:
             stack.enter_context(folder.locked())
             folder.check(identity, resume)
         run = Run(task, config, identity, accelerator, shown, folder)
-        try:
+        with closing(run):
             _take_steps(run, stop)
             if not run.finished:
                 run.stop(stop.reason or "stopped", how)
             record = run.finish()
-        except BaseException:
-            run.discard()
-            raise
-        finally:
-            run.log.close()
         # set also if it came too late for this run: the caller may have more
         if accelerator.any(stop.due()):
             stop.request(stop.reason or "stopped")
@@ -144,7 +138,7 @@ class Fitted:
 
 def fit(
     task: Task, config: TrainingConfig, device: str | torch.device | None = None, *,
-    patience: int | None = None, stop_after: float | None = None,
+    stop_after: float | None = None,
     progress: Progress | bool | None = False,
 ) -> Fitted:  # fmt: skip
     """Train a task's network without files: the same loop as `train`, for short trainings.
@@ -155,74 +149,35 @@ def fit(
         task: network, data, loss and evaluation.
         config: training settings; those of checkpoints have no effect.
         device: as in `train`.
-        patience: stop after this many evaluations in a row that were not the best so far, and
-            return the weights of the best one; None to take all steps and return the last weights.
         stop_after: stop after this many seconds, before all steps are taken.
         progress: as in `train`.
     """
-    if patience is not None and patience < 1:
-        raise ValueError(f"patience is {patience}, expected 1 or more, or None")
     fields: dict[str, Any] = asdict(task) if is_dataclass(task) else {}
     identity = {"task": task.name, "fields": fields, "training": asdict(config)}
-    with _prepared(task, config, device, progress) as (accelerator, shown):
-        stop = Stop(stop_after, shown.message)
-        rows: list[dict[str, Tensor]] = []
-        run = Run(task, config, identity, accelerator, shown, on_steps=rows.append)
-        best = None if patience is None else _BestWeights(run.train_step, patience, stop)
-        if best is not None:
-            run.on_evaluation = best
-        _take_steps(run, stop)
+    with _prepared(config, device, progress) as (accelerator, shown):
+        run = Run(task, config, identity, accelerator, shown)
+        _take_steps(run, Stop(stop_after, shown.message))
         record = run.finish()
         if not run.finished:
-            rows.append(run.unlogged_steps())
+            run.rows.append(run.unlogged_steps())
     step = run.train_step
     if step.average is not None:
         step.average.apply()
-    if best is not None:
-        best.load()
-    history = {name: torch.cat([columns[name] for columns in rows]) for name in rows[0]}
+    history = {name: torch.cat([columns[name] for columns in run.rows]) for name in run.rows[0]}
     return Fitted(step.module.eval(), history, record)
-
-
-class _BestWeights:
-    """Keeps the weights of the best evaluation, and requests a stop when `patience` evaluations in
-    a row were not better."""
-
-    def __init__(self, step: TrainStep, patience: int, stop: Stop) -> None:
-        self._step, self._patience, self._stop = step, patience, stop
-        self._weights: dict[str, Tensor] = {}
-        self._worse = 0
-
-    def __call__(self, better: bool) -> None:
-        self._worse = 0 if better else self._worse + 1
-        if better:
-            average = self._step.average
-            with nullcontext() if average is None else average.applied():
-                weights = self._step.module.state_dict()
-                self._weights = {name: value.clone() for name, value in weights.items()}
-        if self._worse >= self._patience:
-            self._stop.request(f"no improvement in {self._worse} evaluations")
-
-    def load(self) -> None:
-        """Load the best weights, if any evaluation was finite."""
-        if self._weights:
-            self._step.module.load_state_dict(self._weights)
 
 
 @contextmanager
 def _prepared(
-    task: Task, config: TrainingConfig, device: str | torch.device | None,
-    progress: Progress | bool | None,
-) -> Iterator[tuple[Accelerator, Progress]]:  # fmt: skip
+    config: TrainingConfig, device: str | torch.device | None, progress: Progress | bool | None
+) -> Iterator[tuple[Accelerator, Progress]]:
     """The device and the display of a run. What training changes in torch is restored."""
-    smaller = f"reduce the batch size (now {task.batch_size}) or the chunk (now {config.chunk})"
     with ExitStack() as stack:
         if not isinstance(progress, Progress):
             progress = Progress() if progress is False else progress_for_terminal()
             stack.callback(progress.close)
         accelerator = Accelerator(device, config.precision)
         stack.enter_context(isolated(accelerator.device, config.precision))
-        stack.enter_context(clear_memory_errors(smaller))
         yield accelerator, progress if accelerator.leads else Progress()
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from equipool.environment import hardware, now, versions
 from equipool.training.checkpoint import RunFolder
 from equipool.training.config import TrainingConfig
 from equipool.training.devices import Accelerator, seed_step
-from equipool.training.progress import Entry, Log, LogFile, Progress, tracking
+from equipool.training.progress import Entry, LogFile, Progress
 from equipool.training.record import RECENT, Record, RunState, read_record, summarize
 from equipool.training.step import (
     NUMBERS,
@@ -27,76 +26,28 @@ from equipool.training.step import (
 from equipool.training.task import Batch, Task
 
 
-class Clock:
-    """Measures `state.seconds` and `state.evaluation_seconds`, from `start` on. The device is
-    waited for first."""
-
-    def __init__(self, state: RunState, device: torch.device) -> None:
-        self.state, self.device = state, device
-        self.start()
-
-    def start(self) -> None:
-        self._last = self._saved = time.perf_counter()
-        self._lap = (self.state.step, self.state.training_seconds)
-
-    def read(self) -> None:
-        """Wait for the device and take the time."""
-        if self.device.type == "cuda":
-            torch.cuda.current_stream(self.device).synchronize()
-        now = time.perf_counter()
-        self.state.seconds += now - self._last
-        self._last = now
-
-    def lap(self) -> float:
-        """Steps per second of training since the last lap."""
-        self.read()
-        step, seconds = self._lap
-        self._lap = (self.state.step, self.state.training_seconds)
-        return (self._lap[0] - step) / max(self._lap[1] - seconds, 1e-9)
-
-    @contextmanager
-    def evaluating(self) -> Iterator[None]:
-        """Time inside the block counts as evaluation."""
-        self.read()
-        before = self.state.seconds
-        yield
-        self.read()
-        self.state.evaluation_seconds += self.state.seconds - before
-
-    def saved(self) -> None:
-        self._saved = time.perf_counter()
-
-    def since_saved(self) -> float:
-        return time.perf_counter() - self._saved
-
-
 class Run:
-    """A run that takes one step per call of `advance`. Without a folder it has no files.
+    """A run that takes one step per call of `advance`. Without a folder it has no files, and keeps
+    the numbers of all steps in `rows`, as `History.read` gives them.
 
-    `identity` is task and config as JSON, with what the task knows of its data. `on_steps` is
-    called with the numbers of each step since the last call `[n]`, by name; `on_evaluation`, an
-    attribute, with whether an evaluation was the best so far.
+    `identity` is task and config as JSON, with what the task knows of its data.
     """
 
     def __init__(
         self, task: Task, config: TrainingConfig, identity: dict[str, Any],
-        accelerator: Accelerator, progress: Progress, folder: RunFolder | None = None, *,
-        on_steps: Callable[[dict[str, Tensor]], None] = lambda columns: None,
+        accelerator: Accelerator, progress: Progress, folder: RunFolder | None = None,
     ) -> None:  # fmt: skip
         self.task, self.config, self.identity, self.folder = task, config, identity, folder
         self.accelerator, self.progress = accelerator, progress
-        self.on_steps = on_steps
-        self.on_evaluation: Callable[[bool], None] = lambda better: None
-        self.name = task.title if folder is None else folder.path.name
-        self.log, self.state = Log(), RunState()
+        self.name = task.name if folder is None else folder.path.name
+        self.state, self.rows = RunState(), list[dict[str, Tensor]]()
+        self._log: LogFile | None = None
         self._runner: Runner | None = None
         self._new = accelerator.leads and folder is not None and not folder.config.exists()
         self.train_step = self._make_step()
         if folder is not None:  # claimed only now, when it is known that it can be trained
             self._restore(folder)
         self._saved_step = self.state.step
-        self._clock = Clock(self.state, accelerator.device)
-        self._next_due = self._after(self.state.step)
 
     def _make_step(self) -> TrainStep:
         accelerator, length = self.accelerator, self.config.chunk
@@ -126,25 +77,33 @@ class Run:
         """Open the log and start the clock, unless the run is complete."""
         if self.finished:
             return
-        step, steps = self.state.step, self.config.steps
-        self.progress.begin(self.name, step, steps)
+        step = self.state.step
+        self.progress.begin(self.name, step, self.config.steps)
         if self.folder is not None and self.accelerator.leads:
-            self.log = LogFile(self.folder.log, step, self._message)
+            self._log = LogFile(self.folder.log, step, self._message)
         about = {"hardware": self._hardware(), "versions": versions()}
         self.state.parts.append({"first_step": step} | about)
         self._event("start" if step == 0 else "resume", {"date": now()} | about)
-        if (warmup := self.config.warmup_steps) > steps:
-            self._message(
-                f"WARNING: warmup_steps is {warmup} but steps is {steps}: the learning rate only "
-                f"reaches {steps / warmup:.0%} of {self.config.learning_rate:g}"
-            )
-        self._clock.start()
+        self._clock = time.perf_counter()
+        self._lap = (step, self.state.training_seconds)
+
+    def _write(self, entry: Entry) -> None:
+        if self._log is not None:
+            self._log.write(entry)
 
     def _event(self, event: str, content: Entry) -> None:
-        self.log.write({"event": event, "step": self.state.step} | content)
+        self._write({"event": event, "step": self.state.step} | content)
 
     def _message(self, text: str) -> None:
         self.progress.message(f"{self.name}: {text}")
+
+    def _read_clock(self) -> float:
+        """Wait for the device and add the seconds since the last call to the run's."""
+        if self.accelerator.device.type == "cuda":
+            torch.cuda.synchronize(self.accelerator.device)
+        before, self._clock = self._clock, time.perf_counter()
+        self.state.seconds += self._clock - before
+        return self._clock - before
 
     @property
     def finished(self) -> bool:
@@ -165,9 +124,7 @@ class Run:
         self._seed(step)
         runner.run(step)
         self.state.step = step + 1
-        if step + 1 == self._next_due:
-            self._do_what_is_due(runner)
-            self._next_due = self._after(step + 1)
+        self._do_what_is_due(runner)
 
     def _seed(self, step: int) -> None:
         seed_step(self.task.seed, step, self.accelerator.shard.rank, self.accelerator.device)
@@ -190,34 +147,25 @@ class Run:
         self._event("not captured", {"reason": reason})
         self._message(f"the step could not be captured and runs eagerly: {reason}")
 
-    def _after(self, step: int) -> int:
-        """The next step after which something may be due."""
-        config = self.config
-        intervals = (config.chunk, config.log_every, config.evaluate_every, config.checkpoint_every)
-        return min(config.steps, *(step - step % n + n for n in intervals if n is not None))
-
     def _do_what_is_due(self, runner: Runner) -> None:
         step, config = self.state.step, self.config
-        last = step == config.steps
-        self.progress.advance(step)
+        last, every = step == config.steps, config.checkpoint_every
+        if last or self.at_boundary:
+            self.progress.advance(step)
         if last or step % config.log_every == 0:
             self._write_log(runner.batch(step - 1))
         better = (last or step % config.evaluate_every == 0) and self._evaluate()
-        regular = config.checkpoint_every is not None and step % config.checkpoint_every == 0
-        if last or better or regular or self._checkpoint_is_overdue():
+        if last or better or (every is not None and step % every == 0):
             self._save()
-
-    def _checkpoint_is_overdue(self) -> bool:
-        limit = self.config.checkpoint_seconds
-        if limit is None or not self.at_boundary:
-            return False
-        return self.accelerator.any(self._clock.since_saved() >= limit)
 
     def _write_log(self, batch: Batch) -> None:
         state = self.state
         columns = self.unlogged_steps()
-        speed = self._clock.lap()
-        self.on_steps(columns)
+        if self.folder is None:
+            self.rows.append(columns)
+        self._read_clock()
+        (step, seconds), self._lap = self._lap, (state.step, state.training_seconds)
+        speed = (state.step - step) / max(state.training_seconds - seconds, 1e-9)
         skipped = state.add_steps(columns)
         if skipped:
             self._event("skip", {"count": len(skipped), "steps": skipped[:20]})
@@ -231,7 +179,7 @@ class Run:
         network = self.train_step.network
         data = {name: value for name, value in batch.items() if name != NUMBERS}
         inner = inner_statistics(self.train_step.module, lambda: self.task.loss(network, data))
-        self.log.write(entry | ({"inner": inner} if inner else {}))
+        self._write(entry | ({"inner": inner} if inner else {}))
         self.progress.report({"loss": entry["loss"], **entry["metrics"], "steps/s": speed})
 
     def unlogged_steps(self) -> dict[str, Tensor]:
@@ -242,14 +190,14 @@ class Run:
 
     def _evaluate(self) -> bool:
         """Evaluate; returns whether it is the best so far."""
-        with self._clock.evaluating(), tracking(self.progress):
-            metrics = self._metrics()
+        self._read_clock()
+        metrics = self._metrics()
+        self.state.evaluation_seconds += self._read_clock()
         entry = self.state.times() | {"metrics": metrics}
         value = metrics[self.task.monitor]
         better = self.state.add_evaluation(entry, value, self.task.lower_is_better)
         self._event("evaluation", entry | {"best": better})
-        self.progress.report({self.task.monitor_title: value})
-        self.on_evaluation(better)
+        self.progress.report({f"evaluated {self.task.monitor}": value})
         return better
 
     def _metrics(self) -> dict[str, float]:
@@ -265,15 +213,15 @@ class Run:
 
     def _save(self) -> None:
         """Write a checkpoint. Every process must call this; the one that leads writes."""
-        self._clock.read()
+        self._read_clock()
         self._saved_step = self.state.step
         self.accelerator.average_(self.train_step.history.rows)
         if self.folder is not None and self.accelerator.leads:
             tensors = self.train_step.tensors() | {RECENT: self.state.recent_losses}
-            self.log.sync()
+            if self._log is not None:
+                self._log.sync()
             state = self.state.to_json()
             self.folder.save(tensors, state, self.identity, self.config.keep_last)
-        self._clock.saved()
 
     def stop(self, reason: str, how_to_resume: str) -> None:
         if self._saved_step != self.state.step:
@@ -282,8 +230,10 @@ class Run:
         step, steps = self.state.step, self.config.steps
         self._message(f"{reason} at step {step} of {steps} and saved. To resume: {how_to_resume}")
 
-    def discard(self) -> None:
-        """Remove the files of a run that this process started and that took no step."""
+    def close(self) -> None:
+        """Close the log; remove the files of a run that took no step."""
+        if self._log is not None:
+            self._log.close()
         if self.folder is not None and self._new and self.state.step == 0:
             self.folder.discard()
 

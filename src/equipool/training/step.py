@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 import equipool
 from equipool import EquilibriumAggregation, Fixed, RandomSteps, Solution
@@ -50,7 +51,8 @@ class TrainStep:
         for module in self.module.modules():
             if isinstance(module, EquilibriumAggregation):
                 module.cuda_graphs = not task.capturable  # else the step is captured as a whole
-        self.network = accelerator.place_for_training(self.module).train()
+        network = accelerator.place(self.module).train()
+        self.network = network if accelerator.alone else DistributedDataParallel(network)
         # Compiled for steps only: evaluations have other shapes and would compile for each.
         self._trained: Any = torch.compile(self.network) if config.compile else self.network
         self.optimizer = Optimizer(self.module, config, accelerator.device)

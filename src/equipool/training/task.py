@@ -95,16 +95,6 @@ class Task(ABC):
     batch_size: int
     seed: int
 
-    @property
-    def title(self) -> str:
-        """What progress calls a run without a folder."""
-        return self.name
-
-    @property
-    def monitor_title(self) -> str:
-        """What progress calls the monitor of an evaluation."""
-        return f"evaluated {self.monitor}"
-
     @abstractmethod
     def network(self) -> nn.Module:
         """The network with its initial weights, on the CPU. Called under the run's seed."""
@@ -132,7 +122,7 @@ class Task(ABC):
         """Metrics on fixed held-out data, which does not depend on `seed`.
 
         Called without gradients, with the network in evaluation mode. All processes call it and
-        must get the same numbers. Wrap the loop over batches in `track` to show its progress.
+        must get the same numbers.
         """
 
     def expect(self, name: str, met: bool, expected: str) -> None:

@@ -14,7 +14,7 @@ from equipool.experiments.inner_loop import Aggregation, InnerLoop, StepsSetting
 from equipool.experiments.median.data import DISTRIBUTIONS, held_out_sets, medians, sample_sets
 from equipool.experiments.median.network import MedianNetwork
 from equipool.experiments.residual import ResidualNetwork
-from equipool.training import Batch, Loss, Shard, Task, track
+from equipool.training import Batch, Loss, Shard, Task
 
 STEPS_AT_ONCE = 50  # steps whose sets come from one generator
 SETS_AT_ONCE = 1000  # evaluation batch; on a CPU the size makes no difference
@@ -122,7 +122,7 @@ class MedianTask(InnerLoop, Task):
         """Mean squared error, its root, mean absolute error, and the mean squared error for each
         distribution."""
         x, median, kind = held_out_sets(self.evaluation_sets, self.set_size, device)
-        found = torch.cat([network(part) for part in track(x.split(SETS_AT_ONCE))])
+        found = torch.cat([network(part) for part in x.split(SETS_AT_ONCE)])
         errors = found.double() - median
         squares = errors.square()
         mse = squares.mean()

@@ -21,7 +21,6 @@ from equipool.experiments.molecules.scores import label_losses, score, usual_mea
 from equipool.experiments.molecules.sources import Kind, SmilesTable
 from equipool.experiments.molecules.splits import SCAFFOLD
 from equipool.settings import Count, OneOf, Range, Share
-from equipool.training.progress import track
 from equipool.training.task import Batch, Loss, Shard, Task
 
 TABLE_FIELDS = ("smiles", "labels", "split", "kind")
@@ -238,5 +237,5 @@ def predict(network: nn.Module, molecules: MoleculeSet, positions: Tensor | None
     if not len(positions):
         return torch.zeros(0, molecules.num_labels)
     batches = positions.to(molecules.atom_start.device).split(EVALUATED)
-    outputs = [network(molecules.batch(some)).labels.float().cpu() for some in track(batches)]
+    outputs = [network(molecules.batch(some)).labels.float().cpu() for some in batches]
     return torch.cat(outputs)

@@ -26,7 +26,7 @@ from equipool.experiments.omniglot.data import (
 )
 from equipool.experiments.omniglot.evaluation import Counted, metrics_of, write_results
 from equipool.experiments.omniglot.network import ImageEncoder, OmniglotNetwork
-from equipool.training import Batch, Loss, Shard, Task, track
+from equipool.training import Batch, Loss, Shard, Task
 
 SETS_AT_ONCE = 500  # in an evaluation
 POSITIVE = (
@@ -157,7 +157,7 @@ class OmniglotTask(InnerLoop, Task):
     def counted(self, network: nn.Module, part: str, device: torch.device) -> Counted:
         """The network's predictions for the evaluation sets of a part."""
         pixels, sets = self.data(device).pixels, self.held_out(part, device)
-        parts = track(sets.images.split(SETS_AT_ONCE))
+        parts = sets.images.split(SETS_AT_ONCE)
         logits = torch.cat([network(pixels[images]).double() for images in parts])
         return Counted(sets, logits)
 
