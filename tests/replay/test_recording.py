@@ -285,6 +285,19 @@ def test_what_is_another_program_at_each_call_is_not_recorded(settings, trained,
     assert len(layer._replays) == evaluated
 
 
+def test_both_names_of_a_precision_are_understood(layer):
+    products = torch.backends.cuda.matmul
+    if not hasattr(products, "fp32_precision"):
+        pytest.skip("this torch has one name")
+    before = products.fp32_precision
+    try:
+        products.fp32_precision = "tf32"
+        warm_up(layer)
+        assert len(layer._replays) == 4  # two with each precision
+    finally:
+        products.fp32_precision = before
+
+
 @pytest.mark.parametrize("steps", [3, ToTolerance(0.1, max_steps=40)], ids=["fixed", "tolerance"])
 def test_graphs_go_with_their_layer_at_once(steps):
     """Their memory must not wait for a collection of garbage."""

@@ -17,7 +17,6 @@ from replay_cases import (
     outcome,
     warm_up,
 )
-from torch import nn
 
 import equipool
 from equipool import (
@@ -98,29 +97,34 @@ def test_a_parameter_that_changes_before_the_backward_is_noticed(layer):
         loss.backward()
 
 
+def move(parameter):
+    parameter.data = parameter.data + 0.1
+
+
 CHANGES = {
     "differentiation": lambda layer: setattr(layer.differentiation, "num_steps", 3),
     "other differentiation": lambda layer: setattr(layer, "differentiation", Truncated(2)),
     "solver": lambda layer: setattr(layer.solver, "gtol", 0.5),
     "other solver": lambda layer: setattr(layer, "solver", Nesterov(0.02, 0.5).to(DEVICE)),
+    "solver's parameter": lambda layer: move(next(layer.solver.parameters())),
+    "regularizer": lambda layer: setattr(layer, "regularizer", equipool.NoRegularizer()),
     "steps": lambda layer: setattr(layer, "steps", 6),
     "scaling": lambda layer: setattr(layer, "scaling", "mean"),
-    "reduction": lambda layer: setattr(layer.potential, "reduction", "sum"),
     "part of the potential": lambda layer: setattr(layer.potential.norms[0], "eps", 0.1),
-    "weight": lambda layer: nn.init.ones_(layer.potential.linears[1].bias),
+    "weight moved": lambda layer: move(layer.potential.linears[1].weight),
     "frozen": lambda layer: layer.potential.linears[1].requires_grad_(False),
-    "weights loaded": lambda layer: layer.load_state_dict(
+    "loaded": lambda layer: layer.load_state_dict(
         {name: value + 0.01 for name, value in layer.state_dict().items()}
     ),
-    "weights moved": lambda layer: layer.double().float(),
+    "evaluation": lambda layer: layer.eval(),
 }
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_changes_take_effect(change):
-    layer = warm_up(make_layer(differentiation=Truncated(1), steps=4))
+    layer = warm_up(make_layer(differentiation=Truncated(1), steps=4), 2)
     change(layer)
-    for seed in range(3):
+    for seed in range(2):
         check(layer, *make_batch(seed=seed))
 
 

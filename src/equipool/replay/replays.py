@@ -227,10 +227,12 @@ def _is_out_of_memory(error: BaseException | None) -> bool:
 
 def _modes() -> tuple[Hashable, ...]:
     """Global switches that the choice of kernels depends on."""
-    autocast = torch.is_autocast_enabled("cuda")
+    autocast, products = torch.is_autocast_enabled("cuda"), torch.backends.cuda.matmul
+    # Once a program has used the newer name, from torch 2.9 on, the older one raises an error.
+    name = "fp32_precision" if hasattr(products, "fp32_precision") else "allow_tf32"
     return (
         torch.get_autocast_dtype("cuda") if autocast else None,
-        torch.backends.cuda.matmul.allow_tf32,
-        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
+        getattr(products, name),
+        products.allow_bf16_reduced_precision_reduction,
         torch.are_deterministic_algorithms_enabled(),
     )
