@@ -23,11 +23,11 @@ matplotlib.use("agg")
 
 import matplotlib.pyplot as plt
 import torch
+from equipool.bench.record import git_commit
 from idea import BLUE, GREY, ORANGE, STYLE
 from torch import Tensor, nn
 
 import equipool
-from equipool.bench.record import git_commit
 from equipool.environment import hardware, now, versions
 from equipool.experiments.median import MedianTask
 from equipool.experiments.median.data import medians, sample_sets
@@ -176,7 +176,7 @@ def measure(network: nn.Module, hold_out: Callable[[nn.Module, int], Sets], nois
         "noise": noise,
         "temperature": temperature,
         "definite": found.definite.double().mean().item(),
-        "converged": found.converged.double().mean().item(),
+        "converged": found.near_minimum.double().mean().item(),
         "coverage": inside.nanmean().item(),
         "coverage_without_temperature": covered(plain, test, noise).nanmean().item(),
         "half_width": half_widths.nanmean().item(),

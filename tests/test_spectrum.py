@@ -20,7 +20,7 @@ def spectrum(matrix, rank=None):
         return (matrix @ rows.unsqueeze(-1)).squeeze(-1)
 
     like = matrix[..., 0]
-    return full_spectrum(product, like) if rank is None else extreme_spectrum(product, like, rank)
+    return full_spectrum(matrix) if rank is None else extreme_spectrum(product, like, rank)
 
 
 def test_all_of_them():

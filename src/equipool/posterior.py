@@ -13,20 +13,19 @@ import torch
 from torch import Tensor
 
 from equipool.aggregation import EquilibriumAggregation
-from equipool.checks import as_count, check_elements, check_part
+from equipool.checks import as_count, check_part
 from equipool.distributed import refuse_sharded
-from equipool.energy import RowEnergy
+from equipool.energy import Energy
 from equipool.inference import in_evaluation_mode, inference_context
-from equipool.layouts import gather_sets
 from equipool.scalings import Weights
-from equipool.sets import Sets, empty_invalid_sets
+from equipool.sets import Sets
 from equipool.spectrum import Spectrum, extreme_spectrum, full_spectrum
 
 # Outputs of up to this size get their full covariance by default; larger ones, this rank.
 LARGEST_FULL = 128
 RANK = 64
 
-# An output counts as converged if the minimum is nearer than this many standard deviations.
+# An output counts as near the minimum if that is nearer than this many standard deviations.
 NEAR = 0.1
 
 NAMED = 5  # sets that a warning lists
@@ -71,7 +70,7 @@ class Laplace:
         return (square / self.temperature).sqrt()
 
     @property
-    def converged(self) -> Tensor:
+    def near_minimum(self) -> Tensor:
         """`[B]` whether the search ended near the minimum: a `distance` of at most 0.1. This is not
         the gradient's tolerance, which says little where the energy is flat."""
         return self.distance <= NEAR
@@ -91,15 +90,11 @@ class Laplace:
     def sample(self, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
         """Draw outputs, `[num_samples, B, K]`, in the dtype of the mean.
 
-        Sets are independent of each other. Sets draw one after the other: with the same generator
-        state, the samples of a set depend on the set, its position in the batch and `num_samples`,
-        but not on the other sets.
+        Sets are independent of each other.
         """
-        num_samples = as_count("num_samples", num_samples)
-        num_sets, size = self.mean.shape
-        noise = self.gradient.new_empty(num_sets, num_samples, size)
-        for rows in noise:  # one draw for all would depend on the number of sets
-            torch.randn(num_samples, size, generator=generator, out=rows)
+        shape = self.mean.shape[0], as_count("num_samples", num_samples), self.mean.shape[1]
+        dtype, device = self.gradient.dtype, self.gradient.device
+        noise = torch.randn(shape, generator=generator, dtype=dtype, device=device)
         deviation = math.sqrt(self.temperature) * self.spectrum.times_inverse_root(noise)
         return (self.mean + deviation.transpose(0, 1)).to(self.mean.dtype)
 
@@ -122,8 +117,7 @@ class Laplace:
             noise: standard deviation of what you compare with around a perfect prediction, such as
                 that of the measurements. The posterior is about y and does not contain it.
         """
-        quantile = _normal_quantile(level)
-        _check_noise(noise)
+        quantile = _quantile_and_noise(level, noise)
         centre, variance = self._linearise(function)
         half = quantile * (variance + noise**2).sqrt()
         return Interval(centre, centre - half, centre + half)
@@ -149,8 +143,7 @@ class Laplace:
             level: the fraction of targets to cover.
             noise: as in `interval`.
         """
-        quantile = _normal_quantile(level)
-        _check_noise(noise)
+        quantile = _quantile_and_noise(level, noise)
         centre, variance = self._linearise(function)
         if not isinstance(target, Tensor) or target.shape != centre.shape:
             raise ValueError(
@@ -201,11 +194,9 @@ class Laplace:
         return values.detach().to(dtype), variance.view_as(values)
 
     def __repr__(self) -> str:
-        sets, size = self.mean.shape
-        rank = self.spectrum.values.shape[-1]
-        counts = f"definite={int(self.definite.sum())}, converged={int(self.converged.sum())}"
-        kind = "full" if rank == size else f"rank={rank}"
-        return f"Laplace(sets={sets}, {counts}, {kind}, temperature={self.temperature:g})"
+        sets, rank = len(self.mean), self.spectrum.values.shape[-1]
+        counts = f"definite={int(self.definite.sum())}, near_minimum={int(self.near_minimum.sum())}"
+        return f"Laplace(sets={sets}, {counts}, rank={rank}, temperature={self.temperature:g})"
 
 
 def laplace(
@@ -233,8 +224,8 @@ def laplace(
     $N R / \log_2(N + 1)$. For an empty set it is $R$.
 
     The layer searches in evaluation mode, without autocast. The result reports whether the search
-    reached the minimum (`converged`) and whether the Hessian is positive definite (`definite`). A
-    warning names the sets that fail either check.
+    ended near the minimum (`near_minimum`) and whether the Hessian is positive definite
+    (`definite`). A warning names the sets that fail either check.
 
     Args:
         layer: the layer, which is not changed.
@@ -262,66 +253,55 @@ def laplace(
         rank = size if size <= LARGEST_FULL else RANK
     rank = as_count("rank", rank, least=1)
     refuse_sharded("laplace")
-    check_elements(x)
     layer = in_evaluation_mode(layer)
     with inference_context(x.device):
-        x, sets = gather_sets(x, index, ptr=ptr, mask=mask, dim_size=dim_size)
-        y = layer.solve(x, sets).y
-        x, sets = empty_invalid_sets(x, sets)
-        energy = _posterior_energy(layer, x, sets)
+        y = layer.solve(x, index, ptr=ptr, mask=mask, dim_size=dim_size).y
+        energy = _negative_log(layer.energy(x, index, ptr=ptr, mask=mask, dim_size=dim_size))
         finite = torch.isfinite(y).all(-1)
-        rows = torch.where(finite.unsqueeze(-1), y, 0).to(energy.weights.potential.dtype)
-        if sets.padded:
-            rows = torch.cat([rows, rows.new_zeros(1, size)])
-        product = energy.hessian(rows)
-        whole = rank >= size
-        found = full_spectrum(product, rows) if whole else extreme_spectrum(product, rows, rank)
-        vectors, values, rest = (sets.real(part) for part in found)
-        gradient = sets.real(energy.gradient(rows))
-        definite = finite & Spectrum(vectors, values, rest).is_definite()
-        values = torch.where(definite.unsqueeze(-1), values, torch.nan)
-        rest = torch.where(definite, rest, torch.nan)
-        spectrum = Spectrum(vectors, values, rest)
+        point = torch.where(finite.unsqueeze(-1), y, 0).to(energy.weights.potential.dtype)
+        if rank >= size:
+            found = full_spectrum(energy.hessian(point))
+        else:
+            found = extreme_spectrum(energy.hessian_map(point), point, rank)
+        definite = finite & found.is_definite()
+        values = torch.where(definite.unsqueeze(-1), found.values, torch.nan)
+        spectrum = found._replace(values=values, rest=torch.where(definite, found.rest, torch.nan))
+        gradient = energy.gradient(point)
         result = Laplace(y, float(temperature), definite, gradient, spectrum)
-        _warn(result, finite)
+    _warn(result, finite)
     return result
 
 
-def _posterior_energy(layer: EquilibriumAggregation, x: Tensor, sets: Sets) -> RowEnergy:
+def _negative_log(energy: Energy) -> Energy:
     """The layer's energy divided by the weight of an element, so that each counts once; the prior
     for an empty set."""
-    scaled = layer.bind(x, sets)
-    occupied = (sets.counts > 0).unsqueeze(-1)
-    outer, inner = scaled.weights
+    outer, inner = energy.weights
+    occupied = inner > 0
     weights = Weights(torch.where(occupied, outer / inner, 1), occupied.to(inner.dtype))
-    return scaled.reweighted(weights)
+    return energy.reweighted(weights)
 
 
 def _warn(posterior: Laplace, finite: Tensor) -> None:
     """Name the sets without a posterior, and those whose search did not reach the minimum. Sets
     that are not finite are NaN, as in the layer's output."""
-    indefinite = finite & ~posterior.definite
-    if bool(indefinite.any()):
-        _warn_of(
-            indefinite,
+    definite, distance = posterior.definite, posterior.distance
+    for chosen, message in (
+        (
+            finite & ~definite,
             "their Hessian is not positive definite, so covariance, samples and intervals are NaN: "
             "search longer, or use a regulariser with curvature, which empty sets need too",
-        )
-    away = posterior.definite & ~posterior.converged
-    if bool(away.any()):
-        largest = float(posterior.distance[away].max())
-        _warn_of(
-            away,
-            f"the minimum is more than {NEAR} standard deviations from y, up to {largest:.2g}: "
-            "search longer, such as with layer.steps = ToTolerance(1e-4, max_steps=1000)",
-        )
-
-
-def _warn_of(chosen: Tensor, message: str) -> None:
-    numbers = chosen.nonzero().flatten().tolist()
-    listed = ", ".join(map(str, numbers[:NAMED])) + (", ..." if len(numbers) > NAMED else "")
-    count = f"{len(numbers)} of {chosen.shape[0]} sets ({listed})"
-    warnings.warn(f"{count}: {message}", UserWarning, stacklevel=4)
+        ),
+        (
+            definite & ~posterior.near_minimum,
+            f"the minimum is more than {NEAR} standard deviations from y: search longer, such as "
+            "with layer.steps = ToTolerance(1e-4, max_steps=1000)",
+        ),
+    ):
+        numbers = chosen.nonzero().flatten().tolist()
+        if numbers:
+            listed = ", ".join(map(str, numbers[:NAMED])) + ", ..." * (len(numbers) > NAMED)
+            count = f"{len(numbers)} of {len(distance)} sets ({listed})"
+            warnings.warn(f"{count}: {message}", UserWarning, stacklevel=3)
 
 
 def _describe(value: object) -> str:
@@ -330,13 +310,10 @@ def _describe(value: object) -> str:
     return f"a {type(value).__name__}"
 
 
-def _check_noise(noise: float) -> None:
+def _quantile_and_noise(level: float, noise: float) -> float:
+    """How many standard deviations to either side cover this probability."""
     if not 0 <= noise < math.inf:
         raise ValueError(f"noise is {noise!r}, expected a finite number of 0 or more")
-
-
-def _normal_quantile(level: float) -> float:
-    """How many standard deviations to either side cover this probability."""
     if not 0 < level < 1:
         raise ValueError(f"level is {level!r}, expected a number between 0 and 1")
     return NormalDist().inv_cdf((1 + level) / 2)

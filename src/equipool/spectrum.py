@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from equipool.linear_solvers import ROUNDINGS, ConjugateGradients
-from equipool.objective import LinearMap, assemble
+from equipool.objective import LinearMap
 
 # Random directions that measure the inverse beside the leading ones, by a few steps each.
 PROBES, PROBE_STEPS, PROBE_TOLERANCE = 4, 16, 0.01
@@ -50,15 +50,15 @@ class Spectrum(NamedTuple):
         return inside @ self.vectors.mT + outside * self.rest.rsqrt()[:, None, None]
 
 
-def full_spectrum(product: LinearMap, like: Tensor) -> Spectrum:
-    """All eigenvalues, from K products. `product` maps `[num_rows, K]`, the shape of `like`, to
-    itself."""
-    values, vectors = _eigh(assemble(product, like))
+def full_spectrum(matrix: Tensor) -> Spectrum:
+    """All eigenvalues of `[num_rows, K, K]`."""
+    values, vectors = _eigh(matrix)
     return Spectrum(vectors, values, values[:, -1])
 
 
 def extreme_spectrum(product: LinearMap, like: Tensor, rank: int) -> Spectrum:
-    """The Ritz pairs of a Krylov space of this dimension. The extreme eigenvalues converge first,
+    """The Ritz pairs of a Krylov space of this dimension, from products of `[num_rows, K]`, the
+    shape of `like`. The extreme eigenvalues converge first,
     at both ends. In all directions beside the space, `rest` gives the inverse its mean, which
     conjugate gradients measure from random vectors.
 
