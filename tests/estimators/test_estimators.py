@@ -5,7 +5,7 @@ import pytest
 import torch
 from generated_bags import make_bags
 
-from equipool import EquilibriumAggregation, converging
+from equipool import Fixed, converging
 from equipool.baselines import AGGREGATIONS, MaxPooling
 from equipool.estimators import BagScaler, SetClassifier, SetRegressor, prediction, write_table
 from equipool.estimators.bags import as_bags
@@ -91,12 +91,16 @@ def test_a_bag_is_predicted_alike_in_any_company(aggregation):
     assert np.isfinite(beside).all()
 
 
-def test_a_large_bag_is_predicted_in_chunks(monkeypatch):
-    fitted = quick().fit(BAGS, LABELS)
-    assert isinstance(fitted.networks_[0].aggregation, EquilibriumAggregation)
-    large = np.random.default_rng(0).normal(size=(1000, 3))
+@pytest.mark.parametrize("max_iter", [1, 60])
+def test_a_large_bag_is_predicted_at_its_minimum_in_chunks(monkeypatch, max_iter):
+    """Whether the network has learned to reach it within its own steps or not."""
+    fitted = quick(max_iter=max_iter, learning_rate=0.03).fit(BAGS, LABELS)
+    layer = fitted.networks_[0].aggregation
+    large = np.random.default_rng(0).normal(size=(500, 3))
     bags = [BAGS[0], large, BAGS[1]]
-    whole = fitted.decision_function(bags)
+    layer.steps, steps = Fixed(300), layer.steps
+    expected = fitted.decision_function(bags)
+    layer.steps = steps
     sizes = []
     forward = torch.nn.Linear.forward
 
@@ -104,10 +108,25 @@ def test_a_large_bag_is_predicted_in_chunks(monkeypatch):
         sizes.append(len(x))
         return forward(self, x)
 
-    monkeypatch.setattr(prediction, "ELEMENTS", 128)
+    for name in ("LARGE", "CHUNK", "SAMPLE"):
+        monkeypatch.setattr(prediction, name, 128)
     monkeypatch.setattr(torch.nn.Linear, "forward", seen)
-    np.testing.assert_allclose(fitted.decision_function(bags), whole, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(fitted.decision_function(bags)[1], expected[1], atol=1e-3)
     assert max(sizes) <= 128
+    assert sum(sizes) < 60_000  # a dozen passes, of some layers each
+
+
+def test_the_minimum_of_a_bag_unlike_its_sample_is_found(monkeypatch):
+    """The sample has none of the extreme elements, which decide."""
+    fitted = quick(max_iter=60, learning_rate=0.03).fit(BAGS, LABELS)
+    large = np.zeros((400, 3))
+    large[1::2] = 3.0
+    fitted.networks_[0].aggregation.steps = Fixed(300)
+    expected = fitted.decision_function([large])
+    monkeypatch.setattr(prediction, "LARGE", 128)
+    monkeypatch.setattr(prediction, "SAMPLE", 100)
+    monkeypatch.setattr(prediction, "sample_rows", lambda count: np.arange(0, count, 10))
+    np.testing.assert_allclose(fitted.decision_function([large]), expected, atol=1e-2)
 
 
 def test_large_bags_are_sampled_in_training():

@@ -256,7 +256,7 @@ class SetEstimator(TableMethods, BagReader, ABC):
         networks = [network.to(device) for network in self.networks_]
         found = []
         for number in range(len(bags)):
-            x = to_tensor(self.scaling_, bags[number : number + 1], networks[0]).to(device)
+            x = to_tensor(self.scaling_, bags[number], networks[0]).to(device)
             effect = torch.stack([effects(one, x, method) for one in networks]).mean(0)
             outputs = effect.cpu().numpy() * self._output_scale()
             found.append(outputs[:, 0] if outputs.shape[1] == 1 else outputs)
