@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from equipool import EquilibriumAggregation, ResNetPotential
 from equipool.baselines import aggregation_from_name
-from equipool.capture import capture_step, clear_workspaces
+from equipool.cuda import capture_step, clear_workspaces
 from equipool.diagnostics.gradients import peak_bytes_of
 from equipool.ops.execution import kernels
 from equipool.reference import aggregate, read_layer

@@ -5,7 +5,7 @@ import copy
 import torch
 
 from cases import assert_near
-from equipool import capture_step
+from equipool.cuda import capture_step
 from equipool.training import Shard
 
 CUDA = torch.device("cuda")

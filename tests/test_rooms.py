@@ -47,9 +47,9 @@ MAY_IMPORT = {
         "checks", "layer_identity", "objective", "ops", "potentials", "sets", "starts",
     },
     "solution": {"descent", "objective", "sets", "steps"},
-    "capture": {"private_torch"},
+    "cuda": {"private_torch"},
     "replay": {
-        "capture", "descent", "layer_identity", "ops", "potentials", "private_torch", "rows",
+        "cuda", "descent", "layer_identity", "ops", "potentials", "private_torch", "rows",
         "sets", "steps",
     },
 }  # fmt: skip

@@ -1,8 +1,7 @@
 """What `equipool` exports. Importing it imports torch."""
 
-from equipool import closed_form, diagnostics, distributed, large, live
+from equipool import closed_form, cuda, diagnostics, distributed, large, live
 from equipool.aggregation import EquilibriumAggregation
-from equipool.capture import CapturedStep, capture_step
 from equipool.descent import Descent, Search
 from equipool.differentiation import Differentiation, Implicit, OneStep, Truncated, Unrolled
 from equipool.energy import Energy
@@ -40,7 +39,7 @@ from equipool.starts import LearnedStart, NormalStart, Start, ZeroStart
 from equipool.steps import Budget, Fixed, RandomSteps, Steps, ToTolerance
 
 __all__ = [
-    "AutogradSum", "BoundRegularizer", "Bounds", "Budget", "CapturedStep",
+    "AutogradSum", "BoundRegularizer", "Bounds", "Budget",
     "Cholesky", "ConjugateGradients", "ConvexPotential", "Descent", "Differentiation", "Energy",
     "EquilibriumAggregation", "Fixed", "GradientDescent",
     "Implicit", "Influence", "Laplace", "LearnedStart", "LinearSolution", "LinearSolver",
@@ -49,7 +48,7 @@ __all__ = [
     "ResNetPotential", "SafeguardedNesterov", "Search",
     "Sets", "Solution", "Solutions", "Solver", "SolverState", "SquaredNorm", "Start", "Steps",
     "StronglyConvexNesterov", "SummedPotential", "ToTolerance",
-    "Truncated", "Unrolled", "ZeroStart", "capture_step", "closed_form",
-    "converging", "diagnostics", "distributed", "influence", "laplace", "large", "live",
+    "Truncated", "Unrolled", "ZeroStart", "closed_form",
+    "converging", "cuda", "diagnostics", "distributed", "influence", "laplace", "large", "live",
     "record",
 ]  # fmt: skip

@@ -106,7 +106,7 @@ def test_in_a_cuda_graph():
         solution.y.sin().sum().backward()
         return solution.fallback, [parameter.grad for parameter in layer.parameters()]
 
-    fallback, found = equipool.capture_step(step)()
+    fallback, found = equipool.cuda.capture_step(step)()
     for gradient, other in zip(found, list(expected.values())[1:], strict=True):
         assert_near(gradient, other, 1e-3)
     assert fallback.shape == (4,)

@@ -93,7 +93,7 @@ def test_a_captured_training_step_trains_the_same():
         return step
 
     mask[:50] = True
-    captured = equipool.capture_step(make_step(model, lambda: (x, index, mask)))
+    captured = equipool.cuda.capture_step(make_step(model, lambda: (x, index, mask)))
     with torch.no_grad():
         for name, tensor in model.state_dict().items():
             tensor.copy_(before[name])

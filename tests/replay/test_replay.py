@@ -277,7 +277,7 @@ def test_several_threads_and_streams(layer):
 def test_inside_a_capture(layer):
     x, index = make_batch()
     expected = launched(layer)(x, index).detach()
-    step = equipool.capture_step(lambda: layer(x, index, dim_size=3).detach())
+    step = equipool.cuda.capture_step(lambda: layer(x, index, dim_size=3).detach())
     assert_same([step()], [expected])
 
 

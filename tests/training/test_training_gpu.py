@@ -9,7 +9,7 @@ from runs import Heard
 from toy import Toy, config
 
 from equipool import RandomSteps
-from equipool.capture import clear_workspaces
+from equipool.cuda import clear_workspaces
 from equipool.training import Shard, read_log, read_record, train
 from equipool.training.devices import Accelerator
 from equipool.training.step import NUMBERS, DepthDraw, Runner, TrainStep

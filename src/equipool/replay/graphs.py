@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equipool.capture import no_garbage_collection, own_workspaces, side_stream
+from equipool.cuda import no_garbage_collection, own_workspaces, side_stream
 from equipool.replay.capacity import Capacity
 from equipool.sets import Sets, make_sets
 

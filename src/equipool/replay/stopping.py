@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from equipool.capture import own_workspaces, side_stream
+from equipool.cuda import own_workspaces, side_stream
 from equipool.descent import Progress, Search
 from equipool.replay.capacity import Capacity
 from equipool.replay.graphs import Memory, PaddedBatch, recording

@@ -215,7 +215,7 @@ class Runner:
 
     def __init__(self, step: TrainStep, chunk: Batch, captured: bool, num_steps: int) -> None:
         self.step, self.chunk = step, chunk
-        self._graphs: dict[Depths, equipool.CapturedStep] = {}
+        self._graphs: dict[Depths, equipool.cuda.CapturedStep] = {}
         if not captured:
             return
         self.chunk = {name: values.clone() for name, values in chunk.items()}
@@ -231,7 +231,7 @@ class Runner:
         pool = torch.cuda.graph_pool_handle()
         for depths in self.step.depths.all():
             with self.step.depths.set_to(depths):
-                self._graphs[depths] = equipool.capture_step(self._captured_step, pool=pool)
+                self._graphs[depths] = equipool.cuda.capture_step(self._captured_step, pool=pool)
 
     def _captured_step(self) -> None:
         length = len(next(iter(self.chunk.values())))

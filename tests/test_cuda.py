@@ -33,7 +33,7 @@ def test_scratch_memory_is_cleared_between_warm_up_and_recording(monkeypatch):
         monkeypatch.setattr(torch.cuda, name, fake)
     clear = "_cuda_clearCublasWorkspaces"
     monkeypatch.setattr(torch._C, clear, lambda: events.append("clear"), raising=False)
-    equipool.capture_step(lambda: events.append("step"), warmup=2)
+    equipool.cuda.capture_step(lambda: events.append("step"), warmup=2)
     assert events == ["step", "step", "clear", "begin", "step", "end", "clear"]
 
 
@@ -46,7 +46,7 @@ def test_a_step_outlives_the_scratch_memory_of_its_warm_up(monkeypatch):
     monkeypatch.setattr(torch.cuda.graph, "default_capture_stream", shared)
     monkeypatch.setattr(torch.cuda, "Stream", lambda *_, **__: shared)
     a, b = torch.ones(16, 1 << 20, device="cuda"), torch.ones(1 << 20, 16, device="cuda")
-    steps = [equipool.capture_step(lambda: a @ b) for _ in range(3)]
+    steps = [equipool.cuda.capture_step(lambda: a @ b) for _ in range(3)]
     torch._C._cuda_clearCublasWorkspaces()
     torch.cuda.empty_cache()
     for step in steps:

@@ -60,7 +60,7 @@ def capture_step(step: Callable[[], object], warmup: int = 3, pool: Any = None) 
             optimizer.step()
             return loss.detach()
 
-        step = equipool.capture_step(step)
+        step = equipool.cuda.capture_step(step)
         for batch in batches:
             n = len(batch.x)
             x[:n].copy_(batch.x)
