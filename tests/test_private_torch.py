@@ -1,11 +1,29 @@
 """Every part of torch that is used beyond its public interface is there, and does what it did."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from equipool import private_torch
+
+PRIVATE = re.compile(r"\btorch(\.\w+)*\._\w+")
+
+
+def test_all_of_it_is_in_one_file():
+    """Beside the operations on lists of tensors, which torch's optimisers are made of."""
+    own = Path(private_torch.__file__)
+    found = {
+        (path.name, match.group())
+        for path in own.parent.rglob("*.py")
+        for match in PRIVATE.finditer(path.read_text(encoding="utf-8"))
+        if path != own and "_foreach_" not in match.group()
+    }
+    assert not found
+    assert all(hasattr(torch, f"_foreach_{name}") for name in ("div_", "lerp_", "norm"))
 
 
 def test_transforms_and_batches_are_recognised():
