@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import bags
+import bags_page
 import closed_forms
 import equilibrium
 import guides
 import idea
-import influence
+import influence_page
 import median
 import molecules
 import omniglot
@@ -18,7 +18,7 @@ import readme
 from tables import fill
 
 DOCS = Path(__file__).parents[1]
-SCRIPTS = (median, omniglot, molecules, bags, equilibrium, influence)
+SCRIPTS = (median, omniglot, molecules, bags_page, equilibrium, influence_page)
 BLOCKS = {script.PAGE: script.blocks for script in (*SCRIPTS, readme)}
 BLOCKS |= guides.BLOCKS | dict.fromkeys(performance.PAGES, performance.blocks)
 

@@ -1,0 +1,181 @@
+"""The scripts of benchmarks/, examples/ and docs/figures/ run, at the smallest sizes."""
+
+import json
+import math
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from python_blocks import ROOT
+
+CPU = torch.device("cpu")
+FOLDERS = ("benchmarks", "docs/figures", "examples")
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch):
+    for folder in FOLDERS:
+        monkeypatch.syspath_prepend(ROOT / folder)
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if (found := getattr(sys.modules[name], "__file__", None)) and any(
+            found.startswith(str(ROOT / folder)) for folder in FOLDERS
+        ):
+            del sys.modules[name]
+
+
+def lines(file):
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+class TestRecords:
+    def test_a_record_is_a_header_and_a_line_for_each_row(self, tmp_path):
+        from recording import header, write
+
+        file = tmp_path / "x.jsonl"
+        write(file, header(CPU), [{"part": "rows", "value": 1 / 3, "bad": math.nan}])
+        head, row = lines(file)
+        assert {"command", "date", "commit", "versions", "hardware"} <= head.keys()
+        assert row == {"part": "rows", "value": 0.333333, "bad": None}
+
+    def run(self, seconds, **changed):
+        from records import Run
+
+        curve = {"step": [10, 20, 30], "training_seconds": seconds, "mse": [3.0, 1.0, 2.0]}
+        return Run(**{
+            "study": "speed", "label": "sum", "name": "a", "seed": 0, "steps": 30, "complete": True,
+            "seconds": 9.0, "training_seconds": 9.0, "spikes": 0, "skipped": 0, "curve": curve,
+            "config": {}, "versions": {}, "hardware": {},
+        } | changed)  # fmt: skip
+
+    def test_a_step_is_timed_after_the_first_evaluation(self):
+        from records import seconds_per_step
+
+        assert seconds_per_step(self.run([5.0, 6.0, 7.0])) == 0.1
+
+    def test_a_run_that_others_disturbed_times_nothing(self):
+        from records import seconds_per_step
+
+        with pytest.raises(ValueError, match="seconds per step"):
+            seconds_per_step(self.run([5.0, 6.0, 9.0]))
+
+    def test_a_metric_is_selected_where_the_monitor_is_highest(self):
+        run = self.run([5.0, 6.0, 7.0])
+        assert run.selected("training_seconds", "mse") == 5.0
+        assert run.last("mse") == 2.0
+
+    def test_a_finished_run_becomes_a_line(self, tmp_path):
+        from add_record import line_of
+        from records import Run
+
+        entry = {"step": 5, "training_seconds": 1.0, "seconds": 2.0, "metrics": {"mse": 0.5}}
+        record = {"seed": 1, "steps": 5, "complete": True, "seconds": 2.0, "training_seconds": 1.0,
+                  "num_parameters": 3, "spikes": 0, "skipped": 0, "curve": [entry], "config": {},
+                  "versions": {}, "hardware": {}, "date": "", "metrics": {}}  # fmt: skip
+        (tmp_path / "record.json").write_text(json.dumps(record))
+        run = Run(**line_of(tmp_path, "main", "sum"))
+        assert run.curve == {"step": [5], "training_seconds": [1.0], "mse": [0.5]}
+
+
+class TestTiming:
+    def test_a_path_is_timed(self):
+        from timing import Case, measure
+
+        for workload in ("layer", "gin", "median"):
+            inputs = 1 if workload == "median" else 4
+            case = Case(2, 3, inputs, 4, (6, 2), num_steps=2, workload=workload)
+            row = measure(case, "equipool", "float32", "training", CPU)
+            assert row["reason"] == ""
+            assert row["timing"]["median"] > 0
+
+    def test_a_path_that_cannot_run_has_the_reason(self):
+        from timing import Case, measure
+
+        row = measure(Case(2, 3), "equipool-captured", "float32", "training", CPU)
+        assert row["timing"] is None
+        assert "CUDA" in row["reason"]
+
+
+class TestBags:
+    def test_the_best_threshold_is_found(self):
+        from bags import peeked
+
+        assert peeked(np.array([-0.3, -0.1, 0.1]), np.array([0, 1, 1])) == 1.0
+
+    def test_trials_of_the_record_are_skipped(self, tmp_path):
+        from bags import Trial, missing
+
+        file, done, open_ = tmp_path / "b", Trial("fox", 0, 1, "sum"), Trial("fox", 0, 2, "sum")
+        row = {"study": "folds", "dataset": "fox", "repeat": 0, "fold": 1, "method": "sum"}
+        file.write_text("".join(json.dumps(x) + "\n" for x in ({"header": {}}, row)))
+        assert missing([done, open_], file) == [open_]
+
+    def test_both_recipes_train_and_are_tested_over_steps(self, monkeypatch):
+        import converging
+
+        monkeypatch.setattr(converging, "STEPS", (1, 3))
+        generator = np.random.default_rng(0)
+        bags = [generator.normal(size=(3, 2)).astype(np.float32) for _ in range(4)]
+        labels = np.array([0, 1, 0, 1])
+        for recipe in converging.RECIPES:
+            network = converging.train(bags, labels, recipe, steps=1, seed=0)
+            found = converging.evaluate(network, bags, labels)
+            assert found["num_steps"] == [1, 3]
+            assert found["residual"][1] < found["residual"][0]
+
+
+def test_influence_agrees_with_deletion():
+    import influence
+    from medians import draw
+
+    import equipool
+
+    layer = equipool.EquilibriumAggregation(16, 16, **equipool.converging())
+    network = influence.trained(layer, 3, 5, 0.0)
+    network.layer.steps = influence.STEPS
+    numbers, _ = draw(2, 5, torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        x = network.embedding(numbers.unsqueeze(-1))
+    assert influence.accuracy(network, x)[0]["rank_correlation"] > 0.8
+    found = influence.curves(network, x)["by"]
+    assert found.keys() == {"random", "influence", "gradient times input"}
+
+
+def test_training_of_an_option_is_measured():
+    import stability
+
+    row = stability.measure("steps + momentum + start", "hard", seeds=1, steps=3)
+    assert [len(row[name]) for name in ("spikes", "errors", "first")] == [1, 1, 1]
+
+
+def test_an_edit_takes_fewer_steps_than_a_solve():
+    import streaming
+
+    row = streaming.replace_one("convex", torch.float64, 1e-3, 100, 2)
+    assert row["ratio"]["median"] < 1
+
+
+def test_gradients_and_solvers_are_compared():
+    from medians import draw
+
+    import gradients
+
+    layer = gradients.make_layer("convex", 2, 1, CPU)
+    x = draw(2, 5, torch.Generator().manual_seed(0))[0].unsqueeze(-1)
+    rows = list(gradients.quality(layer, {}, x, (3,)))
+    assert {row["way"] for row in rows} > {"Unrolled", "Implicit, CG"}
+    assert gradients.stopping(layer, x)["largest_difference"] < 0.1
+
+
+def test_the_demo_writes_a_plot_and_the_explorer(tmp_path, monkeypatch, capsys):
+    import demo
+
+    monkeypatch.setattr(sys, "argv", ["demo.py", "--seconds", "0.5", "--out", str(tmp_path)])
+    threads = torch.get_num_threads()
+    demo.main()
+    torch.set_num_threads(threads)
+    assert {path.name for path in tmp_path.iterdir()} == {"learning-curves.png", "explorer.html"}
+    assert "equilibrium" in capsys.readouterr().out
