@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import equipool
-from equipool.experiments.median.data import medians, sample_sets
+from equipool.experiments.median import medians, sample_sets
 
 
 class MedianNetwork(nn.Module):

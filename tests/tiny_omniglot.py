@@ -77,12 +77,3 @@ def write_zip(folder, part, content=None):
         for name, data in (pictures(part) if content is None else content).items():
             archive.writestr(name, data)
     return file
-
-
-def write_unpacked(folder, part):
-    """A part as the zip file is unpacked."""
-    for name, data in pictures(part).items():
-        file = folder / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(data)
-    return folder / f"images_{part}"

@@ -70,16 +70,6 @@ def test_evaluation_depends_neither_on_the_seed_nor_on_its_parts(task, monkeypat
     assert task.evaluate(network, CPU) == pytest.approx(before, rel=1e-5)
 
 
-def test_an_evaluation_shows_its_progress(task, monkeypatch):
-    shown = []
-    watched = lambda parts: (shown.append(part) or part for part in parts)  # noqa: E731
-    monkeypatch.setattr(module_of(task), "track", watched)
-    task.evaluate(task.network(), CPU)
-    parts = {"median": 1, "omniglot": 3}[task.name]
-    assert sum(len(part) for part in shown) == parts * task.evaluation_sets
-    assert len(shown) > 1
-
-
 def test_fields_survive_json(task):
     quick = type(task).quick("attention", seed=3)
     saved = json.loads(json.dumps(dataclasses.asdict(quick)))

@@ -85,7 +85,7 @@ def _paper(about: str, axes: Mapping[str, tuple[Any, ...]], **more: Any) -> Pres
 EXPERIMENTS = {
     "median": Experiment(
         "the median of 100 numbers",
-        "equipool.experiments.median.task:MedianTask",
+        "equipool.experiments.median:MedianTask",
         {
             "quick": _quick(
                 "a few minutes on two cores, enough to rank the methods", 1500, 0.01, every=250

@@ -8,8 +8,7 @@ import torch
 
 from cases import assert_near
 from equipool.baselines import AGGREGATIONS, aggregation_from_name
-from equipool.experiments.median import MedianTask
-from equipool.experiments.median.data import held_out_sets
+from equipool.experiments.median import MedianTask, held_out_sets
 from equipool.training.task import Shard
 from tasks_on_gpu import CUDA, assert_captured_trains_as_eager, assert_nothing_waits
 

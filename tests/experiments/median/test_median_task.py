@@ -7,9 +7,12 @@ from torch import nn
 
 from equipool import EquilibriumAggregation
 from equipool.baselines import AGGREGATIONS
-from equipool.experiments.median import MedianTask
-from equipool.experiments.median.data import DISTRIBUTIONS, held_out_sets
-from equipool.experiments.median.task import POSITIVE, STEPS_AT_ONCE
+from equipool.experiments.median import (
+    DISTRIBUTIONS,
+    STEPS_AT_ONCE,
+    MedianTask,
+    held_out_sets,
+)
 from equipool.training.task import Shard
 
 CPU = torch.device("cpu")
@@ -39,17 +42,10 @@ class Constant(nn.Module):
         return torch.full(x.shape[:1], 0.3)
 
 
-class NumpyMedian(nn.Module):
-    """Knows the answer."""
-
-    def forward(self, x):
-        return torch.from_numpy(np.median(x.numpy(), axis=-1))
-
-
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
-        *((name, 0, "1 or more") for name in POSITIVE),
+        ("embedding", 0, "a whole number"),
         ("inner_steps", -1, "a whole number"),
         ("aggregation", "summ", "one of"),
     ],
@@ -57,11 +53,6 @@ class NumpyMedian(nn.Module):
 def test_values_that_cannot_be_are_refused(name, value, expected):
     with pytest.raises(ValueError, match=f"{name} is {value!r}, expected {expected}"):
         MedianTask(**{name: value})
-
-
-def test_no_inner_steps_are_possible():
-    task = MedianTask(embedding=4, batch_size=2, set_size=5, width=4, head_width=4, inner_steps=0)
-    assert task.network()(torch.randn(2, 5)).shape == (2,)
 
 
 def test_labels_are_numpys_medians():
@@ -117,10 +108,6 @@ def test_evaluation_by_hand():
         assert metrics[f"mse_{name}"] == pytest.approx((own**2).mean(), rel=1e-5)
 
 
-def test_evaluation_of_the_true_median():
-    assert SMALL.evaluate(NumpyMedian(), CPU)["mse"] < 1e-13
-
-
 def test_held_out_sets_are_always_the_same_and_no_training_sets():
     held_out_sets.cache_clear()
     first = held_out_sets(3000, 10, CPU)
@@ -160,15 +147,3 @@ def test_the_papers_values():
     task = MedianTask.paper("sum", embedding=8, seed=2)
     assert (task.aggregation, task.embedding, task.seed) == ("sum", 8, 2)
     assert (task.set_size, task.evaluation_sets) == (100, 80_000)
-
-
-def test_a_short_run_is_not_evaluated_for_minutes():
-    """A set takes some 4 ms on a core; the paper's 80,000 are for long runs."""
-    assert MedianTask().evaluation_sets <= 4000
-
-
-def test_sizes_reach_the_network():
-    sizes = {"potential_output": 3, "head_width": 20}
-    network = dataclasses.replace(SMALL, aggregation="equilibrium", **sizes).network()
-    assert network.aggregation.potential.hidden == (8, 8, 3)
-    assert network.head[-1].in_features == 20

@@ -5,7 +5,6 @@ from PIL import Image
 
 from equipool.experiments.omniglot.data import CharacterImages, CharacterSets, Pool
 from equipool.experiments.omniglot.evaluation import (
-    COLORS,
     Counted,
     draw_set,
     metrics_of,
@@ -59,14 +58,11 @@ def test_confusion_and_the_surest_mistakes_are_written(tmp_path):
     np.testing.assert_array_equal(shown, draw_set(DATA.pixels[images], images // 2).numpy())
 
 
-def test_a_set_is_drawn_by_characters():
+def test_a_set_is_drawn_a_row_for_each_character():
     images = torch.zeros(3, 4, 4, dtype=torch.uint8)
     images[0, 1, 2] = 255
-    drawn = draw_set(images, torch.tensor([9, 5, 9]), columns=2, scale=1)
-    side = 4 + 2 * 3 + 3
-    assert drawn.shape == (2 * side, 2 * side, 3)
-    corners = [tuple(drawn[r * side, c * side].tolist()) for r, c in ((0, 0), (0, 1), (1, 0))]
-    assert corners == [COLORS[0], COLORS[1], COLORS[1]]  # 5, then 9 and 9
-    assert drawn[3 + 1, side + 3 + 2].tolist() == [0, 0, 0]  # the ink of the first 9
-    assert drawn[3 + 1, side + 3 + 1].tolist() == [255, 255, 255]
-    assert (drawn[side:, side:] == 255).all()  # no fourth
+    drawn = draw_set(images, torch.tensor([9, 5, 9]))
+    assert drawn.shape == (10, 10)
+    assert drawn[5 + 1, 2] == 0  # the ink of the first 9, below the 5
+    assert (drawn[:4, :4] == 255).all()
+    assert (drawn[:5, 5:] == 255).all()  # no second 5

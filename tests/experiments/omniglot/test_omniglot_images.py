@@ -2,8 +2,7 @@ import pytest
 import torch
 
 import tiny_omniglot as tiny
-from equipool.experiments.omniglot import data as omniglot_data
-from equipool.experiments.omniglot.data import area_weights, character_images, held_out, shrink
+from equipool.experiments.omniglot.data import character_images, held_out, shrink
 
 pytestmark = pytest.mark.usefixtures("tiny_data")
 
@@ -39,16 +38,6 @@ def test_images_belong_to_their_names():
     found = data.pixels.view(42, tiny.DRAWINGS, 12, 12)
     for name, own in zip(data.names, found, strict=True):
         assert torch.equal(own, shrink(images[name], 12))
-
-
-def test_the_images_are_kept_by_folder(tmp_path, monkeypatch):
-    assert character_images(12, 5, CPU).pixels is character_images(12, 5, CPU).pixels
-    assert character_images(8, 5, CPU).pixels.shape[1:] == (8, 8)
-    assert character_images(12, 6, CPU).pools["validation"].characters == 6
-    assert character_images(12, 5, CPU).pixels.any()
-    tiny.write_archive(tmp_path, images=0 * tiny.arrays()["images"])
-    monkeypatch.setenv("EQUIPOOL_DATA", str(tmp_path))
-    assert not character_images(12, 5, CPU).pixels.any()
 
 
 def test_names_alone_decide_what_is_held_out():
@@ -89,7 +78,7 @@ def naive(image, size):
     return (255 * found * (size / source) ** 2).round()
 
 
-@pytest.mark.parametrize(("source", "size"), [(7, 3), (8, 4), (5, 5), (9, 1), (13, 8)])
+@pytest.mark.parametrize(("source", "size"), [(7, 3), (8, 4), (5, 5), (9, 1)])
 def test_it_is_the_average_over_areas(source, size):
     images = (torch.rand(3, 2, source, source) < 0.4).to(torch.uint8)
     found = shrink(images, size)
@@ -101,17 +90,7 @@ def test_it_is_the_average_over_areas(source, size):
     assert (found.flatten(0, 1) == expected).float().mean() > 0.95
 
 
-def test_weights_share_out_every_pixel():
-    weights = area_weights(105, 32)
-    torch.testing.assert_close(weights.sum(1), torch.ones(32))
-    torch.testing.assert_close(weights.sum(0), torch.full((105,), 32 / 105))
-
-
-def test_parts_are_as_the_whole(monkeypatch):
-    drawn = (torch.rand(11, 9, 9) < 0.5).to(torch.uint8)
-    whole = shrink(drawn, 4)
-    monkeypatch.setattr(omniglot_data, "IMAGES_AT_ONCE", 3)
-    assert torch.equal(shrink(drawn, 4), whole)
-    for size in (0, 10):
-        with pytest.raises(ValueError, match=f"size is {size}, expected 1 to 9"):
-            shrink(drawn, size)
+@pytest.mark.parametrize("size", [0, 10])
+def test_images_are_not_magnified(size):
+    with pytest.raises(ValueError, match=f"size is {size}, expected 1 to 9"):
+        shrink(torch.zeros(3, 9, 9), size)

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from equipool.baselines import AGGREGATIONS, aggregation_from_name
+from equipool.baselines import aggregation_from_name
 from equipool.experiments.inner_loop import InnerLoop
 from equipool.experiments.omniglot.network import ConvolutionalBlock, ImageEncoder, OmniglotNetwork
 
@@ -20,7 +20,7 @@ def make_network(name):
     return network.eval()
 
 
-@pytest.fixture(params=AGGREGATIONS)
+@pytest.fixture(params=["sum", "equilibrium"])
 def network(request):
     return make_network(request.param)
 
@@ -42,12 +42,6 @@ def test_neither_the_order_nor_other_sets_matter(network):
     torch.testing.assert_close(alone, found, **near)
     among_others = network(torch.cat([images[:1], 255 - images[1:]]))
     torch.testing.assert_close(among_others[0], found[0], **near)
-
-
-def test_every_parameter_is_trained(network):
-    network.train()
-    network(make_images(8, 6)).square().sum().backward()
-    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in network.parameters())
 
 
 def test_a_block_by_hand():
@@ -87,14 +81,6 @@ def test_ink_is_one():
     network(images)
     assert torch.equal(seen[0][0], torch.zeros(1, 8, 8))
     assert torch.equal(seen[0][1], torch.ones(1, 8, 8))
-
-
-def test_other_precisions():
-    network = make_network("mean")
-    expected = network(make_images(2, 6))
-    half = make_network("mean").to(torch.bfloat16)
-    assert half(make_images(2, 6)).dtype == torch.bfloat16
-    torch.testing.assert_close(half(make_images(2, 6)).float(), expected, rtol=0.1, atol=0.1)
 
 
 @pytest.mark.parametrize(

@@ -53,11 +53,6 @@ def test_every_set_is_as_it_says(seed, sizes, characters, drawings):
             assert len(different) == min(places, drawings)
 
 
-def test_numbers_are_uniform():
-    found = Counter(draw(20_000).num_classes.tolist())
-    assert_probabilities(found, dict.fromkeys(range(1, 11), 0.1))
-
-
 def test_sizes_of_the_classes():
     """Each character has a place, and each of the places left one of them: by enumeration."""
     expected = Counter()
@@ -108,11 +103,3 @@ def test_distinct_numbers_are_uniform_in_every_order():
     assert_probabilities(found, dict.fromkeys(permutations(range(4), 3), 1 / 24))
     everything = sample_distinct((5, 10), 6, 6, generator())
     assert torch.equal(everything.sort(-1).values, torch.arange(6).expand(5, 10, 6))
-
-
-@pytest.mark.parametrize(
-    ("max_classes", "set_size", "most"), [(0, 16, 16), (17, 16, 16), (31, 40, 30)]
-)
-def test_more_characters_than_there_can_be_are_refused(max_classes, set_size, most):
-    with pytest.raises(ValueError, match=f"max_classes is {max_classes}, expected 1 to {most}"):
-        draw(2, set_size=set_size, max_classes=max_classes)

@@ -116,23 +116,16 @@ def test_evaluation_of_a_constant():
     assert set(OmniglotTask.reported) | {OmniglotTask.monitor} <= set(metrics)
 
 
-def test_evaluation_of_the_truth(data):
-    metrics = SMALL.evaluate(Knowing(data), CPU)
-    accuracies = [value for name, value in metrics.items() if "accuracy" in name]
-    assert accuracies == [1] * 6
-    assert metrics["test_cross_entropy"] < 1e-12
-
-
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
         ({"aggregation": "summ"}, "aggregation is 'summ', expected one of"),
         ({"max_classes": 6}, "max_classes is 6, expected at most 5"),
         ({"inner_steps": -1}, "inner_steps is -1, expected a whole number"),
-        ({"batch_size": 0}, "batch_size is 0, expected 1 or more"),
-        ({"validation_characters": 0}, "validation_characters is 0, expected 1 or more"),
+        ({"batch_size": 0}, "batch_size is 0, expected a whole number"),
+        ({"validation_characters": 0}, "validation_characters is 0, expected a whole number"),
         ({"validation_characters": 2}, "validation_characters is 2, expected at least 3"),
-        ({"evaluation_sets": 0}, "evaluation_sets is 0, expected 1 or more"),
+        ({"evaluation_sets": 0}, "evaluation_sets is 0, expected a whole number"),
         ({"image_size": 10}, "image_size is 10, expected a multiple of 4"),
     ],
 )

@@ -108,13 +108,13 @@ def shrink(images: Tensor, size: int) -> Tensor:
         >>> shrink(torch.tensor([[0, 1, 1], [0, 1, 1], [0, 0, 0]], dtype=torch.uint8), 1)
         tensor([[113]], dtype=torch.uint8)
     """
-    source = images.shape[-1]
-    if not 1 <= size <= source:
-        raise ValueError(f"size is {size}, expected 1 to {source}, the size of the images")
-    weights = area_weights(source, size)
-    flat = images.reshape(-1, source, source)
+    height, width = images.shape[-2:]
+    if not 1 <= size <= min(height, width):
+        raise ValueError(f"size is {size}, expected 1 to {min(height, width)}, as in the images")
+    rows, columns = area_weights(height, size), area_weights(width, size)
+    flat = images.reshape(-1, height, width)
     shrunk = [
-        (weights @ part.float() @ weights.T).mul_(255).round_().to(torch.uint8)
+        (rows @ part.float() @ columns.T).mul_(255).round_().to(torch.uint8)
         for part in flat.split(IMAGES_AT_ONCE)
     ]
     return torch.cat(shrunk).reshape(*images.shape[:-2], size, size)

@@ -15,13 +15,6 @@ from equipool.experiments.omniglot.data import TEST, CharacterImages, CharacterS
 from equipool.extras import check_extras
 from equipool.files import write_bytes, write_text
 
-# One colour per character of a set; first Okabe and Ito's, distinct for colour-blind readers.
-COLORS = (
-    (0, 114, 178), (213, 94, 0), (0, 158, 115), (204, 121, 167), (230, 159, 0), (86, 180, 233),
-    (0, 0, 0), (240, 228, 66), (150, 150, 150), (120, 60, 20),
-)  # fmt: skip
-FRAME, GAP = 3, 3  # pixels around a drawing, and between two
-
 
 class Counted(NamedTuple):
     """Sets, and the network's logits `[n, max_classes]` for the number of characters in each."""
@@ -91,41 +84,27 @@ def _mistakes(counted: Counted, data: CharacterImages) -> Iterator[tuple[str, Te
             yield f"{number}-taken-for-{int(counted.predicted[position])}", picture
 
 
-def draw_set(images: Tensor, characters: Tensor, columns: int = 8, scale: int = 2) -> Tensor:
-    """Draw a set: black on white, drawings of the same character side by side in frames of the same
-    colour. From `images [n, S, S]`, uint8, 255 for ink, of `characters [n]`, to
-    `[height, width, 3]`, uint8, with `columns` drawings per row, magnified by `scale`.
+def draw_set(images: Tensor, characters: Tensor) -> Tensor:
+    """Draw a set, black on white, a row for each of its characters: from `images [n, S, S]`, uint8,
+    255 for ink, of `characters [n]`, to `[height, width]`, uint8.
 
     Example:
         >>> images = torch.zeros(3, 4, 4, dtype=torch.uint8)
-        >>> draw_set(images, torch.tensor([5, 9, 5]), columns=2, scale=1).shape
-        torch.Size([26, 26, 3])
+        >>> draw_set(images, torch.tensor([5, 9, 5])).shape
+        torch.Size([10, 10])
     """
-    order = characters.argsort(stable=True)
-    _, slot = characters[order].unique_consecutive(return_inverse=True)
-    pairs = zip(images[order].cpu(), slot.tolist(), strict=True)
-    framed = [_framed(image, COLORS[color % len(COLORS)], scale) for image, color in pairs]
-    tiles = torch.stack(framed)
-    missing = -len(tiles) % columns
-    tiles = functional.pad(tiles, (0, 0, 0, 0, 0, 0, 0, missing), value=255)
-    rows = tiles.unflatten(0, (-1, columns))  # [rows, columns, height, width, 3]
-    height, width = tiles.shape[1:3]
-    return rows.transpose(1, 2).reshape(len(rows) * height, columns * width, 3)
-
-
-def _framed(image: Tensor, color: tuple[int, int, int], scale: int) -> Tensor:
-    ink = image.repeat_interleave(scale, 0).repeat_interleave(scale, 1)
-    side = len(ink) + 2 * FRAME
-    tile = torch.tensor(color, dtype=torch.uint8).repeat(side, side, 1)
-    tile[FRAME:-FRAME, FRAME:-FRAME] = (255 - ink).unsqueeze(-1)
-    return functional.pad(tile, (0, 0, 0, GAP, 0, GAP), value=255)
+    rows = [255 - images[characters == one] for one in characters.unique()]
+    framed = [functional.pad(row, (0, 1, 0, 1), value=128) for row in rows]
+    width = max(map(len, framed))
+    full = [functional.pad(row, (0, 0, 0, 0, 0, width - len(row)), value=255) for row in framed]
+    return torch.cat([row.movedim(0, 1).flatten(1) for row in full])
 
 
 def png_of(pixels: Tensor) -> bytes:
-    """Encode a picture `[height, width, 3]`, uint8, as PNG."""
+    """Encode a picture `[height, width]`, uint8, as PNG."""
     check_extras("drawing pictures", {"report": ["PIL"]})
     from PIL import Image
 
     content = io.BytesIO()
-    Image.fromarray(pixels.numpy()).save(content, "PNG", optimize=True)
+    Image.fromarray(pixels.cpu().numpy()).save(content, "PNG", optimize=True)
     return content.getvalue()

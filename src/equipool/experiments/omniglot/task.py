@@ -26,13 +26,10 @@ from equipool.experiments.omniglot.data import (
 )
 from equipool.experiments.omniglot.evaluation import Counted, metrics_of, write_results
 from equipool.experiments.omniglot.network import ImageEncoder, OmniglotNetwork
+from equipool.settings import Count
 from equipool.training import Batch, Loss, Shard, Task
 
 SETS_AT_ONCE = 500  # in an evaluation
-POSITIVE = (
-    "embedding", "batch_size", "set_size", "max_classes", "image_size", "validation_characters",
-    "head_width", "evaluation_sets",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -67,23 +64,21 @@ class OmniglotTask(InnerLoop, Task):
     reported: ClassVar[tuple[str, ...]] = ("test_accuracy", "train_accuracy")
 
     aggregation: Aggregation = "equilibrium"
-    embedding: int = 256
-    batch_size: int = 8
+    embedding: Count = 256
+    batch_size: Count = 8
     seed: int = 0
-    set_size: int = 16
-    max_classes: int = 10
-    image_size: int = 32
-    validation_characters: int = 64
+    set_size: Count = 16
+    max_classes: Count = 10
+    image_size: Count = 32
+    validation_characters: Count = 64
     encoder: tuple[int, ...] = (16, 32, 64)
-    head_width: int = 128
+    head_width: Count = 128
     potential: tuple[int, ...] = (512, 512, 32)
     inner_steps: StepsSetting = 10
-    evaluation_sets: int = 1000
+    evaluation_sets: Count = 1000
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in POSITIVE:
-            self.expect(name, getattr(self, name) >= 1, "1 or more")
         most = f"at most {self.set_size}, the number of images in a set"
         self.expect("max_classes", self.max_classes <= self.set_size, most)
         least = f"at least {self.max_classes}, the largest number of characters in a set"
