@@ -1,14 +1,11 @@
 """The task on molecules on a GPU."""
 
 import dataclasses
-from functools import partial
 
 import pytest
 import torch
 
 from equipool.experiments.molecules.task import MoleculeTask
-from equipool.training import TrainingConfig, train
-from finished_runs import numbers
 from generated_molecules import generated, serve
 from tasks_on_gpu import CUDA, first_batch
 
@@ -58,18 +55,3 @@ def test_the_atoms_and_their_gradients_are_the_same_every_time(convolution, mole
         grads.append(torch.autograd.grad(atoms.square().sum(), network.convolutions.parameters()))
     for other in grads[1:]:
         assert all(torch.equal(a, b) for a, b in zip(grads[0], other, strict=True))
-
-
-def test_a_run_resumes(tmp_path):
-    training = TrainingConfig(
-        steps=30, learning_rate=0.003, epsilon=1e-3, chunk=10, log_every=10, evaluate_every=15,
-        checkpoint_every=10, aux_weight=0.0,
-    )  # fmt: skip
-    run = partial(train, device="cuda", progress=False)
-    task = dataclasses.replace(SMALL, **CASES["both"])
-    run(task, training, tmp_path / "whole")
-    for stop in ({"stop_after": 0}, {}):
-        run(task, training, tmp_path / "pieces", resume=True, **stop)
-    for one, other in zip(numbers(tmp_path / "whole"), numbers(tmp_path / "pieces"), strict=True):
-        assert one["step"] == other["step"]
-        assert one["metrics"] == pytest.approx(other["metrics"], rel=0.02, abs=0.01)

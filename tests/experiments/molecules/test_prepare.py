@@ -83,22 +83,6 @@ def test_a_changed_source_or_a_damaged_file_is_prepared_again(qm9, folder):
         load_molecules("qm9")
 
 
-def test_a_failure_leaves_what_was_there(qm9, folder, monkeypatch):
-    load_molecules("qm9")
-    before = (folder / "molecules" / "qm9.safetensors").read_bytes()
-    qm9.write_text(qm9.read_text().replace("5", "6"))
-
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("equipool.files.os.fsync", full)
-        with pytest.raises(OSError, match="No space left"):
-            load_molecules("qm9")
-    assert files_in(folder / "molecules") == ["qm9.safetensors"]
-    assert (folder / "molecules" / "qm9.safetensors").read_bytes() == before
-
-
 def test_rejected_molecules_are_stored(mine, capsys, no_preparation):
     load_molecules(mine)
     assert "row 1: 'C1CC': unclosed ring" in capsys.readouterr().err

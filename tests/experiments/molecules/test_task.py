@@ -71,15 +71,6 @@ def test_its_fields_survive_json(molecules):
     assert config["data"] == expected | {"fingerprint": "generated"}
 
 
-def test_the_paper():
-    task = MoleculeTask.paper()
-    assert dataclasses.replace(task, dataset="ogbg-molpcba") == task
-    assert (task.dataset, task.batch_size) == ("molpcba", 8)
-    assert (task.depth, task.width, task.dropout) == (5, 300, 0.5)
-    assert (task.potential, task.inner_steps, task.local_steps) == ((600, 300, 32), 15, 15)
-    assert (task.readout_aux_weight, task.local_aux_weight) == (1.0, 1e-4)
-
-
 def test_a_table_is_a_source(tmp_path, monkeypatch):
     assert MoleculeTask().source() == "molhiv"
     monkeypatch.chdir(tmp_path)
