@@ -21,7 +21,7 @@ from recording import arguments, header, milliseconds, write
 from torch import Tensor
 
 import equipool
-from equipool import EquilibriumAggregation, Fixed, Newton, ResNetPotential
+from equipool import EquilibriumAggregation, FixedSteps, Newton, ResNetPotential
 from equipool.baselines import AttentionPooling
 from equipool.recipes import AUX_WEIGHT
 
@@ -52,7 +52,7 @@ def accuracy(network: MedianNetwork, x: Tensor) -> list[dict[str, Any]]:
     element is deleted by searching for the minimum without it, from the minimum with it."""
     exact = copy.deepcopy(network).double()
     exact.layer.solver = Newton(after=exact.layer.solver, num_steps=20)
-    exact.layer.steps = Fixed(STEPS + 20, TIGHT)
+    exact.layer.steps = FixedSteps(STEPS + 20, TIGHT)
     true = influence(exact, x.double(), "exact")
     rows = []
     for search, found in (("the minimum, float64", influence(exact, x.double())),
@@ -88,7 +88,7 @@ def converged(layer: EquilibriumAggregation, x: Tensor) -> dict[str, float]:
     found = {}
     for steps in (STEPS, LONGER):
         longer = copy.deepcopy(layer)
-        longer.steps = Fixed(steps)
+        longer.steps = FixedSteps(steps)
         found[str(steps)] = longer.solve(x).converged.double().mean().item()
     return found
 

@@ -26,7 +26,7 @@ def make_layer(
         potential=ResNetPotential(in_channels, out_channels, hidden, reduction, factored),
         regularizer=SquaredNorm(0.3),
         solver=Nesterov(learning_rate, momentum, gtol=gtol, clip_value=clip_value),
-        start=start, num_steps=num_steps, scaling=scaling,
+        start=start, steps=num_steps, scaling=scaling,
     )  # fmt: skip
     with torch.no_grad():
         for parameter in layer.parameters():

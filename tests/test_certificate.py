@@ -8,7 +8,7 @@ import torch
 from equipool import (
     ConvexPotential,
     EquilibriumAggregation,
-    Fixed,
+    FixedSteps,
     SquaredNorm,
     StronglyConvexNesterov,
 )
@@ -18,7 +18,7 @@ def make_layer(num_steps=5, weight=0.5):
     torch.manual_seed(0)
     return EquilibriumAggregation(
         3, 4, potential=ConvexPotential(3, 4, hidden=(8, 8)), regularizer=SquaredNorm(weight),
-        solver=StronglyConvexNesterov(), num_steps=num_steps,
+        solver=StronglyConvexNesterov(), steps=num_steps,
     )  # fmt: skip
 
 
@@ -30,7 +30,7 @@ def make_batch():
 @cache
 def minimum():
     exact, (x, index) = make_layer().double(), make_batch()
-    exact.steps = Fixed(3000, tolerance=1e-12)
+    exact.steps = FixedSteps(3000, tolerance=1e-12)
     with torch.no_grad():
         solution = exact.solve(x.double(), index, dim_size=6)
     assert solution.converged.all()
@@ -58,9 +58,11 @@ def test_it_is_infinite_for_a_set_that_is_not_finite():
     assert bound[[0, 1, 3, 4]].isfinite().all()
 
 
-def test_there_is_none_without_bounds_or_in_short_precision():
+def test_it_is_infinite_without_bounds_and_in_short_precision():
     layer, (x, index) = make_layer(), make_batch()
-    assert EquilibriumAggregation(3, 4).solve(x, index).error_bound is None
+    plain = EquilibriumAggregation(3, 4).to(x.dtype)
+    assert (plain.solve(x, index).error_bound == torch.inf).all()
+    layer, x = layer.float(), x.float()
     with torch.autocast("cpu", torch.bfloat16):
-        assert layer.solve(x, index).error_bound is None
-    assert layer.bfloat16().solve(x.bfloat16(), index).error_bound is None
+        assert (layer.solve(x, index).error_bound == torch.inf).all()
+    assert (layer.bfloat16().solve(x.bfloat16(), index).error_bound == torch.inf).all()

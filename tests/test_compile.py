@@ -197,7 +197,7 @@ def test_record_inside():
     layer = tiny_layer()
 
     def loss(x, ptr):
-        with equipool.record() as solutions:
+        with equipool.record(diagnostics=True) as solutions:
             y = layer(x, ptr=ptr)
         return y.square().mean() + 0.1 * solutions.aux_loss
 

@@ -21,7 +21,7 @@ from equipool import (
     SquaredNorm,
     Unrolled,
 )
-from equipool.differentiation import Implicit, OneStep
+from equipool.differentiation import Implicit, Truncated
 from seeds import shift_seeds
 
 pytestmark = pytest.mark.processes
@@ -32,7 +32,7 @@ SHARDS = ((3, 1, 4), (2, 6, 1))  # as many sets in each, so that the mean of mea
 # How to differentiate, weight of the auxiliary loss, and the parts that learn nothing that way.
 METHODS = {
     "unrolled": (Unrolled(), 0.1, ()),
-    "one step": (OneStep(), 0.0, ("pool.start",)),
+    "one step": (Truncated(1), 0.0, ("pool.start",)),
     "implicit": (Implicit(), 0.0, ("pool.start", "pool.solver")),
 }
 
@@ -43,7 +43,7 @@ class Model(nn.Module):
         torch.manual_seed(2)
         self.pool = EquilibriumAggregation(
             3, 4, potential=ConvexPotential(3, 4, (5, 3)), regularizer=SquaredNorm(0.3),
-            solver=Nesterov(0.03, 0.8), num_steps=300, start=LearnedStart(4, 0.1),
+            solver=Nesterov(0.03, 0.8), steps=300, start=LearnedStart(4, 0.1),
             differentiation=differentiation,
         ).double()  # fmt: skip
         self.head = nn.Linear(4, 1).double()

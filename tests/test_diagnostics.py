@@ -12,7 +12,7 @@ from cases import flatten, make_layer, make_sets, offsets
 from equipool import (
     ConvexPotential,
     EquilibriumAggregation,
-    Fixed,
+    FixedSteps,
     Implicit,
     Nesterov,
     SquaredNorm,
@@ -139,7 +139,7 @@ def test_usual_methods():
     assert (found["Implicit, CG"].converged, found["Implicit, CG"].fallback) == (0.0, 1.0)
     expected = found["Truncated(5)"].parameters.cosine
     assert found["Implicit, CG"].parameters.cosine == pytest.approx(expected, abs=1e-5)
-    hill = EquilibriumAggregation(3, 3, potential=Hill(), regularizer=equipool.NoRegularizer())
+    hill = EquilibriumAggregation(3, 3, potential=Hill(), regularizer=0)
     row = rows_of(hill, SETS[1], methods={"mine": Implicit()})["mine"]
     assert (row.converged, row.fallback) == (1.0, 1.0)
 
@@ -265,7 +265,7 @@ class TestPathIndependence:
         first = path_independence(layer, X, INDEX, steps=(1, 2))
         assert path_independence(layer, X, INDEX, steps=(2, 1, 2)) == first
         assert path_independence(layer, X, INDEX, steps=(1, 2), seed=1) != first
-        layer.steps = Fixed(3, tolerance=1e9)  # is kept
+        layer.steps = FixedSteps(3, tolerance=1e9)  # is kept
         assert path_independence(layer, X, INDEX, steps=(0, 1)).rows[0].converged == 1
 
     def test_empty_sets_and_sets_that_are_not_finite_are_left_out(self):

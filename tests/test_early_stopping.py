@@ -53,7 +53,7 @@ def way(request, monkeypatch):
 def naive_stops(layer, x):
     """For one set: the listing's loop, stopped by hand. Where it ended, and after how many steps"""
     y = v = torch.zeros(1, layer.out_channels, dtype=x.dtype)
-    for step in range(1, layer.num_steps + 1):
+    for step in range(1, layer.steps.max_steps + 1):
         point = (y + layer.solver.momentum * v).detach().requires_grad_()
         with torch.enable_grad():
             (g,) = torch.autograd.grad(layer.energy(x)(point).sum(), point)
@@ -61,7 +61,7 @@ def naive_stops(layer, x):
             return point.detach(), step
         v = layer.solver.momentum * v - layer.solver.learning_rate * g
         y = y + v
-    return y.detach(), layer.num_steps
+    return y.detach(), layer.steps.max_steps
 
 
 def test_each_set_stops_by_itself(way):
@@ -72,8 +72,8 @@ def test_each_set_stops_by_itself(way):
     solution = layer.solve(x, index, dim_size=len(sets))
     stops = [naive_stops(layer, elements) for elements in sets if len(elements)]
     stops.insert(2, (torch.zeros(1, 4, dtype=x.dtype), 1))  # the empty set
-    assert solution.steps.tolist() == [steps for _, steps in stops]
-    assert len(set(solution.steps.tolist())) > 3
+    assert solution.num_steps.tolist() == [steps for _, steps in stops]
+    assert len(set(solution.num_steps.tolist())) > 3
     assert_near(solution.y, torch.cat([y for y, _ in stops]), 1e-11)
     assert (solution.residual <= layer.steps.tolerance).all()
     assert solution.converged.all()
@@ -101,7 +101,7 @@ def test_a_set_does_not_depend_on_the_batch(factored, way):
     for row, elements in enumerate(sets):
         alone = layer.solve(elements, torch.zeros(len(elements)).long(), dim_size=1)
         assert_near(whole.y[row : row + 1], alone.y, 1e-11)
-        assert whole.steps[row] == alone.steps
+        assert whole.num_steps[row] == alone.num_steps
 
 
 def test_a_set_that_is_not_finite_stops_at_once_and_holds_up_no_other(way):
@@ -110,7 +110,7 @@ def test_a_set_that_is_not_finite_stops_at_once_and_holds_up_no_other(way):
     expected = layer.solve(x, index)
     x[3, 1] = torch.nan
     solution = layer.solve(x, index)
-    assert solution.steps.tolist() == [expected.steps[0], 1, expected.steps[2]]
+    assert solution.num_steps.tolist() == [expected.num_steps[0], 1, expected.num_steps[2]]
     assert solution.y[1].isnan().all()
     assert solution.converged.tolist() == [True, False, True]
     assert_near(solution.y[[0, 2]], expected.y[[0, 2]], 1e-11)
@@ -121,8 +121,8 @@ def test_no_set_takes_more_steps_than_it_may(max_steps, way):
     layer = solving_layer(1e-12, max_steps)
     x, index = flatten(make_sets((2, 5)))
     solution = layer.solve(x, index)
-    assert solution.steps.tolist() == [max_steps, max_steps]
-    assert solution.num_steps == max_steps
+    assert solution.num_steps.tolist() == [max_steps, max_steps]
+    assert solution.max_steps == max_steps
     layer.steps = max_steps
     assert_near(solution.y, layer.solve(x, index).y, 1e-13)
 
@@ -142,9 +142,9 @@ def test_the_trajectory_stays_where_a_set_stopped(way):
     layer = solving_layer(1e-2)
     x, index = flatten(make_sets((2, 5, 3)))
     solution = layer.solve(x, index, trajectory=True)
-    last = int(solution.steps.max())
+    last = int(solution.num_steps.max())
     assert solution.trajectory.shape[0] == last + 1
-    for row, steps in enumerate(solution.steps):
+    for row, steps in enumerate(solution.num_steps):
         path = solution.trajectory[:, row]
         assert (path[int(steps) :] == solution.y[row]).all()
         assert not torch.equal(path[int(steps) - 2], solution.y[row])
@@ -166,7 +166,7 @@ class Valley(nn.Module):
 
 def valley_layer(steps):
     return equipool.EquilibriumAggregation(
-        1, 1, potential=Valley(), regularizer=equipool.NoRegularizer(), scaling="mean",
+        1, 1, potential=Valley(), regularizer=0, scaling="mean",
         solver=equipool.Nesterov(0.1, 0.0), steps=steps,
     ).double()  # fmt: skip
 
@@ -184,7 +184,7 @@ def test_sets_that_have_stopped_cost_nothing():
     with torch.no_grad():
         layer(x, index)
         evaluated, calls = layer.potential.elements, layer.potential.calls
-        steps = layer.solve(x, index).steps
+        steps = layer.solve(x, index).num_steps
     fast, slow = int(steps[0]), int(steps[1])
     assert 5 <= fast < 10
     assert 40 < slow < 100
@@ -245,7 +245,7 @@ def test_a_set_stays_where_it_stopped_whatever_its_state_says_of_the_point(way):
     expected = layer.solve(x, index)
     layer.solver = Computed()
     found = layer.solve(x, index)
-    assert torch.equal(found.steps, expected.steps)
+    assert torch.equal(found.num_steps, expected.num_steps)
     assert_near(found.y, expected.y, 1e-11)
 
 
@@ -263,8 +263,8 @@ def test_what_all_rows_share_goes_on_beside_sets_that_have_stopped(way):
     sets = make_sets((2, 5, 9))
     whole = layer.solve(*flatten(sets))
     assert whole.converged.all()
-    assert whole.steps.unique().numel() > 1
+    assert whole.num_steps.unique().numel() > 1
     for row, elements in enumerate(sets):
         # In its last step a set only finds that it has arrived.
-        layer.steps = int(whole.steps[row]) - 1
+        layer.steps = int(whole.num_steps[row]) - 1
         assert_near(whole.y[row : row + 1], layer(elements), 1e-12)

@@ -136,14 +136,14 @@ BAD_SETTINGS = {
         lambda: EquilibriumAggregation(3, 4, start=equipool.LearnedStart(3)),
         ("start's out_channels", "3", "expected 4"),
     ),
-    "num_steps": (lambda: EquilibriumAggregation(3, 4, num_steps=-1), ("num_steps", "-1", "0 or")),
-    "float num_steps": (
-        lambda: EquilibriumAggregation(3, 4, num_steps=2.5), ("num_steps", "2.5", "int"),
+    "text as in_channels": (
+        lambda: EquilibriumAggregation("3", 4), ("in_channels", "'3'", "int of 1 or more"),
     ),
-    "boolean num_steps": (
-        lambda: EquilibriumAggregation(3, 4, num_steps=True), ("num_steps", "True", "int"),
+    "float out_channels": (
+        lambda: ResNetPotential(3, 4.0), ("out_channels", "4.0", "int of 1 or more"),
     ),
-    "num_steps later": (lambda: setattr(make_layer(), "num_steps", -3), ("num_steps", "-3", "0")),
+    "text in hidden": (lambda: ResNetPotential(3, 4, ("a",)), ("hidden", "'a'", "int")),
+    "steps later": (lambda: setattr(make_layer(), "steps", -3), ("steps", "-3", "0")),
     "potential's in": (
         lambda: EquilibriumAggregation(3, 4, potential=ResNetPotential(2, 4)),
         ("in_channels", "2", "expected 3"),
@@ -153,7 +153,7 @@ BAD_SETTINGS = {
         ("out_channels", "5", "expected 4"),
     ),
     "no hidden": (lambda: ResNetPotential(3, 4, hidden=()), ("hidden", "()", "at least one")),
-    "hidden of 0": (lambda: ResNetPotential(3, 4, (5, 0)), ("hidden", "(5, 0)", "1 or more")),
+    "hidden of 0": (lambda: ResNetPotential(3, 4, (5, 0)), ("a size of hidden", "0", "1 or more")),
     "reduction": (lambda: ResNetPotential(3, 4, reduction="max"), ("reduction", "'max'", "'mean'")),
     "learning_rate": (lambda: Nesterov(-0.1), ("learning_rate", "-0.1", "more than 0")),
     "learning_rate 0": (lambda: Nesterov(0.0), ("learning_rate", "0.0", "more than 0")),

@@ -9,14 +9,11 @@ from torch import nn
 import equipool
 from cases import SCALINGS, Quadratic, assert_near, flatten, make_sets, offsets
 from equipool import (
-    Cholesky,
-    ConjugateGradients,
     ConvexPotential,
     EquilibriumAggregation,
     GradientDescent,
     LearnedStart,
     Newton,
-    NoRegularizer,
     ResNetPotential,
     SafeguardedNesterov,
     SquaredNorm,
@@ -26,6 +23,7 @@ from equipool import (
 )
 from equipool.leave_one_out.newton import newton_changes
 from equipool.leave_one_out.removals import gather_removals
+from equipool.linear_solvers import Cholesky, ConjugateGradients
 
 SIZES = (6, 1, 0, 9)
 SETS = make_sets(SIZES)
@@ -257,7 +255,7 @@ class Bumps(nn.Module):
 
 class TestNotPositiveDefinite:
     layer = EquilibriumAggregation(
-        2, 1, potential=Bumps(), regularizer=NoRegularizer(), solver=Newton(), steps=20
+        2, 1, potential=Bumps(), regularizer=0, solver=Newton(), steps=20
     ).double()
     # Either of the first two holds up the minimum, which the third would make a maximum.
     x = torch.tensor([[3, 0.1], [2, -0.05], [-4, 0], [1, 0], [1, 0.1]], dtype=torch.float64)

@@ -53,7 +53,7 @@ CHANGES = {
 }
 OF_OUTPUTS = {
     "scaling": lambda layer: setattr(layer, "scaling", "mean"),
-    "steps": lambda layer: setattr(layer, "num_steps", 4),
+    "steps": lambda layer: setattr(layer, "steps", 4),
     "differentiation": lambda layer: setattr(layer, "differentiation", Truncated(1)),
     "value": lambda layer: nn.init.ones_(layer.potential.linears[0].weight),
 }
@@ -126,7 +126,7 @@ def test_settings_name_what_differs(layer):
     other = EquilibriumAggregation(3, 4)
     assert settings(layer) == settings(other)
     other.potential.norms[0].eps = 0.1
-    other.num_steps = 3
+    other.steps = 3
     other.solver = GradientDescent().eval()
     found, expected = settings(other), settings(layer)
     different = {name for name in found.keys() | expected if found.get(name) != expected.get(name)}

@@ -137,7 +137,7 @@ layers = [
 ]
 for num_steps in (3, 60):
     for layer in layers:
-        layer.num_steps = num_steps
+        layer.steps = num_steps
         for mode in (torch.no_grad, torch.inference_mode):
             with mode():
                 layer(x, index)
@@ -204,7 +204,7 @@ def make_everything():
     """A layer with every kind of part changed from its default."""
     layer = EquilibriumAggregation(
         3, 4, solver=Nesterov(0.2, 0.6, gtol=1e-3, clip_value=2.0), regularizer=SquaredNorm(0.4),
-        start=LearnedStart(4, 0.1), num_steps=4, scaling="mean",
+        start=LearnedStart(4, 0.1), steps=4, scaling="mean",
     )  # fmt: skip
     with torch.no_grad():
         for parameter in layer.parameters():
@@ -247,7 +247,7 @@ def test_state_dict_round_trip(batch):
     file.seek(0)
     other = EquilibriumAggregation(
         3, 4, solver=Nesterov(0.01, 0.1, gtol=1e-3, clip_value=2.0), regularizer=SquaredNorm(3.0),
-        start=LearnedStart(4), num_steps=4, scaling="mean",
+        start=LearnedStart(4), steps=4, scaling="mean",
     ).double()  # fmt: skip
     assert not torch.equal(other(*batch), layer(*batch))
     other.load_state_dict(torch.load(file, weights_only=True))
@@ -304,7 +304,7 @@ def test_reset_reaches_into_a_users_potential():
 def test_repr_informs():
     shown = repr(make_everything().float())
     for piece in (
-        "EquilibriumAggregation", "3, 4", "num_steps=4", "scaling='mean'", "Unrolled()",
+        "EquilibriumAggregation", "3, 4", "FixedSteps(num_steps=4", "scaling='mean'", "Unrolled()",
         "ResNetPotential", "hidden=(16, 16, 32)", "SquaredNorm", "Nesterov", "gtol=0.001",
         "clip_value=2.0", "LearnedStart",
     ):  # fmt: skip
@@ -321,5 +321,5 @@ def test_defaults_are_the_papers():
     assert layer.solver.learning_rate == 0.125
     assert layer.solver.momentum == 0.9
     assert isinstance(layer.solver, Nesterov)
-    assert (layer.num_steps, layer.scaling) == (10, "log")
+    assert (layer.steps.max_steps, layer.scaling) == (10, "log")
     assert torch.equal(layer(torch.zeros(0, 3)), torch.zeros(1, 20))

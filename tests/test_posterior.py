@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from bayesian_regression import NOISE, WEIGHT, near, observe, precision, regression
-from equipool import Fixed, laplace
+from equipool import FixedSteps, laplace
 
 
 class TestExact:
@@ -52,7 +52,7 @@ class TestExact:
         """A search that stops at zero, seen from the minimum."""
         layer, (_, x) = regression(3), observe(5, 4, 3)
         minimum = laplace(layer, x).mean
-        layer.steps = Fixed(0)
+        layer.steps = FixedSteps(0)
         with pytest.warns(UserWarning, match="5 of 5 sets .* standard deviations from y"):
             found = laplace(layer, x, temperature=0.3)
         square = torch.einsum("bi,bij,bj->b", minimum, precision(x) / 0.3, minimum)

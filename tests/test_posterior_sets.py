@@ -13,7 +13,6 @@ from equipool import (
     EquilibriumAggregation,
     Laplace,
     Newton,
-    NoRegularizer,
     RandomSteps,
     ResNetPotential,
     SquaredNorm,
@@ -117,7 +116,7 @@ class TestMarked:
         torch.testing.assert_close(found.mean, torch.zeros(4, 2))
 
     def test_many_sets_are_counted(self):
-        layer = EquilibriumAggregation(1, 1, potential=Sign(), regularizer=NoRegularizer())
+        layer = EquilibriumAggregation(1, 1, potential=Sign(), regularizer=0)
         with pytest.warns(UserWarning, match=r"9 of 9 sets \(0, 1, 2, 3, 4, \.\.\.\)"):
             laplace(layer, -torch.ones(9, 1, 1))
 
@@ -133,9 +132,7 @@ class TestMarked:
         assert (found.covariance[1] - prior).abs().max() > 1e-3
 
     def test_empty_sets_without_a_prior(self):
-        layer = EquilibriumAggregation(
-            2, 2, potential=Quadratic(), regularizer=NoRegularizer(), solver=Newton()
-        )
+        layer = EquilibriumAggregation(2, 2, potential=Quadratic(), regularizer=0, solver=Newton())
         with pytest.warns(UserWarning, match=r"1 of 2 sets \(1\): .*which empty sets need too"):
             found = laplace(layer, torch.randn(4, 2), torch.zeros(4, dtype=torch.long), dim_size=2)
         assert found.definite.tolist() == [True, False]

@@ -117,7 +117,7 @@ def test_clip_is_at_work_in_these_cases():
 def test_learned_start(scaling, factored):
     layer = make_layer(scaling=scaling, start=LearnedStart(4, 0.5), factored=factored)
     assert_agree(layer)
-    layer.num_steps = 0
+    layer.steps = 0
     assert_agree(layer)
 
 
@@ -144,14 +144,14 @@ def test_sums_in_pieces(scaling, factored, monkeypatch):
 def test_reading_a_layer_takes_another_number_of_steps():
     layer = make_layer()
     assert read_layer(layer, num_steps=9).num_steps == 9
-    assert read_layer(layer).num_steps == layer.num_steps
+    assert read_layer(layer).num_steps == layer.steps.max_steps
 
 
 def test_reference_agrees_with_pencil_and_paper():
     """F = (a x + b y + c)^2 with a, b, c summed over linear and skip; two elements, two steps."""
     layer = EquilibriumAggregation(
         1, 1, potential=ResNetPotential(1, 1, hidden=(1,)), regularizer=SquaredNorm(0.5),
-        solver=Nesterov(learning_rate=0.125, momentum=0.5), num_steps=2,
+        solver=Nesterov(learning_rate=0.125, momentum=0.5), steps=2,
     ).double()  # fmt: skip
     linear, skip = layer.potential.linears[0], layer.potential.skips[0]
     with torch.no_grad():

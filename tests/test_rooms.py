@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "ops": {"private_torch"},
     "checks": set(),
     "inference": set(),
-    "steps": {"checks"},
+    "steps": {"checks", "private_torch"},
     "scalars": {"ops"},
     "scalings": {"ops", "private_torch"},
     "objective": set(),
@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "layouts": {"checks", "ops", "private_torch", "sets"},
     "starts": {"sets"},
     "potentials": {"checks", "objective", "ops", "private_torch", "scalars", "sets"},
-    "regularizers": {"objective", "ops", "scalars"},
+    "regularizers": {"checks", "objective", "ops", "scalars"},
     "energy": {
         "checks", "inference", "objective", "potentials", "regularizers", "scalings", "sets",
     },

@@ -65,10 +65,27 @@ def test_the_range_is_kept(raw):
 
 def test_a_fixed_scalar_stays():
     solver = Nesterov(learning_rate=0.2, momentum=0.0, learnable=False)
-    assert list(solver.parameters()) == []
+    assert not any(parameter.requires_grad for parameter in solver.parameters())
     assert solver.learning_rate == 0.2
     assert solver.momentum == 0
     assert SquaredNorm(weight=0.0, learnable=False).weight == 0
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda on: Nesterov(learnable=on), lambda on: LearnedStart(3, 0.5, learnable=on)],
+    ids=["solver", "start"],
+)
+def test_what_was_learned_loads_frozen(make):
+    learned, frozen = make(True), make(False)
+    with torch.no_grad():
+        for parameter in learned.parameters():
+            parameter.add_(0.3)
+    frozen.load_state_dict(learned.state_dict())
+    for name in ("learning_rate", "momentum", "y"):
+        if hasattr(learned, name):
+            assert torch.equal(getattr(frozen, name), getattr(learned, name))
+            assert not getattr(frozen, name).requires_grad
 
 
 @pytest.mark.parametrize("momentum", [0.9, 0.99, 0.999])

@@ -19,7 +19,7 @@ def make_layer(num_steps, scaling="log", rate=0.125, factored=True):
     potential = equipool.ResNetPotential(2, 4, (8, 4), factored=factored)
     return equipool.EquilibriumAggregation(
         2, 4, potential=potential, solver=equipool.Nesterov(rate), scaling=scaling,
-        num_steps=num_steps,
+        steps=num_steps,
     )
 
 def near(found, expected, tolerance):

@@ -13,10 +13,9 @@ from torch.nn.parallel import DistributedDataParallel
 import equipool
 from cases import assert_near, flatten, make_layer, make_sets
 from equipool import (
-    Cholesky,
     ConvexPotential,
     EquilibriumAggregation,
-    Fixed,
+    FixedSteps,
     Implicit,
     LearnedStart,
     Nesterov,
@@ -45,12 +44,12 @@ needs_gloo = pytest.mark.skipif(not dist.is_gloo_available(), reason="torch is b
 
 # How to differentiate, how long to search, and how many processes share the sets.
 METHODS = {
-    "unrolled": (Unrolled(), Fixed(5), 4),
+    "unrolled": (Unrolled(), FixedSteps(5), 4),
     "unrolled, to a tolerance": (Unrolled(), ToTolerance(1e-2, 40), 2),
-    "truncated": (Truncated(3), Fixed(5), 3),
+    "truncated": (Truncated(3), FixedSteps(5), 3),
     "truncated, to a tolerance": (Truncated(3), ToTolerance(1e-2, 60), 2),
     "implicit": (Implicit(), ToTolerance(1e-4, 200), 4),
-    "implicit that falls back": (Implicit(Cholesky()), Fixed(3), 2),
+    "implicit that falls back": (Implicit("cholesky"), FixedSteps(3), 2),
 }
 SOLVERS = {
     "restrained": lambda: Nesterov(0.05, 0.5, max_step=0.5, curvature_safe=True),
@@ -93,12 +92,12 @@ def part(tensor, rank, size):
 def step(model, x, index):
     """A training step's output and gradients; the auxiliary loss is part of the loss."""
     x = x.clone().requires_grad_()
-    with equipool.record() as solutions:
+    with equipool.record(diagnostics=True) as solutions:
         out = model(x, index, len(SIZES))
     (out.square().mean() + 0.1 * solutions.aux_loss).backward()
     (solution,) = solutions
     found = {"y": solution.y.detach(), "residual": solution.residual, "energy": solution.energy}
-    found |= {"steps": solution.steps, "converged": solution.converged}
+    found |= {"steps": solution.num_steps, "converged": solution.converged}
     return {n: v.detach() for n, v in found.items()}, x.grad
 
 
@@ -129,7 +128,7 @@ def mesh(rank, groups):
     """Two sets on ranks 0 and 1, two on ranks 2 and 3; DistributedDataParallel over all of them."""
     sets = make_sets((5, 3, 4, 6), seed=9)[2 * (rank // 2) :][:2]
     x, index = flatten(sets)
-    model = DistributedDataParallel(Model(Unrolled(), Fixed(4)))
+    model = DistributedDataParallel(Model(Unrolled(), FixedSteps(4)))
     state = train(
         model, x[rank % 2 :: 2], index[rank % 2 :: 2], 2, group=groups[f"row {rank // 2}"]
     )
@@ -144,7 +143,7 @@ def other_calls(rank, group):
     with sharded(group), torch.no_grad():
         layer = convex(Nesterov(0.05, 0.7), ToTolerance(1e-4, 400))
         solution = layer.solve(mine, which, dim_size=4)  # drops the sets that stop
-        found["stopped"], found["steps"] = solution.y, solution.steps
+        found["stopped"], found["steps"] = solution.y, solution.num_steps
         found["energy"] = layer.energy(mine, which, dim_size=4)(torch.ones(4, 2).double())
         torch.manual_seed(rank)
         random = make_layer(start=NormalStart(4))
@@ -192,7 +191,7 @@ def messages(rank, group):
 
     dtype = torch.float32 if rank else torch.float64
     other, changed = make_layer(), make_layer()
-    other.steps = ToTolerance(1e-3) if rank else Fixed(6)
+    other.steps = ToTolerance(1e-3) if rank else FixedSteps(6)
     with torch.no_grad():
         changed.potential.linears[0].bias[0] += 1e-6 * rank
     return {
@@ -223,7 +222,7 @@ def work(rank, folder):
             found[name] = shared_step(model, rank, size, groups[size])
     if rank < 2:
         for name in SOLVERS:
-            model = Model(Unrolled(), Fixed(5), name)
+            model = Model(Unrolled(), FixedSteps(5), name)
             found[name] = shared_step(model, rank, 2, groups[2])
         found["other calls"] = other_calls(rank, groups[2])
         found["messages"] = messages(rank, groups[2])
@@ -269,10 +268,10 @@ class TestProcesses:
 
     @pytest.mark.parametrize("solver", SOLVERS)
     def test_any_solver(self, solver, found):
-        self.check(solver, Model(Unrolled(), Fixed(5), solver), 2, found)
+        self.check(solver, Model(Unrolled(), FixedSteps(5), solver), 2, found)
 
     def test_beside_ddp_over_sets(self, found):
-        model = Model(Unrolled(), Fixed(4))
+        model = Model(Unrolled(), FixedSteps(4))
         expected = train(model, *flatten(make_sets((5, 3, 4, 6), seed=9)), 4)
         for rank in range(RANKS):
             for name, value in expected.items():
@@ -289,7 +288,7 @@ class TestProcesses:
             expected = layer.solve(x, index, dim_size=4)
             energy = layer.energy(x, index, dim_size=4)(torch.ones(4, 2).double())
         assert_near(one["stopped"], expected.y, 1e-10)
-        assert torch.equal(one["steps"], expected.steps)
+        assert torch.equal(one["steps"], expected.num_steps)
         assert_near(one["energy"], energy, 1e-10)
         assert one["random start"].std() > 0
         steps = RandomSteps(1, 8).choices

@@ -58,7 +58,7 @@ def pooling(
         channels,
         channels,
         potential=Distance(of_difference),
-        regularizer=equipool.NoRegularizer(),
+        regularizer=0,
         solver=equipool.Nesterov(learning_rate, momentum, learnable=False),
         start=equipool.LearnedStart(channels, start, learnable=False),
         scaling="mean",

@@ -9,7 +9,7 @@ from typing import Any, SupportsIndex, cast
 import torch
 from torch import Tensor, nn
 
-from equipool.checks import FLOATS, check_like, check_part
+from equipool.checks import FLOATS, as_count, check_like, check_part
 from equipool.descent import Descent, Search
 from equipool.differentiation import Differentiation, Unrolled
 from equipool.distributed import (
@@ -22,16 +22,16 @@ from equipool.energy import Energy, RowEnergy
 from equipool.inference import normal, outside_inference_mode
 from equipool.layouts import gather_sets
 from equipool.ops.execution import announce_compilation
-from equipool.potentials.base import SummedPotential, sum_over
+from equipool.potentials.base import Potential, SummedPotential, sum_over
 from equipool.potentials.resnet import ResNetPotential
-from equipool.regularizers import Regularizer, SquaredNorm
+from equipool.regularizers import Regularizer, as_regularizer
 from equipool.replay import Program, Replays, graphs_serve
 from equipool.scalings import SCALINGS, ScalingName, scaling_weights
 from equipool.sets import Sets, empty_invalid_sets
 from equipool.solution import Solution, active_recorders, make_solution
 from equipool.solvers import Nesterov, Solver
 from equipool.starts import Start, ZeroStart
-from equipool.steps import Budget, Steps, as_steps, with_num_steps
+from equipool.steps import Budget, Steps, as_steps
 
 
 class EquilibriumAggregation(nn.Module):
@@ -48,13 +48,14 @@ class EquilibriumAggregation(nn.Module):
         out_channels: size of a set's output.
         potential: $F$, any module that maps `x [N, C]` and the set's output for each element,
             `y [N, K]`, to `[N]`. Default: the paper's `ResNetPotential`.
-        regularizer: $R$. Default: `SquaredNorm(0.1)`.
+        regularizer: $R$: a `Regularizer`, or the initial weight of a `SquaredNorm`; 0 is none.
+            Default: the potential's own, `SquaredNorm(0.1)`.
         solver: the inner optimiser. Default: `Nesterov()`.
         differentiation: how gradients pass through the search. Default: `Unrolled()`.
         start: where the search begins. Default: the zero vector.
-        steps: how long to search: a number of steps, `Fixed(num_steps, tolerance)`,
-            `RandomSteps(least, most)` or `ToTolerance(tolerance, max_steps)`. Default: 10 steps.
-        num_steps: short for `steps=Fixed(num_steps)`.
+        steps: how long to search: a number of steps, `FixedSteps(num_steps, tolerance)`,
+            `RandomSteps(min_steps, max_steps)` or `ToTolerance(tolerance, max_steps)`. Default: 10
+            steps.
         scaling: how the energy grows with the number of elements: `"log"` as in the paper,
             `"log-mean"` the same for the potential alone, `"sum"` without scaling, `"mean"`
             independent of that number.
@@ -62,6 +63,7 @@ class EquilibriumAggregation(nn.Module):
             the device.
         cuda_graphs: on a GPU, record the solve and its backward pass as CUDA graphs on the second
             call and replay them from then on, for batches of any size. Results are the same.
+        device, dtype: where and in which precision the parameters are, those of given parts too.
 
     Shapes:
         `x [N, C]` with `index [N]` or `ptr [B + 1]`, `x [B, L, C]` with `mask [B, L]`, a jagged
@@ -80,55 +82,49 @@ class EquilibriumAggregation(nn.Module):
         out_channels: int,
         *,
         potential: nn.Module | None = None,
-        regularizer: Regularizer | None = None,
+        regularizer: Regularizer | float | None = None,
         solver: Solver[Any] | None = None,
         differentiation: Differentiation | None = None,
         start: Start | None = None,
         steps: Steps | int | None = None,
-        num_steps: int | None = None,
         scaling: ScalingName = "log",
         check_finite: bool = False,
         cuda_graphs: bool = True,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if min(in_channels, out_channels) < 1:
-            raise ValueError(
-                f"in_channels is {in_channels} and out_channels {out_channels}, expected 1 or more"
-            )
-        self.in_channels = in_channels
-        self.out_channels = out_channels
+        self.in_channels = in_channels = as_count("in_channels", in_channels, least=1)
+        self.out_channels = out_channels = as_count("out_channels", out_channels, least=1)
         self.potential = (
             potential if potential is not None else ResNetPotential(in_channels, out_channels)
         )
-        self.regularizer = regularizer if regularizer is not None else SquaredNorm()
+        if regularizer is None:  # the potential's own
+            regularizer = getattr(
+                self.potential, "regularizer_weight", Potential.regularizer_weight
+            )
+        self.regularizer = as_regularizer(regularizer)
         self.solver = solver if solver is not None else Nesterov()
         self.differentiation = differentiation if differentiation is not None else Unrolled()
         self.start = start if start is not None else ZeroStart(out_channels)
-        self.steps = as_steps(steps, num_steps)
+        self.steps = as_steps(steps)
         self.scaling = scaling
         self.check_finite = check_finite
         self.cuda_graphs = cuda_graphs
         self._replays = Replays()
         self._check_parts()
+        if device is not None or dtype is not None:
+            self.to(device=device, dtype=dtype)
 
     @property
     def steps(self) -> Steps:
-        """How long to search. Assign a number of steps, `Fixed(...)`, `RandomSteps(...)` or
+        """How long to search. Assign a number of steps, `FixedSteps(...)`, `RandomSteps(...)` or
         `ToTolerance(...)`."""
         return self._steps
 
     @steps.setter
     def steps(self, steps: Steps | int) -> None:
         self._steps = as_steps(steps)
-
-    @property
-    def num_steps(self) -> int:
-        """The number of steps in evaluation, at most. Can be set if the number is fixed."""
-        return self.steps.budget(training=False).num_steps
-
-    @num_steps.setter
-    def num_steps(self, num_steps: int) -> None:
-        self._steps = with_num_steps(self._steps, num_steps)
 
     @property
     def scaling(self) -> ScalingName:
@@ -325,8 +321,8 @@ class EquilibriumAggregation(nn.Module):
 
     def _is_replayable(self) -> bool:
         """Whether the search is the same program for every batch: the parts know of themselves."""
-        backward = self.differentiation.recordable or not torch.is_grad_enabled()
-        parts = self.start.recordable and self.solver.recordable
+        backward = self.differentiation.capturable or not torch.is_grad_enabled()
+        parts = self.start.capturable and self.solver.capturable
         return backward and parts
 
     def bind(self, x: Tensor, sets: Sets, summed: SummedPotential | None = None) -> RowEnergy:
@@ -340,7 +336,7 @@ class EquilibriumAggregation(nn.Module):
     def _start_rows(self, x: Tensor, sets: Sets, given: Tensor | None = None) -> Tensor:
         """Where the search begins, `[num_rows, K]`; the layer's own start where none is given."""
         own = self.start(x, sets)
-        if sets.group is not None and not self.start.recordable:  # random
+        if sets.group is not None and not self.start.capturable:  # random
             own = of_first_process(own, sets.group)
         own = own.to(_dtype_of_outputs(x))
         if given is None:
@@ -358,7 +354,6 @@ class EquilibriumAggregation(nn.Module):
 
     def _check_parts(self) -> None:
         check_part("potential", self.potential, nn.Module, "ResNetPotential(in, out)")
-        check_part("regularizer", self.regularizer, Regularizer, "SquaredNorm(0.1)")
         check_part("solver", self.solver, Solver, "Nesterov()")
         check_part("differentiation", self.differentiation, Differentiation, "Unrolled()")
         check_part("start", self.start, Start, f"ZeroStart({self.out_channels})")
@@ -374,17 +369,19 @@ class EquilibriumAggregation(nn.Module):
                 f"x has {x.shape[-1]} channels, expected in_channels = {self.in_channels}"
             )
         tensors = chain(self.parameters(), self.buffers())
-        parameter = next((tensor for tensor in tensors if tensor.is_floating_point()), None)
-        if parameter is not None and parameter.device != x.device:
+        own = next((tensor for tensor in tensors if tensor.is_floating_point()), None)
+        if own is not None and own.device != x.device:
             raise ValueError(
-                f"x is on {x.device} and the layer on {parameter.device}, expected one device"
+                f"x is on {x.device} and the layer on {own.device}, expected one device"
             )
-        has_parameters = next(self.parameters(), None) is not None
+        # Fixed scalars and starts take any dtype.
+        learned = (one for one in self.parameters() if one.requires_grad)
+        parameter = next(chain(self.potential.parameters(), learned), None)
         # Autocast converts between shorter dtypes, but never from or to float64.
         autocast = torch.is_autocast_enabled(x.device.type) and torch.float64 not in (
             x.dtype, parameter.dtype if parameter is not None else None
         )  # fmt: skip
-        if parameter is not None and has_parameters and parameter.dtype != x.dtype and not autocast:
+        if parameter is not None and parameter.dtype != x.dtype and not autocast:
             raise TypeError(
                 f"x has dtype {x.dtype}, expected {parameter.dtype}, that of the layer's "
                 "parameters: convert one of them, or use torch.autocast"

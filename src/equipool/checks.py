@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import SupportsIndex
 
 import torch
@@ -74,11 +74,18 @@ def as_count(name: str, value: SupportsIndex, least: int = 0, expected: str | No
     return count
 
 
-def check_sizes(**sizes: int) -> None:
-    """Check that all of them are positive."""
-    if min(sizes.values()) < 1:
-        found = " and ".join(f"{name} is {size}" for name, size in sizes.items())
-        raise ValueError(f"{found}, expected 1 or more")
+def check_sizes(**sizes: SupportsIndex) -> None:
+    """Check that all of them are positive whole numbers."""
+    for name, size in sizes.items():
+        as_count(name, size, least=1)
+
+
+def as_sizes(name: str, sizes: Sequence[SupportsIndex]) -> tuple[int, ...]:
+    """One or more positive whole numbers."""
+    given = tuple(sizes) if isinstance(sizes, Iterable) else ()
+    if not given:
+        raise ValueError(f"{name} is {sizes!r}, expected at least one size, each 1 or more")
+    return tuple(as_count(f"a size of {name}", size, least=1) for size in given)
 
 
 def as_dim_size(dim_size: SupportsIndex | None) -> int | None:

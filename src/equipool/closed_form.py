@@ -19,7 +19,7 @@ from torch import Tensor
 
 from equipool import potentials
 from equipool.aggregation import EquilibriumAggregation
-from equipool.regularizers import NoRegularizer, Regularizer, SquaredNorm
+from equipool.regularizers import Regularizer, SquaredNorm
 from equipool.scalings import ScalingName
 from equipool.sets import Sets
 from equipool.solvers import Nesterov
@@ -48,9 +48,9 @@ def _layer(
     scaling: ScalingName = "mean", start: Start | None = None,
 ) -> EquilibriumAggregation:  # fmt: skip
     return EquilibriumAggregation(
-        *channels, potential=potential, regularizer=regularizer or NoRegularizer(),
+        *channels, potential=potential, regularizer=0 if regularizer is None else regularizer,
         solver=Nesterov(learning_rate, momentum, learnable=False), start=start,
-        num_steps=num_steps, scaling=scaling,
+        steps=num_steps, scaling=scaling,
     )  # fmt: skip
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from typing import NamedTuple
 
@@ -12,19 +11,14 @@ from torch import Tensor
 from equipool.checks import as_count
 from equipool.objective import LinearMap, assemble
 from equipool.ops.execution import shapes_are_fixed
-from equipool.rows import choose_rows
 
-# A solution with a larger residual, relative to b, is rejected. The solvers aim at much less; the
-# rest is room for rounding, 2^-9 per product in bfloat16.
+# A solution with a larger residual, relative to b, is rejected. Solvers aim far lower; the slack
+# absorbs rounding, 2^-9 per product in bfloat16.
 LARGEST_RESIDUAL = 0.05
 
 # Curvature along a solution of less than this many units of rounding, relative to the largest, may
 # be rounding alone.
 ROUNDINGS = 32
-
-POWER_STEPS = 8
-# Where the series converges, the residual falls from step to step but for rounding.
-GROWTH = 1.01
 
 
 class LinearSolution(NamedTuple):
@@ -36,27 +30,17 @@ class LinearSolution(NamedTuple):
 
 
 class LinearSolver(ABC):
-    r"""Solves $(H + \rho I) x = b$ for each row. $H$ is symmetric and given by its products alone.
-    Only positive definite systems are solved.
+    r"""Solves $H x = b$ for each row. $H$ is symmetric and given by its products alone. Only
+    positive definite systems are solved.
 
     A subclass must provide `attempt`, which must treat every row by itself. A system counts as
-    solved only if the solution is finite and its residual small. A row with $b = 0$ is solved by
-    $x = 0$, and so is one with $H b = 0$: of all $x$ with the smallest residual, zero is the
-    shortest.
-
-    Args:
-        ridge: $\rho$, 0 or more. It bounds the solution, $\lVert x \rVert \le \lVert b \rVert /
-            \rho$ if no eigenvalue of $H$ is negative, and makes it approximate.
+    solved only if the solution is finite and its residual small. If $b$ or $H b$ is zero, it is
+    solved by the minimum-norm solution, zero.
     """
-
-    def __init__(self, ridge: float = 0.0) -> None:
-        if not (math.isfinite(ridge) and ridge >= 0):
-            raise ValueError(f"ridge is {ridge!r}, expected a finite number of 0 or more")
-        self.ridge = ridge
 
     @abstractmethod
     def attempt(self, product: LinearMap, b: Tensor) -> LinearSolution:
-        """Solve, with the ridge included in the product, and mark the rows that seem solved.
+        """Solve, and mark the rows that seem solved.
 
         `b [num_rows, K]` is finite, and the largest entry of each row that is not zero is 1 or -1.
         """
@@ -67,17 +51,12 @@ class LinearSolver(ABC):
         scale = _largest(b).unsqueeze(-1)
         usable = (scale > 0) & (scale < torch.inf)
         unit = torch.where(usable, b / scale, 0)
-
-        def with_ridge(v: Tensor) -> Tensor:
-            return product(v) + self.ridge * v
-
-        x, seems_solved, steps = self.attempt(with_ridge if self.ridge else product, unit)
+        x, seems_solved, steps = self.attempt(product, unit)
         # One product serves both: the residual of a solution, and elsewhere whether H b = 0.
         probe = torch.where(seems_solved.unsqueeze(-1), x, unit)
         image = product(probe)
         nonzero = image.any(-1)
-        residual = unit - (image + self.ridge * probe if self.ridge else image)
-        accurate = residual.norm(dim=-1) <= LARGEST_RESIDUAL * unit.norm(dim=-1)
+        accurate = (unit - image).norm(dim=-1) <= LARGEST_RESIDUAL * unit.norm(dim=-1)
         solution = scale * x
         accepted = nonzero & seems_solved & accurate & (_largest(solution) < torch.inf)
         solved = torch.where(usable.squeeze(-1), accepted | ~nonzero, (scale == 0).squeeze(-1))
@@ -101,9 +80,6 @@ class Cholesky(LinearSolver):
     the answer whether the matrix is positive definite. Memory is `[num_rows, K, K]`, so use it for
     outputs of up to a few dozen.
 
-    Args:
-        ridge: added to the diagonal of $H$.
-
     Example:
         >>> Cholesky()(lambda v: 4 * v, torch.tensor([[2.0, 8.0]])).x
         tensor([[0.5000, 2.0000]])
@@ -116,28 +92,8 @@ class Cholesky(LinearSolver):
         definite = (failure == 0) & exceeds_rounding(x, b, largest)
         return LinearSolution(x, definite, torch.full_like(failure, b.shape[-1], dtype=torch.long))
 
-    def __repr__(self) -> str:
-        return f"Cholesky(ridge={self.ridge})"
 
-
-class IterativeSolver(LinearSolver):
-    """A solver that takes products until the residual is small."""
-
-    def __init__(self, max_steps: int, tolerance: float, ridge: float) -> None:
-        super().__init__(ridge)
-        if not 0 < tolerance < LARGEST_RESIDUAL:
-            raise ValueError(
-                f"tolerance is {tolerance!r}, expected more than 0 and less than {LARGEST_RESIDUAL}"
-            )
-        self.max_steps = as_count("max_steps", max_steps, least=1)
-        self.tolerance = tolerance
-
-    def __repr__(self) -> str:
-        limits = f"{self.max_steps}, {self.tolerance}, ridge={self.ridge}"
-        return f"{type(self).__name__}({limits})"
-
-
-class ConjugateGradients(IterativeSolver):
+class ConjugateGradients(LinearSolver):
     r"""Conjugate gradients. After K steps the solution is exact but for rounding, and much earlier
     if the eigenvalues of $H$ lie close together. A row stops when it is solved, or when
     $p^\top H p \le 0$ for one of its directions $p$: then its matrix is not positive definite.
@@ -146,7 +102,6 @@ class ConjugateGradients(IterativeSolver):
     Args:
         max_steps: the largest number of products. Rows that need more are not solved.
         tolerance: norm of the residual, relative to that of b, at which a row is solved.
-        ridge: added to the diagonal of $H$.
 
     Example:
         >>> solver = ConjugateGradients()
@@ -154,8 +109,13 @@ class ConjugateGradients(IterativeSolver):
         tensor([[0.5000, 2.0000]])
     """
 
-    def __init__(self, max_steps: int = 100, tolerance: float = 1e-4, ridge: float = 0.0) -> None:
-        super().__init__(max_steps, tolerance, ridge)
+    def __init__(self, max_steps: int = 100, tolerance: float = 1e-4) -> None:
+        if not 0 < tolerance < LARGEST_RESIDUAL:
+            raise ValueError(
+                f"tolerance is {tolerance!r}, expected more than 0 and less than {LARGEST_RESIDUAL}"
+            )
+        self.max_steps = as_count("max_steps", max_steps, least=1)
+        self.tolerance = tolerance
 
     def attempt(self, product: LinearMap, b: Tensor) -> LinearSolution:
         fixed = shapes_are_fixed()
@@ -183,65 +143,3 @@ class ConjugateGradients(IterativeSolver):
                 break
         solved = (square <= goal) & exceeds_rounding(x, b, largest)
         return LinearSolution(x, solved, steps)
-
-
-class Neumann(IterativeSolver):
-    r"""The Neumann series $x = s \sum_j (I - s H)^j b$: the backward pass of gradient descent with
-    step size $s$. It converges if all eigenvalues of $H$ lie between 0 and $2 / s$, in a number of
-    steps that grows with the ratio of the largest to the smallest. A row stops unsolved when its
-    residual rises.
-
-    Args:
-        max_steps: the largest number of terms. Rows that need more are not solved.
-        tolerance: norm of the residual, relative to that of b, at which a row is solved.
-        ridge: added to the diagonal of $H$.
-        step: $s$. Default: 1 / (largest eigenvalue), estimated for each row by a few products.
-
-    Example:
-        >>> solver = Neumann(max_steps=50)
-        >>> solver(lambda v: 4 * v, torch.tensor([[2.0, 8.0]])).x
-        tensor([[0.5000, 2.0000]])
-    """
-
-    def __init__(
-        self, max_steps: int = 200, tolerance: float = 1e-4, ridge: float = 0.0,
-        step: float | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__(max_steps, tolerance, ridge)
-        if step is not None and not (math.isfinite(step) and step > 0):
-            raise ValueError(f"step is {step!r}, expected a finite number above 0, or None")
-        self.step = step
-
-    def attempt(self, product: LinearMap, b: Tensor) -> LinearSolution:
-        fixed = shapes_are_fixed()
-        step = self.step if self.step is not None else 1 / _largest_eigenvalue(product, b)
-        x, residual, norm = torch.zeros_like(b), b, b.norm(dim=-1)
-        goal = self.tolerance * norm
-        moving, steps = norm > 0, torch.zeros_like(norm, dtype=torch.long)
-        for _ in range(self.max_steps):
-            steps = steps + moving
-            left = residual - step * product(residual)
-            left_norm = left.norm(dim=-1)
-            moving = moving & (left_norm <= GROWTH * norm)
-            added = x + step * residual
-            x, residual, norm = choose_rows(moving, (added, left, left_norm), (x, residual, norm))
-            moving = moving & (norm > goal)
-            if not fixed and not bool(moving.any()):
-                break
-        return LinearSolution(x, norm <= goal, steps)
-
-    def __repr__(self) -> str:
-        return f"{super().__repr__()[:-1]}, step={self.step})"
-
-
-def _largest_eigenvalue(product: LinearMap, b: Tensor) -> Tensor:
-    """The absolute value of the largest eigenvalue of each row, `[num_rows, 1]`, by power
-    iteration. The estimate is from below, and more than half of it is enough.
-
-    The iteration starts near b, but not at it, since b may be orthogonal to the eigenvector.
-    """
-    offset = torch.linspace(1, 2, b.shape[-1], dtype=b.dtype, device=b.device)
-    direction = b + torch.where(b < 0, -offset, offset)
-    for _ in range(POWER_STEPS):
-        direction = product(direction / direction.norm(dim=-1, keepdim=True))
-    return direction.norm(dim=-1, keepdim=True)

@@ -281,10 +281,8 @@ class LiveSets:
                 y = torch.where((ptr.diff() > 0).unsqueeze(-1), y, torch.nan)
             layer = in_evaluation_mode(self.layer)
             found = layer.solve(x, ptr=ptr, start=y, steps=self._steps)
-        assert found.residual is not None  # with a solve there are diagnostics
-        assert found.converged is not None
         return LiveSolution(
-            found.y, found.residual, found.converged, found.steps, found.error_bound
+            found.y, found.residual, found.converged, found.num_steps, found.error_bound
         )
 
 

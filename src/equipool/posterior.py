@@ -19,6 +19,7 @@ from equipool.energy import Energy
 from equipool.inference import in_evaluation_mode, inference_context
 from equipool.scalings import Weights
 from equipool.sets import Sets
+from equipool.solution import ConvergenceWarning
 from equipool.spectrum import Spectrum, extreme_spectrum, full_spectrum
 
 # Outputs of up to this size get their full covariance by default; larger ones, this rank.
@@ -301,7 +302,7 @@ def _warn(posterior: Laplace, finite: Tensor) -> None:
         if numbers:
             listed = ", ".join(map(str, numbers[:NAMED])) + ", ..." * (len(numbers) > NAMED)
             count = f"{len(numbers)} of {len(distance)} sets ({listed})"
-            warnings.warn(f"{count}: {message}", UserWarning, stacklevel=3)
+            warnings.warn(f"{count}: {message}", ConvergenceWarning, stacklevel=3)
 
 
 def _describe(value: object) -> str:

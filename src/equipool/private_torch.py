@@ -45,6 +45,12 @@ def while_tracing(function: F) -> F:
     return function
 
 
+def outside_compiler(function: F) -> F:
+    """A decorator: `torch.compile` breaks the graph and calls the function as it is. That of
+    `torch.compiler` imports the compiler at once, this one at the first call."""
+    return torch._disable_dynamo(function)  # type: ignore[attr-defined,return-value]
+
+
 def current_backward() -> int:
     """The number of the backward pass that is running in this thread, -1 for none."""
     return torch._C._current_graph_task_id()

@@ -3,16 +3,9 @@
 from equipool import closed_form, cuda, diagnostics, distributed, large, live
 from equipool.aggregation import EquilibriumAggregation
 from equipool.descent import Descent, Search
-from equipool.differentiation import Differentiation, Implicit, OneStep, Truncated, Unrolled
+from equipool.differentiation import Differentiation, Implicit, Truncated, Unrolled
 from equipool.energy import Energy
 from equipool.leave_one_out import Influence, influence
-from equipool.linear_solvers import (
-    Cholesky,
-    ConjugateGradients,
-    LinearSolution,
-    LinearSolver,
-    Neumann,
-)
 from equipool.objective import Bounds, Objective
 from equipool.posterior import Laplace, laplace
 from equipool.potentials import (
@@ -23,9 +16,9 @@ from equipool.potentials import (
     SummedPotential,
 )
 from equipool.recipes import converging
-from equipool.regularizers import BoundRegularizer, NoRegularizer, Regularizer, SquaredNorm
+from equipool.regularizers import BoundRegularizer, Regularizer, SquaredNorm
 from equipool.sets import Sets
-from equipool.solution import Solution, Solutions, record
+from equipool.solution import ConvergenceWarning, Solution, Solutions, record
 from equipool.solvers import (
     GradientDescent,
     Nesterov,
@@ -35,20 +28,16 @@ from equipool.solvers import (
     SolverState,
     StronglyConvexNesterov,
 )
-from equipool.starts import LearnedStart, NormalStart, Start, ZeroStart
-from equipool.steps import Budget, Fixed, RandomSteps, Steps, ToTolerance
+from equipool.starts import LearnedStart, NormalStart, Start
+from equipool.steps import Budget, FixedSteps, RandomSteps, Steps, ToTolerance
 
 __all__ = [
-    "AutogradSum", "BoundRegularizer", "Bounds", "Budget",
-    "Cholesky", "ConjugateGradients", "ConvexPotential", "Descent", "Differentiation", "Energy",
-    "EquilibriumAggregation", "Fixed", "GradientDescent",
-    "Implicit", "Influence", "Laplace", "LearnedStart", "LinearSolution", "LinearSolver",
-    "Nesterov", "Neumann", "Newton", "NoRegularizer", "NormalStart", "Objective", "OneStep",
-    "Potential", "RandomSteps", "Regularizer",
-    "ResNetPotential", "SafeguardedNesterov", "Search",
-    "Sets", "Solution", "Solutions", "Solver", "SolverState", "SquaredNorm", "Start", "Steps",
-    "StronglyConvexNesterov", "SummedPotential", "ToTolerance",
-    "Truncated", "Unrolled", "ZeroStart", "closed_form",
-    "converging", "cuda", "diagnostics", "distributed", "influence", "laplace", "large", "live",
-    "record",
+    "AutogradSum", "BoundRegularizer", "Bounds", "Budget", "ConvergenceWarning", "ConvexPotential",
+    "Descent", "Differentiation", "Energy", "EquilibriumAggregation", "FixedSteps",
+    "GradientDescent", "Implicit", "Influence", "Laplace", "LearnedStart", "Nesterov", "Newton",
+    "NormalStart", "Objective", "Potential", "RandomSteps", "Regularizer", "ResNetPotential",
+    "SafeguardedNesterov", "Search", "Sets", "Solution", "Solutions", "Solver", "SolverState",
+    "SquaredNorm", "Start", "Steps", "StronglyConvexNesterov", "SummedPotential", "ToTolerance",
+    "Truncated", "Unrolled", "closed_form", "converging", "cuda", "diagnostics", "distributed",
+    "influence", "laplace", "large", "live", "record",
 ]  # fmt: skip

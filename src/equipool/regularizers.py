@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from equipool.checks import check_part
 from equipool.objective import Bounds
 from equipool.ops.derivatives import combine, separate
 from equipool.scalars import PositiveScalar
@@ -56,7 +57,7 @@ class BoundRegularizer(ABC):
 
     @abstractmethod
     def gradient(self, y: Tensor) -> Tensor:
-        """The derivative of `R` by y, `[B, K] -> [B, K]`."""
+        """The gradient of `R` with respect to y, `[B, K] -> [B, K]`."""
 
     def add_gradient(self, other: Tensor, weight: Tensor, y: Tensor, own_weight: Tensor) -> Tensor:
         """`weight * other + own_weight * gradient(y)`, with weights `[B, 1]`."""
@@ -98,19 +99,6 @@ class QuadraticRegularizer(BoundRegularizer):
         return lambda other, v: torch.addcmul(other, factor, v)
 
 
-class ZeroRegularizer(BoundRegularizer):
-    """No regulariser: its gradient is zero."""
-
-    def gradient(self, y: Tensor) -> Tensor:
-        return torch.zeros_like(y)
-
-    def add_gradient(self, other: Tensor, weight: Tensor, y: Tensor, own_weight: Tensor) -> Tensor:
-        return weight * other
-
-    def add_hessian(self, y: Tensor, own_weight: Tensor) -> AddProduct:
-        return lambda other, v: other
-
-
 class SquaredNorm(Regularizer):
     r"""$R(y) = w \lVert y \rVert_2^2$ with a learned weight $w = \mathrm{softplus}(\lambda)$.
 
@@ -145,14 +133,11 @@ class SquaredNorm(Regularizer):
         self.raw_weight.reset_parameters()
 
 
-class NoRegularizer(Regularizer):
-    """$R(y) = 0$, for potentials that have a minimum by themselves."""
-
-    def forward(self, y: Tensor) -> Tensor:
-        return y.new_zeros(y.shape[0])
-
-    def bind(self) -> BoundRegularizer:
-        return ZeroRegularizer()
-
-    def bounds(self) -> Bounds:
-        return Bounds(torch.zeros(()), torch.zeros(()))
+def as_regularizer(given: Regularizer | float) -> Regularizer:
+    """The regulariser that a layer's argument stands for: a number is the weight of the squared
+    norm, and 0 is none."""
+    if isinstance(given, Regularizer):
+        return given
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        check_part("regularizer", given, Regularizer, "SquaredNorm(0.1), or a number")
+    return SquaredNorm(given, learnable=given != 0)

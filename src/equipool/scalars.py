@@ -15,7 +15,7 @@ class LearnedScalar(nn.Module):
     """A number in a range, `constrain(origin, raw)`, which is exactly `origin` at `raw = 0`.
 
     `raw` is learned without constraints, so weight decay pulls the number towards its origin. With
-    `learnable=False` the number stays at its origin.
+    `learnable=False` it requires no gradient.
     """
 
     origin: Tensor
@@ -24,7 +24,7 @@ class LearnedScalar(nn.Module):
         super().__init__()
         self.given = float(origin)
         self.register_buffer("origin", torch.tensor(self.given))
-        self.raw = nn.Parameter(torch.zeros(())) if learnable else None
+        self.raw = nn.Parameter(torch.zeros(()), requires_grad=learnable)
 
     @staticmethod
     @abstractmethod
@@ -34,8 +34,7 @@ class LearnedScalar(nn.Module):
     def reset_parameters(self) -> None:
         """Reset to the value given at construction."""
         nn.init.constant_(self.origin, self.given)
-        if self.raw is not None:
-            nn.init.zeros_(self.raw)
+        nn.init.zeros_(self.raw)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> LearnedScalar:
         """Convert with the module, but keep the precision of the origin: 0.999 is 1 in bfloat16."""
@@ -50,10 +49,12 @@ class LearnedScalar(nn.Module):
         return self
 
     def forward(self) -> Tensor:
-        if self.raw is None:
-            return self.origin
         dtype = torch.promote_types(self.origin.dtype, torch.float32)
-        return self.constrain(self.origin.to(dtype), self.raw.to(dtype))
+        origin = self.origin.to(dtype)
+        number = self.constrain(origin, self.raw.to(dtype))
+        if self.raw.requires_grad:
+            return number
+        return torch.where(self.raw == 0, origin, number)  # which may be 0, where the range ends
 
     def extra_repr(self) -> str:
         return f"{self().item():.4g}"

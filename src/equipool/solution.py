@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,22 +20,25 @@ from equipool.steps import Budget
 ROUNDINGS = 16
 
 
-@dataclass(frozen=True, eq=False)
+class ConvergenceWarning(UserWarning):
+    """A search ended before its minimum, so that what was asked of the minimum is not known."""
+
+
+class Diagnostics(NamedTuple):
+    """What one more evaluation of the energy and of its gradient finds out, `[B]` each."""
+
+    energy: Tensor
+    residual: Tensor
+    converged: Tensor
+    error_bound: Tensor
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Solution:
     """The result of a solve, for each set."""
 
     y: Tensor
     """`[B, K]` the outputs."""
-
-    energy: Tensor | None
-    """`[B]` energy at y."""
-
-    residual: Tensor | None
-    """`[B]` largest component of the energy's gradient at y, in absolute value."""
-
-    converged: Tensor | None
-    """`[B]` whether the residual is within the tolerance of the layer's `steps`; False for a set
-    that is not finite."""
 
     finite: Tensor
     """`[B]` whether all elements of the set and its output are finite. Says nothing about
@@ -44,89 +48,127 @@ class Solution:
     """`[B]` whether the set has elements. An empty set stays at its start, where its residual is 0
     and it counts as converged."""
 
+    num_steps: Tensor
+    """`[B]` steps taken by each set; fewer than `max_steps` if it stopped at the tolerance."""
+
+    max_steps: int
+    """The largest number of steps that a set could take."""
+
     aux_loss: Tensor
     """The auxiliary loss of Eq. 5: squared norm of the gradient, averaged over the steps, then over
     the sets that have elements. Differentiable."""
 
-    trajectory: Tensor | None
-    """`[num_steps + 1, B, K]`, y from the start to the end, if requested; fewer if all sets stopped
-    earlier."""
-
-    num_steps: int
-    """The largest number of steps that a set could take."""
-
-    steps: Tensor
-    """`[B]` steps taken by each set; fewer than `num_steps` if it stopped at the tolerance."""
-
-    error_bound: Tensor | None
-    """`[B]` the largest possible distance from y to the minimum, `|g| / m` plus a little for
-    rounding, where the energy is known to be strongly convex; infinite for a set whose energy is
-    not. None if bounds of the curvature are not known or products are shorter than float32."""
-
-    fallback: Tensor | None
-    """`[B]` sets whose gradient is not the implicit one because they had not converged or their
-    Hessian is not positive definite. The backward pass adds the sets that it finds. None unless the
-    differentiation is `Implicit` and gradients are recorded."""
-
-    squared_gradient: Tensor | None = None
+    squared_gradient: Tensor
     """`[B]` each set's part of the auxiliary loss: the squared norm of its gradient, averaged over
     the steps; 0 for a set that is empty or not finite. Differentiable."""
 
+    fallback: Tensor
+    """`[B]` sets whose gradient is not the one that the differentiation is named after: with
+    `Implicit` those that had not converged or whose Hessian is not positive definite. The backward
+    pass adds the sets that it finds."""
+
+    _trajectory: Tensor | None = None
+    _diagnostics: Diagnostics | None = None
+
     def __repr__(self) -> str:
-        counts = {"converged": self.converged, "fallback": self.fallback}
-        known = [f"{name}={int(sets.sum())}" for name, sets in counts.items() if sets is not None]
-        parts = [f"sets={self.y.shape[0]}", *known, f"num_steps={self.num_steps}"]
-        return f"Solution({', '.join(parts)})"
+        return f"Solution(sets={self.y.shape[0]}, max_steps={self.max_steps})"
+
+    @property
+    def energy(self) -> Tensor:
+        """`[B]` energy at y."""
+        return self._diagnosed.energy
+
+    @property
+    def residual(self) -> Tensor:
+        """`[B]` largest component of the energy's gradient at y, in absolute value."""
+        return self._diagnosed.residual
+
+    @property
+    def converged(self) -> Tensor:
+        """`[B]` whether the residual is within the tolerance of the layer's `steps`; False for a
+        set that is not finite."""
+        return self._diagnosed.converged
+
+    @property
+    def error_bound(self) -> Tensor:
+        """`[B]` the largest possible distance from y to the minimum, `|g| / m` plus a little for
+        rounding, where the energy is known to be strongly convex. Infinite for a set whose energy
+        is not, if bounds of the curvature are not known, or if products are shorter than
+        float32."""
+        return self._diagnosed.error_bound
+
+    @property
+    def trajectory(self) -> Tensor:
+        """`[max_steps + 1, B, K]`, y from the start to the end; fewer if all sets stopped
+        earlier."""
+        if self._trajectory is None:
+            raise RuntimeError("the trajectory was not kept: pass trajectory=True to solve")
+        return self._trajectory
+
+    @property
+    def _diagnosed(self) -> Diagnostics:
+        if self._diagnostics is None:
+            raise RuntimeError(
+                "energy, residual, converged and error_bound were not computed: use "
+                "equipool.record(diagnostics=True), or layer.solve"
+            )
+        return self._diagnostics
 
 
 def make_solution(
     x: Tensor, sets: Sets, budget: Budget, descent: Descent, energy: Objective | None
 ) -> Solution:
     """What a search found; with diagnostics if its energy is given."""
-    energies = residual = converged = error_bound = None
-    with torch.no_grad():
-        finite = sets.real(torch.isfinite(sets.mark(descent.y)).all(-1))
-        if energy is not None:
-            gradient = sets.mark(energy.gradient(descent.y.detach()))
-            residual = sets.real(gradient.abs().amax(-1))
-            converged = finite & (residual <= budget.converged_at)
-            if not _products_are_short(x):
-                error_bound = _error_bound(gradient, descent.y, energy.bounds())
+    finite = sets.real(torch.isfinite(sets.mark(descent.y.detach())).all(-1))
+    diagnostics = None
     if energy is not None:
-        # No energy is taken where its gradient is not finite: it would reach other sets'.
-        known = torch.isfinite(gradient).all(-1)
-        point = torch.where(known.unsqueeze(-1), descent.y, 0)
-        energies = sets.real(torch.where(known, energy.value(point), torch.nan))
+        diagnostics = _diagnose(x, sets, finite, budget, descent.y, energy)
     occupied = sets.counts > 0
     counted = occupied & torch.isfinite(descent.squared_gradient)
     squared_gradient = torch.where(counted, descent.squared_gradient, 0)
+    fallback = descent.fallback
+    if fallback is None:
+        fallback = torch.zeros_like(counted)
     if sets.valid is not None:
         occupied = occupied | ~sets.valid.squeeze(-1)
         if descent.fallback is not None:
-            descent.fallback.logical_or_(~sets.valid.squeeze(-1))
+            fallback.logical_or_(~sets.valid.squeeze(-1))  # in place: the backward pass adds to it
     path = [sets.real(sets.mark(y)).to(x.dtype) for y in descent.trajectory]
     return Solution(
         y=sets.real(sets.mark(descent.y)).to(x.dtype),
-        energy=energies,
-        residual=residual,
-        converged=converged,
         finite=finite,
         occupied=sets.real(occupied),
+        num_steps=sets.real(descent.steps),
+        max_steps=budget.num_steps,
         aux_loss=squared_gradient.sum() / counted.sum().clamp(min=1),
-        trajectory=torch.stack(path) if path else None,
-        num_steps=budget.num_steps,
-        steps=sets.real(descent.steps),
-        error_bound=None if error_bound is None else sets.real(error_bound),
-        fallback=None if descent.fallback is None else sets.real(descent.fallback),
         squared_gradient=sets.real(squared_gradient),
+        fallback=sets.real(fallback),
+        _trajectory=torch.stack(path) if path else None,
+        _diagnostics=diagnostics,
     )
 
 
-def _error_bound(gradient: Tensor, y: Tensor, bounds: Bounds | None) -> Tensor | None:
+def _diagnose(
+    x: Tensor, sets: Sets, finite: Tensor, budget: Budget, y: Tensor, energy: Objective
+) -> Diagnostics:
+    with torch.no_grad():
+        gradient = sets.mark(energy.gradient(y.detach()))
+        residual = sets.real(gradient.abs().amax(-1))
+        bounds = None if _products_are_short(x) else energy.bounds()
+        error_bound = sets.real(_error_bound(gradient, y, bounds))
+    # No energy is taken where its gradient is not finite: it would reach other sets'.
+    known = torch.isfinite(gradient).all(-1)
+    point = torch.where(known.unsqueeze(-1), y, 0)
+    energies = sets.real(torch.where(known, energy.value(point), torch.nan))
+    converged = finite & (residual <= budget.converged_at)
+    return Diagnostics(energies, residual, converged, error_bound)
+
+
+def _error_bound(gradient: Tensor, y: Tensor, bounds: Bounds | None) -> Tensor:
     """`|y - y*| <= |g| / m` for an energy that is strongly convex with modulus m, plus some for the
     rounding of g. A set without elements has no energy, so its output is exact."""
     if bounds is None:
-        return None
+        return gradient.new_full(gradient.shape[:1], torch.inf)
     norm, size = (torch.linalg.vector_norm(rows, dim=-1) for rows in (gradient, y))
     rounding = ROUNDINGS * torch.finfo(y.dtype).eps * bounds.upper * (1 + size)
     bound = (norm + rounding) / bounds.lower
@@ -164,12 +206,13 @@ _recorders = _Recorders()
 
 
 @contextmanager
-def record(diagnostics: bool = True) -> Iterator[Solutions]:
+def record(diagnostics: bool = False) -> Iterator[Solutions]:
     """Collect the `Solution` of every equilibrium layer that runs inside the block.
 
     Args:
-        diagnostics: whether to compute energy, residual and convergence too, which costs one more
-            evaluation of the potential and of its gradient. The auxiliary loss is free either way.
+        diagnostics: whether to compute energy, residual, convergence and error bound too, which
+            costs one more evaluation of the potential and of its gradient. The auxiliary loss is
+            free either way.
 
     The block collects from its own thread alone. A layer inside `torch.utils.checkpoint` cannot be
     recorded from outside because it runs again in the backward pass: return its `solve` from there

@@ -19,10 +19,10 @@ class Start(nn.Module):
 
     reads_elements = True
     """Whether the starts depend on the elements. A subclass that only uses their dtype, device and
-    sets should say False: where not all elements are at hand, other starts are rejected."""
+    sets should say False: where not all elements are available, other starts are rejected."""
 
     @property
-    def recordable(self) -> bool:
+    def capturable(self) -> bool:
         """Whether the starts can be recorded in a CUDA graph, which draws nothing at random."""
         return True
 
@@ -32,7 +32,7 @@ class Start(nn.Module):
 
 
 class ZeroStart(Start):
-    """The paper's start: the zero vector."""
+    """The paper's start: the zero vector. The default of a layer."""
 
     reads_elements = False
 
@@ -57,17 +57,13 @@ class LearnedStart(Start):
     """
 
     reads_elements = False
-    y: Tensor
 
     def __init__(self, out_channels: int, value: float = 0.0, learnable: bool = True) -> None:
         super().__init__()
         self.out_channels = out_channels
         self.value = value
         y = torch.full((out_channels,), float(value))
-        if learnable:
-            self.y = nn.Parameter(y)
-        else:
-            self.register_buffer("y", y)
+        self.y = nn.Parameter(y, requires_grad=learnable)
 
     def reset_parameters(self) -> None:
         nn.init.constant_(self.y, self.value)
@@ -101,7 +97,7 @@ class NormalStart(Start):
         self.std = std
 
     @property
-    def recordable(self) -> bool:
+    def capturable(self) -> bool:
         return not self.training
 
     def forward(self, x: Tensor, sets: Sets) -> Tensor:
@@ -113,7 +109,7 @@ class NormalStart(Start):
 
 
 def check_start(start: Start, reason: str) -> None:
-    """Reject a start that may read elements where not all are at hand."""
+    """Reject a start that may read elements where not all are available."""
     if start.reads_elements:
         raise ValueError(
             f"the start is {type(start).__name__}, which may read the elements, but {reason}: use "

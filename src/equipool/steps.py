@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple, SupportsIndex
 
 import torch
 from torch import distributed
 
 from equipool.checks import as_count
+from equipool.private_torch import outside_compiler
 
 
 class Budget(NamedTuple):
@@ -36,6 +37,10 @@ class Steps(ABC):
     tolerance: float
     """A set counts as converged when no component of its gradient exceeds this."""
 
+    drawn = 0
+    """How many numbers this has drawn from the sequence that all processes share. Saved with the
+    layer."""
+
     @abstractmethod
     def budget(self, training: bool) -> Budget:
         """The budget of the next call.
@@ -45,9 +50,14 @@ class Steps(ABC):
                 and evaluation, and from call to call.
         """
 
+    @property
+    def max_steps(self) -> int:
+        """The largest number of steps in evaluation."""
+        return self.budget(training=False).num_steps
+
 
 @dataclass(frozen=True)
-class Fixed(Steps):
+class FixedSteps(Steps):
     """Take a fixed number of steps, as the paper does.
 
     Args:
@@ -57,8 +67,8 @@ class Fixed(Steps):
             implicitly, but not the output.
 
     Example:
-        >>> layer = equipool.EquilibriumAggregation(3, 8, steps=Fixed(20))
-        >>> layer.num_steps
+        >>> layer = equipool.EquilibriumAggregation(3, 8, steps=FixedSteps(20, tolerance=1e-4))
+        >>> layer.solve(torch.randn(5, 3)).max_steps
         20
     """
 
@@ -104,7 +114,7 @@ class ToTolerance(Steps):
 
 @dataclass(frozen=True)
 class RandomSteps(Steps):
-    """Draw the number of steps of each training call; take `most` steps in evaluation.
+    """Draw the number of steps of each training call; take `max_steps` steps in evaluation.
 
     A layer trained this way cannot rely on where the search happens to stop, so it learns an energy
     whose minimum is the answer. Combine it with `Truncated`, whose backward pass costs the same
@@ -113,45 +123,41 @@ class RandomSteps(Steps):
     The numbers come from torch's CPU generator: `torch.manual_seed` makes them reproducible, and
     `torch.utils.checkpoint` repeats them. With several processes they come from a sequence that is
     the same in all of them instead, so that none waits for a longer search; checkpointing does not
-    repeat that one. A draw breaks the graph of `torch.compile`, which compiles each number once.
+    repeat that one, and a layer's state holds its place in it. A draw breaks the graph of
+    `torch.compile`, which compiles each number once.
 
     Args:
-        least: the smallest number of steps, 1 or more.
-        most: the largest number of steps. See `choices` for those in between.
-        tolerance: as in `Fixed`.
+        min_steps: the smallest number of steps, 1 or more.
+        max_steps: the largest number of steps. See `choices` for those in between.
+        tolerance: as in `FixedSteps`.
 
     Example:
-        >>> steps = RandomSteps(5, 80)
-        >>> steps.choices
+        >>> RandomSteps(5, 80).choices
         (5, 10, 20, 40, 80)
-        >>> layer = equipool.EquilibriumAggregation(3, 8, steps=steps).eval()
-        >>> layer.num_steps
-        80
     """
 
-    least: int = 5
-    most: int = 80
+    min_steps: int = 5
+    max_steps: int = 40
     tolerance: float = 1e-3
 
     def __post_init__(self) -> None:
-        for name, least in (("least", 1), ("most", self.least)):
+        for name, least in (("min_steps", 1), ("max_steps", self.min_steps)):
             object.__setattr__(self, name, as_count(name, getattr(self, name), least=least))
         _check_tolerance(self.tolerance)
-        object.__setattr__(self, "_shared", random.Random(0))
 
     @property
     def choices(self) -> tuple[int, ...]:
-        """The numbers that are drawn, each as likely as the others: `least`, doubled until it
-        reaches `most`."""
-        doubled = [self.least]
-        while 2 * doubled[-1] < self.most:
+        """The numbers that are drawn, each as likely as the others: `min_steps`, doubled until it
+        reaches `max_steps`."""
+        doubled = [self.min_steps]
+        while 2 * doubled[-1] < self.max_steps:
             doubled.append(2 * doubled[-1])
-        return tuple(dict.fromkeys((*doubled, self.most)))
+        return tuple(dict.fromkeys((*doubled, self.max_steps)))
 
     def budget(self, training: bool) -> Budget:
-        return Budget(self._draw() if training else self.most, self.tolerance)
+        return Budget(self._draw() if training else self.max_steps, self.tolerance)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @outside_compiler
     def _draw(self) -> int:
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
             raise RuntimeError(
@@ -160,38 +166,24 @@ class RandomSteps(Steps):
             )
         several = distributed.is_available() and distributed.is_initialized()
         if several and distributed.get_world_size() > 1:
-            return self._shared.choice(self.choices)  # type: ignore[attr-defined]
+            object.__setattr__(self, "drawn", self.drawn + 1)
+            return random.Random(self.drawn).choice(self.choices)
         return self.choices[int(torch.randint(len(self.choices), (), device="cpu"))]
 
 
-def as_steps(steps: Steps | SupportsIndex | None, num_steps: int | None = None) -> Steps:
-    """Read the arguments `steps` and `num_steps` of a layer."""
-    if steps is not None and num_steps is not None:
-        raise ValueError(
-            f"steps is {steps!r} and num_steps is {num_steps!r}: give one of them; num_steps=n is "
-            "short for steps=Fixed(n)"
-        )
+def as_steps(steps: Steps | SupportsIndex | None) -> Steps:
+    """The rule that a layer's argument `steps` stands for."""
     if isinstance(steps, Steps):
         return steps
-    if num_steps is not None:
-        return Fixed(num_steps)
     if steps is None:
-        return Fixed()
+        return FixedSteps()
     if isinstance(steps, type):
-        raise TypeError(f"steps is the class {steps.__name__}: pass an instance, such as Fixed(10)")
-    return Fixed(
-        as_count("steps", steps, expected="an int of 0 or more, or Fixed(...) or the like")
-    )
-
-
-def with_num_steps(steps: Steps, num_steps: int) -> Fixed:
-    """The same fixed search with another number of steps."""
-    if not isinstance(steps, Fixed):
-        raise AttributeError(
-            f"num_steps cannot be set because the layer's steps are {steps!r}: assign layer.steps, "
-            f"for example layer.steps = Fixed({num_steps!r})"
+        raise TypeError(
+            f"steps is the class {steps.__name__}: pass an instance, such as FixedSteps(10)"
         )
-    return replace(steps, num_steps=num_steps)
+    return FixedSteps(
+        as_count("steps", steps, expected="an int of 0 or more, or FixedSteps(...) or the like")
+    )
 
 
 def _check_tolerance(tolerance: float) -> None:

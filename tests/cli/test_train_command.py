@@ -138,7 +138,9 @@ def test_evaluation_is_that_of_the_run(equipool, tiny, tmp_path):
 
 def test_metrics_over_the_inner_steps(equipool, tiny, tmp_path):
     out, page = tmp_path / "run", tmp_path / "page.html"
-    equipool("train", "median", tiny, "--inner-steps", "random:least=1,most=4", "--out", out)
+    equipool(
+        "train", "median", tiny, "--inner-steps", "random:min_steps=1,max_steps=4", "--out", out
+    )
     words = ("--over-steps", "8,4, 1", "--starts", 2, "--which", "last", "--device", "cpu")
     done = equipool("evaluate", out, *words)
     rows = json.loads((out / "over-steps-last.json").read_text())["over_steps"]

@@ -5,7 +5,7 @@ import pytest
 import torch
 from generated_bags import make_bags
 
-from equipool import Fixed, converging
+from equipool import FixedSteps, converging
 from equipool.baselines import AGGREGATIONS, MaxPooling
 from equipool.estimators import BagScaler, SetClassifier, SetRegressor, prediction, write_table
 from equipool.estimators.bags import as_bags
@@ -98,7 +98,7 @@ def test_a_large_bag_is_predicted_at_its_minimum_in_chunks(monkeypatch, max_iter
     layer = fitted.networks_[0].aggregation
     large = np.random.default_rng(0).normal(size=(500, 3))
     bags = [BAGS[0], large, BAGS[1]]
-    layer.steps, steps = Fixed(300), layer.steps
+    layer.steps, steps = FixedSteps(300), layer.steps
     expected = fitted.decision_function(bags)
     layer.steps = steps
     sizes = []
@@ -121,7 +121,7 @@ def test_the_minimum_of_a_bag_unlike_its_sample_is_found(monkeypatch):
     fitted = quick(max_iter=60, learning_rate=0.03).fit(BAGS, LABELS)
     large = np.zeros((400, 3))
     large[1::2] = 3.0
-    fitted.networks_[0].aggregation.steps = Fixed(300)
+    fitted.networks_[0].aggregation.steps = FixedSteps(300)
     expected = fitted.decision_function([large])
     monkeypatch.setattr(prediction, "LARGE", 128)
     monkeypatch.setattr(prediction, "SAMPLE", 100)

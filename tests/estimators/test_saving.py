@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from generated_bags import make_bags
 
-from equipool import Fixed
+from equipool import FixedSteps
 from equipool.estimators import SetClassifier, SetRegressor, influence, load
 from equipool.estimators.saving import KIND
 from equipool.files import load_tensors, save_tensors
@@ -122,7 +122,7 @@ def test_influence_is_the_change_when_an_element_is_left_out(case):
 def test_influence_by_newtons_method(monkeypatch):
     estimator = fitted("two classes")
     for network in estimator.networks_:
-        network.aggregation.steps = Fixed(200)
+        network.aggregation.steps = FixedSteps(200)
     large = np.random.default_rng(0).normal(size=(30, 3))
     (exact,), (newton,) = (estimator.influence([large], method=m) for m in ("exact", "newton"))
     assert np.corrcoef(exact, newton)[0, 1] > 0.9
@@ -142,7 +142,7 @@ def test_onnx(case, tmp_path):
     estimator = fitted(case)
     for network in estimator.networks_:  # short, because the steps are unrolled
         if case == "two classes":
-            network.aggregation.steps = Fixed(1)
+            network.aggregation.steps = FixedSteps(1)
     estimator.export_onnx(tmp_path / "model.onnx")
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
     length = max(map(len, BAGS)) + 1

@@ -38,7 +38,7 @@ def layers(network):
 @pytest.mark.parametrize("name", NETWORKS)
 def test_settings_reach_every_layer(name):
     for layer in layers(NETWORKS[name](**SETTINGS)):
-        assert layer.steps == equipool.Fixed(7)
+        assert layer.steps == equipool.FixedSteps(7)
         assert layer.solver.learning_rate.item() == pytest.approx(0.02)
         assert layer.solver.momentum.item() == pytest.approx(0.5)
         assert (layer.solver.max_step, layer.solver.curvature_safe) == (0.25, True)

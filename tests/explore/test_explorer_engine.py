@@ -12,7 +12,6 @@ from equipool import (
     GradientDescent,
     LearnedStart,
     Nesterov,
-    NoRegularizer,
     ResNetPotential,
     SquaredNorm,
     ToTolerance,
@@ -84,8 +83,8 @@ KNOWN = {
     ),
     "max": (
         EquilibriumAggregation(
-            2, 2, potential=equipool.potentials.Max(), regularizer=NoRegularizer(),
-            solver=GradientDescent(0.1), num_steps=9, scaling="mean",
+            2, 2, potential=equipool.potentials.Max(), regularizer=0,
+            solver=GradientDescent(0.1), steps=9, scaling="mean",
         ),
         {"kind": "max"},
     ),

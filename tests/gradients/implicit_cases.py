@@ -1,23 +1,28 @@
 """Layers and linear solvers of the implicit gradient, and all gradients of a layer."""
 
-from functools import cache
+from functools import cache, partial
 
 import pytest
 import torch
 
 from cases import first_seed, flatten, make_layer, make_sets
-from equipool import EquilibriumAggregation, Fixed, Nesterov, SquaredNorm
-from equipool.linear_solvers import Cholesky, ConjugateGradients, Neumann
+from equipool import EquilibriumAggregation, FixedSteps, Nesterov, SquaredNorm
+from equipool.differentiation import implicit
+from equipool.linear_solvers import ConjugateGradients
 from equipool.potentials.convex import ConvexPotential
 
-LINEAR_SOLVERS = {
-    "conjugate gradients": ConjugateGradients(tolerance=1e-10),
-    "neumann": Neumann(max_steps=3000, tolerance=1e-10),
-    "cholesky": Cholesky(),
-}
-each_linear_solver = pytest.mark.parametrize(
-    "linear_solver", LINEAR_SOLVERS.values(), ids=LINEAR_SOLVERS
-)
+LINEAR_SOLVERS = ("cg", "cholesky")
+each_linear_solver = pytest.mark.parametrize("linear_solver", LINEAR_SOLVERS)
+
+
+@pytest.fixture
+def exact_products(monkeypatch):
+    """Conjugate gradients go on to the last digits, to be compared with exact gradients."""
+    monkeypatch.setattr(
+        implicit, "ConjugateGradients", partial(ConjugateGradients, tolerance=1e-10)
+    )
+
+
 SIZES = (3, 5, 1)
 
 
@@ -42,7 +47,7 @@ def converging_seed():
     @torch.no_grad()
     def suits(seed):
         layer = make_layer(learning_rate=0.05, momentum=0.8, seed=seed)
-        layer.steps = Fixed(250, tolerance=1e-10)
+        layer.steps = FixedSteps(250, tolerance=1e-10)
         return bool(layer.solve(*flatten(make_sets(SIZES))).converged.all())
 
     return first_seed(suits, start=3)
@@ -53,4 +58,5 @@ def gradients(layer, x, index=None, loss=lambda y: y.sin().sum(), **layout):
     x = x.clone().requires_grad_()
     layer.zero_grad()
     loss(layer(x, index, **layout)).backward()
-    return {"x": x.grad, **{name: p.grad.clone() for name, p in layer.named_parameters()}}
+    learned = {name: p for name, p in layer.named_parameters() if p.requires_grad}
+    return {"x": x.grad, **{name: p.grad.clone() for name, p in learned.items()}}

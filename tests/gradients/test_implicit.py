@@ -2,11 +2,21 @@
 
 import pytest
 import torch
-from implicit_cases import LINEAR_SOLVERS, SIZES, convex_layer, gradients, resnet_layer
+from implicit_cases import (
+    LINEAR_SOLVERS,
+    SIZES,
+    convex_layer,
+    exact_products,
+    gradients,
+    resnet_layer,
+)
 
 import equipool
 from cases import Quadratic, assert_near, flatten, make_sets, offsets
-from equipool import Cholesky, Implicit, ToTolerance
+from equipool import Implicit, ToTolerance
+
+__all__ = ["exact_products"]
+pytestmark = pytest.mark.usefixtures("exact_products")
 
 
 def settled(layer):
@@ -58,7 +68,7 @@ def test_agrees_with_finite_differences(part, make):
     directions = [torch.randn(p.shape, generator=generator, dtype=torch.float64) for p in inputs]
     expected = by_differences(layer, x, index, part, directions)
     assert expected.abs() > 1e-3
-    for linear_solver in LINEAR_SOLVERS.values():
+    for linear_solver in LINEAR_SOLVERS:
         found = gradients(_with(layer, Implicit(linear_solver)), x, index)
         found = [gradient for name, gradient in found.items() if name.startswith(part)]
         derivative = sum((g * d).sum() for g, d in zip(found, directions, strict=True))
@@ -66,13 +76,13 @@ def test_agrees_with_finite_differences(part, make):
 
 
 @each_layer
-@pytest.mark.parametrize("steps", [equipool.Fixed(400, 1e-13), ToTolerance(1e-13, 5000)])
+@pytest.mark.parametrize("steps", [equipool.FixedSteps(400, 1e-13), ToTolerance(1e-13, 5000)])
 def test_agrees_with_unrolling(steps, make):
     layer = make()
     layer.steps = steps
     x, index = flatten(make_sets(SIZES))
     expected = gradients(_with(layer, equipool.Unrolled()), x, index)
-    for linear_solver in LINEAR_SOLVERS.values():
+    for linear_solver in LINEAR_SOLVERS:
         found = gradients(_with(layer, Implicit(linear_solver)), x, index)
         for name, gradient in expected.items():
             assert_near(found[name], gradient, 1e-6)
@@ -93,12 +103,12 @@ def test_agrees_with_unrolling(steps, make):
 )
 @pytest.mark.parametrize("to_tolerance", [False, True])
 def test_the_gradient_of_a_minimum_does_not_depend_on_the_way_to_it(to_tolerance, solver):
-    layer = convex_layer(num_steps=400, differentiation=Implicit(Cholesky()))
+    layer = convex_layer(steps=400, differentiation=Implicit("cholesky"))
     x, index = flatten(make_sets((3, 0, 5)))
     expected = gradients(layer, x, index)
     layer.solver = solver.double()
     num_steps = 10 if isinstance(solver, equipool.Newton) else 400
-    layer.steps = ToTolerance(1e-9, 400) if to_tolerance else equipool.Fixed(num_steps, 1e-9)
+    layer.steps = ToTolerance(1e-9, 400) if to_tolerance else equipool.FixedSteps(num_steps, 1e-9)
     solution = layer.solve(x, index)
     found = gradients(layer, x, index)
     assert not solution.fallback.any()
@@ -111,7 +121,7 @@ def test_the_gradient_of_a_known_minimum():
     """With F = |x - y|^2 and R = a |y|^2 the output is sum x / (N + a)."""
     layer = equipool.EquilibriumAggregation(
         2, 2, potential=Quadratic(), regularizer=equipool.SquaredNorm(0.5), scaling="sum",
-        solver=equipool.GradientDescent(0.05, 0.5), num_steps=200, differentiation=Implicit(),
+        solver=equipool.GradientDescent(0.05, 0.5), steps=200, differentiation=Implicit(),
     ).double()  # fmt: skip
     x = make_sets((4,), 2)[0]
     found = gradients(layer, x, loss=lambda y: (y * torch.tensor([1.0, 3.0])).sum())
@@ -124,7 +134,7 @@ def test_the_gradient_of_a_known_minimum():
 @each_layer
 def test_gradients_of_a_set_are_the_same_alone_and_in_a_batch(make):
     layer = make()
-    layer.num_steps = 40
+    layer.steps = 40
     sets = make_sets((4, 2, 0, 7, 1))
     x, index = flatten(sets)
     residual = layer.solve(x, index, dim_size=len(sets)).residual
@@ -164,9 +174,9 @@ def test_every_layout_gets_the_same_gradient():
 
 
 def test_step_size_and_momentum_learn_from_the_auxiliary_loss():
-    layer = convex_layer(num_steps=30, differentiation=Implicit(tolerance=1e-1))
+    layer = convex_layer(steps=30, differentiation=Implicit(tolerance=1e-1))
     x, index = flatten(make_sets(SIZES))
-    with equipool.record() as solutions:
+    with equipool.record(diagnostics=True) as solutions:
         y = layer(x, index)
     (y.sum() + solutions.aux_loss).backward()
     assert not solutions[0].fallback.any()
@@ -179,12 +189,9 @@ def test_step_size_and_momentum_learn_from_the_auxiliary_loss():
         ({"tolerance": -1.0}, "tolerance is -1.0, expected 0 or more"),
         ({"tolerance": float("nan")}, "tolerance is nan"),
         ({"fallback_steps": 0}, "fallback_steps is 0, expected an int of 1 or more"),
+        ({"linear_solver": "lu"}, "linear_solver is 'lu', expected 'cg' or 'cholesky'"),
     ],
 )
 def test_errors(options, message):
     with pytest.raises(ValueError, match=message):
         Implicit(**options)
-
-
-def test_repr():
-    assert repr(Implicit(Cholesky(), 0.5, 3)) == "Implicit(Cholesky(ridge=0.0), 0.5, 3)"

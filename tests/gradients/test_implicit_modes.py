@@ -8,7 +8,6 @@ import equipool
 from cases import Quadratic, assert_near, first_seed, flatten, make_layer, make_sets
 from equipool import EquilibriumAggregation, SquaredNorm
 from equipool.differentiation import Implicit
-from equipool.linear_solvers import ConjugateGradients
 from equipool.ops import momentum
 from equipool.ops.resnet_gradient import implementations
 from forced_kernels import force_kernels
@@ -32,7 +31,7 @@ def test_half_precision(kind, factored):
             solution = layer.solve(inputs, index)
         return solution, [inputs, *layer.potential.parameters()]
 
-    short_method = Implicit(ConjugateGradients(max_steps=20, tolerance=1e-2), 0.1)
+    short_method = Implicit("cg", 0.1, max_products=20)
 
     def rests(seed):
         (exact, _), (short, _) = (
@@ -59,7 +58,7 @@ def test_the_hessian_is_taken_in_the_precision_of_the_forward_pass():
             return super().forward(x, y)
 
     layer = EquilibriumAggregation(3, 3, potential=Watching(), differentiation=Implicit())
-    layer.num_steps = 100
+    layer.steps = 100
     with torch.autocast("cpu", torch.bfloat16):
         y = layer(make_sets((4,), dtype=torch.float32)[0])
     forward = len(seen)
@@ -96,7 +95,7 @@ def test_in_a_cuda_graph():
         hidden=(5, 3), learning_rate=0.03, momentum=0.8, seed=2, num_steps=60, dtype=torch.float32
     ).cuda()
     x, index = (t.cuda() for t in flatten(make_sets((3, 0, 5, 1), dtype=torch.float32)))
-    layer.differentiation = Implicit(ConjugateGradients(8), 0.1, fallback_steps=2)
+    layer.differentiation = Implicit("cg", 0.1, fallback_steps=2, max_products=8)
     expected = gradients(layer, x, index, dim_size=4)
     mask = torch.ones(len(x), dtype=torch.bool, device="cuda")
 
@@ -139,7 +138,7 @@ def test_compiled(factored):
     x, index = flatten(make_sets((3, 0, 5, 1)))
     residual = layer.solve(x, index).residual
     layer.differentiation = Implicit(
-        ConjugateGradients(5, tolerance=1e-3), float(residual.max()) * 0.99, fallback_steps=2
+        "cg", float(residual.max()) * 0.99, fallback_steps=2, max_products=5
     )
     assert layer.solve(x, index).fallback.sum() == 1
     expected = gradients(layer, x, index)

@@ -7,11 +7,11 @@ import torch
 
 import equipool
 from cases import assert_near, flatten, make_layer, make_sets
-from equipool import Implicit, LearnedStart, Nesterov, OneStep, ToTolerance, Truncated, Unrolled
+from equipool import Implicit, LearnedStart, Nesterov, ToTolerance, Truncated, Unrolled
 
 SIZES = (2, 0, 3)
 WAYS = {
-    "one step": OneStep(),
+    "one step": Truncated(1),
     "truncated": Truncated(3),
     "more than there are": Truncated(99),
     "implicit": Implicit(),
@@ -52,7 +52,7 @@ def test_the_output_is_that_of_unrolling_to_the_bit(num_steps, solver, way):
     found, _ = run(layer, way)
     assert torch.equal(found.y, expected.y)
     assert torch.equal(found.trajectory, expected.trajectory)
-    assert torch.equal(found.steps, expected.steps)
+    assert torch.equal(found.num_steps, expected.num_steps)
     torch.testing.assert_close(found.aux_loss, expected.aux_loss)
     with torch.no_grad():
         x, index = flatten(make_sets(SIZES))
@@ -76,9 +76,9 @@ def naive_truncated(layer, x, num_steps):
     the next gradient is taken are constants."""
     learning_rate, momentum = layer.solver.learning_rate, layer.solver.momentum
     y = v = torch.zeros(1, layer.out_channels, dtype=x.dtype)
-    for step in range(layer.num_steps):
+    for step in range(layer.steps.max_steps):
         point = y + momentum * v
-        if step == layer.num_steps - num_steps:
+        if step == layer.steps.max_steps - num_steps:
             y, v, point = y.detach(), v.detach(), point.detach()
         if not point.requires_grad:
             point.requires_grad_()
@@ -95,7 +95,7 @@ def test_against_a_loop_that_is_cut(num_steps):
     x = make_sets((4,))[0].requires_grad_()
     inputs = [x, *layer.parameters()]
     expected = torch.autograd.grad(naive_truncated(layer, x, num_steps).sin().sum(), inputs)
-    layer.differentiation = OneStep() if num_steps == 1 else Truncated(num_steps)
+    layer.differentiation = Truncated(1) if num_steps == 1 else Truncated(num_steps)
     found = torch.autograd.grad(layer(x).sin().sum(), inputs)
     assert any(float(g.abs().max()) > 1e-3 for g in found)
     for a, b in zip(found, expected, strict=True):
@@ -114,7 +114,7 @@ def convex_layer(steps=400, **options):
 
 def test_more_steps_come_closer_to_the_exact_gradient():
     layer = convex_layer()
-    solution, exact = run(layer, Implicit(equipool.Cholesky()), (3, 5, 2))
+    solution, exact = run(layer, Implicit("cholesky"), (3, 5, 2))
     assert solution.residual.max() < 1e-14
     exact = together(exact)
     errors = []
@@ -135,17 +135,17 @@ def test_solved_to_a_tolerance_the_output_is_that_of_unrolling(way):
     found, _ = run(layer, way)
     assert expected.converged.all()
     assert found.converged.all()
-    assert torch.equal(found.steps, expected.steps)
-    assert found.steps.max() < 300
+    assert torch.equal(found.num_steps, expected.num_steps)
+    assert found.num_steps.max() < 300
     assert_near(found.y, expected.y, 1e-13)
 
 
 def test_solved_to_a_tolerance_the_gradient_is_that_of_further_steps():
     layer = convex_layer(ToTolerance(1e-10, 500))
-    _, exact = run(layer, Implicit(equipool.Cholesky()), (3, 5, 2))
+    _, exact = run(layer, Implicit("cholesky"), (3, 5, 2))
     _, found = run(layer, Truncated(200), (3, 5, 2))
     assert_near(together(found), together(exact), 1e-6)
-    _, one = run(layer, OneStep(), (3, 5, 2))
+    _, one = run(layer, Truncated(1), (3, 5, 2))
     assert (together(one) - together(exact)).norm() > 0.1 * together(exact).norm()
 
 
@@ -158,7 +158,7 @@ EVERY_SOLVER = {
 }
 
 
-@pytest.mark.parametrize("way", [OneStep(), Truncated(4), Implicit()], ids=repr)
+@pytest.mark.parametrize("way", [Truncated(1), Truncated(4), Implicit()], ids=repr)
 @pytest.mark.parametrize("steps", [6, ToTolerance(max_steps=6)])
 @pytest.mark.parametrize("solver", EVERY_SOLVER.values(), ids=EVERY_SOLVER)
 def test_the_output_of_an_empty_set_is_its_start_whatever_the_solver(solver, steps, way):
@@ -257,9 +257,7 @@ def test_without_gradients_no_more_than_the_steps_are_computed(way):
             evaluations += 1
             return (x - y).square().sum(-1)
 
-    layer = equipool.EquilibriumAggregation(
-        3, 3, potential=Counted(), num_steps=7, differentiation=way
-    )
+    layer = equipool.EquilibriumAggregation(3, 3, potential=Counted(), steps=7, differentiation=way)
     with torch.no_grad():
         layer(make_sets((4,), dtype=torch.float32)[0])
     assert evaluations == 7
@@ -270,4 +268,4 @@ def test_errors():
         message = f"num_steps is {num_steps}, expected an int of 1"
         with pytest.raises((TypeError, ValueError), match=message):
             Truncated(num_steps)
-    assert (repr(Truncated(3)), repr(OneStep())) == ("Truncated(3)", "OneStep()")
+    assert (repr(Truncated(3)), repr(Truncated(1))) == ("Truncated(3)", "Truncated(1)")

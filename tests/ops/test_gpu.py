@@ -21,7 +21,7 @@ def make(num_sets, channels=300, hidden=(600, 300, 32), num_steps=15):
     index = torch.arange(num_sets).repeat_interleave(counts).cuda()
     x = torch.randn(len(index), channels, device="cuda")
     potential = ResNetPotential(channels, channels, hidden)
-    layer = EquilibriumAggregation(channels, channels, potential=potential, num_steps=num_steps)
+    layer = EquilibriumAggregation(channels, channels, potential=potential, steps=num_steps)
     return layer.cuda(), x, index
 
 
@@ -69,7 +69,7 @@ def test_nothing_waits_for_the_device():
 def test_a_captured_training_step_trains_the_same():
     """Sets of changing sizes in a batch of fixed capacity, replayed; against eager, unpadded."""
     torch.manual_seed(0)
-    layer = EquilibriumAggregation(4, 8, num_steps=4)
+    layer = EquilibriumAggregation(4, 8, steps=4)
     model = torch.nn.ModuleDict({"layer": layer, "head": torch.nn.Linear(8, 1)}).cuda()
     eager = copy.deepcopy(model)
     before = copy.deepcopy(model.state_dict())

@@ -22,7 +22,7 @@ def run(layer, x, index, **call):
     """Output, auxiliary loss and the gradients of x and of all parameters of a scalar of both."""
     x = x.detach().requires_grad_()
     layer.zero_grad()
-    with record() as solutions:
+    with record(diagnostics=True) as solutions:
         y = layer(x, index, dim_size=4, **call)
     weights = torch.linspace(-1, 1, y.numel(), dtype=y.dtype, device=y.device).view_as(y)
     ((weights * y).sum() + 0.1 * solutions.aux_loss).backward()

@@ -141,7 +141,7 @@ def test_a_step_saves_three_tensors_of_the_sets_size(device, forced):
     def saved(num_steps):
         potential = ResNetPotential(4, 8, (16, 8, 4))
         layer = EquilibriumAggregation(
-            4, 8, potential=potential, solver=Nesterov(), num_steps=num_steps
+            4, 8, potential=potential, solver=Nesterov(), steps=num_steps
         ).to(device)
         sizes = {}
         kept = []

@@ -32,7 +32,7 @@ def make_convex_layer(hidden=(6, 4), scaling="log", num_steps=5, channels=(3, 4)
     potential = make_potential(hidden, channels=channels, **changes)
     return EquilibriumAggregation(
         *channels, potential=potential, regularizer=SquaredNorm(WEIGHT), solver=Nesterov(0.1, 0.7),
-        start=LearnedStart(channels[1], 0.1), num_steps=num_steps, scaling=scaling,
+        start=LearnedStart(channels[1], 0.1), steps=num_steps, scaling=scaling,
     ).double()  # fmt: skip
 
 

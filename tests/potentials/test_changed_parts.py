@@ -163,7 +163,7 @@ def test_backward_hooks_are_called(where):
         "part": potential.linears[1].register_full_backward_hook,
         "everywhere": modules.register_module_full_backward_hook,
     }[where]
-    layer = EquilibriumAggregation(3, 4, potential=potential, num_steps=3).double()
+    layer = EquilibriumAggregation(3, 4, potential=potential, steps=3).double()
     x = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
     wanted = torch.autograd.grad(layer(x).sum(), list(potential.parameters()))
     handle = register(hook)
@@ -189,7 +189,7 @@ TRANSFORMS = {
 
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_derivatives_that_the_fast_operation_does_not_give(name):
-    layer = EquilibriumAggregation(3, 4, num_steps=2).double()
+    layer = EquilibriumAggregation(3, 4, steps=2).double()
     x = torch.randn(5, 3, dtype=torch.float64)
     with pytest.raises(RuntimeError, match=r"ResNetPotential\(..., factored=False\)"):
         TRANSFORMS[name](layer, x)
@@ -198,7 +198,7 @@ def test_derivatives_that_the_fast_operation_does_not_give(name):
 
 
 def test_transforms_that_the_fast_operation_gives():
-    layer = EquilibriumAggregation(3, 4, num_steps=2).double()
+    layer = EquilibriumAggregation(3, 4, steps=2).double()
     x = torch.randn(2, 5, 3, dtype=torch.float64)
     found = torch.func.vmap(torch.func.jacrev(layer))(x)
     layer.potential.factored = False

@@ -136,9 +136,9 @@ def test_replaced_layers_are_read_as_they_are():
 class TestModule:
     @pytest.mark.parametrize("hidden", [(), (3, 0)])
     def test_sizes_are_checked(self, hidden):
-        with pytest.raises(ValueError, match=r"hidden is .*, expected at least one size"):
+        with pytest.raises(ValueError, match=r"hidden is .*, expected"):
             ConvexPotential(3, 4, hidden)
-        with pytest.raises(ValueError, match="in_channels is 3 and out_channels is 0"):
+        with pytest.raises(ValueError, match="out_channels is 0"):
             ConvexPotential(3, 0)
 
     def test_the_layer_refuses_another_size(self):

@@ -14,7 +14,7 @@ def thinned_layer(hidden=(9, 9, 5, 3), dropout=0.5, factored=True, num_steps=4):
     """With an identity skip and learned ones."""
     torch.manual_seed(0)
     potential = ResNetPotential(3, 4, hidden, factored=factored, dropout=dropout)
-    return EquilibriumAggregation(3, 4, potential=potential, num_steps=num_steps).double()
+    return EquilibriumAggregation(3, 4, potential=potential, steps=num_steps).double()
 
 
 def called(layer, x, *given):

@@ -31,7 +31,7 @@ SOLVERS = {
 WAYS = {
     "unrolled": equipool.Unrolled,
     "truncated": lambda: equipool.Truncated(2),
-    "one step": equipool.OneStep,
+    "one step": lambda: equipool.Truncated(1),
     "implicit": lambda: equipool.Implicit(tolerance=1e-1),
 }
 
@@ -59,7 +59,7 @@ def make_layer(potential="factored", solver="nesterov", way="unrolled", **option
     return equipool.EquilibriumAggregation(
         3, 2, potential=POTENTIALS[potential](), solver=SOLVERS[solver](),
         differentiation=WAYS[way](), start=equipool.LearnedStart(2, 0.1),
-        **{"num_steps": 4, **options},
+        **{"steps": 4, **options},
     ).double()  # fmt: skip
 
 
@@ -195,10 +195,10 @@ def test_recorded_losses_leave_them_out():
     layer = make_layer()
     x, index = make_batch((3, 2, 4), 0)
     others = index != 1
-    with equipool.record() as expected:
+    with equipool.record(diagnostics=True) as expected:
         layer(x[others], index[others] // 2)
     x[4, 1] = torch.nan
-    with equipool.record() as found:
+    with equipool.record(diagnostics=True) as found:
         loss = layer(x, index).sum()
     torch.testing.assert_close(found.aux_loss, expected.aux_loss)
     assert found[0].occupied.all()

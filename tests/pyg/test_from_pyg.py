@@ -97,7 +97,7 @@ def test_the_parts_are_named():
     theirs = make_theirs(in_channels=2, hidden=(9, 8), steps=3)
     ours = from_pyg(theirs)
     assert type(ours) is EquilibriumAggregation
-    assert (ours.in_channels, ours.out_channels, ours.num_steps) == (2, 4, 3)
+    assert (ours.in_channels, ours.out_channels, ours.steps.max_steps) == (2, 4, 3)
     assert isinstance(ours.potential, InputSkipPotential)
     assert ours.potential.hidden == (9, 8)
     assert isinstance(ours.regularizer, equipool.SquaredNorm)

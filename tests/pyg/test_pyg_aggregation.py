@@ -22,7 +22,7 @@ HIDDEN = (7, 5, 3)
 def aggregation():
     torch.manual_seed(0)
     potential = equipool.ResNetPotential(3, 4, HIDDEN)
-    return EquilibriumAggregation(3, 4, potential=potential, num_steps=5).double()
+    return EquilibriumAggregation(3, 4, potential=potential, steps=5).double()
 
 
 def test_is_an_aggregation_of_the_same_construction():
@@ -36,7 +36,7 @@ def test_is_an_aggregation_of_the_same_construction():
 def test_the_adapter_is_the_layer(aggregation):
     """So its weights load both ways, and whatever takes a layer takes it."""
     core = equipool.EquilibriumAggregation(
-        3, 4, potential=equipool.ResNetPotential(3, 4, HIDDEN), num_steps=5
+        3, 4, potential=equipool.ResNetPotential(3, 4, HIDDEN), steps=5
     ).double()
     assert isinstance(aggregation, equipool.EquilibriumAggregation)
     core.load_state_dict(aggregation.state_dict())
@@ -82,7 +82,7 @@ def test_diagnostics_accept_the_adapter(layout):
 @pytest.mark.parametrize("size", [1, 2, 8])
 def test_shapes(num_steps, size):
     x, batch = torch.randn(6, 16), torch.tensor([0, 1, 1, 1, 1, 1])
-    model = EquilibriumAggregation(16, size, num_steps=num_steps)
+    model = EquilibriumAggregation(16, size, steps=num_steps)
     for out, sets in ((model(x), 1), (model(x, batch), 2), (model(x, dim_size=3), 3)):
         assert out.shape == (sets, size)
         assert bool(out.any()) == (num_steps > 0)
@@ -233,7 +233,7 @@ def test_reset_parameters(aggregation):
 def test_copies_and_saved_states_compute_the_same(aggregation):
     x = torch.randn(5, 3).double()
     loaded = EquilibriumAggregation(
-        3, 4, potential=equipool.ResNetPotential(3, 4, HIDDEN), num_steps=5
+        3, 4, potential=equipool.ResNetPotential(3, 4, HIDDEN), steps=5
     ).double()
     loaded.load_state_dict(aggregation.state_dict())
     for other in (loaded, copy.deepcopy(aggregation), pickle.loads(pickle.dumps(aggregation))):
@@ -242,7 +242,7 @@ def test_copies_and_saved_states_compute_the_same(aggregation):
 
 def test_repr_is_one_line(aggregation):
     """Convolutions print their aggregation inside their own line."""
-    assert repr(aggregation).startswith("EquilibriumAggregation(3, 4, steps=Fixed(num_steps=5")
+    assert repr(aggregation).startswith("EquilibriumAggregation(3, 4, steps=FixedSteps(num_steps=5")
     conv = SAGEConv(3, 16, aggr=EquilibriumAggregation(3, 3))
     assert "\n" not in repr(conv)
     assert "EquilibriumAggregation(3, 3" in repr(conv)

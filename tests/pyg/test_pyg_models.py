@@ -21,7 +21,7 @@ CHANNELS = 6
 
 def make_aggregation(in_channels=CHANNELS, out_channels=CHANNELS):
     potential = equipool.ResNetPotential(in_channels, out_channels, (8, 5))
-    return EquilibriumAggregation(in_channels, out_channels, potential=potential, num_steps=4)
+    return EquilibriumAggregation(in_channels, out_channels, potential=potential, steps=4)
 
 
 @pytest.fixture
@@ -286,7 +286,7 @@ def test_three_steps_of_training_lower_the_loss(kind, graphs):
 def test_record_sees_every_solve(graphs):
     network = Network("gcn").double()
     batch = Batch.from_data_list(graphs)
-    with equipool.record() as solutions:
+    with equipool.record(diagnostics=True) as solutions:
         out = network(batch.x, batch.edge_index, batch.batch, batch.batch_size)
     assert [len(solution.y) for solution in solutions] == [batch.num_nodes, batch.batch_size]
     assert_near(network.head(solutions[1].y), out, 1e-12)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cases import flatten, make_layer, make_sets
-from equipool import OneStep
+from equipool import Truncated
 from equipool.objective import assemble
 from equipool.solvers import Newton
 
@@ -113,7 +113,7 @@ def test_one_step_at_the_minimum_has_the_implicit_gradient():
     sets = make_sets((3, 5, 1, 8))
     x, index = flatten(sets)
     layer = make_layer(hidden=(16, 8), factored=False, seed=4)
-    layer.solver, layer.differentiation, layer.num_steps = Newton(), OneStep(), 60
+    layer.solver, layer.differentiation, layer.steps = Newton(), Truncated(1), 60
     x.requires_grad_()
     solution = layer.solve(x, index)
     assert solution.residual.max() < 1e-12

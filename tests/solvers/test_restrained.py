@@ -6,7 +6,6 @@ from torch import nn
 
 from equipool import (
     EquilibriumAggregation,
-    NoRegularizer,
     ResNetPotential,
     SquaredNorm,
     ToTolerance,
@@ -31,7 +30,7 @@ class Quadratic(nn.Module):
 
 def quadratic_layer(solver, curvature=50.0, num_steps=40):
     return EquilibriumAggregation(
-        3, 3, potential=Quadratic(curvature), solver=solver, num_steps=num_steps, scaling="mean"
+        3, 3, potential=Quadratic(curvature), solver=solver, steps=num_steps, scaling="mean"
     )
 
 
@@ -104,7 +103,7 @@ class TestBoundedSteps:
         solver = Nesterov(learning_rate=0.5, momentum=0.0, curvature_safe=True)
         layer = quadratic_layer(solver, curvature=20.0)
         layer.steps = ToTolerance(1e-4, 300)
-        layer.regularizer = NoRegularizer()
+        layer.regularizer = SquaredNorm(0, learnable=False)
         layer.differentiation = Truncated(5)
         x = torch.tensor([[1.0, 0.0, 0.0]], requires_grad=True)
         solution = layer.solve(x)

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from cases import first_seed
 from equipool import ConvexPotential, EquilibriumAggregation, ResNetPotential, SquaredNorm
-from equipool.differentiation import Implicit, OneStep, Unrolled
-from equipool.linear_solvers import Cholesky
+from equipool.differentiation import Implicit, Truncated, Unrolled
 from equipool.solvers import Nesterov, SafeguardedNesterov
 from equipool.steps import ToTolerance
 
@@ -113,13 +112,13 @@ def test_steps_that_go_on_at_the_minimum_leave_the_gradient_alone(precision):
         torch.manual_seed(seed)
         layer = EquilibriumAggregation(
             3, 2, potential=ConvexPotential(3, 2, hidden=(6, 5)), regularizer=SquaredNorm(1.0),
-            solver=SafeguardedNesterov(), num_steps=200,
+            solver=SafeguardedNesterov(), steps=200,
         ).to(DTYPES[precision])  # fmt: skip
         torch.nn.init.normal_(layer.potential.slope.weight)
         x, index = torch.randn(40, 3), torch.arange(8).repeat_interleave(5)
         x = x.to(DTYPES[precision]).requires_grad_()
         gradients = []
-        for way in (Unrolled(), Implicit(Cholesky())):
+        for way in (Unrolled(), Implicit("cholesky")):
             layer.differentiation = way
             gradients.append(torch.autograd.grad(layer(x, index).sum(), x)[0])
         unrolled, implicit = gradients
@@ -226,7 +225,11 @@ def test_further_steps_go_on_with_what_was_found_out():
 def test_gradients_of_a_solve_that_stops_early_are_finite_and_not_zero():
     torch.manual_seed(0)
     layer = EquilibriumAggregation(
-        3, 4, solver=SafeguardedNesterov(), differentiation=OneStep(), steps=ToTolerance(1e-3, 300)
+        3,
+        4,
+        solver=SafeguardedNesterov(),
+        differentiation=Truncated(1),
+        steps=ToTolerance(1e-3, 300),
     )
     layer(torch.randn(6, 3)).sum().backward()
     for parameter in layer.potential.linears.parameters():

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cases import flatten, make_sets
-from equipool import EquilibriumAggregation, NoRegularizer, SquaredNorm, ToTolerance
+from equipool import EquilibriumAggregation, SquaredNorm, ToTolerance
 from equipool.objective import Bounds
 from equipool.potentials.convex import ConvexPotential
 from equipool.solvers import StronglyConvexNesterov
@@ -69,7 +69,7 @@ def test_a_convex_potential_is_solved_whatever_the_size_of_the_set():
     x, index = flatten(make_sets((1, 0, 40, 5)))
     solution = convex_layer().solve(x, index)
     assert bool(solution.converged.all())
-    assert solution.steps[1] == 1
+    assert solution.num_steps[1] == 1
     assert torch.equal(solution.y[1], torch.zeros(4, dtype=torch.float64))
 
 
@@ -83,7 +83,7 @@ def test_an_energy_that_is_convex_but_not_strongly_is_refused():
     x, index = flatten(make_sets((2, 0, 3)))
     message = "curvature of 2 sets is bounded from below by 0, expected more than 0"
     with pytest.raises(ValueError, match=message):
-        convex_layer(regularizer=NoRegularizer())(x, index)
+        convex_layer(regularizer=0)(x, index)
 
 
 def test_where_bounds_are_not_looked_at_such_a_row_descends_without_momentum(monkeypatch):

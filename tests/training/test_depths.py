@@ -48,7 +48,7 @@ def test_layers_get_their_steps_back():
     one = layer(RandomSteps(1, 4, tolerance=0.5))
     draw = DepthDraw(one, seed=0)
     with contextlib.suppress(KeyError), draw.set_to((2,)):
-        assert one.steps == equipool.Fixed(2, tolerance=0.5)
+        assert one.steps == equipool.FixedSteps(2, tolerance=0.5)
         raise KeyError
     assert one.steps == RandomSteps(1, 4, tolerance=0.5)
 

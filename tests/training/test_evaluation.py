@@ -10,7 +10,7 @@ from torch import nn
 from toy import Toy, config
 
 import equipool
-from equipool import EquilibriumAggregation, Fixed, GradientDescent, NoRegularizer
+from equipool import EquilibriumAggregation, FixedSteps, GradientDescent
 from equipool.files import FileError
 from equipool.training import evaluate, evaluate_over_steps, load_network, read_over_steps
 from equipool.training.evaluation import _Calls, _with_steps, write_over_steps
@@ -29,7 +29,7 @@ def test_every_number_gives_the_metrics_of_a_layer_with_so_many_steps(run):
     network, task = load_network(run, "last"), Toy(kind="deep")
     for row in found:
         network.pool.steps = row.num_steps
-        with torch.no_grad(), equipool.record() as solutions:
+        with torch.no_grad(), equipool.record(diagnostics=True) as solutions:
             assert row.metrics == task.evaluate(network, torch.device("cpu"))
         residuals = solutions[0].residual.sort().values
         assert row.residual == residuals[10].item()
@@ -98,9 +98,9 @@ def test_numbers_of_steps_of_the_same_checkpoint_stay_in_the_file(run, tmp_path)
 class Two(nn.Module):
     def __init__(self):
         super().__init__()
-        self.first = EquilibriumAggregation(3, 4, steps=Fixed(3, tolerance=1e9))
+        self.first = EquilibriumAggregation(3, 4, steps=FixedSteps(3, tolerance=1e9))
         self.second = EquilibriumAggregation(
-            3, 4, num_steps=3, regularizer=NoRegularizer(), solver=GradientDescent(0.2, 0.5)
+            3, 4, steps=3, regularizer=0, solver=GradientDescent(0.2, 0.5)
         )
         self.norm = nn.BatchNorm1d(4)
 
@@ -139,7 +139,7 @@ def test_several_layers_are_told_apart_by_name():
 def test_sets_without_elements_do_not_count():
     """As those that fill up a batch."""
     torch.manual_seed(0)
-    layer = EquilibriumAggregation(3, 4, num_steps=3)
+    layer = EquilibriumAggregation(3, 4, steps=3)
     x, index = torch.randn(5, 3), torch.tensor([0, 0, 2, 2, 2])
     empty = torch.zeros(0, dtype=torch.long)
 
@@ -157,7 +157,7 @@ def test_nothing_is_left_on_the_layers():
     network = Toy(kind="pooled").network()
     inner_statistics(network, lambda: network(torch.randn(2, 3, 1)))
     assert not network.pool._forward_hooks
-    with equipool.record() as solutions:
+    with equipool.record(diagnostics=True) as solutions:
         network(torch.randn(2, 3, 1))
     assert len(solutions) == 1
 

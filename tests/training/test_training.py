@@ -27,7 +27,7 @@ def naive_training(task, training):
         first = step - step % training.chunk
         chunk = task.batches(first, training.chunk, torch.device("cpu"), Shard())
         batch = {name: values[step - first].double() for name, values in chunk.items()}
-        with equipool.record() as solutions:
+        with equipool.record(diagnostics=True) as solutions:
             loss = task.loss(network, batch).value
         adam.zero_grad()
         (loss + training.aux_weight_at(step) * solutions.aux_loss).backward()

@@ -9,7 +9,6 @@ from torch.nn import functional
 from equipool.aggregation import EquilibriumAggregation
 from equipool.baselines.base import RaggedRival, match_channels
 from equipool.potentials.base import Potential
-from equipool.regularizers import NoRegularizer
 from equipool.sets import Sets
 from equipool.solvers import Nesterov
 
@@ -57,10 +56,10 @@ class FrechetPooling(RaggedRival):
             in_channels,
             in_channels,
             potential=LearnedDistance(in_channels),
-            regularizer=NoRegularizer(),
+            regularizer=0,
             # Near the minimum the curvature lies between 0.5 and 4.5.
             solver=Nesterov(learning_rate=0.4, momentum=0.0, learnable=False),
-            num_steps=num_steps,
+            steps=num_steps,
             scaling="mean",
         )
         self.linear = match_channels(in_channels, out_channels)

@@ -15,7 +15,7 @@ from equipool.checks import as_count, check_part
 from equipool.inference import in_evaluation_mode
 from equipool.sets import Sets
 from equipool.solution import Solution
-from equipool.steps import Fixed
+from equipool.steps import FixedSteps
 
 STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
 
@@ -102,7 +102,7 @@ def path_independence(
     layer = in_evaluation_mode(layer)
 
     def solve(num_steps: int, start: Tensor | None = None) -> Solution:
-        steps = Fixed(num_steps, layer.steps.tolerance)
+        steps = FixedSteps(num_steps, layer.steps.tolerance)
         return layer.solve(
             x, index, ptr=ptr, mask=mask, dim_size=dim_size, start=start, steps=steps
         )

@@ -2,6 +2,6 @@
 
 from equipool.differentiation.base import Differentiation, Unrolled
 from equipool.differentiation.implicit import Implicit
-from equipool.differentiation.last_steps import OneStep, Truncated
+from equipool.differentiation.last_steps import Truncated
 
-__all__ = ["Differentiation", "Implicit", "OneStep", "Truncated", "Unrolled"]
+__all__ = ["Differentiation", "Implicit", "Truncated", "Unrolled"]

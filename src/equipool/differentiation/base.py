@@ -25,7 +25,7 @@ class Differentiation(ABC):
         False
     """
 
-    recordable = True
+    capturable = True
     """Whether the backward pass can be recorded as a CUDA graph."""
 
     @abstractmethod

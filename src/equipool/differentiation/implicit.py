@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from equipool.checks import as_count, check_part
+from equipool.checks import as_count
 from equipool.descent import Descent, Search
 from equipool.differentiation.base import Differentiation
 from equipool.differentiation.last_steps import follow_last_steps
-from equipool.linear_solvers import ConjugateGradients, LinearSolver
-from equipool.objective import Objective
+from equipool.linear_solvers import Cholesky, ConjugateGradients, LinearSolution
+from equipool.objective import LinearMap, Objective
 from equipool.ops.derivatives import attach
 from equipool.ops.execution import shapes_are_fixed
 from equipool.private_torch import is_transforming
@@ -37,8 +38,8 @@ class Implicit(Differentiation):
     $g$. Neither its time nor its memory grows with the number of steps.
 
     Sets that have not converged, or whose system could not be solved, get the gradient of
-    `Truncated(fallback_steps)` instead. So do sets whose energy is so flat that the minimum may be
-    far away in spite of a small gradient. `Solution.fallback` marks them: sets that have not
+    `Truncated(fallback_steps)` instead. The same applies where the energy is too flat for a small
+    gradient to imply a nearby minimum. `Solution.fallback` marks them: sets that have not
     converged immediately, the others after the backward pass.
 
     Elements, potential and regulariser are trained by the implicit gradient. The solver's step size
@@ -47,38 +48,44 @@ class Implicit(Differentiation):
     by the auxiliary loss, which pass gradients through the last `fallback_steps` steps.
 
     Args:
-        linear_solver: solves the systems. Default: `ConjugateGradients()`.
+        linear_solver: solves the systems. `"cg"`, conjugate gradients, takes a few products with
+            each Hessian; `"cholesky"` assembles it from K products, for outputs of up to a few
+            dozen, and finds every negative curvature.
         tolerance: a set counts as converged when no component of its gradient $g$ exceeds this.
             Default: the tolerance of the layer's `steps`. The error of the gradient is of the order
             of this, divided by the curvature.
         fallback_steps: the number of last steps to differentiate through for a set that falls back.
+        max_products: the largest number of products that `"cg"` takes. Sets that need more fall
+            back.
 
     In a program of fixed shapes, compiled or captured as a CUDA graph, the linear solver and the
     fallback always take all of their steps: allow only a few.
 
     Example:
-        >>> layer = equipool.EquilibriumAggregation(3, 8, differentiation=Implicit())
-        >>> layer.num_steps = 100
+        >>> layer = equipool.EquilibriumAggregation(3, 8, differentiation=Implicit(), steps=100)
         >>> solution = layer.solve(torch.randn(5, 3))
         >>> solution.y.sum().backward()
         >>> solution.fallback
         tensor([False])
     """
 
-    recordable = False  # it decides by values what to do next
+    capturable = False  # control flow depends on tensor values
 
     def __init__(
         self,
-        linear_solver: LinearSolver | None = None,
+        linear_solver: Literal["cg", "cholesky"] = "cg",
         tolerance: float | None = None,
         fallback_steps: int = 5,
+        max_products: int = 100,
     ) -> None:
+        if linear_solver not in ("cg", "cholesky"):
+            raise ValueError(f"linear_solver is {linear_solver!r}, expected 'cg' or 'cholesky'")
         if tolerance is not None and not tolerance >= 0:
             raise ValueError(f"tolerance is {tolerance!r}, expected 0 or more")
-        self.linear_solver = linear_solver if linear_solver is not None else ConjugateGradients()
-        check_part("linear_solver", self.linear_solver, LinearSolver, "ConjugateGradients()")
+        self.linear_solver = linear_solver
         self.tolerance = tolerance
         self.fallback_steps = as_count("fallback_steps", fallback_steps, least=1)
+        self.max_products = as_count("max_products", max_products, least=1)
 
     def __call__(self, search: Search) -> Descent:
         if is_transforming():
@@ -93,7 +100,7 @@ class Implicit(Differentiation):
         gradient = attach(search.objective.gradient(end), *search.solver.parameters())
         converged = gradient.detach().abs().amax(-1) <= tolerance
         system = AdjointSystem(
-            linear_solver=self.linear_solver,
+            solve=self._solve,
             objective=search.objective,
             y=end,
             gradient=gradient.detach(),
@@ -106,14 +113,22 @@ class Implicit(Differentiation):
         return descent._replace(y=output, fallback=system.fallback)
 
     def __repr__(self) -> str:
-        return f"Implicit({self.linear_solver!r}, {self.tolerance}, {self.fallback_steps})"
+        return (
+            f"Implicit({self.linear_solver!r}, {self.tolerance}, {self.fallback_steps}, "
+            f"{self.max_products})"
+        )
+
+    def _solve(self, product: LinearMap, b: Tensor) -> LinearSolution:
+        if self.linear_solver == "cholesky":
+            return Cholesky()(product, b)
+        return ConjugateGradients(self.max_products)(product, b)
 
 
 @dataclass(frozen=True, eq=False)
 class AdjointSystem:
     """The linear systems that the backward pass solves."""
 
-    linear_solver: LinearSolver
+    solve: Callable[[LinearMap, Tensor], LinearSolution]
     objective: Objective
     y: Tensor  # [num_rows, K] the end of the search
     gradient: Tensor  # [num_rows, K] there
@@ -123,14 +138,14 @@ class AdjointSystem:
     autocast: torch.autocast  # as in the forward pass
 
     def adjoints(self, by_y: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
-        """The derivatives by the path of the last steps, by the gradient at the output and by the
-        start, given the derivative by the output."""
+        """Cotangents of the last steps' path, of the gradient at the output and of the start, given
+        that of the output."""
         wanted = torch.where(self.converged.unsqueeze(-1), by_y, 0)
         if not shapes_are_fixed() and not bool(self.converged.any()):
             nothing = torch.zeros_like(by_y)
             return by_y, nothing, nothing
         with self.autocast:
-            w, solved, _ = self.linear_solver(self.objective.hessian(self.y), wanted)
+            w, solved, _ = self.solve(self.objective.hessian(self.y), wanted)
         # No curvature at all in the wanted direction: an empty set, which stays at its start, or a
         # minimum that is not unique.
         flat = wanted.any(-1) & ~w.any(-1)

@@ -13,18 +13,7 @@ from equipool.differentiation.base import Differentiation
 from equipool.ops.derivatives import attach
 
 
-class LastSteps(Differentiation):
-    """Differentiation through a number of last steps."""
-
-    num_steps: int
-
-    def __call__(self, search: Search) -> Descent:
-        descent, path = follow_last_steps(search, self.num_steps)
-        path = attach(path, search.start, *search.solver.parameters())
-        return descent._replace(y=_Follow.apply(descent.y.detach(), path))
-
-
-class Truncated(LastSteps):
+class Truncated(Differentiation):
     """Differentiate through the last steps alone, as if the search had begun there with the
     momentum it had. The output is that of `Unrolled` to the last bit. The gradient leaves out the
     contribution of earlier steps, and the gradient of the start is zero except for sets that never
@@ -33,6 +22,11 @@ class Truncated(LastSteps):
     With `ToTolerance`, gradients pass through further steps, taken from rest where the set ended;
     they change nothing of the search except the auxiliary loss, which counts them. A second
     gradient is that of the last steps as well.
+
+    `Truncated(1)` is the cheapest gradient: its backward pass costs one step however many were
+    taken. At a minimum it has the direction of the implicit gradient if the energy curves equally
+    in all directions; elsewhere it is a rough approximation. One step is too few for the auxiliary
+    loss to train the solver's step size.
 
     Args:
         num_steps: the number of steps, 1 or more.
@@ -45,18 +39,13 @@ class Truncated(LastSteps):
     def __init__(self, num_steps: int) -> None:
         self.num_steps = as_count("num_steps", num_steps, least=1)
 
+    def __call__(self, search: Search) -> Descent:
+        descent, path = follow_last_steps(search, self.num_steps)
+        path = attach(path, search.start, *search.solver.parameters())
+        return descent._replace(y=_Follow.apply(descent.y.detach(), path))
+
     def __repr__(self) -> str:
         return f"Truncated({self.num_steps})"
-
-
-class OneStep(LastSteps):
-    """Differentiate through the last step alone: the cheapest gradient, whose backward pass costs
-    one step however many were taken. At a minimum it has the direction of the implicit gradient if
-    the energy curves equally in all directions; elsewhere it is a rough approximation. The
-    auxiliary loss does not train the solver's step size, because one step is too few for that.
-    Otherwise it is `Truncated(1)`."""
-
-    num_steps = 1
 
 
 def follow_last_steps(search: Search, num_steps: int) -> tuple[Descent, Tensor]:
@@ -93,7 +82,7 @@ def _solve_and_take_further_steps(search: Search, num_steps: int) -> tuple[Desce
 
 
 class _Follow(torch.autograd.Function):
-    """One tensor, to the bit, with the gradient of another."""
+    """Returns `y` bit for bit; backpropagates into `path`."""
 
     generate_vmap_rule = True
 

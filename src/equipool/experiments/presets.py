@@ -47,7 +47,7 @@ def import_task(name: str) -> None:
         EXPERIMENTS[name].task()
 
 
-_RANDOM = "random:least=5,most=40"
+_RANDOM = "random:min_steps=5,max_steps=40"
 # How equilibrium layers are trained in any experiment: values of the fields that its task has, and
 # the training setting `aux_weight` for a task without weights of its own.
 RECIPES: dict[str, dict[str, Any]] = {

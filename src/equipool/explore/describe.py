@@ -12,7 +12,7 @@ from equipool.baselines.learned import AttentionPooling, GatedAttentionPooling
 from equipool.baselines.reductions import MaxPooling, MeanPooling, SumPooling
 from equipool.estimators.network import SharedDropout
 from equipool.potentials import ResNetPotential
-from equipool.regularizers import NoRegularizer, Regularizer, SquaredNorm
+from equipool.regularizers import Regularizer, SquaredNorm
 from equipool.solvers import GradientDescent, Nesterov, Solver
 from equipool.starts import LearnedStart, NormalStart, Start, ZeroStart
 
@@ -160,11 +160,9 @@ LIMITS = ("max_step", "max_gradient", "curvature_safe")
 
 
 def _regularizer_weight(regularizer: Regularizer) -> Any:
-    if isinstance(regularizer, NoRegularizer):
-        return 0
     if isinstance(regularizer, SquaredNorm):
         return numbers(regularizer.weight)
-    raise _unsupported("regularizer", regularizer, ["SquaredNorm", "NoRegularizer"])
+    raise _unsupported("regularizer", regularizer, ["SquaredNorm"])
 
 
 def _start(start: Start, channels: int) -> Any:
@@ -172,7 +170,7 @@ def _start(start: Start, channels: int) -> Any:
         return [0] * channels
     if isinstance(start, LearnedStart):
         return numbers(start.y)
-    raise _unsupported("start", start, ["ZeroStart", "LearnedStart", "NormalStart"])
+    raise _unsupported("start", start, ["LearnedStart", "NormalStart"])
 
 
 def _affine(linear: nn.Module) -> Data:

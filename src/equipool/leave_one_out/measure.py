@@ -18,7 +18,7 @@ from equipool.leave_one_out.newton import newton_changes
 from equipool.leave_one_out.removals import Removals, gather_removals
 from equipool.ops.execution import shapes_are_fixed
 from equipool.sets import Sets
-from equipool.solution import Solution
+from equipool.solution import ConvergenceWarning, Solution
 from equipool.steps import ToTolerance
 
 METHODS = ("newton", "exact")
@@ -199,7 +199,7 @@ def exact_changes(
     layer's tolerance, `[P]`. The minimum of the whole set is sought from y as well, so that what
     the layer's own search left does not count as a change."""
     tolerance = layer.steps.tolerance
-    steps = ToTolerance(PRECISION * tolerance, layer.num_steps)
+    steps = ToTolerance(PRECISION * tolerance, layer.steps.max_steps)
     whole = layer.solve(removals.x, removals.sets, start=y, steps=steps).y
     changes, reached = [y.new_zeros(0, y.shape[-1])], [removals.set_of[:0] > 0]
     for start, stop in removals.blocks(removals.left, ELEMENTS_AT_ONCE):
@@ -275,4 +275,4 @@ def _warn_of(solution: Solution, solved: Tensor, method: str) -> None:
             else f"the searches of {number} have not converged: give the layer more steps"
         )
     if messages:
-        warnings.warn("; ".join(messages), UserWarning, stacklevel=3)
+        warnings.warn("; ".join(messages), ConvergenceWarning, stacklevel=3)

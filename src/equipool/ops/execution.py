@@ -91,7 +91,7 @@ def announce_compilation(num_steps: int) -> None:
     announced.add(num_steps)
     logging.getLogger("equipool").warning(
         "torch.compile writes out all %d steps of an equilibrium layer's search and is silent "
-        "meanwhile: allow 10 to 15 s per step. A layer with fewer steps (layer.num_steps = 5) "
+        "meanwhile: allow 10 to 15 s per step. A layer with fewer steps (layer.steps = 5) "
         "compiles faster.",
         num_steps,
     )

@@ -85,6 +85,9 @@ class Potential(nn.Module):
         torch.Size([1, 3])
     """
 
+    regularizer_weight = 0.1
+    """Initial weight of the squared norm that a layer adds if it is given no regulariser."""
+
     @abstractmethod
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """Potential of each element.

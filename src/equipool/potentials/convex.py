@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, softplus
 
-from equipool.checks import check_sizes
+from equipool.checks import as_sizes, check_sizes
 from equipool.objective import Bounds, LinearMap
 from equipool.ops import convex_gradient as ops
 from equipool.potentials.base import Potential, SummedPotential, draw_weights, wide
@@ -60,7 +60,7 @@ class ConvexPotential(Potential):
 
     Example:
         >>> layer = equipool.EquilibriumAggregation(3, 2, potential=ConvexPotential(3, 2))
-        >>> layer.num_steps = 100
+        >>> layer.steps = 100
         >>> layer.solve(torch.randn(5, 3)).converged
         tensor([True])
     """
@@ -69,9 +69,7 @@ class ConvexPotential(Potential):
         self, in_channels: int, out_channels: int, hidden: Sequence[int] = (64, 64)
     ) -> None:
         super().__init__()
-        hidden = tuple(hidden)
-        if not hidden or min(hidden) < 1:
-            raise ValueError(f"hidden is {hidden}, expected at least one size, each 1 or more")
+        hidden = as_sizes("hidden", hidden)
         check_sizes(in_channels=in_channels, out_channels=out_channels)
         self.in_channels = in_channels
         self.out_channels = out_channels

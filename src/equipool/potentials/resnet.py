@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.parametrize import is_parametrized
 
+from equipool.checks import as_sizes, check_sizes
 from equipool.objective import LinearMap
 from equipool.ops.resnet_gradient import Maps, Spec, make_gradient
 from equipool.potentials.base import (
@@ -76,9 +77,8 @@ class ResNetPotential(Potential):
         bias_std: float = 0.3,
     ) -> None:  # fmt: skip
         super().__init__()
-        hidden = tuple(hidden) if hidden is not None else default_hidden(out_channels)
-        if not hidden or min(hidden) < 1:
-            raise ValueError(f"hidden is {hidden}, expected at least one size, each 1 or more")
+        check_sizes(in_channels=in_channels, out_channels=out_channels)
+        hidden = default_hidden(out_channels) if hidden is None else as_sizes("hidden", hidden)
         if reduction not in ("mean", "sum"):
             raise ValueError(f"reduction is {reduction!r}, expected 'mean' or 'sum'")
         if not 0 <= dropout < 1:

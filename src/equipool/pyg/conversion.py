@@ -109,7 +109,7 @@ def from_pyg(layer: packaged.EquilibriumAggregation) -> EquilibriumAggregation:
     regularizer, solver = SquaredNorm(), GradientDescent(momentum=0.9)
     converted = EquilibriumAggregation(
         in_channels, layer.output_dim, potential=potential, regularizer=regularizer, solver=solver,
-        num_steps=layer.grad_iter, scaling="mean",
+        steps=layer.grad_iter, scaling="mean",
     ).to(layer.lamb)  # fmt: skip
     copy_potential(layer.potential, potential)
     copy_scalar("lamb", layer.lamb, softplus, regularizer.raw_weight)
@@ -152,7 +152,7 @@ def copy_scalar(
         )
     target.origin.copy_(value)
     target.given = float(value)
-    cast(nn.Parameter, target.raw).requires_grad_(source.requires_grad)
+    target.raw.requires_grad_(source.requires_grad)
 
 
 def read_sizes(layer: packaged.EquilibriumAggregation) -> tuple[int, list[int]]:

@@ -68,7 +68,7 @@ class Solver(nn.Module, Generic[State]):
         torch.Size([1, 8])
     """
 
-    recordable = True
+    capturable = True
     """Whether the steps can be recorded as a CUDA graph."""
 
     @abstractmethod

@@ -59,7 +59,7 @@ class Newton(Solver[NewtonState]):
         tensor([True])
     """
 
-    recordable = False  # factorisations wait for the device
+    capturable = False  # factorisations wait for the device
 
     def __init__(
         self, damping: float = 1e-3, after: Solver[Any] | None = None, num_steps: int = 3

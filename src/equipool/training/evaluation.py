@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import equipool
-from equipool import EquilibriumAggregation, Fixed, NormalStart
+from equipool import EquilibriumAggregation, FixedSteps, NormalStart
 from equipool.diagnostics.independence import quantiles
 from equipool.files import FileError, write_json
 from equipool.training.checkpoint import ConfigMismatchError, RunFolder
@@ -181,7 +181,7 @@ def _with_steps(network: nn.Module, number: int, random_start: bool = False) -> 
     network = copy.deepcopy(network)
     for layer in network.modules():
         if isinstance(layer, EquilibriumAggregation):
-            layer.steps = Fixed(number, layer.steps.tolerance)
+            layer.steps = FixedSteps(number, layer.steps.tolerance)
             if random_start:
                 layer.start = NormalStart(layer.out_channels).train()
     return network

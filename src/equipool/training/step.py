@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import equipool
-from equipool import EquilibriumAggregation, Fixed, RandomSteps, Solution
+from equipool import EquilibriumAggregation, FixedSteps, RandomSteps, Solution
 from equipool.training.config import TrainingConfig
 from equipool.training.devices import Accelerator, mixed
 from equipool.training.optimizer import (
@@ -197,7 +197,7 @@ class DepthDraw:
         """The layers search this deep inside the block."""
         try:
             for (layer, steps), depth in zip(self._drawn, depths, strict=True):
-                layer.steps = Fixed(depth, steps.tolerance)
+                layer.steps = FixedSteps(depth, steps.tolerance)
             yield
         finally:
             for layer, steps in self._drawn:

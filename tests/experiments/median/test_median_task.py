@@ -142,7 +142,7 @@ def test_the_papers_values():
     assert isinstance(layer, EquilibriumAggregation)
     assert isinstance(own.embedding, nn.Identity)
     assert layer.potential.hidden == (256, 256, 1)
-    assert (layer.num_steps, layer.out_channels) == (5, 16)
+    assert (layer.steps.max_steps, layer.out_channels) == (5, 16)
     assert not list(layer.start.parameters())
     task = MedianTask.paper("sum", embedding=8, seed=2)
     assert (task.aggregation, task.embedding, task.seed) == ("sum", 8, 2)

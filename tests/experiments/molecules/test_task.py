@@ -89,7 +89,7 @@ def test_fields_reach_the_network(molecules):
     )  # fmt: skip
     found = network(task)
     layers = [m for m in found.modules() if isinstance(m, EquilibriumAggregation)]
-    assert [layer.num_steps for layer in layers] == [3, 3, 7]
+    assert [layer.steps.max_steps for layer in layers] == [3, 3, 7]
     assert [layer.potential.hidden for layer in layers] == [(5, 4), (5, 4), (8, 6, 3)]
     assert all(layer.potential.dropout == 0.4 for layer in layers)
     assert type(found.convolutions[0]).__name__ == "GCNConvolution"

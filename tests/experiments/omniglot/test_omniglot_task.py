@@ -153,7 +153,7 @@ def test_the_papers_values():
     layer = network.aggregation
     assert isinstance(layer, EquilibriumAggregation)
     assert layer.potential.hidden == (512, 512, 32)
-    assert (layer.in_channels, layer.out_channels, layer.num_steps) == (256, 256, 10)
+    assert (layer.in_channels, layer.out_channels, layer.steps.max_steps) == (256, 256, 10)
     assert OmniglotTask.paper("attention", seed=2).network().aggregation.heads == 4
     assert [linear.out_features for linear in network.head.linears] == [128, 10]
 
