@@ -18,6 +18,9 @@ pytest.importorskip("material")
 
 pytestmark = pytest.mark.processes
 
+FORMULA_SIZES = """[...document.querySelectorAll("mjx-container > svg")].map(
+    svg => [svg.getBoundingClientRect().width, svg.getBoundingClientRect().height].map(Math.round)
+)"""
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 
@@ -115,6 +118,23 @@ class TestInABrowser:
         assert len(formulas) > 10
         assert all("<mjx-container" in formula for formula in formulas)
         assert "md-typeset__scrollwrap" in dom
+
+    def test_every_formula_shows_on_a_phone(self, site):
+        """A long one scrolls inside the page; none shrinks to nothing."""
+        api = pytest.importorskip("playwright.sync_api")
+        files = [file for file in site.rglob("*.html") if "arithmatex" in file.read_text()]
+        assert len(files) > 10
+        with api.sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+            page = browser.new_page(viewport={"width": 400, "height": 800})
+            for file in files:
+                page.goto(file.as_uri())
+                page.wait_for_selector("mjx-container > svg", state="attached")
+                page.wait_for_function("MathJax.startup.promise.then(() => true)")
+                shown = page.evaluate(FORMULA_SIZES)
+                assert shown
+                assert min(min(size) for size in shown) > 3, file.name
+            browser.close()
 
     def test_search_finds_pages(self, site, tmp_path):
         dom = self.shown((site / "index.html").as_uri() + "?q=regularizer", tmp_path)
