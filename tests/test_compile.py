@@ -113,6 +113,7 @@ def test_one_line_says_that_compiling_takes_long(caplog, monkeypatch):
     layer = tiny_layer()
     model = nn.Sequential(nn.Linear(3, 3), layer).double()
     model(make_sets((4,))[0])
+    torch.export.export(model, (make_sets((4,))[0],))
     assert not execution.announced
     compiled = torch.compile(model, fullgraph=True, backend="eager")
     for sizes in ((4,), (5,)):

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from equipool.private_torch import is_transforming, stands_for_several, while_tracing
+from equipool.private_torch import is_exporting, is_transforming, stands_for_several, while_tracing
 
 
 class _Switch(threading.local):
@@ -85,8 +85,8 @@ announced: set[int] = set()
 @while_tracing
 def announce_compilation(num_steps: int) -> None:
     """Log once, before the compiler falls silent, why it takes so long. It is called only where
-    the program is being compiled."""
-    if num_steps in announced:
+    the program is being compiled. An export is no compilation: it takes seconds."""
+    if is_exporting() or num_steps in announced:
         return
     announced.add(num_steps)
     logging.getLogger("equipool").warning(
