@@ -66,6 +66,18 @@ def test_regression_is_scored_in_deviations_and_in_units():
     )
 
 
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_a_prediction_that_is_not_a_number_leaves_no_score(kind):
+    labels = torch.tensor([[0.0, 1.0], [1.0, 0.0], [NAN, 1.0]])
+    prediction = torch.zeros(3, 2)
+    prediction[2, 0] = NAN  # where the label is missing it does not count
+    deviation = torch.ones(2)
+    molecules = generated(5, kind=kind)
+    assert math.isfinite(score(molecules, labels, prediction, deviation, "roc_auc")["score"])
+    prediction[0, 0] = NAN
+    assert math.isnan(score(molecules, labels, prediction, deviation, "roc_auc")["score"])
+
+
 def test_moments_of_large_numbers_and_of_none():
     labels = torch.tensor([[1e6, NAN, 5.0], [1e6 + 2, NAN, 5.0]])
     mean, deviation = label_moments(labels)

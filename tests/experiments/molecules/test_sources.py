@@ -79,7 +79,9 @@ def test_a_broken_table_is_named_with_line_and_column(tmp_path, text, settings, 
         assert word in str(raised.value)
 
 
-@pytest.mark.parametrize("settings", [{"kind": "ranking"}, {"labels": ("smiles",)}])
+@pytest.mark.parametrize(
+    "settings", [{"kind": "ranking"}, {"labels": ("smiles",)}, {"split": "smiles"}]
+)
 def test_settings_that_cannot_be(settings):
     with pytest.raises(ValueError, match=r"ranking|smiles"):
         SmilesTable("mine.csv", **settings)

@@ -48,12 +48,10 @@ class TrainingData:
         seed and the epoch."""
         size = len(self.training)
         epochs = range(first // size, -(-(first + number) // size))
-        orders = [
-            torch.randperm(size, generator=generator_for(CPU, "molecules", seed, epoch))
-            for epoch in epochs
-        ]
+        streams = (generator_for(CPU, "molecules", seed, epoch) for epoch in epochs)
+        order = torch.cat([torch.randperm(size, generator=stream) for stream in streams])
         start = first - epochs.start * size
-        return self.training[torch.cat(orders)[start : start + number]]
+        return self.training[order[start : start + number]]
 
     def _warn_about_scores(self) -> None:
         """Warn about labels without a score in the validation or the test part."""
@@ -62,9 +60,7 @@ class TrainingData:
             labels = self.molecules.labels[self.molecules.positions(part)]
             scored = has_both(labels) if binary else (~labels.isnan()).any(0)
             if not scored.all():
-                ignored = [
-                    name for name, one in zip(names, scored.tolist(), strict=True) if not one
-                ]
+                ignored = [names[at] for at in (~scored).nonzero().flatten().tolist()]
                 lacking = "both a 0 and a 1" if binary else "a value"
                 print_status(
                     f"The {part} score ignores {len(ignored)} of {len(names)} labels, which do not "

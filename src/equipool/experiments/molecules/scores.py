@@ -47,14 +47,15 @@ def score(
     For regression the score is minus `mae`, the mean absolute error in units of the deviations;
     `mae_NAME` is that of one label in its own units. `measure` names the score of classification.
     """
-    present = int((~labels.isnan()).sum())
+    known = ~labels.isnan()
     losses = label_losses(prediction, labels, molecules.kind, deviation)
-    loss = float(losses.sum(dtype=torch.float64)) / present if present else math.nan
+    loss = float(losses.sum(dtype=torch.float64) / known.sum())
     if molecules.kind == "classification":
         found = classification_scores(prediction, labels)
         return found | {"score": found[measure], "loss": loss}
-    each = (prediction.double() - labels.double()).abs().nanmean(0)
-    mean = float((each / deviation).nanmean())
+    errors = torch.where(known, (prediction.double() - labels.double()).abs(), 0)
+    each = errors.sum(0) / known.sum(0)
+    mean = float((each / deviation)[known.any(0)].mean())
     own = zip((f"mae_{name}" for name in molecules.label_names), each.tolist(), strict=True)
     return {"score": -mean, "mae": mean, **dict(own), "loss": loss}
 

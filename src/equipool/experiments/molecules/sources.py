@@ -86,9 +86,9 @@ class SmilesTable(MoleculeSource):
 
     def __post_init__(self) -> None:
         check_fields(self)
-        for column in self._text:
-            if column in (self.labels or ()):
-                raise ValueError(f"labels: {column!r} is the column of the SMILES or of the split")
+        columns = [*self._text, *(self.labels or ())]
+        if len(set(columns)) < len(columns):
+            raise ValueError(f"a column has two uses among SMILES, split and labels: {columns}")
 
     @property
     def _text(self) -> list[str]:
