@@ -111,3 +111,40 @@ def test_a_forward_of_ones_own_or_a_hook_has_no_units_to_drop(changed):
 def test_it_is_shown_where_there_is_some():
     assert "dropout=0.5" in repr(thinned_layer())
     assert "dropout" not in repr(make_layer())
+
+
+class Own(torch.nn.Module):
+    def __init__(self, drop):
+        super().__init__()
+        self.net = torch.nn.Sequential(torch.nn.Linear(7, 9), torch.nn.Softplus(), drop)
+
+    def forward(self, x, y):
+        return self.net(torch.cat([x, y], -1)).square().sum(-1)
+
+
+def resnet_with_dropout():
+    potential = ResNetPotential(3, 4, (7, 5, 3))
+    potential.linears[0] = torch.nn.Sequential(potential.linears[0], torch.nn.Dropout(0.5))
+    return potential
+
+
+@pytest.mark.parametrize(
+    ("make", "where"),
+    [
+        (lambda: Own(torch.nn.Dropout(0.5)), "net.2"),
+        (lambda: Own(torch.nn.AlphaDropout(0.5)), "net.2"),
+        (resnet_with_dropout, "linears.0.1"),
+    ],
+)
+def test_a_module_that_would_drop_other_units_at_each_step_is_refused(make, where):
+    layer = EquilibriumAggregation(3, 4, potential=make())
+    x = torch.randn(6, 3)
+    for call in (layer, layer.solve, layer.energy):
+        with pytest.raises(ValueError, match="each step") as told:
+            call(x)
+        assert f"potential.{where} is " in str(told.value)
+    y = layer.eval()(x)
+    assert torch.equal(layer(x), y)
+    layer.train()
+    layer.potential.get_submodule(where).p = 0.0
+    torch.testing.assert_close(layer(x), y)

@@ -164,6 +164,7 @@ class AutogradSum(SummedPotential):
 
 def sum_over(potential: nn.Module, x: Tensor, sets: Sets) -> SummedPotential:
     """Any potential summed over each set of a batch whose elements are in set order."""
+    _check_draws_nothing(potential)
     if not isinstance(potential, Potential):
         return AutogradSum(potential, x, sets)
     summed = potential.over(x, sets)
@@ -173,6 +174,19 @@ def sum_over(potential: nn.Module, x: Tensor, sets: Sets) -> SummedPotential:
             "a subclass of equipool.SummedPotential"
         )
     return summed
+
+
+def _check_draws_nothing(potential: nn.Module) -> None:
+    """Reject torch's dropout inside a potential, which draws other units at each evaluation."""
+    if not potential.training:
+        return
+    for name, module in potential.named_modules():
+        if type(module).__module__.startswith("torch.nn.") and dropout_rate(module) > 0:
+            raise ValueError(
+                f"potential.{name} is {module}, expected no dropout: it would drop other units at "
+                "each step, so that there is no fixed energy to descend. Use "
+                "ResNetPotential(dropout=...), or call its eval()"
+            )
 
 
 def dropout_rate(module: nn.Module) -> float:
