@@ -171,7 +171,7 @@ def test_hooks_of_all_modules_are_launched(layer):
 
 def test_dropout_inside_the_potential_is_not_recorded_and_none_drops_in_evaluation():
     layer = make_layer()
-    layer.potential.linears[0] = nn.Sequential(layer.potential.linears[0], nn.Dropout(0.5))
+    layer.potential.dropout = 0.5
     warm_up(layer)
     assert len(layer._replays) == 0
     warm_up(layer.eval())
