@@ -14,6 +14,7 @@ from tables import columns, mebibytes, quartiles, three_digits
 
 PAGES = ("performance.md", "stability.md")
 TIMED = ("cpu-quick", "cpu-elements", "h200-plain", "h200-layer", "h200-networks", "h200-steps")
+SHORT = ("plain recipe", "steps no longer than 0.5", "steps + momentum + curvature")
 STABILITY = ("cpu-stability-biases", "cpu-stability")
 COLORS = {"pyg": ORANGE, "reference": "#999999", "equipool": BLUE, "equipool-autograd": "#E69F00",
           "equipool-torch": "#56B4E9", "equipool-compiled": GREEN,
@@ -110,14 +111,26 @@ def networks() -> str:
     })  # fmt: skip
 
 
+def quarters(values: Sequence[float | None]) -> tuple[float, float, float]:
+    """Quartiles; values that are not finite count as infinite."""
+    ordered = sorted(math.inf if value is None else value for value in values)
+    first, middle, third = (ordered[round(q * (len(ordered) - 1))] for q in (0.25, 0.5, 0.75))
+    return first, middle, third
+
+
+def short_spikes(rows: Sequence[Row]) -> str:
+    """The three most useful rows."""
+    chosen = [row for row in rows if row["setting"] == "hard" and row["option"] in SHORT]
+    return columns(chosen, {
+        "option": lambda row: row["option"],
+        "spikes, all seeds": lambda row: str(sum(row["spikes"])),
+        "largest loss, second half": lambda row: f"{quarters(row['largest'])[1]:.1e}",
+        "final error": lambda row: f"{quarters(row['errors'])[1]:.1e}",
+    })  # fmt: skip
+
+
 def spikes(rows: Sequence[Row]) -> str:
     """What training with each option did, over the seeds."""
-
-    def quarters(values: Sequence[float | None]) -> tuple[float, float, float]:
-        ordered = sorted(math.inf if value is None else value for value in values)
-        first, middle, third = (ordered[round(q * (len(ordered) - 1))] for q in (0.25, 0.5, 0.75))
-        return first, middle, third
-
     return columns(rows, {
         "option": lambda row: row["option"],
         "spikes": lambda row: str(sum(row["spikes"])),
@@ -156,6 +169,7 @@ def blocks() -> dict[str, str]:
         _, parts = read_measurement(name)
         for setting, rows in group(parts["rows"], lambda row: row["setting"]).items():
             found[f"{name} {setting}"] = spikes(rows)
+    found["short"] = short_spikes(parts["rows"])
     return found
 
 
