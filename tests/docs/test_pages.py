@@ -32,6 +32,17 @@ def test_generated_tables_are_those_of_the_records(build, page):
     assert build.fill(text, blocks()) == text, "run: make figures"
 
 
+def test_the_pictures_of_the_pages_are_drawn(build, tmp_path, monkeypatch):
+    """Those that the library draws itself; the others are drawn from records."""
+    monkeypatch.setattr(importlib.import_module("drawing"), "FIGURES", tmp_path)
+    monkeypatch.setattr(build.idea, "TRAINING_STEPS", 1)
+    build.idea.draw()
+    build.closed_forms.draw()
+    drawn = {path.name for path in tmp_path.iterdir()}
+    pages = [(DOCS / f"{name}.md").read_text() for name in ("idea", "closed-forms")]
+    assert drawn == set(re.findall(r"\(figures/([\w-]+\.png)\)", "".join(pages)))
+
+
 @pytest.mark.parametrize("page", ["median", "omniglot", "molecules"])
 def test_short_tables_of_results_have_the_numbers_of_the_generated_ones(page):
     text = (DOCS / "reproduction" / f"{page}.md").read_text(encoding="utf-8")
