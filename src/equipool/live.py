@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from equipool.aggregation import EquilibriumAggregation
-from equipool.checks import INTEGERS, check_part, check_range
+from equipool.checks import INTEGERS, check_like, check_part, check_range
 from equipool.distributed import refuse_sharded
 from equipool.inference import in_evaluation_mode, inference_context
 from equipool.layer_identity import LayerIdentity
@@ -114,11 +114,6 @@ class LiveSets:
         return len(self._x)
 
     @property
-    def counts(self) -> Tensor:
-        """`[B]` the number of elements of each set, on the CPU."""
-        return torch.tensor([len(ids) for ids in self._ids], dtype=torch.long)
-
-    @property
     def y(self) -> Tensor:
         """`[B, K]` the outputs. The output of an empty set is the layer's start; that of a set with
         an element that is not finite is NaN until the element is removed."""
@@ -199,8 +194,10 @@ class LiveSets:
 
     def elements(self) -> tuple[Tensor, Tensor, Tensor]:
         """The elements `x [N, C]` in set order, the set `index [N]` and the `ids [N]` of each."""
-        index = torch.arange(self.num_sets).repeat_interleave(self.counts)
-        return torch.cat([self._like, *self._x]), index.to(self._like.device), self._all_ids()
+        counts = torch.tensor([len(ids) for ids in self._ids], dtype=torch.long)
+        index = torch.arange(self.num_sets).repeat_interleave(counts).to(self._like.device)
+        ids = torch.cat([torch.zeros(0, dtype=torch.long), *self._ids])
+        return torch.cat([self._like, *self._x]), index, ids
 
     def refresh(self) -> None:
         """Let the next read solve all sets from scratch, at the layer's start. A changed layer is
@@ -210,11 +207,9 @@ class LiveSets:
     def state_dict(self) -> dict[str, Tensor]:
         """Elements, ids and outputs, as tensors in their own memory. Changed sets are solved
         before."""
-        y = self.y.clone()
-        return {
-            "x": self.elements()[0], "ids": self._all_ids(), "counts": self.counts, "y": y,
-            "next_id": torch.tensor(self._next_id),
-        }  # fmt: skip
+        next_id = torch.tensor(self._next_id)
+        names = ("x", "index", "ids", "y", "next_id")
+        return dict(zip(names, (*self.elements(), self.y.clone(), next_id), strict=True))
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Hold what `state_dict` gave instead, on the own device. Ids stay valid. All sets are
@@ -222,15 +217,13 @@ class LiveSets:
         with inference_context(self._like.device):
             x = state["x"].to(self._like.device, copy=True)
             self._check_new(x)
-            self._set(x, state["ids"].cpu(), state["counts"].cpu(), int(state["next_id"]))
+            counts = torch.bincount(state["index"].cpu(), minlength=len(state["y"]))
+            self._set(x, state["ids"].cpu(), counts, int(state["next_id"]))
             self._solution = self._solve_from(range(self.num_sets), state["y"].to(x))
 
     @property
     def _steps(self) -> Steps:
         return self.layer.steps if self._own_steps is None else self._own_steps
-
-    def _all_ids(self) -> Tensor:
-        return torch.cat([torch.zeros(0, dtype=torch.long), *self._ids])
 
     def _put(self, number: int, x: Tensor, ids: Tensor) -> None:
         """Hold other elements of a set, and overwrite the memory of the old ones."""
@@ -239,12 +232,9 @@ class LiveSets:
         self._changed.add(number)
 
     def _check_new(self, x: Tensor) -> None:
-        own = self._like
-        if not isinstance(x, Tensor) or x.shape[1:] != own.shape[1:] or x.dim() != 2:
-            found = f"shape {list(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
-            raise ValueError(f"x is {found}, expected a tensor of shape [n, {own.shape[1]}]")
-        if x.dtype != own.dtype or x.device != own.device:
-            raise TypeError(f"x is {x.dtype} on {x.device}, expected {own.dtype} on {own.device}")
+        check_like("x", x, self._like, None, (self._like.dtype,))
+        if x.dim() != 2:
+            raise ValueError(f"x has shape {list(x.shape)}, expected [n, {self._like.shape[1]}]")
         self.layer.check_fits(x)
 
     def _read_ids(self, ids: Numbers) -> tuple[Tensor, Tensor]:
