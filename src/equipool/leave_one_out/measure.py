@@ -16,13 +16,11 @@ from equipool.distributed import refuse_sharded
 from equipool.inference import in_evaluation_mode, inference_context
 from equipool.leave_one_out.newton import newton_changes
 from equipool.leave_one_out.removals import Removals, gather_removals
-from equipool.ops.execution import shapes_are_fixed
 from equipool.sets import Sets
 from equipool.solution import ConvergenceWarning, Solution
 from equipool.steps import ToTolerance
 
 METHODS = ("newton", "exact")
-ROWS_AT_ONCE = 1 << 16  # that a function is called with
 ELEMENTS_AT_ONCE = 1 << 17  # of sets that lack a removal
 
 # A search that starts within the tolerance must not stop there: it goes on to this part of it.
@@ -153,7 +151,9 @@ def influence(
                 [ 1.5000]])
     """
     check_part("layer", layer, EquilibriumAggregation, "EquilibriumAggregation(3, 8)")
-    _check_arguments(function, method)
+    if method not in METHODS:
+        raise ValueError(f"method is {method!r}, expected one of {', '.join(map(repr, METHODS))}")
+    refuse_sharded("influence")
     layer = in_evaluation_mode(layer)
     with inference_context(x.device):
         x = x.clone() if x.is_inference() else x
@@ -161,14 +161,19 @@ def influence(
         removals = gather_removals(x, index, ptr, mask, dim_size, groups)
         set_of, emptied = removals.set_of, removals.left == 0
         finite = solution.finite[set_of]
-        y = _without_invalid_sets(removals, solution)
-        change, solved = (newton_changes if method == "newton" else exact_changes)(
-            layer, removals, y
-        )
+        # Sets that are not finite are at zero, with elements of zero.
+        y = torch.where(solution.finite.unsqueeze(-1), solution.y, 0)
+        y = y.to(torch.promote_types(y.dtype, torch.float32))
+        removals.x.masked_fill_(~solution.finite[removals.sets.index].unsqueeze(-1), 0)
+        changes = newton_changes if method == "newton" else exact_changes
+        change, solved = changes(layer, removals, y)
         empty = layer.solve(removals.x[:0], ptr=torch.zeros_like(removals.sets.ptr)).y
         change = torch.where(emptied.unsqueeze(-1), (y - empty)[set_of], change)
         change = torch.where(finite.unsqueeze(-1), change, torch.nan).to(x.dtype)
-        effect = None if function is None else _effects(function, solution.y, change, set_of)
+        effect = None
+        if function is not None:
+            without = _call(function, solution.y[set_of] - change)
+            effect = _call(function, solution.y)[set_of] - without
     solved = solved | emptied
     _warn_of(solution, solved[finite], method)
     shape = (x.values() if x.is_nested else x).shape[:-1]
@@ -208,35 +213,6 @@ def exact_changes(
         changes.append(whole[set_of] - found.y)
         reached.append(_known(found.residual) <= tolerance)
     return torch.cat(changes), torch.cat(reached)
-
-
-def _check_arguments(function: Function | None, method: str) -> None:
-    if shapes_are_fixed():
-        raise RuntimeError(
-            "influence reads values, so it can be neither compiled nor captured: call it outside "
-            "torch.compile and CUDA graphs"
-        )
-    refuse_sharded("influence")
-    if method not in METHODS:
-        raise ValueError(f"method is {method!r}, expected one of {', '.join(map(repr, METHODS))}")
-    if function is not None and not callable(function):
-        raise TypeError(f"function is {function!r}, expected a function of y, such as a head")
-
-
-def _without_invalid_sets(removals: Removals, solution: Solution) -> Tensor:
-    """The outputs. Sets that are not finite are at zero, with elements of zero."""
-    valid = solution.finite.unsqueeze(-1)
-    removals.x.masked_fill_(~valid[removals.sets.index], 0)
-    dtype = torch.promote_types(solution.y.dtype, torch.float32)
-    return torch.where(valid, solution.y, 0).to(dtype)
-
-
-def _effects(function: Function, y: Tensor, change: Tensor, set_of: Tensor) -> Tensor:
-    """`function(y) - function(y - change)`, a row per removal."""
-    before = _call(function, y)[set_of]
-    pieces = zip(change.split(ROWS_AT_ONCE), set_of.split(ROWS_AT_ONCE), strict=True)
-    without = [_call(function, y[sets] - moved) for moved, sets in pieces if len(moved)]
-    return before - torch.cat(without) if without else before
 
 
 def _call(function: Function, y: Tensor) -> Tensor:
