@@ -83,8 +83,8 @@ def solvers(
         yield row | {
             "part": "solvers", "solver": name, "max_steps": layer.steps.max_steps,
             "tolerance": TOLERANCE, "converged": solution.converged.double().mean().item(),
-            "median_steps": solution.steps.double().median().item(),
-            "most_steps": int(solution.steps.max()), "timing": timing,
+            "median_steps": solution.num_steps.double().median().item(),
+            "most_steps": int(solution.num_steps.max()), "timing": timing,
         }  # fmt: skip
 
 
@@ -94,7 +94,7 @@ def stopping(layer: EquilibriumAggregation, x: torch.Tensor) -> dict[str, Any]:
     the end of its search."""
     layer.steps = ToTolerance(TOLERANCE, max_steps=400)
     solution = layer.solve(x, trajectory=True)
-    at = (solution.steps - 5).clamp(min=0)
+    at = (solution.num_steps - 5).clamp(min=0)
     at[1::2] = 0
     start = solution.trajectory[at, torch.arange(len(at), device=x.device)]
     halfway = layer.solve(x, start=start)

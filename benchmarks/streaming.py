@@ -88,7 +88,7 @@ def replace_one(
     for _ in range(edits):
         begin = perf_counter()
         live.replace(int(torch.randint(elements, ())), draw(1, dtype))
-        steps = int(live.solution.steps)
+        steps = int(live.solution.num_steps)
         middle = perf_counter()
         scratch = int(layer.solve(live.elements()[0]).steps)
         row = {"warm_steps": steps, "scratch_steps": scratch, "ratio": steps / scratch,

@@ -78,7 +78,8 @@ def outcome(solution, modules):
     for name in (*names, *(("energy", "residual", "converged") if diagnosed else ())):
         found[name] = getattr(solution, name).detach().double()
     for number, module in enumerate(modules):
-        found |= {f"{number}.{n}": p.grad.clone() for n, p in module.named_parameters()}
+        learned = ((n, p) for n, p in module.named_parameters() if p.requires_grad)
+        found |= {f"{number}.{n}": p.grad.clone() for n, p in learned}
     return found
 
 

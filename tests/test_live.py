@@ -166,7 +166,7 @@ def test_layouts(arguments, x, index):
 class TestWhatIsSolved:
     def test_only_touched_sets(self):
         live = make_live()
-        before, steps = live.y, live.solution.steps
+        before, steps = live.y, live.solution.num_steps
         copy = before.clone()
         _, index, ids = live.elements()
         touched = {1, 4, int(index[ids == 0])}
@@ -175,7 +175,7 @@ class TestWhatIsSolved:
         changed = (live.y != before).any(-1).nonzero().squeeze(-1)
         assert set(changed.tolist()) == touched
         same = [number for number in range(6) if number not in touched]
-        assert torch.equal(live.solution.steps[same], steps[same])
+        assert torch.equal(live.solution.num_steps[same], steps[same])
         assert torch.equal(before, copy)  # what was read before stays as it was
 
     def test_a_read_after_many_edits_is_one_solve(self, monkeypatch):
@@ -195,9 +195,9 @@ class TestWhatIsSolved:
 
     def test_a_warm_start_takes_fewer_steps(self):
         live = LiveSets(make_layer(steps=ToTolerance(1e-3, max_steps=1000)), draw(2000, 3))
-        from_scratch = int(live.solution.steps)
+        from_scratch = int(live.solution.num_steps)
         live.replace(7, draw(1, 3))
-        assert int(live.solution.steps) <= from_scratch / 5
+        assert int(live.solution.num_steps) <= from_scratch / 5
 
 
 class TestUnlearning:

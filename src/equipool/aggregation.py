@@ -22,7 +22,7 @@ from equipool.energy import Energy, RowEnergy
 from equipool.inference import normal, outside_inference_mode
 from equipool.layouts import gather_sets
 from equipool.ops.execution import announce_compilation
-from equipool.potentials.base import Potential, SummedPotential, sum_over
+from equipool.potentials.base import Potential, sum_over
 from equipool.potentials.resnet import ResNetPotential
 from equipool.regularizers import Regularizer, as_regularizer
 from equipool.replay import Program, Replays, graphs_serve
@@ -207,7 +207,10 @@ class EquilibriumAggregation(nn.Module):
         """
         with outside_inference_mode():
             x, sets = self._gather(x, index, ptr, mask, dim_size)
-            return self.minimise(x, sets, start=start, steps=steps, trajectory=trajectory)
+            steps = self.steps if steps is None else as_steps(steps)
+            budget = steps.budget(self.training)
+            descent, energy = self._descend(x, sets, budget, True, trajectory, start)
+            return make_solution(x, sets, budget, descent, energy or self.bind(x, sets))
 
     def energy(
         self,
@@ -234,35 +237,6 @@ class EquilibriumAggregation(nn.Module):
             x, sets = self._gather(x, index, ptr, mask, dim_size)
             return Energy(self.bind(x, sets), x, sets, self.out_channels)
 
-    def minimise(
-        self,
-        x: Tensor,
-        sets: Sets,
-        *,
-        summed: SummedPotential | None = None,
-        start: Tensor | None = None,
-        steps: Steps | int | None = None,
-        trajectory: bool = False,
-        diagnostics: bool = True,
-    ) -> Solution:
-        """The solve of sets whose elements are in order.
-
-        Args:
-            x: elements in set order, `[N, C]`.
-            sets: their sets.
-            summed: the potential's sum over each set. Default: the sum over these elements.
-            start, steps, trajectory: as in `solve`.
-            diagnostics: whether to compute energy, residual and convergence.
-        """
-        steps = self.steps if steps is None else as_steps(steps)
-        budget = steps.budget(self.training)
-        descent, energy = self._descend(
-            x, sets, budget, summed=summed, start=start, keep_trajectory=trajectory
-        )
-        if diagnostics:
-            energy = energy or self.bind(x, sets, summed)
-        return make_solution(x, sets, budget, descent, energy if diagnostics else None)
-
     def _gather(
         self,
         x: Tensor,
@@ -284,18 +258,17 @@ class EquilibriumAggregation(nn.Module):
         budget: Budget,
         keep_squared_gradient: bool = True,
         keep_trajectory: bool = False,
-        summed: SummedPotential | None = None,
         start: Tensor | None = None,
     ) -> tuple[Descent, RowEnergy | None]:
         """Search, by a recorded graph if one serves. Returns the energy unless it did."""
-        ordinary = not keep_trajectory and summed is None and start is None and sets.group is None
+        ordinary = not keep_trajectory and start is None and sets.group is None
         if self.cuda_graphs and ordinary and graphs_serve(x) and self._is_replayable():
             descent = self._replays.solve(self._program(budget, keep_squared_gradient), x, sets)
             if descent is not None:
                 return descent, None
         if torch.compiler.is_compiling():
             announce_compilation(budget.num_steps)
-        energy = self.bind(x, sets, summed)
+        energy = self.bind(x, sets)
         search = Search(
             self.solver,
             energy,
@@ -325,9 +298,9 @@ class EquilibriumAggregation(nn.Module):
         parts = self.start.capturable and self.solver.capturable
         return backward and parts
 
-    def bind(self, x: Tensor, sets: Sets, summed: SummedPotential | None = None) -> RowEnergy:
-        """The energy of each row, with the potential's sum given or that over these elements."""
-        summed = sum_over(self.potential, x, sets) if summed is None else summed
+    def bind(self, x: Tensor, sets: Sets) -> RowEnergy:
+        """The energy of each row, over elements in set order."""
+        summed = sum_over(self.potential, x, sets)
         if sets.group is not None:
             summed = ShardedSum(summed, sets.group)
         weights = scaling_weights(self.scaling, sets.counts, _dtype_of_outputs(x))

@@ -35,12 +35,11 @@ class LiveSolution(NamedTuple):
     converged: Tensor
     """`[B]` whether the residual is within the tolerance."""
 
-    steps: Tensor
+    num_steps: Tensor
     """`[B]` steps of the last solve."""
 
-    error_bound: Tensor | None
-    """`[B]` the largest possible distance from y to the minimum, as `Solution.error_bound`; None
-    if the energy is not known to be convex."""
+    error_bound: Tensor
+    """`[B]` the largest possible distance from y to the minimum, as `Solution.error_bound`."""
 
 
 class LiveSets:

@@ -7,10 +7,10 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import NamedTuple, SupportsIndex
+from dataclasses import dataclass
+from typing import Any, NamedTuple, SupportsIndex
 
 import torch
 from torch import Tensor
@@ -108,15 +108,18 @@ def compare_gradients(
     """
     check_part("layer", layer, EquilibriumAggregation, "EquilibriumAggregation(3, 8)")
     repeats = as_count("repeats", repeats, least=1)
-    batch = Batch(x, index, ptr, mask, dim_size)
+    call: dict[str, Any] = {"index": index, "ptr": ptr, "mask": mask, "dim_size": dim_size}
     with fixed_draws(x.device), torch.inference_mode(False), torch.enable_grad():
         with torch.no_grad():
-            y = batch.copy(x.dtype).pool(copy.deepcopy(layer))
+            y = copy.deepcopy(layer).solve(x.detach().clone(), **call).y
         upstream = random_projection(y) if loss is None else _derivative(loss, y)
-        exact = exact_gradient(layer, batch, upstream)
+        wide = copy.deepcopy(layer).double()
+        with torch.autocast(x.device.type, enabled=False):
+            step = TrainingPass(wide, Unrolled(), x.double(), call, upstream)
+            *exact, _ = step.gradient()
         methods = usual_methods(layer) if methods is None else methods
         return tuple(
-            _row(name, TrainingPass(layer, batch, upstream, method), exact, repeats)
+            _row(name, TrainingPass(layer, method, x, call, upstream), exact, repeats)
             for name, method in methods.items()
         )
 
@@ -135,89 +138,44 @@ def usual_methods(layer: EquilibriumAggregation) -> dict[str, Differentiation]:
     return methods
 
 
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """The arguments of a layer's call."""
-
-    x: Tensor
-    index: Tensor | Sets | None = None
-    ptr: Tensor | None = None
-    mask: Tensor | None = None
-    dim_size: SupportsIndex | None = None
-
-    def copy(self, dtype: torch.dtype) -> Batch:
-        """A copy without a graph, whose elements require a gradient."""
-        return replace(self, x=self.x.detach().clone().to(dtype).requires_grad_())
-
-    def pool(self, layer: EquilibriumAggregation) -> Tensor:
-        """The layer's own call, whatever that of a subclass takes."""
-        return EquilibriumAggregation.forward(layer, **vars(self))
-
-    def solve(self, layer: EquilibriumAggregation) -> Solution:
-        return layer.solve(**vars(self))
-
-
-class Gradient(NamedTuple):
-    """The gradients of one pass, and how its solve went."""
-
-    parameters: Tensor  # [P] of all learned parameters, in float64
-    x: Tensor  # of all elements, flat, in float64
-    converged: float  # fraction of the sets
-    fallback: float | None  # fraction of the sets; None for methods without a fallback
-
-
 class TrainingPass:
-    """Forward and backward, repeatedly, on copies of a layer and a batch, with this differentiation
-    `method` and derivative of the loss with respect to the output, `upstream [B, K]`."""
+    """Forward and backward, repeatedly, on copies of a layer and of elements, with this
+    differentiation method, the other arguments of the layer's call, and the derivative of the loss
+    with respect to the output, `upstream [B, K]`."""
 
     def __init__(
-        self, layer: EquilibriumAggregation, batch: Batch, upstream: Tensor, method: Differentiation
-    ) -> None:
+        self, layer: EquilibriumAggregation, method: Differentiation, x: Tensor,
+        call: Mapping[str, Any], upstream: Tensor,
+    ) -> None:  # fmt: skip
         self.layer = copy.deepcopy(layer)
         self.layer.differentiation = method
-        self.batch = batch.copy(batch.x.dtype)
+        self.x = x.detach().clone().requires_grad_()
+        self.call = call
         self.upstream = upstream
 
     def __call__(self) -> None:
         """Forward and backward, as in a training step."""
-        self.backward(self.batch.pool(self.layer))
+        # The layer's own call, whatever that of a subclass takes.
+        self.backward(EquilibriumAggregation.forward(self.layer, self.x, **self.call))
 
-    def backward(self, y: Tensor) -> list[Tensor]:
-        """The gradients of the elements and of the learned parameters."""
-        inputs = [self.batch.x, *(p for p in self.layer.parameters() if p.requires_grad)]
-        if not y.requires_grad:  # without steps the output is the start, which may be a constant
-            return [torch.zeros_like(one) for one in inputs]
-        upstream = self.upstream.to(y.dtype)
-        return [
-            *torch.autograd.grad(y, inputs, upstream, allow_unused=True, materialize_grads=True)
-        ]
+    def backward(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The gradients of all learned parameters, `[P]`, and of all elements, flat, in float64."""
+        inputs = [self.x, *(p for p in self.layer.parameters() if p.requires_grad)]
+        found = [torch.zeros_like(one) for one in inputs]
+        if y.requires_grad:  # without steps the output is the start, which may be a constant
+            upstream = self.upstream.to(y.dtype)
+            found = [*torch.autograd.grad(
+                y, inputs, upstream, allow_unused=True, materialize_grads=True
+            )]  # fmt: skip
+        x, *parameters = (one.values() if one.is_nested else one for one in found)
+        flat = [x.new_zeros(0), *(one.flatten() for one in parameters)]
+        return torch.cat(flat).double(), x.double().flatten()
 
-    def gradient(self) -> Gradient:
-        """The gradients of a pass, with the same dropout at every call, and how its solve went."""
-        with fixed_draws(self.batch.x.device):
-            solution = self.batch.solve(self.layer)
-            x, *parameters = self.backward(solution.y)
-        x = x.values() if x.is_nested else x
-
-        def fraction(sets: Tensor) -> float:
-            return float(sets[solution.occupied].double().mean().nan_to_num(1.0))
-
-        return Gradient(
-            torch.cat([x.new_zeros(0), *(one.flatten() for one in parameters)]).double(),
-            x.double().flatten(),
-            fraction(solution.converged),
-            # The backward pass adds to it, so it is read last.
-            fraction(solution.fallback)
-            if isinstance(self.layer.differentiation, Implicit)
-            else None,
-        )
-
-
-def exact_gradient(layer: EquilibriumAggregation, batch: Batch, upstream: Tensor) -> Gradient:
-    """The gradient through every step, in float64."""
-    layer, batch = copy.deepcopy(layer).double(), batch.copy(torch.float64)
-    with torch.autocast(batch.x.device.type, enabled=False):
-        return TrainingPass(layer, batch, upstream, Unrolled()).gradient()
+    def gradient(self) -> tuple[Tensor, Tensor, Solution]:
+        """The same, with the same dropout at every call, and how the solve went."""
+        with fixed_draws(self.x.device):
+            solution = self.layer.solve(self.x, **self.call)
+            return *self.backward(solution.y), solution
 
 
 def random_projection(y: Tensor) -> Tensor:
@@ -308,13 +266,21 @@ def _derivative(loss: Loss, y: Tensor) -> Tensor:
     raise ValueError(f"loss returned {found}, expected a tensor with one number that depends on y")
 
 
-def _row(name: str, step: TrainingPass, exact: Gradient, repeats: int) -> GradientRow:
-    device, found = step.batch.x.device, step.gradient()
+def _row(
+    name: str, step: TrainingPass, exact: Sequence[Tensor], repeats: int
+) -> GradientRow:  # fmt: skip
+    device = step.x.device
+    parameters, x, solution = step.gradient()
+
+    def fraction(sets: Tensor) -> float:
+        return float(sets[solution.occupied].double().mean().nan_to_num(1.0))
+
     peak_bytes = peak_bytes_of(step, device)
+    implicit = isinstance(step.layer.differentiation, Implicit)
     return GradientRow(
-        name, agreement(found.parameters, exact.parameters), agreement(found.x, exact.x),
+        name, agreement(parameters, exact[0]), agreement(x, exact[1]),
         statistics.median(seconds_of(step, device, repeats)), peak_bytes,
-        found.converged, found.fallback,
+        fraction(solution.converged), fraction(solution.fallback) if implicit else None,
     )  # fmt: skip
 
 

@@ -116,8 +116,6 @@ def path_independence(
     scale = float(y.square().mean().sqrt())
     rows = []
     for number, one in zip(numbers, solutions, strict=True):
-        assert one.residual is not None  # of a solve
-        assert one.converged is not None
         converged = float(one.converged[kept].double().mean())
         distance = _distance(one.y[kept], y, scale)
         rows.append(AfterSteps(number, distance, *quantiles(one.residual[kept]), converged))

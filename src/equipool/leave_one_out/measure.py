@@ -190,7 +190,7 @@ def influence(
         y=solution.y,
         change=place(change),
         effect=None if effect is None else place(effect),
-        converged=_known(solution.converged),
+        converged=solution.converged,
         solved=place(solved & finite),
         set_index=place(set_of, padding=-1),
         group_index=removals.group_of,
@@ -211,7 +211,7 @@ def exact_changes(
         set_of = removals.set_of[start:stop]
         found = layer.solve(*removals.remainders(start, stop), start=y[set_of], steps=steps)
         changes.append(whole[set_of] - found.y)
-        reached.append(_known(found.residual) <= tolerance)
+        reached.append(found.residual <= tolerance)
     return torch.cat(changes), torch.cat(reached)
 
 
@@ -226,17 +226,12 @@ def _call(function: Function, y: Tensor) -> Tensor:
     return values
 
 
-def _known(tensor: Tensor | None) -> Tensor:
-    assert tensor is not None  # a solve has diagnostics
-    return tensor
-
-
 def _warn_of(solution: Solution, solved: Tensor, method: str) -> None:
     """Count what is not known, in one warning."""
     messages = []
-    open_sets = ~_known(solution.converged) & solution.finite
+    open_sets = ~solution.converged & solution.finite
     if open_sets.any():
-        worst = float(_known(solution.residual)[open_sets].max())
+        worst = float(solution.residual[open_sets].max())
         messages.append(
             f"{int(open_sets.sum())} of {open_sets.shape[0]} sets have not converged (gradient of "
             f"up to {worst:.2g}), so their influence is not that of a minimum: search longer, "
