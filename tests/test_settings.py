@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
@@ -42,6 +43,7 @@ class Example:
     sizes: tuple[int, ...] = (8, 4)
     wide: bool = False
     text: str = ""
+    names: tuple[str, ...] | None = None
     shape: Literal["round", "square"] = "round"
     shade: Annotated[str, OneOf(f"{__name__}.SHADES")] = "light"
     solver: Solver = "nesterov"
@@ -52,7 +54,7 @@ class Example:
 
 
 FULL = Example(
-    3, 1e-3, 2.0, (600, 32), True, "a, b", "square", "dark",
+    3, 1e-3, 2.0, (600, 32), True, "a, b", ("c", "d e"), "square", "dark",
     "newton:damping=0.1", "to-tolerance:max_steps=7",
 )  # fmt: skip
 
@@ -71,8 +73,8 @@ def test_settings_have_the_help_of_the_docstring_and_a_kind() -> None:
     settings = settings_of(Example)
     assert settings["count"].about == "how many, on two lines."
     found = [one.metavar for one in settings.values()]
-    names = ["NAME", "NAME", "NAME", "INT|NAME"]
-    assert found == ["INT", "FLOAT", "FLOAT", "INTx...", "true|false", "TEXT", *names]
+    names = ["round|square", "NAME", "NAME", "INT|NAME"]
+    assert found == ["INT", "FLOAT", "FLOAT", "INTx...", "true|false", "TEXT", "A,B", *names]
 
 
 @pytest.mark.parametrize(
@@ -87,6 +89,8 @@ def test_settings_have_the_help_of_the_docstring_and_a_kind() -> None:
         ("sizes", 3, "whole number"),
         ("wide", 1, "wide is 1, expected true or false"),
         ("text", 1, "text is 1, expected text"),
+        ("names", ["a", ""], "expected different names separated by commas, or none"),
+        ("names", ["a", "a"], "expected different names separated by commas, or none"),
         ("shape", "oval", "expected one of round, square"),
         ("shade", "grey", "shade is 'grey', expected one of light, dark"),
         ("solver", "magic", "expected one of .*newton"),
@@ -119,6 +123,8 @@ def test_a_setting_without_a_default_is_required() -> None:
         ("5", Steps, 5),
         ("600x32", tuple[int, ...], (600, 32)),
         ("False", bool, False),
+        ("a, b", tuple[str, ...], ("a", "b")),
+        ("runs/a", Path | None, Path("runs/a")),
     ],
 )
 def test_text_of_flags(text: str, hint: object, value: object) -> None:

@@ -23,6 +23,7 @@ from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from pkgutil import resolve_name
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -36,6 +37,7 @@ UNIONS = (Union, UnionType)
 PLAIN: dict[Any, tuple[str, str]] = {
     int: ("a whole number", "INT"), float: ("a number", "FLOAT"), str: ("text", "TEXT"),
     bool: ("true or false", "true|false"), NoneType: (NOTHING, NOTHING),
+    Path: ("a path", "PATH"),
 }  # fmt: skip
 
 
@@ -201,7 +203,9 @@ def as_text(value: Any) -> str:
     """
     if value is None or isinstance(value, bool):
         return NOTHING if value is None else str(value).lower()
-    return "x".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+    if not isinstance(value, tuple | list):
+        return str(value)
+    return ("," if any(isinstance(one, str) for one in value) else "x").join(map(str, value))
 
 
 def read(name: str, text: str, hint: Any) -> Any:
@@ -225,9 +229,12 @@ def _parse(text: str, hint: Any) -> Any:
     if origin is Annotated:
         return _parse(text, inner[0])
     if origin is tuple:
-        return tuple(_parse(part, inner[0]) for part in text.split("x"))
+        parts = text.split("," if inner[0] is str else "x")
+        return tuple(_parse(part.strip(), inner[0]) for part in parts)
     if hint is bool:
         return {"true": True, "false": False}.get(text.lower(), text)
+    if hint is Path:
+        return Path(text)
     if hint in (int, float):
         with suppress(ValueError):
             return hint(text)
@@ -262,7 +269,10 @@ def _checked(value: Any, hint: Any) -> Any:
         return value
     elif origin is tuple:
         if isinstance(value, tuple | list):
-            return tuple(_checked(one, inner[0]) for one in value)
+            found = tuple(_checked(one, inner[0]) for one in value)
+            if inner[0] is not int and ("" in found or len({*found}) < len(found)):
+                raise MismatchError  # names, of which none is empty and none comes twice
+            return found
     elif value in inner if origin is Literal else _is_a(value, hint):
         return value
     raise MismatchError
@@ -293,7 +303,9 @@ def expected(hint: Any) -> str:
     if origin is Literal:
         return f"one of {', '.join(inner)}"
     if origin is tuple:
-        return f"{PLAIN[inner[0]][0]}, or several such as 600x300x32"
+        if inner[0] is int:
+            return f"{PLAIN[int][0]}, or several such as 600x300x32"
+        return "different names separated by commas" if inner[0] is str else expected(inner[0])
     return PLAIN[hint][0]
 
 
@@ -322,7 +334,8 @@ class Setting:
             >>> Setting("solver", hint, MISSING, "").read_several("nesterov,newton:damping=0.1")
             ['nesterov', 'newton:damping=0.1']
         """
-        values = [text] if self.metavar == PLAIN[str][1] else re.split(r",(?!\s*\w+=)", text)
+        free = self.metavar in (PLAIN[str][1], "A,B")
+        values = [text] if free else re.split(r",(?!\s*\w+=)", text)
         return list(dict.fromkeys(map(self.read, values)))
 
     @property
@@ -336,7 +349,9 @@ def _metavar(hint: Any) -> str:
     if origin in UNIONS:
         return "|".join(_metavar(one) for one in inner if one is not NoneType)
     if origin is tuple:
-        return f"{_metavar(inner[0])}x..."
+        return "A,B" if inner[0] is str else f"{_metavar(inner[0])}x..."
+    if origin is Literal:
+        return "|".join(inner)
     if origin is Annotated and inner[0] is not str:
         return _metavar(inner[0])
     return PLAIN[hint][1] if hint in PLAIN else "NAME"
@@ -364,6 +379,16 @@ def check_fields(made: Any) -> None:
     """Check the fields of a dataclass, and complete its parts. For `__post_init__`."""
     for name, one in settings_of(type(made)).items():
         object.__setattr__(made, name, check(name, getattr(made, name), one.hint))
+
+
+def from_text(kind: type[T], texts: Mapping[str, str | None]) -> T:
+    """The dataclass with the values that were typed; None for those that were not."""
+    known = settings_of(kind)
+    given = {name: known[name].read(text) for name, text in texts.items() if text is not None}
+    for name, one in known.items():
+        if name not in given and one.default is MISSING:
+            raise ValueError(f"{one.flag} is missing, expected {expected(one.hint)}")
+    return kind(**given)
 
 
 def to_json(made: Any) -> dict[str, Any]:

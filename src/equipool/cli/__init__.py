@@ -20,9 +20,9 @@ COMMANDS = {
     "influence": "equipool.cli.influence:influence",
     "explore": "equipool.cli.explore:explore",
     "train": "equipool.cli.train:commands",
-    "evaluate": "equipool.cli.results:evaluate",
+    "evaluate": "equipool.cli.evaluate:evaluate",
     "sweep": "equipool.cli.sweep:commands",
-    "report": "equipool.cli.results:report",
+    "report": "equipool.cli.report:report",
 }
 
 
@@ -41,7 +41,7 @@ def make_app(words: Sequence[str]) -> typer.Typer:
     imported: the flags of an experiment are read from its classes, which import torch."""
     import typer
 
-    from equipool.cli.console import print_version
+    from equipool.cli.console import command, print_version
 
     app = typer.Typer(
         name="equipool", help="Equilibrium Aggregation for PyTorch.", no_args_is_help=True,
@@ -55,5 +55,5 @@ def make_app(words: Sequence[str]) -> typer.Typer:
             task = words[1] if name == called and len(words) > 1 else None
             app.add_typer(found(task), name=name)
         else:
-            app.command(name)(found)
+            app.command(name)(command(found))
     return app

@@ -2,103 +2,77 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from equipool.cli import console, tables
+from equipool.cli import bags, console
+from equipool.settings import check
 
 if TYPE_CHECKING:
     from equipool.estimators.cross_validation import MethodScores
 
 
-def compare(
-    table: tables.TableFile,
-    bag: tables.Bag,
-    label: tables.Label,
-    features: tables.Features = None,
-    exclude: tables.Exclude = None,
-    categories: tables.Categories = None,
-    missing: tables.Missing = "error",
-    weight: tables.Weight = None,
-    group: Annotated[str | None, typer.Option(
-        help="column of groups; all bags of a group are in the same fold",
-        metavar="COLUMN")] = None,
-    task: tables.Task = None,
-    aggregation: Annotated[str, typer.Option(
-        help="methods to compare; p-values are against the first", metavar="A,B",
-    )] = "equilibrium,attention,mean",
-    folds: Annotated[int, typer.Option(help="number of folds", metavar="INT")] = 10,
-    repeats: Annotated[int, typer.Option(
-        help="number of repeats, each with new folds", metavar="INT")] = 1,
-    metric: Annotated[str | None, typer.Option(
-        help="scikit-learn scorer (default: roc_auc for two classes, accuracy for more, r2 for "
-        "numbers)",
-        metavar="NAME")] = None,
-    clip: tables.Clip = "3",
-    max_iter: tables.MaxIter = None,
-    max_seconds: tables.MaxSeconds = None,
-    seed: tables.Seed = 0,
-    out: Annotated[Path | None, typer.Option(
-        help="JSON file for all scores, versions and hardware", metavar="PATH")] = None,
-    device: console.Device = "auto",
-    n_jobs: tables.Jobs = 1,
-) -> None:  # fmt: skip
+@dataclass(frozen=True, kw_only=True)
+class Options(bags.FitOptions):
+    """
+    Args:
+        aggregation: methods to compare; p-values are against the first.
+        folds: number of folds.
+        repeats: number of repeats, each with new folds.
+        group: column of groups; all bags of a group are in the same fold.
+        metric: scikit-learn scorer (default: roc_auc for two classes, accuracy for more, r2 for
+            numbers).
+        out: JSON file for all scores, versions and hardware.
+    """
+
+    aggregation: bags.Names = ("equilibrium", "attention", "mean")
+    folds: int = 10
+    repeats: int = 1
+    group: str | None = None
+    metric: str | None = None
+    out: Path | None = None
+
+
+def compare(table: console.Table, options: Options) -> None:
     """Compare methods by cross-validation on a table of bags.
 
     All methods use the same folds of bags, stratified by class. Scaling, imputation and early
     stopping see only the training bags. P-values are from the corrected resampled t-test against
     the first method.
     """
+    out = options.out
     with console.plain_errors(console.WRONG_USE):
-        tables.check_table(table)
         if out is not None:
-            tables.check_new(out)
-        where = console.choose_device(device)
-        methods = tables.split_names("--aggregation", aggregation) or ()
-        options = tables.TableOptions(
-            table, bag, (label,), tables.split_names("--features", features),
-            tables.split_names("--exclude", exclude) or (),
-            tables.split_names("--categories", categories) or (), missing, weight, group,
-        )  # fmt: skip
-        tables.check_aggregations(methods)
-        limit = tables.parse_clip(clip)
+            bags.check_new(out)
+        if len(options.label) > 1:
+            raise ValueError(f"--label is {','.join(options.label)}, expected one column")
+        check("--aggregation", options.aggregation, tuple[bags.Aggregation, ...])
+        device = console.choose_device(options.device)
     with console.plain_errors():
         from equipool.estimators.cross_validation import cross_validate, make_folds
 
-        _, found = options.read(keep_missing=True)
+        # the means are those of each fold's training bags
+        missing = "keep" if options.missing == "mean" else options.missing
+        _, found = options.read(table, missing, options.group)
         assert found.y is not None
-        chosen = tables.choose_task(found.y, task)
-        metric = _metric(metric, chosen, found.y)
+        task = bags.choose_task(found.y, options.task)
+        metric = _metric(options.metric, task, found.y)
         parts = make_folds(
-            found.y, found.group, folds=folds, repeats=repeats, random_state=seed,
-            stratified=chosen == "classification",
+            found.y, found.group, folds=options.folds, repeats=options.repeats,
+            random_state=options.seed, stratified=task == "classification",
         )  # fmt: skip
-        estimators = {
-            name: tables.make_estimator(
-                chosen, name, clip=limit, seed=seed, device=device, jobs=n_jobs,
-                max_iter=max_iter, max_seconds=max_seconds, verbose=False,
-            )
-            for name in methods
-        }  # fmt: skip
-        with tables.warnings_as_lines():
-            results = list(
-                cross_validate(estimators, found, parts, repeats, metric, _reporter(len(parts)))
-            )
-        settings = {
-            "table": table.name, "bags": len(found.ids), "elements": len(found.rows),
-            "features": found.bags.num_features, "label": label, "group": group,
-            "task": chosen, "metric": metric, "folds": folds, "repeats": repeats, "seed": seed,
-            "missing": missing, "clip": limit, "max_iter": max_iter, "max_seconds": max_seconds,
-        }  # fmt: skip
-        record = _record(settings, results, where)
+        estimators = {name: options.estimator(task, name) for name in options.aggregation}
+
+        def report(name: str, fold: int, score: float) -> None:
+            console.note(f"{name}: fold {fold + 1} of {len(parts)}: {score:.4f}")
+
+        with bags.warnings_as_lines():
+            scores = cross_validate(estimators, found, parts, options.repeats, metric, report)
+            results = list(scores)
         _print(results, metric)
         if out is not None:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+            _write(out, table, options, results, {"task": task, "metric": metric}, device)
             console.report_line(f"All scores are in {out}")
 
 
@@ -106,52 +80,36 @@ def _metric(name: str | None, task: str, y: Any) -> str:
     import numpy as np
     from sklearn.metrics import get_scorer_names
 
-    if name is None:
-        if task == "regression":
-            return "r2"
+    if name is None and task == "classification":
         return "roc_auc" if len(np.unique(y)) == 2 else "accuracy"
-    if name not in get_scorer_names():
+    if name is not None and name not in get_scorer_names():
         raise ValueError(f"--metric is {name!r}, expected one of {', '.join(get_scorer_names())}")
-    return name
-
-
-def _reporter(total: int) -> Any:
-    def report(name: str, fold: int, score: float) -> None:
-        typer.echo(f"{name}: fold {fold + 1} of {total}: {score:.4f}", err=True)
-
-    return report
-
-
-def _record(
-    settings: dict[str, Any], results: list[MethodScores], device: str | None
-) -> dict[str, Any]:
-    from equipool.environment import hardware, now, versions
-    from equipool.estimators.cross_validation import TEST
-    from equipool.training.devices import resolve_device
-
-    methods = [
-        asdict(one) | {"mean": one.mean, "deviation": one.deviation,
-                       "deviation_of_repeats": one.deviation_of_repeats}
-        for one in results
-    ]  # fmt: skip
-    return settings | {
-        "test": TEST, "methods": methods, "date": now(), "versions": versions(),
-        "hardware": hardware(resolve_device(device)),
-    }  # fmt: skip
+    return name or "r2"
 
 
 def _print(results: list[MethodScores], metric: str) -> None:
-    first = results[0].name
-    headings = ["aggregation", f"mean {metric}", "deviation", f"p, against {first}", "seconds"]
-    rows: list[tuple[str, ...]] = [
+    against = f"p, against {results[0].name}"
+    headings = ["aggregation", f"mean {metric}", "deviation", against, "seconds"]
+    console.print_table(headings, [
         (one.name, f"{one.mean:.4f}", f"{one.deviation:.4f}",
          "" if one.p_value is None else f"{one.p_value:.3g}", f"{one.seconds:,.0f}")
         for one in results
-    ]  # fmt: skip
-    if results[0].repeats > 1:
-        headings.insert(3, "deviation of repeats")
-        rows = [
-            (*row[:3], f"{one.deviation_of_repeats:.4f}", *row[3:])
-            for row, one in zip(rows, results, strict=True)
-        ]  # fmt: skip
-    console.print_table(headings, rows)
+    ])  # fmt: skip
+
+
+def _write(
+    out: Path, table: Path, options: Options, results: list[MethodScores], chosen: dict[str, str],
+    device: str | None,
+) -> None:  # fmt: skip
+    """All scores, with what they were measured with."""
+    from equipool.environment import hardware, now, versions
+    from equipool.estimators.cross_validation import TEST
+    from equipool.files import write_json
+    from equipool.training.devices import resolve_device
+
+    methods = [asdict(one) | {"mean": one.mean, "deviation": one.deviation} for one in results]
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_json(out, {"table": table.name} | asdict(options) | chosen | {
+        "out": out.name, "test": TEST, "methods": methods, "date": now(), "versions": versions(),
+        "hardware": hardware(resolve_device(device)),
+    })  # fmt: skip

@@ -1,36 +1,90 @@
-"""What all commands share: their options, their errors and what they print."""
+"""What all commands share: how flags are made from settings, errors, and what is printed."""
 
 from __future__ import annotations
 
+import inspect
+import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import MISSING, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, NoReturn, TypeVar, get_type_hints
 
 import typer
 
+from equipool.settings import NOTHING, Count, Setting, as_text, expected, from_text, settings_of
+
+T = TypeVar("T")
+
 WRONG_USE = 2
 STOPPED = 3  # stopped early; can be resumed
-RUN = "Run"  # heading of the options that no task has
+
+Table = Annotated[Path, typer.Argument(
+    help="CSV, gzipped CSV or Parquet, with one row per element", exists=True, dir_okay=False,
+    metavar="TABLE")]  # fmt: skip
+Model = Annotated[Path, typer.Argument(
+    help="file that equipool fit wrote", exists=True, dir_okay=False, metavar="MODEL")]  # fmt: skip
+Threads = Count
 
 
-def option(about: str, metavar: str | None = None, *names: str, **more: Any) -> Any:
-    return typer.Option(*names, help=about, metavar=metavar, **more)
+def command(function: Callable[..., None]) -> Callable[..., None]:
+    """The function as typer reads it: a parameter that is a dataclass of settings becomes a flag
+    for each field."""
+    hints = get_type_hints(function, include_extras=True)
+    given = inspect.signature(function).parameters
+    groups = {name: settings_of(hints[name]) for name in given if is_dataclass(hints[name])}
+    flags = {name: option_of(one) for group in groups.values() for name, one in group.items()}
+
+    def call(**values: Any) -> None:
+        with plain_errors(WRONG_USE):
+            made = {name: options_from(hints[name], values) for name in groups}
+        function(**made, **{name: values[name] for name in own})
+
+    own = {name: (hints[name], given[name].default) for name in given if name not in groups}
+    return with_signature(call, own | flags, function.__doc__)
 
 
-RunFolder = Annotated[Path, typer.Argument(help="directory of the run", metavar="RUN")]
-Device = Annotated[str, option("cpu, cuda, cuda:1, ... or auto", "NAME")]
-Threads = Annotated[int, option("CPU threads", "INT", min=1)]
-DataDir = Annotated[
-    Path | None,
-    option("data directory (default: $EQUIPOOL_DATA, then the cache directory)", "PATH"),
-]
-Which = Annotated[Literal["best", "last"], option("best or last checkpoint", "best|last")]
+def with_signature(
+    function: Callable[..., None], parameters: Mapping[str, tuple[Any, Any]], about: str | None
+) -> Callable[..., None]:
+    """Let typer see these parameters, each with its annotation and default."""
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    function.__doc__ = about
+    function.__signature__ = inspect.Signature([  # type: ignore[attr-defined]
+        inspect.Parameter(name, keyword, default=default, annotation=hint)
+        for name, (hint, default) in parameters.items()
+    ])  # fmt: skip
+    return function
+
+
+def option_of(setting: Setting) -> tuple[Any, Any]:
+    """As `flag_of`; a setting that is false by default is a flag without a value."""
+    if setting.default is False:
+        return Annotated[bool, typer.Option(setting.flag, help=setting.about.rstrip("."))], False
+    return flag_of(setting, setting.default)
+
+
+def flag_of(setting: Setting, default: Any) -> tuple[Any, Any]:
+    """The annotation and the default of a parameter that takes a setting as text."""
+    about = re.sub(r"\$[^$]*\$,? ?", "", setting.about).replace("`", "").rstrip(".")
+    about = re.sub(r"\bNone\b", NOTHING, about)
+    _, one_of, names = expected(setting.hint).partition("one of ")
+    about += f"; {one_of}{names}" if names and "|" not in setting.metavar else ""
+    about += "" if default in (MISSING, None) else f"  [default: {as_text(default)}]"
+    option = typer.Option(setting.flag, help=about, metavar=setting.metavar)
+    return Annotated[str | None, option], None
+
+
+def options_from(kind: type[T], values: Mapping[str, Any]) -> T:
+    """The dataclass of the values that typer read for its flags."""
+    given = {name: values[name] for name in settings_of(kind)}
+    texts = {name: as_text(v) if isinstance(v, bool) else v for name, v in given.items()}
+    return from_text(kind, texts)
 
 
 def print_version(
-    version: Annotated[bool, option("print the version and exit", None, "--version")] = False,
+    version: Annotated[bool, typer.Option("--version", help="print the version and exit")] = False,
 ) -> None:
     if version:
         import equipool
@@ -100,9 +154,7 @@ def command_line(words: Sequence[str], options: Mapping[str, object]) -> str:
     return shlex.join(parts)
 
 
-def print_table(
-    headings: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None
-) -> None:
+def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table. No cell is cut: a terminal wraps lines that are too long.
 
     Example:
@@ -111,8 +163,6 @@ def print_table(
         sum        0.1
         attention  0.25
     """
-    if title is not None:
-        report_line(f"\n{title}")
     widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
     for row in (headings, *rows):
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))

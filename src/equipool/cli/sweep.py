@@ -169,4 +169,4 @@ def _fail(failed: Sequence[Plan]) -> None:
 
 
 def commands(task: str | None) -> typer.Typer:
-    return tasks.task_commands(ABOUT, RunOptions, run, task)
+    return tasks.task_commands(ABOUT, run, RunOptions, task)

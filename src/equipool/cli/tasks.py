@@ -3,56 +3,54 @@ the fields of its task and of the training settings."""
 
 from __future__ import annotations
 
-import inspect
-import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from equipool.cli import console
 from equipool.experiments.presets import EXPERIMENTS, RECIPES
-from equipool.settings import NOTHING, Setting, as_text, expected, from_json, settings_of, to_json
+from equipool.settings import Range, Setting, as_text, from_json, settings_of, to_json
 
 if TYPE_CHECKING:
     from equipool.training import Task, TrainingConfig
 
-Options = TypeVar("Options", bound="RunOptions")
 Values = dict[str, Any]  # of the fields of the task and of the training settings
 
 # Fields that a run's name always has, if the task has them.
 NAMED = ("dataset", "csv", "convolution", "aggregation", "embedding", "seed")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """Options of commands that train; no task has them."""
+    """Options of commands that train; no task has them.
 
-    out: Annotated[
-        Path | None, console.option("directory of the run or runs (default: runs/TASK)", "PATH")
-    ] = None
-    preset: Annotated[
-        str | None, console.option("start from these settings; other flags override them", "NAME")
-    ] = None
-    recipe: Annotated[
-        str | None,
-        console.option("settings of the equilibrium layers; converging trains towards the minimum"),
-    ] = None
-    device: console.Device = "auto"
+    Args:
+        out: directory of the run or runs (default: runs/TASK).
+        preset: start from these settings; other flags override them.
+        recipe: settings of the equilibrium layers; converging trains towards the minimum.
+        device: cpu, cuda, cuda:1, ... or auto.
+        threads: CPU threads.
+        max_seconds: save and stop after this many seconds.
+        data_dir: data directory (default: $EQUIPOOL_DATA, then the cache directory).
+    """
+
+    out: Path | None = None
+    preset: str | None = None
+    recipe: str | None = None
+    device: str = "auto"
     threads: console.Threads = 1
-    max_seconds: Annotated[
-        float | None, console.option("save and stop after this many seconds", "FLOAT")
-    ] = None
-    data_dir: console.DataDir = None
+    max_seconds: Annotated[float, Range(above=0)] | None = None
+    data_dir: Path | None = None
 
     def typed(self, *left_out: str) -> dict[str, object]:
         """The options that differ from their defaults, as they are typed."""
         return {
-            f"--{field.name.replace('_', '-')}": getattr(self, field.name)
-            for field in fields(self)
-            if field.name not in left_out and getattr(self, field.name) != field.default
+            one.flag: getattr(self, name)
+            for name, one in settings_of(type(self)).items()
+            if name not in left_out and getattr(self, name) != one.default
         }
 
 
@@ -139,47 +137,35 @@ def default_folder(task: str, options: RunOptions) -> Path:
 
 
 def task_commands(
-    about: str, options: type[Options], body: Callable[[Request, Options], None], chosen: str | None
+    about: str, body: Callable[..., None], options: type[RunOptions], chosen: str | None
 ) -> typer.Typer:
-    """A group with a command for each task, which calls `body` with what was typed. The chosen one
-    has its flags; `options` is a dataclass of those that do not depend on the task."""
+    """A group with a command for each task, which calls `body` with the request and the options.
+    The chosen one has its flags."""
     app = typer.Typer(help=about, no_args_is_help=True, rich_markup_mode=None)
     for name, experiment in EXPERIMENTS.items():
         if name == chosen:
             listed = (f"  {key:<6} {one.about}" for key, one in experiment.presets.items())
             text = "\n".join((about, "", "\b", "Presets:", *listed))
-            app.command(name, help=text)(_command(name, options, body))
+            app.command(name, help=text)(_command(name, body, options))
         else:
             app.command(name, help=f"Learn {experiment.about}.")(lambda: None)
     return app
 
 
 def _command(
-    task: str, options: type[Options], body: Callable[[Request, Options], None]
+    task: str, body: Callable[..., None], options: type[RunOptions]
 ) -> Callable[..., None]:
-    """A function with the signature that typer reads: a parameter for each setting and option."""
-    settings = settings_of_task(task)
-    hints = get_type_hints(options, include_extras=True)
-    own = {field.name: (hints[field.name], field.default) for field in fields(options)}
-    usual = {name: one.default for name, one in settings.items()} | EXPERIMENTS[task].training
-    typed = {name: (_flag(one, usual[name]), None) for name, one in settings.items()}
+    """A function with a flag for each setting of the task, of the training and of the options."""
+    settings, own = settings_of_task(task), settings_of(options)
+    usual = EXPERIMENTS[task].training
 
-    def command(**values: Any) -> None:
+    def call(**values: Any) -> None:
         given = {name: values[name] for name in settings if values[name] is not None}
-        body(Request(task, given), options(**{name: values[name] for name in own}))
+        with console.plain_errors(console.WRONG_USE):
+            chosen = console.options_from(options, values)
+        body(Request(task, given), chosen)
 
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    command.__signature__ = inspect.Signature([  # type: ignore[attr-defined]
-        inspect.Parameter(name, keyword, default=default, annotation=hint)
-        for name, (hint, default) in (typed | own).items()
-    ])  # fmt: skip
-    return command
-
-
-def _flag(setting: Setting, default: Any) -> Any:
-    about = re.sub(r"\$[^$]*\$,? ?", "", setting.about).replace("`", "").rstrip(".")
-    about = re.sub(r"\bNone\b", NOTHING, about)
-    _, one_of, names = expected(setting.hint).partition("one of ")
-    about += f"; {one_of}{names}" if names else ""
-    about += "" if default is MISSING else f"  [default: {as_text(default)}]"
-    return Annotated[str | None, console.option(about, setting.metavar, setting.flag)]
+    flags = {name: console.flag_of(one, usual.get(name, one.default))
+             for name, one in settings.items()}  # fmt: skip
+    flags |= {name: console.option_of(one) for name, one in own.items()}
+    return console.with_signature(call, flags, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -17,21 +17,22 @@ if TYPE_CHECKING:
 ABOUT = """Train a network. Interrupted runs resume with --resume.
 
 On Ctrl-C, SIGTERM or --max-seconds the run saves and prints the command that resumes it."""
-RESUME = (
-    "resume the run in --out with its saved settings; start it if there is none. "
-    "A larger --steps extends a finished run"
-)
 
 
-@dataclass(frozen=True)
-class TrainOptions(RunOptions):
-    resume: Annotated[bool, console.option(RESUME, None, "--resume")] = False
-    record: Annotated[
-        Path | None, console.option("also write the summary to this JSON file", "PATH")
-    ] = None
+@dataclass(frozen=True, kw_only=True)
+class Options(RunOptions):
+    """
+    Args:
+        resume: resume the run in --out with its saved settings; start it if there is none. A
+            larger --steps extends a finished run.
+        record: also write the summary to this JSON file.
+    """
+
+    resume: bool = False
+    record: Path | None = None
 
 
-def run(request: Request, options: TrainOptions) -> None:
+def run(request: Request, options: Options) -> None:
     with console.plain_errors(console.WRONG_USE):
         from equipool import training
         from equipool.experiments.data import using_data_folder
@@ -61,7 +62,7 @@ def run(request: Request, options: TrainOptions) -> None:
         _conclude(found, out, options.record)
 
 
-def _start(request: Request, options: TrainOptions) -> Values:
+def _start(request: Request, options: Options) -> Values:
     """The settings of the preset, or of the run that is resumed; flags change them."""
     from equipool.training import RunFolder
 
@@ -118,4 +119,4 @@ def _number(value: float | None) -> str:
 
 
 def commands(task: str | None) -> typer.Typer:
-    return tasks.task_commands(ABOUT, TrainOptions, run, task)
+    return tasks.task_commands(ABOUT, run, Options, task)

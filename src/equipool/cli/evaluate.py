@@ -1,10 +1,11 @@
-"""`equipool evaluate` and `equipool report`: the results of runs."""
+"""`equipool evaluate`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -14,20 +15,29 @@ if TYPE_CHECKING:
     from equipool.training import AtSteps, Task
 
 
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """
+    Args:
+        which: best or last checkpoint.
+        over_steps: evaluate with each of these numbers of inner steps, such as 1,10,100.
+        starts: with --over-steps: number of random starts to compare.
+        device: cpu, cuda, cuda:1, ... or auto.
+        threads: CPU threads.
+        data_dir: data directory (default: $EQUIPOOL_DATA, then the cache directory).
+    """
+
+    which: Literal["best", "last"] = "best"
+    over_steps: str | None = None
+    starts: int = 0
+    device: str = "auto"
+    threads: console.Threads = 1
+    data_dir: Path | None = None
+
+
 def evaluate(
-    run: console.RunFolder,
-    which: console.Which = "best",
-    device: console.Device = "auto",
-    threads: console.Threads = 1,
-    data_dir: console.DataDir = None,
-    over_steps: Annotated[
-        str | None,
-        console.option("evaluate with each of these numbers of inner steps", "INT,INT..."),
-    ] = None,
-    starts: Annotated[
-        int,
-        console.option("with --over-steps: number of random starts to compare", "INT"),
-    ] = 0,
+    run: Annotated[Path, typer.Argument(help="directory of the run", metavar="RUN")],
+    options: Options,
 ) -> None:
     """Evaluate a trained network.
 
@@ -35,8 +45,9 @@ def evaluate(
     if it has any. With --over-steps, prints and stores the metrics, the residuals and the share of
     converged sets for each number of inner steps, beside those of earlier calls.
     """
+    which, starts = options.which, options.starts
     with console.plain_errors():
-        numbers = None if over_steps is None else _numbers(over_steps)
+        numbers = None if options.over_steps is None else _numbers(options.over_steps)
         if starts and (numbers is None or starts < 2):
             raise ValueError(f"--starts is {starts}, expected 2 or more, with --over-steps")
 
@@ -47,20 +58,20 @@ def evaluate(
         from equipool.training.devices import check_extras
 
         check_extras()
-        place = console.choose_device(device, threads)
-        with using_data_folder(data_dir):
+        device = console.choose_device(options.device, options.threads)
+        with using_data_folder(options.data_dir):
             config = training.RunFolder(run).read_config()
             import_task(config["task"])
             task = task_from_config(config)
             console.report_line(f"Evaluating {run}")
             if numbers is not None:
                 rows = training.evaluate_over_steps(
-                    run, numbers, which, num_starts=starts, device=place
+                    run, numbers, which, num_starts=starts, device=device
                 )
                 _store_over_steps(run, which, task, rows)
                 return
             folder = run / f"results-{which}"
-            metrics = training.evaluate(run, which, device=place, results=folder)
+            metrics = training.evaluate(run, which, device=device, results=folder)
             _store_metrics(run, which, task.name, metrics)
             if folder.exists():
                 console.report_line(f"Tables and pictures are in {folder}")
@@ -118,24 +129,3 @@ def trained_steps(task: Task) -> int | None:
 
     steps: int | str | None = getattr(task, "inner_steps", None)
     return int(STEPS.build(steps).budget(False).num_steps) if isinstance(steps, str) else steps
-
-
-def report(
-    runs: Annotated[list[Path], typer.Argument(
-        help="directories of runs or sweeps, and JSON files of records", metavar="RUN")],
-    out: Annotated[Path, typer.Option(help="page to write", metavar="PATH")] = Path("report.html"),
-) -> None:  # fmt: skip
-    """Write a page of tables and plots from runs."""
-    with console.plain_errors():
-        from equipool.extras import check_extras
-
-        check_extras("the report", {"report": ("matplotlib", "jinja2", "pandas")})
-        from equipool.report import read_runs, results
-        from equipool.report.page import write_page
-
-        found = read_runs(runs, lambda text: console.note(f"Warning: {text}"))
-        if not found.curves.empty:
-            table = results(found)
-            console.print_table(list(table), table.to_numpy().tolist())
-        write_page(found, out)
-        console.report_line(f"The page is {out}")
