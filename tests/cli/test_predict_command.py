@@ -134,7 +134,7 @@ def test_if_nothing_could_be_read_the_command_fails(predict):
         (["list.tsv"], 1, "FILE is 'list.tsv', expected a file that ends in"),
         (["list.smi", "--column", "smiles"], 1, "but list.smi has no columns"),
         (["--smiles", "C", "--keep", "a"], 2, "--keep requires a FILE with columns"),
-        (["table.csv", "--keep", "part,part"], 2, "--keep names 'part' twice"),
+        (["table.csv", "--keep", "part,part"], 2, "expected different names separated by commas"),
         (["nothing.csv"], 2, "FILE is 'nothing.csv', which does not exist"),
         (["bytes.smi"], 1, "none of the 1 molecules could be read"),
         (["broken.csv"], 1, "broken.csv, line 3"),
