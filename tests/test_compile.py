@@ -233,16 +233,6 @@ def test_record_outside():
     assert_same_loss(compiled, layer, x, arguments)
 
 
-def test_autocast():
-    layer = tiny_layer(dtype=torch.float32)
-    compiled = torch.compile(layer, fullgraph=True, backend="eager")
-    x, arguments = batch("ptr", BATCHES[0])
-    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
-        found, expected = (call(x.float(), **arguments) for call in (compiled, layer))
-    assert_near(found, expected, 1e-6)
-    assert not torch.equal(expected, layer(x.float(), **arguments))
-
-
 def test_training_under_autocast():
     layer = tiny_layer(dtype=torch.float32)
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")

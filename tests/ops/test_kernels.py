@@ -1,17 +1,27 @@
 """A layer whose every step is by kernels against the same in float64, which has none."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
-from equipool import EquilibriumAggregation, ResNetPotential, record
+from equipool import (
+    EquilibriumAggregation,
+    Implicit,
+    Nesterov,
+    ResNetPotential,
+    ToTolerance,
+    Truncated,
+    record,
+)
 
 
 def make_layer(hidden=(9, 5, 3), **settings):
     torch.manual_seed(sum(hidden))
     potential = ResNetPotential(3, 6, hidden)
-    layer = EquilibriumAggregation(3, 6, potential=potential, steps=2, **settings)
+    layer = EquilibriumAggregation(3, 6, potential=potential, **{"steps": 2} | settings)
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
@@ -39,6 +49,47 @@ def test_a_layer_agrees_with_float64(hidden, forced, device):
     layer, x, index = make_layer(hidden)
     expected = run(copy.deepcopy(layer).double(), x.double(), index)
     assert_close(run(layer.to(device), x.to(device), index.to(device)), expected)
+
+
+def used_twice(layer, x, index):
+    return layer(layer(x, index)[index][:, :3] + x, index)
+
+
+def checkpointed(layer, x, index, reentrant=False):
+    return checkpoint(layer, x, index, use_reentrant=reentrant)
+
+
+def from_two_steps(layer, x, index):
+    """Backward from a part of the path, and then from all of it."""
+    path = layer.solve(x, index, trajectory=True).trajectory
+    path[1].square().sum().backward(retain_graph=True)
+    return path[2]
+
+
+CASES = {
+    "used twice": (used_twice, {}),
+    "checkpointed": (checkpointed, {}),
+    "checkpointed, reentrant": (partial(checkpointed, reentrant=True), {}),
+    "from two steps": (from_two_steps, {}),
+    "last steps": (EquilibriumAggregation.__call__, {"differentiation": Truncated(1)}),
+    "not converged": (EquilibriumAggregation.__call__, {"differentiation": Implicit(tolerance=0)}),
+    "stopping early": (EquilibriumAggregation.__call__, {"steps": ToTolerance(0.4, 4)}),
+    "bounded steps": (
+        EquilibriumAggregation.__call__,
+        {"solver": Nesterov(0.5, 0.5, max_step=0.5, curvature_safe=True)},
+    ),
+}
+
+
+@pytest.mark.parametrize(("call", "settings"), CASES.values(), ids=CASES)
+def test_every_way_to_differentiate_agrees_with_float64(call, settings, forced, device):
+    layer, x, index = make_layer((5, 3), **settings)
+    wide, found = copy.deepcopy(layer).double(), []
+    for model, elements in ((layer.to(device), x.to(device)), (wide, x.double())):
+        elements.requires_grad_()
+        call(model, elements, index.to(elements.device)).square().sum().backward()
+        found.append([elements.grad, *(parameter.grad for parameter in model.parameters())])
+    assert_close(*found, 1e-3)
 
 
 def test_padding_changes_nothing(forced, device, monkeypatch):
