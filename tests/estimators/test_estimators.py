@@ -74,6 +74,17 @@ def test_numbers():
     assert np.corrcoef(predicted[:, 1], -targets)[0, 1] > 0.8
 
 
+@pytest.mark.parametrize("unit", [1e-300, 1e160])
+def test_numbers_of_any_size_are_predicted_alike(unit):
+    targets = np.array([2.0 + bag[:, 1].sum() for bag in BAGS])
+    settings = QUICK | {"aggregation": "sum", "early_stopping": True}
+    one, other = (SetRegressor(**settings).fit(BAGS, size * targets) for size in (1.0, unit))
+    np.testing.assert_allclose(other.predict(BAGS) / unit, one.predict(BAGS), rtol=1e-6)
+    assert other.score_ == pytest.approx(one.score_)
+    with pytest.raises(ValueError, match="cannot hold: scale them first"):
+        other._finish(torch.zeros(1, 1))
+
+
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 def test_a_bag_is_predicted_alike_in_any_company(aggregation):
     bags, labels = make_bags(20, least=1, most=5)

@@ -102,10 +102,13 @@ class SetRegressor(RegressorMixin, SetEstimator):
         values = np.where(missing, 0.0, values)
         if not again:
             self.columns_ = columns
-            self.target_mean_ = (of_targets * values).sum(0) / total
-            squares = of_targets * (values - self.target_mean_) ** 2
-            deviation = np.sqrt(squares.sum(0) / total)
-            self.target_scale_ = np.where(deviation > 0, deviation, 1.0)
+            # In units of the largest, because squares of 1e160 and of 1e-300 are no numbers.
+            unit = np.abs(values).max(0)
+            unit = np.where(unit > 0, unit, 1.0)
+            mean = (of_targets * (values / unit)).sum(0) / total
+            deviation = np.sqrt((of_targets * (values / unit - mean) ** 2).sum(0) / total)
+            self.target_mean_ = unit * mean
+            self.target_scale_ = np.where(deviation > 0, unit * deviation, 1.0)
         elif columns != self.columns_ or len(self.target_mean_) != values.shape[1]:
             raise ValueError(f"y has {values.shape[1]} columns, unlike y of the first fit")
         scaled = (values - self.target_mean_) / self.target_scale_
@@ -123,8 +126,12 @@ class SetRegressor(RegressorMixin, SetEstimator):
         return values if self.columns_ else values[:, 0]
 
     def _finish(self, outputs: Tensor) -> Tensor:
-        scale, mean = (torch.tensor(one) for one in (self.target_scale_, self.target_mean_))
-        values = outputs * scale.to(outputs) + mean.to(outputs)
+        scale, mean = (
+            torch.tensor(one).to(outputs) for one in (self.target_scale_, self.target_mean_)
+        )
+        if not (scale.isfinite().all() and mean.isfinite().all() and scale.all()):
+            raise ValueError(f"y has numbers that {outputs.dtype} cannot hold: scale them first")
+        values = outputs * scale + mean
         return values if self.columns_ else values.squeeze(-1)
 
     def _output_scale(self) -> Array:
