@@ -1,16 +1,12 @@
 """scikit-learn's own checks, and its tools around the estimators."""
 
-import pickle
-
 import numpy as np
 import pandas
 import pytest
-from generated_bags import as_object_array, make_bags
-from sklearn.base import clone
+from generated_bags import make_bags
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.ensemble import StackingClassifier
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
@@ -19,7 +15,7 @@ from equipool.estimators import BagScaler, BagStatistics, SetClassifier, SetRegr
 BAGS, LABELS = make_bags()
 QUICK = {"aggregation": "mean", "max_iter": 20, "n_estimators": 1, "random_state": 0}
 # Small enough to be checked in seconds; no setting that a check looks at differs from the default.
-CHECKED = {"hidden_size": 16, "channels": 16, "n_estimators": 1, "learning_rate": 0.02}
+CHECKED = {"hidden_size": 8, "channels": 8, "n_estimators": 1, "learning_rate": 0.02}
 # Two networks with dropout, of the equilibrium: as the defaults are, the checks that test results.
 THOROUGH = (
     "check_sample_weight_equivalence_on_dense_data",
@@ -34,7 +30,7 @@ def checks(kind):
     rival = kind(aggregation="mean", max_iter=100, **CHECKED)
     for estimator, check in estimator_checks_generator(rival):
         yield pytest.param(estimator, check, id=f"{kind.__name__}-mean-{name_of(check)}")
-    own = kind(**(CHECKED | {"n_estimators": 2, "max_iter": 8}))
+    own = kind(**(CHECKED | {"n_estimators": 2, "max_iter": 4}))
     for estimator, check in estimator_checks_generator(own):
         if name_of(check) in THOROUGH:
             yield pytest.param(estimator, check, id=f"{kind.__name__}-{name_of(check)}")
@@ -68,19 +64,6 @@ def test_the_whole_suite_is_run():
         assert set(THOROUGH) <= set(names)
 
 
-@pytest.mark.parametrize("form", [list, as_object_array])
-def test_cross_validation(form):
-    scores = cross_val_score(SetClassifier(**QUICK), form(BAGS), LABELS, cv=3)
-    assert scores.shape == (3,)
-    assert np.isfinite(scores).all()
-
-
-@pytest.mark.processes
-def test_grid_search_in_two_processes():
-    search = GridSearchCV(SetClassifier(**QUICK), {"channels": [2, 4]}, cv=2, n_jobs=2)
-    assert search.fit(BAGS, LABELS).predict(BAGS).shape == (60,)
-
-
 @pytest.mark.processes
 def test_networks_in_two_processes():
     one, two = (
@@ -108,13 +91,6 @@ def test_the_seed_decides():
 
     np.testing.assert_array_equal(outputs(0), outputs(0))
     assert np.abs(outputs(0) - outputs(1)).max() > 1e-3
-
-
-def test_clones_and_pickles():
-    fitted = SetClassifier(**QUICK).fit(BAGS, LABELS)
-    assert not hasattr(clone(fitted), "networks_")
-    copy = pickle.loads(pickle.dumps(fitted))
-    np.testing.assert_array_equal(copy.predict_proba(BAGS), fitted.predict_proba(BAGS))
 
 
 def test_feature_names():

@@ -5,11 +5,10 @@ import pytest
 import torch
 from generated_bags import make_bags
 
-from equipool import FixedSteps, converging
+from equipool import FixedSteps
 from equipool.baselines import AGGREGATIONS, MaxPooling
 from equipool.estimators import BagScaler, SetClassifier, SetRegressor, prediction, write_table
 from equipool.estimators.bags import as_bags
-from equipool.estimators.network import BagNetwork
 from equipool.estimators.scaling import measure_scaling
 
 BAGS, LABELS = make_bags()
@@ -254,13 +253,6 @@ def test_extreme_values_are_clipped():
             estimator.fit(BAGS, LABELS)
 
 
-def test_the_equilibrium_layer_is_that_of_the_recipe_with_a_weaker_regulariser():
-    layer, recipe = BagNetwork(3, 1).aggregation, converging()
-    assert layer.regularizer.weight.item() == pytest.approx(0.3)
-    assert (layer.steps, layer.scaling) == (recipe["steps"], recipe["scaling"])
-    assert repr(layer.solver) == repr(recipe["solver"])
-
-
 def test_what_ended_the_training_is_kept():
     assert quick(aggregation="mean").fit(BAGS, LABELS).stopped_ == ["max_iter"]
     short = quick(aggregation="mean", max_seconds=1e-9, n_estimators=2).fit(BAGS, LABELS)
@@ -348,12 +340,3 @@ def test_other_numbers_are_refused():
     for weights, message in ((np.ones(3), "shape"), (-np.ones(60), "negative")):
         with pytest.raises(ValueError, match=f"sample_weight has {message}"):
             SetRegressor(**QUICK).fit(BAGS, LABELS, sample_weight=weights)
-
-
-def test_bad_arguments_are_called_by_their_names():
-    with pytest.raises(ValueError, match="y has values that are not numbers, its dtype is <U4"):
-        SetRegressor("mean").fit(BAGS, ["many"] * len(BAGS))
-    model = quick(aggregation="mean").fit(BAGS, LABELS)
-    for empty in ([], ()):
-        with pytest.raises(ValueError, match="X is empty, expected at least one bag"):
-            model.predict(empty)

@@ -76,7 +76,9 @@ def test_parts_of_bags():
     assert_same(bags[5:2], [])
     np.testing.assert_array_equal(bags[-1], RAGGED[-1])
     positions = np.array([5, 3, 0, 5])
-    assert_same(bags.take(positions), [RAGGED[i] for i in positions])
+    for some in (positions, positions.tolist()):
+        assert_same(bags[some], [RAGGED[i] for i in some])
+    assert_same(bags[np.arange(9) % 2 == 0], RAGGED[::2])
     assert isinstance(bags[2:6], Bags)
 
 

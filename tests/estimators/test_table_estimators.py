@@ -13,7 +13,7 @@ from equipool.estimators import (
     make_bags,
     write_table,
 )
-from equipool.estimators.tables import read_training_table
+from equipool.estimators.tables import read_table
 
 QUICK = {"max_iter": 5, "hidden_size": 8, "channels": 4, "device": "cpu", "random_state": 0}
 COLUMNS = {"bag": "bag", "label": "label"}
@@ -34,9 +34,9 @@ def frame():
     return made.iloc[draw.permutation(len(made))].reset_index(drop=True)
 
 
-@pytest.fixture(scope="module", params=["equilibrium", "mean"])
-def fitted(request, frame):
-    model = SetClassifier(request.param, **QUICK)
+@pytest.fixture(scope="module")
+def fitted(frame):
+    model = SetClassifier("mean", **QUICK)
     return model.fit_table(frame, **COLUMNS, exclude=["score"], missing="mean")
 
 
@@ -72,34 +72,17 @@ def test_predictions_have_a_row_per_bag_with_label_and_probabilities(frame, fitt
         assert row["probability of ill"] + row["probability of well"] == pytest.approx(1)
 
 
-def test_a_bag_is_predicted_the_same_alone_and_in_any_table(frame, fitted):
-    together = rows_of(fitted.predict_table(frame))
-    other = rows_of(fitted.predict_table(frame.iloc[::-1]))  # another order of bags and elements
-    for bag in frame["bag"].unique()[:6]:
-        (alone,) = fitted.predict_table(frame[frame["bag"] == bag]).to_pylist()
-        for name in ("probability of ill", "probability of well"):
-            assert alone[name] == pytest.approx(together[bag][name], abs=1e-5)
-            assert other[bag][name] == pytest.approx(together[bag][name], abs=1e-5)
-
-
-def test_a_bag_is_predicted_the_same_beside_an_empty_one(frame, fitted):
-    found = fitted.read_table(frame)
-    plain = fitted.predict_proba(found.bags)
-    bags = list(found.bags)
-    empty = np.zeros((0, found.bags.num_features), np.float32)
-    beside = fitted.predict_proba([empty, *bags[:3], empty, *bags[3:]])
-    np.testing.assert_allclose(np.delete(beside, [0, 4], axis=0), plain, atol=1e-5)
-
-
 def test_influence_is_what_leaving_the_row_out_changes(frame, fitted):
     bag = frame["bag"].iloc[0]
     own = frame[frame["bag"] == bag]
     found = fitted.influence_table(frame, bags=[bag]).to_pandas()
     assert sorted(found["row"]) == list(own.index)
     assert (np.diff(np.abs(found["influence"])) <= 0).all()  # the strongest first
-    whole = fitted.decision_function(fitted.read_table(own).bags)[0]
+    whole = fitted.decision_function(read_table(own, fitted.table_schema_).bags)[0]
     for row, influence in zip(found["row"], found["influence"], strict=True):
-        without = fitted.decision_function(fitted.read_table(own.drop(index=row)).bags)[0]
+        without = fitted.decision_function(
+            read_table(own.drop(index=row), fitted.table_schema_).bags
+        )[0]
         assert influence == pytest.approx(whole - without, abs=1e-4)
     everything = fitted.influence_table(frame)
     assert sorted(everything["row"].to_pylist()) == list(range(len(frame)))
@@ -146,18 +129,6 @@ def test_regression_and_several_labels(frame):
     frame = frame.assign(label=frame["label"].replace("well", "0"))
     with pytest.raises(TableError, match="column 'label' has text such as 'ill': a regressor"):
         SetRegressor("mean", **QUICK).fit_table(frame, bag="bag", label="label", features=["z"])
-
-
-def test_weights_of_the_table_are_sample_weights(frame):
-    weighted = frame.assign(trust=np.where(frame["label"] == "ill", 3.0, 1.0))
-    _, found = read_training_table(weighted, **COLUMNS, features=["z"], weight="trust")
-    model = SetClassifier("mean", **QUICK)
-    by_table = model.fit_table(weighted, **COLUMNS, features=["z"], weight="trust")
-    expected = by_table.predict_proba(found.bags)
-    again = SetClassifier("mean", **QUICK).fit(found.bags, found.y, sample_weight=found.weight)
-    assert np.array_equal(again.predict_proba(found.bags), expected)
-    plain = SetClassifier("mean", **QUICK).fit(found.bags, found.y)
-    assert not np.array_equal(plain.predict_proba(found.bags), expected)
 
 
 def test_a_model_that_saw_no_table_predicts_none(frame, fitted):

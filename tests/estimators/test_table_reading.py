@@ -138,25 +138,6 @@ def test_missing_numbers_become_the_mean_and_missing_categories_none():
     assert np.isnan(kept.bags.elements).sum() == 1
 
 
-def test_numbers_can_be_read_as_categories():
-    frame = pandas.DataFrame({"b": [0, 1, 2], "y": [0, 1, 0], "code": [211, 22, 211]})
-    schema, found = read_training_table(frame, bag="b", label="y", categories=["code"])
-    assert schema.channels == ("code=211", "code=22")
-    assert np.array_equal(found.bags.elements, [[1, 0], [0, 1], [1, 0]])
-
-
-def test_features_are_those_that_were_named_and_not_excluded():
-    frame = long_frame()
-    chosen, _ = read_training_table(
-        frame, bag="patient", label="response", features=["cells", "age"]
-    )
-    assert chosen.channels == ("cells", "age")
-    left, _ = read_training_table(
-        frame, bag="patient", label="response", exclude=["stain", "trust", "site", "touched"]
-    )
-    assert left.channels == ("age", "cells")
-
-
 def test_several_labels_are_numbers_of_which_some_are_missing():
     frame = pandas.DataFrame({"b": [0, 0, 1], "u": [1, 1, 0], "v": [None, None, 0.5],
                               "x": [1.0, 2.0, 3.0]})  # fmt: skip

@@ -9,6 +9,7 @@ from equipool.explore.page import page_data
 pytest.importorskip("sklearn")
 
 from equipool.estimators import load, make_bags, write_table
+from equipool.estimators.tables import read_table
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,7 @@ def test_the_page_predicts_what_the_model_predicts(place):
     assert data["title"] == "bag 3"
     assert data["features"] == ["x0", "x1", "x2", "x3"]
     model = load(place / "model")
-    found = model.read_table(place / "bags.csv")
+    found = read_table(place / "bags.csv", model.table_schema_)
     rows = found.rows[found.bags.ptr[3] : found.bags.ptr[4]]
     assert data["names"] == [f"row {row}" for row in rows]
     case = {"method": "bag", "data": data, "active": [True] * len(rows)}

@@ -39,10 +39,11 @@ def explore(model: console.Model, table: console.Table, options: Options) -> Non
         bags.check_output(out, table)
         estimator = bags.load_model(model, "cpu")
     with console.plain_errors(), bags.warnings_as_lines():
+        from equipool.estimators.tables import read_table
         from equipool.explore.model import model_page
         from equipool.files import write_text
 
-        found = estimator.read_table(table, unknown=options.unknown)
+        found = read_table(table, estimator.table_schema_, unknown=options.unknown)
         if bag not in found.ids:
             some = ", ".join(map(repr, found.ids[:NAMED]))
             raise ValueError(f"--bag is {bag!r}, which {table} does not have; it has {some}, ...")

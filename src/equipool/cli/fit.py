@@ -34,10 +34,12 @@ def fit(table: console.Table, options: Options) -> None:
         check("--aggregation", options.aggregation, bags.Aggregation)
         console.choose_device(options.device)
     with console.plain_errors():
+        from equipool.estimators.table_methods import fit_bags
+
         schema, found = options.read(table, options.missing)
         task = bags.choose_task(found.y, options.task)
         estimator = options.estimator(task, options.aggregation, verbose=True)
-        estimator.fit_table_bags(schema, found)
+        fit_bags(estimator, schema, found)
         estimator.save(out)
         reasons = zip(estimator.history_, estimator.stopped_, strict=True)
         for number, (history, stopped) in enumerate(reasons, 1):

@@ -46,7 +46,6 @@ def influence(
         bags.check_ending(options.out)
         estimator = bags.load_model(model, options.device, options.threads)
     with console.plain_errors():
-        found = estimator.read_table(table, unknown=options.unknown)
         with bags.warnings_as_lines():
-            effects = estimator.influence_table_bags(found, bag)
+            effects = estimator.influence_table(table, bags=bag, unknown=options.unknown)
         bags.write_table(effects, options.out, digits=3)

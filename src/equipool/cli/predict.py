@@ -77,8 +77,7 @@ def _predict_bags(model: Path, table: Path, options: Options) -> None:
         bags.check_ending(options.out)
         estimator = bags.load_model(model, options.device, options.threads)
     with console.plain_errors():
-        found = estimator.read_table(table, unknown=options.unknown)
-        bags.write_table(estimator.predict_table_bags(found), options.out)
+        bags.write_table(estimator.predict_table(table, unknown=options.unknown), options.out)
 
 
 def _predict_molecules(

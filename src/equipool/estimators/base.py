@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from numbers import Integral
 from pathlib import Path
@@ -56,46 +56,37 @@ class Targets:
     num_outputs: int
 
 
+@dataclass(eq=False, repr=False)
 class SetEstimator(TableMethods, BagReader, ABC):
     """The base of `SetClassifier` and `SetRegressor`."""
 
-    networks_: list[BagNetwork]
-    history_: list[dict[str, Array]]
-    n_iter_: int
-    stopped_: list[Stopped]
-    score_: float | None
+    aggregation: Aggregation = "equilibrium"
+    _: KW_ONLY
+    clip: float | None = 3.0
+    hidden_size: int = 64
+    channels: int = 32
+    n_estimators: int | Auto = "auto"
+    max_iter: int | Auto = "auto"
+    batch_size: int | Auto = "auto"
+    max_seconds: float | None = None
+    learning_rate: float = 3e-3
+    weight_decay: float = 1e-2
+    dropout: float | Auto = "auto"
+    early_stopping: bool | Auto = "auto"
+    validation_fraction: float = 0.1
+    n_iter_no_change: int = 10
+    max_elements: int = 1024
+    warm_start: bool = False
+    device: str = "auto"
+    n_jobs: int | None = None
+    random_state: Any = None
+    verbose: int = 0
 
-    def __init__(
-        self, aggregation: Aggregation = "equilibrium", *, clip: float | None = 3.0,
-        hidden_size: int = 64, channels: int = 32, n_estimators: int | Auto = "auto",
-        max_iter: int | Auto = "auto", batch_size: int | Auto = "auto",
-        max_seconds: float | None = None,
-        learning_rate: float = 3e-3, weight_decay: float = 1e-2, dropout: float | Auto = "auto",
-        early_stopping: bool | Auto = "auto", validation_fraction: float = 0.1,
-        n_iter_no_change: int = 10, max_elements: int = 1024, warm_start: bool = False,
-        device: str = "auto", n_jobs: int | None = None, random_state: Any = None,
-        verbose: int = 0,
-    ) -> None:  # fmt: skip
-        self.aggregation = aggregation
-        self.clip = clip
-        self.hidden_size = hidden_size
-        self.channels = channels
-        self.n_estimators = n_estimators
-        self.max_iter = max_iter
-        self.max_seconds = max_seconds
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
-        self.dropout = dropout
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.max_elements = max_elements
-        self.warm_start = warm_start
-        self.device = device
-        self.n_jobs = n_jobs
-        self.random_state = random_state
-        self.verbose = verbose
+    networks_: list[BagNetwork] = field(init=False)
+    history_: list[dict[str, Array]] = field(init=False)
+    n_iter_: int = field(init=False)
+    stopped_: list[Stopped] = field(init=False)
+    score_: float | None = field(init=False)
 
     @abstractmethod
     def _make_targets(self, y: Any, weights: Array, again: bool) -> Targets:
@@ -196,7 +187,7 @@ class SetEstimator(TableMethods, BagReader, ABC):
             "in_channels": bags.num_features,
             "out_channels": num_outputs,
             "aggregation": self.aggregation,
-            "encoder": (self.hidden_size,) if self.hidden_size else (),
+            "hidden_size": self.hidden_size,
             "channels": self.channels,
             "dropout": dropout,
             "set_size": max(round(float(bags.sizes.mean())), 1),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,10 @@ from sklearn.utils.validation import column_or_1d
 from torch import Tensor
 
 from equipool.estimators.bags import Array
-from equipool.estimators.base import Aggregation, Auto, SetEstimator, Targets
+from equipool.estimators.base import SetEstimator, Targets
 
 
+@dataclass(eq=False, repr=False)
 class SetClassifier(ClassifierMixin, SetEstimator):
     """A classifier of bags of vectors, with the conventions of scikit-learn.
 
@@ -80,31 +82,10 @@ class SetClassifier(ClassifierMixin, SetEstimator):
         (2, 2)
     """
 
-    classes_: Array
-    multilabel_: bool
+    class_weight: Mapping[Any, float] | str | None = field(default=None, kw_only=True)
 
-    def __init__(
-        self, aggregation: Aggregation = "equilibrium", *, clip: float | None = 3.0,
-        hidden_size: int = 64, channels: int = 32, n_estimators: int | Auto = "auto",
-        max_iter: int | Auto = "auto", batch_size: int | Auto = "auto",
-        max_seconds: float | None = None,
-        learning_rate: float = 3e-3, weight_decay: float = 1e-2, dropout: float | Auto = "auto",
-        class_weight: Mapping[Any, float] | str | None = None,
-        early_stopping: bool | Auto = "auto", validation_fraction: float = 0.1,
-        n_iter_no_change: int = 10, max_elements: int = 1024, warm_start: bool = False,
-        device: str = "auto", n_jobs: int | None = None, random_state: Any = None,
-        verbose: int = 0,
-    ) -> None:  # fmt: skip
-        super().__init__(
-            aggregation, clip=clip, hidden_size=hidden_size, channels=channels,
-            n_estimators=n_estimators, max_iter=max_iter, batch_size=batch_size,
-            learning_rate=learning_rate, max_seconds=max_seconds,
-            weight_decay=weight_decay, dropout=dropout, early_stopping=early_stopping,
-            validation_fraction=validation_fraction, n_iter_no_change=n_iter_no_change,
-            max_elements=max_elements, warm_start=warm_start, device=device, n_jobs=n_jobs,
-            random_state=random_state, verbose=verbose,
-        )  # fmt: skip
-        self.class_weight = class_weight
+    classes_: Array = field(init=False)
+    multilabel_: bool = field(init=False)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,8 @@ from equipool.estimators.bags import Array, Bags
 from equipool.estimators.schema import TableSchema, Unknown
 from equipool.estimators.tables import TableBags, read_table, read_training_table
 from equipool.tables import TableError, number_from
+
+Estimator = TypeVar("Estimator", bound="TableMethods")
 
 
 class TableMethods:
@@ -58,18 +60,7 @@ class TableMethods:
             table, bag=bag, label=label, features=features, exclude=exclude, categories=categories,
             missing=missing, weight=weight,
         )  # fmt: skip
-        return self.fit_table_bags(schema, found)
-
-    def fit_table_bags(self, schema: TableSchema, found: TableBags) -> Self:
-        """Train on a table that `read_training_table` has read."""
-        if not is_classifier(self) and found.y is not None and found.y.dtype.kind not in "if":
-            text = next(str(one) for one in found.y if np.isnan(number_from(one)))
-            raise TableError(
-                f"column {schema.labels[0]!r} has text such as {text!r}: a regressor needs numbers"
-            )
-        self.fit(found.bags, found.y, sample_weight=found.weight)
-        self.table_schema_ = schema
-        return self
+        return fit_bags(self, schema, found)
 
     def predict_table(self, table: Any, *, unknown: Unknown = "error") -> pa.Table:
         """Predict the bags of a table, which needs the columns of the training table except for the
@@ -85,10 +76,7 @@ class TableMethods:
             for each label column, and a classifier's probabilities; of several labels a classifier
             gives the probabilities alone. `to_pandas()` makes it a data frame.
         """
-        return self.predict_table_bags(self.read_table(table, unknown=unknown))
-
-    def predict_table_bags(self, found: TableBags) -> pa.Table:
-        """Predict the bags of a table that `read_table` has read."""
+        found = self._read_table(table, unknown)
         return pa.table({self.table_schema_.bag: found.ids} | self._predicted_columns(found.bags))
 
     def influence_table(
@@ -107,10 +95,7 @@ class TableMethods:
             (from 0), and its `influence`, or `influence on NAME` for more than two classes or
             several labels.
         """
-        return self.influence_table_bags(self.read_table(table, unknown=unknown), bags)
-
-    def influence_table_bags(self, found: TableBags, bags: Iterable[str] | None = None) -> pa.Table:
-        """The influence in bags of a table that `read_table` has read."""
+        found = self._read_table(table, unknown)
         numbers = range(len(found.ids)) if bags is None else [found.number(bag) for bag in bags]
         ids, rows, parts = [], [], []
         for number in numbers:
@@ -129,8 +114,7 @@ class TableMethods:
             | dict(zip(["influence"] if values.shape[1] == 1 else titles, values.T, strict=True))
         )
 
-    def read_table(self, table: Any, *, unknown: Unknown = "error") -> TableBags:
-        """The bags of a table, read as `predict_table` reads them."""
+    def _read_table(self, table: Any, unknown: Unknown) -> TableBags:
         check_is_fitted(self)
         if not hasattr(self, "table_schema_"):
             raise ValueError("the model was not trained on a table: use predict instead")
@@ -152,3 +136,15 @@ class TableMethods:
         for column, name in enumerate(model.classes_):
             found[f"probability of {name}"] = probabilities[:, column]
         return found
+
+
+def fit_bags(estimator: Estimator, schema: TableSchema, found: TableBags) -> Estimator:
+    """Train an estimator on a table that `read_training_table` has read."""
+    if not is_classifier(estimator) and found.y is not None and found.y.dtype.kind not in "if":
+        text = next(str(one) for one in found.y if np.isnan(number_from(one)))
+        raise TableError(
+            f"column {schema.labels[0]!r} has text such as {text!r}: a regressor needs numbers"
+        )
+    estimator.fit(found.bags, found.y, sample_weight=found.weight)
+    estimator.table_schema_ = schema
+    return estimator
