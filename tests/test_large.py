@@ -18,7 +18,6 @@ from equipool import (
     LearnedStart,
     Nesterov,
     Newton,
-    NormalStart,
     ResNetPotential,
     SafeguardedNesterov,
     SquaredNorm,
@@ -153,13 +152,6 @@ def test_bounds_are_added_up(batch):
     assert_near(gradients[1], gradients[0], 1e-9)
 
 
-def test_one_set_without_index(batch):
-    x, _ = batch
-    layer = make_layer()
-    expected = outcome(layer.solve(x), [layer])
-    assert_same(outcome(solve_chunks(layer, cut(x, cuts=[13, 20])), [layer]), expected)
-
-
 def test_anything_that_can_be_sliced(batch, tmp_path):
     x, index = batch
     numpy.save(tmp_path / "x.npy", x.numpy())
@@ -225,12 +217,6 @@ class TestEncoder:
             # The loss of the set that is left out is constant, but in the energy of an empty one.
             assert_near(found[name], expected[name], 1e-10)
 
-    def test_may_change_the_width(self, batch):
-        x, _ = batch
-        encoder = nn.Linear(3, 5).double()
-        y = solve_chunks(make_layer(in_channels=5), [x], encoder=encoder).y
-        assert y.shape == (1, 4)
-
 
 def test_gradcheck():
     torch.manual_seed(2)
@@ -295,14 +281,6 @@ def test_autocast_is_that_of_the_forward_pass(batch):
         y.sum().backward()
         gradients.append(layer.potential.linears[0].weight.grad.clone())
     assert_near(gradients[1], gradients[0], 1e-2)
-
-
-def test_inference_mode(batch):
-    layer = make_layer()
-    with torch.inference_mode():
-        x = batch[0].clone()
-        y = solve_chunks(layer, cut(x, cuts=[7])).y
-    assert_near(y, layer(batch[0]).detach(), 1e-12)
 
 
 class Reads:
@@ -402,14 +380,6 @@ def test_only_empty_chunks():
     solution.y.sum().backward()
     assert layer.start.y.grad.eq(1).all()
     assert layer.potential.linears[0].weight.grad.eq(0).all()
-
-
-def test_random_starts(batch):
-    layer = make_layer(start=NormalStart(4))
-    torch.manual_seed(8)
-    expected = layer(batch[0])
-    torch.manual_seed(8)
-    assert_near(solve_chunks(layer, cut(batch[0], cuts=[9])).y, expected, 1e-10)
 
 
 class TestReadAhead:
