@@ -20,14 +20,13 @@ from equipool.distributed import (
 )
 from equipool.energy import Energy, RowEnergy
 from equipool.inference import normal, outside_inference_mode
-from equipool.layouts import gather_sets
 from equipool.ops.execution import announce_compilation
 from equipool.potentials.base import Potential, sum_over
 from equipool.potentials.resnet import ResNetPotential
 from equipool.regularizers import Regularizer, as_regularizer
 from equipool.replay import Program, Replays, graphs_serve
 from equipool.scalings import SCALINGS, ScalingName, scaling_weights
-from equipool.sets import Sets, empty_invalid_sets
+from equipool.sets import Sets, empty_invalid_sets, gather_sets
 from equipool.solution import Solution, active_recorders, make_solution
 from equipool.solvers import Nesterov, Solver
 from equipool.starts import Start, ZeroStart

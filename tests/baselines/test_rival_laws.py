@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cases import assert_near, flatten, make_sets, offsets
-from equipool import layouts
+from equipool import sets
 from equipool.baselines import AGGREGATIONS, aggregation_from_name
 
 DTYPES = {"float64": (torch.float64, 1e-11), "float32": (torch.float32, 1e-4)}
@@ -25,7 +25,7 @@ def _route(request):
     """On a GPU padding is carried along as a row of its own; here that can be had, too."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "as on a GPU":
-            patch.setattr(layouts, "values_are_at_hand", lambda x: False)
+            patch.setattr(sets, "values_are_at_hand", lambda x: False)
         yield
 
 
