@@ -21,6 +21,7 @@ MAY_IMPORT = {
     "layer_identity": set(),
     "ops": {"private_torch"},
     "checks": set(),
+    "config": set(),
     "inference": set(),
     "steps": {"checks", "private_torch"},
     "scalars": {"ops"},
