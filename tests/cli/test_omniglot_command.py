@@ -53,14 +53,3 @@ def test_stopped_resumed_evaluated_and_reported(equipool, tmp_path, place, stop_
     assert list((broken / "results-best").glob("*.png"))
     shown = equipool("report", broken, whole, "--out", tmp_path / "page.html")
     assert "validation_accuracy  best validation_accuracy  test_accuracy there" in shown.output
-
-
-def test_missing_data_is_named_and_nothing_begins(equipool, refused, tmp_path, place, monkeypatch):
-    out = tmp_path / "run"
-    words = ("train", "omniglot", TINY | {"--out": out, "--steps": "2", "--aggregation": "mean"})
-    refused(words, "Omniglot", "is missing: get https://")
-    assert not (out / "config.json").exists()
-    monkeypatch.setenv("EQUIPOOL_DATA", str(place))
-    equipool(*words)
-    monkeypatch.setenv("EQUIPOOL_DATA", str(tmp_path / "nothing"))
-    refused(("evaluate", out, "--device", "cpu"), "EQUIPOOL_DATA")

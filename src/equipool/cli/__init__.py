@@ -41,13 +41,13 @@ def make_app(words: Sequence[str]) -> typer.Typer:
     imported: the flags of an experiment are read from its classes, which import torch."""
     import typer
 
-    from equipool.cli.console import command, print_version
+    from equipool.cli.console import command, top
 
     app = typer.Typer(
-        name="equipool", help="Equilibrium Aggregation for PyTorch.", no_args_is_help=True,
-        rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False,
+        name="equipool", no_args_is_help=True, rich_markup_mode=None, add_completion=False,
+        pretty_exceptions_enable=False,
     )  # fmt: skip
-    app.callback()(print_version)
+    app.callback()(top)
     called = words[0] if words else None
     for name in (called,) if called in COMMANDS else COMMANDS:
         found = resolve_name(COMMANDS[name])

@@ -70,8 +70,12 @@ def flag_of(setting: Setting, default: Any) -> tuple[Any, Any]:
     about = re.sub(r"\$[^$]*\$,? ?", "", setting.about).replace("`", "").rstrip(".")
     about = re.sub(r"\bNone\b", NOTHING, about)
     _, one_of, names = expected(setting.hint).partition("one of ")
-    about += f"; {one_of}{names}" if names and "|" not in setting.metavar else ""
-    about += "" if default in (MISSING, None) else f"  [default: {as_text(default)}]"
+    if names and names != setting.metavar.replace("|", ", "):
+        about += f"; {one_of}{names}"
+    if default is MISSING:
+        about += "  [required]"
+    elif default not in (None, ()):
+        about += f"  [default: {as_text(default)}]"
     option = typer.Option(setting.flag, help=about, metavar=setting.metavar)
     return Annotated[str | None, option], None
 
@@ -83,14 +87,20 @@ def options_from(kind: type[T], values: Mapping[str, Any]) -> T:
     return from_text(kind, texts)
 
 
-def print_version(
-    version: Annotated[bool, typer.Option("--version", help="print the version and exit")] = False,
-) -> None:
-    if version:
+def _print_version(asked: bool) -> None:
+    if asked:
         import equipool
 
         typer.echo(f"equipool {equipool.__version__}")
         raise typer.Exit
+
+
+def top(
+    version: Annotated[bool, typer.Option(
+        "--version", callback=_print_version, is_eager=True, help="print the version and exit",
+    )] = False,
+) -> None:  # fmt: skip
+    """Equilibrium Aggregation for PyTorch."""
 
 
 def fail(message: str, status: int = 1) -> NoReturn:

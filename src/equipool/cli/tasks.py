@@ -148,7 +148,7 @@ def task_commands(
             text = "\n".join((about, "", "\b", "Presets:", *listed))
             app.command(name, help=text)(_command(name, body, options))
         else:
-            app.command(name, help=f"Learn {experiment.about}.")(lambda: None)
+            app.command(name, short_help=experiment.about)(lambda: None)
     return app
 
 
@@ -157,7 +157,7 @@ def _command(
 ) -> Callable[..., None]:
     """A function with a flag for each setting of the task, of the training and of the options."""
     settings, own = settings_of_task(task), settings_of(options)
-    usual = EXPERIMENTS[task].training
+    usual = {"steps": None} | EXPERIMENTS[task].training
 
     def call(**values: Any) -> None:
         given = {name: values[name] for name in settings if values[name] is not None}
