@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 GZIP_MAGIC, PARQUET_MAGIC = b"\x1f\x8b", b"PAR1"
 ENDINGS = (".csv", ".csv.gz", ".parquet")
 SHOWN = 20  # names in a message
+LONGEST_CELL = 2**31 - 1  # Python's own limit is 131,072 characters
 
 # Cells without a value.
 MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "None")
@@ -264,6 +265,7 @@ def _opened(path: Path) -> Any:
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     """The cells of the header and of each row of a CSV file that is not blank, with the line where
     they begin, counted from 1."""
+    csv.field_size_limit(LONGEST_CELL)
     with _opened(path) as file:
         lines = io.TextIOWrapper(file, "utf-8-sig", "surrogateescape", newline="")
         reader, line = csv.reader(lines), 1

@@ -58,9 +58,9 @@ REFUSED = {
     **{
         f"{like} in {where}": (
             table(**{column: [like, like, "7", like]}), {},
-            [f"column '{column}' has '{like}', expected a number such as 1234.5"],
+            [f"column '{column}' has '{like}', expected ", "numbers such as 1234.5"],
         )
-        for like in ("1,5", "1.234,5", "1,234,567", "1 234", "12 %", "$5", "31.12.2024", "1/2/2024")
+        for like in ("1,5", "1.234,5", "1,234,567", "1 234", "12 %", "31.12.2024", "1 Feb 2024")
         for where, column in (("a feature", "x"), ("the label", "y"))
     },
     "only constants": (table(x=[1] * 4, c=["red"] * 4), {}, ["constant: 'x', 'c'"]),
@@ -193,7 +193,8 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
 def test_csv_errors_give_the_line_of_an_editor(tmp_path, zipped):
     """Blank lines and line breaks inside of cells count."""
     path = tmp_path / "bags.csv"
-    text = b'b,y,x,c\n\nu,1,1,red\nu,1,2,"two\nlines"\nv,0,,red\n'
+    lines = b"two\nlines" + 200_000 * b"."
+    text = b'b,y,x,c\n\nu,1,1,red\nu,1,2,"' + lines + b'"\nv,0,,red\n'
     path.write_bytes(gzip.compress(text) if zipped else text)
     with pytest.raises(TableError, match=r"bags\.csv, line 6 \(bag 'v'\): column 'x' has no value"):
         read_training_table(path, bag="b", label="y")

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from equipool.checks import check_sizes
-from equipool.sets import Sets, gather_sets
+from equipool.layouts import gather_sets
+from equipool.sets import Sets
 
 
 class Rival(nn.Module):

@@ -55,8 +55,8 @@ class SetRegressor(RegressorMixin, SetEstimator):
 
     Attributes:
         networks_: the trained `BagNetwork`s, on the CPU.
-        history_: for each network, `loss` per step; with early stopping also `validation_loss` and
-            the `step` of each evaluation.
+        history_: for each network `loss` per step; with early stopping also `validation_loss` and
+            the `step` of each evaluation. Not saved.
         n_iter_: the number of steps, of the network that took the most.
         stopped_: for each network, the parameter that ended its training: `"max_iter"`,
             `"n_iter_no_change"` or `"max_seconds"`.

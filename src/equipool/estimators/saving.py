@@ -48,8 +48,6 @@ def save(estimator: SetEstimator, file: str | Path) -> None:
     }
     arrays = {name: state[name] for name in AS_TENSORS if name in state}
     arrays |= {"scaling.mean": estimator.scaling_.mean, "scaling.scale": estimator.scaling_.scale}
-    for number, history in enumerate(estimator.history_):
-        arrays |= {f"history.{number}.{name}": value for name, value in history.items()}
     tensors = {name: torch.from_numpy(np.ascontiguousarray(v)) for name, v in arrays.items()}
     for number, network in enumerate(estimator.networks_):
         tensors |= {f"networks.{number}.{name}": v for name, v in network.state_dict().items()}
@@ -101,14 +99,9 @@ def _estimator(tensors: dict[str, Tensor], metadata: dict[str, Any]) -> Any:
     found["scaling_"] = Scaling(
         scaling["mean"].numpy(), scaling["scale"].numpy(), metadata["clip"]
     )  # fmt: skip
-    numbers = range(metadata["networks"])
-    found["history_"] = [
-        {name: value.numpy() for name, value in _part(tensors, f"history.{number}").items()}
-        for number in numbers
-    ]
-    weights = [_part(tensors, f"networks.{number}") for number in numbers]
+    weights = [_part(tensors, f"networks.{number}") for number in range(metadata["networks"])]
     if not weights or not all(weights):
-        raise ValueError(f"it lacks weights for {len(numbers)} networks")
+        raise ValueError(f"it lacks weights for {len(weights)} networks")
     found["networks_"] = [_network(found["network_arguments_"], one) for one in weights]
     vars(estimator).update(found)
     return estimator

@@ -22,7 +22,7 @@ MAX_CATEGORIES = 100
 # 2024-01-31. They are text, and would be a category each.
 NUMBER_LIKE = re.compile(
     r"[+-]?[$€£]?\s?\d+([.,' \u00a0\u202f]\d+)*([.,]\d+)?\s?[%$€£]?"
-    r"|\d{1,4}([./-])\d{1,2}\3\d{1,4}([ T].*)?"
+    r"|\d{1,4}([./-])(\d{1,2}|[A-Za-z]{3,9})\3\d{1,4}([ T].*)?|\d{1,2} [A-Za-z]{3,9} \d{2,4}.*"
 )
 
 Missing = Literal["error", "mean", "keep"]
@@ -229,6 +229,6 @@ def is_like_number(value: str) -> bool:
 def refusal(name: str, value: str) -> str:
     """The message about such a value of a column."""
     return (
-        f"column {name!r} has {value!r}, expected a number such as 1234.5, without thousand "
-        "separators, or a date such as 2024-01-31. Rewrite it"
+        f"column {name!r} has {value!r}, expected numbers such as 1234.5, without thousand "
+        "separators, or dates such as 2024-01-31 in all rows. Rewrite it"
     )

@@ -17,7 +17,6 @@ from equipool.estimators.schema import (
     Unknown,
     is_like_number,
     learn_features,
-    refusal,
 )
 from equipool.tables import Table, TableError, listed, number_from, open_table
 
@@ -158,7 +157,10 @@ class BagIndex:
             texts = self.texts(names[0], reason)
             if like := next(filter(is_like_number, texts), None):
                 row = self.first[texts.index(like)]
-                raise TableError(f"{self.table.place(row)}: {refusal(names[0], like)}")
+                raise TableError(
+                    f"{self.table.place(row)}: column {names[0]!r} has {like!r}, expected names, "
+                    "or numbers such as 1234.5 without thousand separators"
+                )
             return values_from(texts)
         columns = [values_from(self._maybe_missing(name, reason)) for name in names]
         for name, column in zip(names, columns, strict=True):

@@ -11,7 +11,8 @@ from torch_geometric import Index
 from torch_geometric.nn.aggr import Aggregation
 
 from equipool import aggregation
-from equipool.sets import Sets, gather_sets
+from equipool.layouts import gather_sets
+from equipool.sets import Sets
 
 
 class EquilibriumAggregation(aggregation.EquilibriumAggregation, Aggregation):
