@@ -15,7 +15,6 @@ from equipool import (
     closed_form,
 )
 from equipool.live import LiveSets
-from python_blocks import run_page
 
 TOLERANCE = 1e-6
 TO_TOLERANCE = ToTolerance(TOLERANCE, max_steps=5000)
@@ -407,11 +406,3 @@ def test_bad_input_is_named_and_changes_nothing(edit, error, named):
         edit(live)
     assert all(map(torch.equal, before, live.elements()))
     assert torch.equal(live.y, y)
-
-
-class TestPage:
-    page = "docs/streams.md"
-
-    def test_examples(self, tmp_path, monkeypatch):
-        monkeypatch.chdir(tmp_path)
-        run_page(self.page)

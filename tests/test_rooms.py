@@ -56,15 +56,14 @@ MAY_IMPORT = {
 PARTS = set(MAY_IMPORT) - {"reference"}
 MAY_IMPORT["aggregation"] = PARTS
 MAY_IMPORT["closed_form"] = PARTS | {"aggregation"}
-MAY_IMPORT["figures"] = set()
 MAY_IMPORT["recipes"] = PARTS
 # What stands on the layer.
 MAY_IMPORT["chunks"] = PARTS
 MAY_IMPORT["live"] = PARTS | {"aggregation"}
 MAY_IMPORT["large"] = PARTS | {"aggregation", "chunks"}
 for room in ("diagnostics", "leave_one_out", "posterior"):
-    MAY_IMPORT[room] = PARTS | {"aggregation", "figures"}
-MAY_IMPORT["public"] = set(MAY_IMPORT) - {"figures", "reference"}
+    MAY_IMPORT[room] = PARTS | {"aggregation"}
+MAY_IMPORT["public"] = set(MAY_IMPORT) - {"reference"}
 MAY_IMPORT["__init__"] = {"public"}
 MAY_IMPORT["pyg"] = PARTS | {"aggregation", "closed_form", "__init__"}
 MAY_IMPORT["torchmil"] = PARTS | {"aggregation", "leave_one_out", "recipes"}
@@ -92,7 +91,6 @@ AROUND = set(MAY_IMPORT_AROUND)
 
 # Packages that one room alone may import, beside torch.
 THIRD_PARTIES = {
-    "figures": {"matplotlib"},
     "ops": {"triton"},
     "pyg": {"torch_geometric"},
     "torchmil": {"torchmil"},
