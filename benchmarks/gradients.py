@@ -8,7 +8,7 @@ It takes some minutes on a CPU. On a batch of your own, `equipool.compare_gradie
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from equipool.diagnostics.gradients import peak_bytes_of
 from equipool.potentials import ConvexPotential
 
 STATES = ("untrained", "trained", "convex")
-PARTS = ("quality", "solvers", "stopping", "backward")
+SIZES = (8, 64, 300)
 SET_SIZE, TRAINED_STEPS, TOLERANCE = 26, 10, 1e-3
 NUMBERS = (5, 15, 50, 100, 400)  # of steps
 FEW = 50  # steps of Newton's method
@@ -47,10 +47,10 @@ def make_layer(
 
 
 def quality(
-    layer: EquilibriumAggregation, row: dict[str, Any], x: torch.Tensor, numbers: Sequence[int]
+    layer: EquilibriumAggregation, row: dict[str, Any], x: torch.Tensor
 ) -> Iterator[dict[str, Any]]:
     """Each method beside the exact gradient, with its time and memory."""
-    for steps in numbers:
+    for steps in NUMBERS:
         layer.steps = steps
         for found in equipool.diagnostics.compare_gradients(layer, x):
             yield row | {
@@ -99,8 +99,8 @@ def stopping(layer: EquilibriumAggregation, x: torch.Tensor) -> dict[str, Any]:
     start = solution.trajectory[at, torch.arange(len(at), device=x.device)]
     halfway = layer.solve(x, start=start)
     fixed = copy.deepcopy(layer)
-    fixed.steps = int(halfway.steps.max())
-    steps = halfway.steps.double()
+    fixed.steps = int(halfway.num_steps.max())
+    steps = halfway.num_steps.double()
     return {
         "part": "stopping", "sets": len(x), "elements": x[..., 0].numel(), "tolerance": TOLERANCE,
         "early_steps": steps[::2].median().item(), "late_steps": steps[1::2].median().item(),
@@ -130,32 +130,28 @@ def backward(layer: EquilibriumAggregation, x: torch.Tensor) -> dict[str, Any]:
             **times}  # fmt: skip
 
 
-def main() -> None:
-    chosen = arguments(__doc__, part=PARTS, sets=16, training_steps=200, quick=False)
-    head, rows, device = header(chosen.device), [], chosen.device
-    sizes, training, numbers = (8, 64, 300), chosen.training_steps, NUMBERS
-    if chosen.quick:
-        sizes, training, numbers = (2,), 2, (2,)
+def measure(state: str, size: int, chosen: Any) -> Iterator[dict[str, Any]]:
+    """All rows of a layer."""
+    layer = make_layer(state, size, chosen.training_steps, chosen.device)
     x, _ = draw(chosen.sets, SET_SIZE, torch.Generator().manual_seed(5))
-    x = x.unsqueeze(-1).to(device)
-    for size in sizes:
+    x, row = x.unsqueeze(-1).to(chosen.device), {"state": state, "size": size, "sets": chosen.sets}
+    yield from quality(copy.deepcopy(layer), row, x)
+    if size <= 64:
+        yield from solvers(copy.deepcopy(layer), row, x)
+    if state == "convex":
+        yield row | stopping(copy.deepcopy(layer), x)
+        yield row | backward(layer, x)
+
+
+def main() -> None:
+    chosen = arguments(__doc__, sets=16, training_steps=200)
+    head, rows = header(chosen.device), []
+    for size in SIZES:
         for state in STATES:
-            layer = make_layer(state, size, training, device)
-            row = {"state": state, "size": size, "sets": chosen.sets}
-            measured: list[Iterator[dict[str, Any]]] = []
-            if "quality" in chosen.part:
-                measured.append(quality(copy.deepcopy(layer), row, x, numbers))
-            if "solvers" in chosen.part and size <= 64:
-                measured.append(solvers(copy.deepcopy(layer), row, x))
-            if state == "convex" and "stopping" in chosen.part:
-                measured.append(iter([row | stopping(copy.deepcopy(layer), x)]))
-            if state == "convex" and "backward" in chosen.part:
-                measured.append(iter([row | backward(layer, x)]))
-            for found in measured:
-                for line in found:
-                    rows.append(line)
-                    print(line, flush=True)
-                    write(chosen.out, head, rows)
+            for row in measure(state, size, chosen):
+                rows.append(row)
+                print(row, flush=True)
+                write(chosen.out, head, rows)
 
 
 if __name__ == "__main__":

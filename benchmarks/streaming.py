@@ -90,7 +90,7 @@ def replace_one(
         live.replace(int(torch.randint(elements, ())), draw(1, dtype))
         steps = int(live.solution.num_steps)
         middle = perf_counter()
-        scratch = int(layer.solve(live.elements()[0]).steps)
+        scratch = int(layer.solve(live.elements()[0]).num_steps)
         row = {"warm_steps": steps, "scratch_steps": scratch, "ratio": steps / scratch,
                "warm_ms": 1000 * (middle - begin),
                "scratch_ms": 1000 * (perf_counter() - middle)}  # fmt: skip

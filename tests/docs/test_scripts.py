@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -158,16 +159,17 @@ def test_an_edit_takes_fewer_steps_than_a_solve():
     assert row["ratio"]["median"] < 1
 
 
-def test_gradients_and_solvers_are_compared():
-    from medians import draw
+def test_gradients_and_solvers_are_compared(monkeypatch):
 
     import gradients
 
-    layer = gradients.make_layer("convex", 2, 1, CPU)
-    x = draw(2, 5, torch.Generator().manual_seed(0))[0].unsqueeze(-1)
-    rows = list(gradients.quality(layer, {}, x, (3,)))
-    assert {row["way"] for row in rows} > {"Unrolled", "Implicit, CG"}
-    assert gradients.stopping(layer, x)["largest_difference"] < 0.1
+    monkeypatch.setattr(gradients, "NUMBERS", (3,))
+    chosen = SimpleNamespace(training_steps=1, sets=2, device=CPU)
+    rows = list(gradients.measure("convex", 2, chosen))
+    parts = {row["part"]: row for row in rows}
+    assert set(parts) == {"quality", "solvers", "stopping", "backward"}
+    assert {row.get("way") for row in rows} > {"Unrolled", "Implicit, CG"}
+    assert parts["stopping"]["largest_difference"] < 0.1
 
 
 def test_the_demo_writes_a_plot_and_the_explorer(tmp_path, monkeypatch, capsys):
