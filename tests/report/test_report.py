@@ -77,6 +77,14 @@ def test_runs_are_found_once_and_at_any_depth(make, tmp_path):
     assert len(read_runs([folder / "record.json"]).curves) == 1
 
 
+def test_runs_of_one_name_in_two_directories_stay_apart(make, runs):
+    make("first/a", [1.0])
+    make("second/a", [3.0], seed=1)
+    found = runs()
+    assert found.table["run"].nunique() == 2
+    assert rows(found)["sum"]["mse"] == "2 ± 1.41"
+
+
 @pytest.mark.parametrize(
     ("files", "message"),
     [
@@ -116,7 +124,7 @@ def test_damaged_lines_of_a_log_are_reported(make):
 
 def test_curves_are_means_at_the_steps_that_all_runs_have(make, runs, drawn):
     make("a", [4.0, 2.0, 1.0])
-    make("b", [2.0, 1.0], seed=1)
+    make("b", [2.0, 1.0, None], seed=1)
     make("c", [9.0], seed=2, complete=False)
     figures.draw_curves(runs())
     lines = drawn[0].axes[0].lines
@@ -137,13 +145,13 @@ def test_each_size_has_its_row_and_each_method_one_colour(make, runs, drawn):
 
 
 def test_the_effect_of_a_setting_is_drawn_in_the_order_of_its_values(make, runs, drawn):
-    make("a", [1.0], width=16)
-    make("b", [3.0], width=4)
-    make("c", [5.0], width=4, seed=1)
-    assert figures.varied_numbers(runs()) == ["width"]
-    figures.draw_setting(runs(), "width")
+    make("a", [1.0], bias_std=16.0)
+    make("b", [3.0], bias_std=0.0)
+    make("c", [5.0], bias_std=0.0, seed=1)
+    assert figures.varied_numbers(runs()) == ["bias_std"]
+    figures.draw_setting(runs(), "bias_std")
     scores, cost = (ax.lines[0] for ax in drawn[0].axes)
-    assert list(scores.get_xdata()) == ["4", "16"]
+    assert list(scores.get_xdata()) == ["0.0", "16.0"]
     assert list(scores.get_ydata()) == [4.0, 1.0]
     assert np.allclose(cost.get_ydata(), 1.0)
 

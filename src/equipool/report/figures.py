@@ -18,7 +18,7 @@ from equipool.report.runs import SIZE, Runs, label_runs
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#882255")
 MARKERS = "osD^vPX*"
 GREY = {"color": "#b8b8b8", "linewidth": 1.0, "zorder": 1}
-WIDTH = 10.0  # inches
+WIDTH, CHARACTERS = 10.0, 110  # of a figure, in inches and of its legend
 MOST_POINTS = 150  # of a curve, of which a long log has many more
 MOST_ROWS = 6
 STEPS = "training steps"
@@ -44,14 +44,15 @@ def panels(rows: int, columns: int, height: float, **shared: Any) -> Iterator[tu
     for ax in axes.flat:
         ax.spines[["top", "right"]].set_visible(False)
         ax.grid(which="major", alpha=0.3)
-        ax.set_axis_on() if ax.has_data() else ax.set_axis_off()
+        if not ax.has_data():
+            ax.set_axis_off()
         if ax.get_xlabel() == STEPS:
             ax.xaxis.set_major_formatter(EngFormatter(sep=""))
     drawn = {line.get_label(): line for ax in axes.flat for line in ax.lines}
     named = [label for label in drawn if not str(label).startswith("_")]
-    figure.legend([drawn[label] for label in named], named, loc="outside lower center",
-                  ncols=max(1, int(90 / max(map(len, [*named, ""]), default=1) / 1.2)),
-                  frameon=False)  # fmt: skip
+    columns = max(1, CHARACTERS // (5 + max(map(len, named), default=0)))
+    lines = [drawn[label] for label in named]
+    figure.legend(lines, named, loc="outside lower center", ncols=columns, frameon=False)
     figure.savefig(content, format="png")
 
 
@@ -89,10 +90,10 @@ def draw_curves(runs: Runs) -> bytes:
 
 
 def _draw_line(axes: Sequence[Any], runs: pd.DataFrame, metric: str, look: dict[str, Any]) -> None:
-    """The mean over runs at the steps that all of them have, and their range."""
+    """The mean over runs at the steps at which all of them are finite, and their range."""
     by_step = runs.groupby("step").agg(
         seconds=("training_seconds", "mean"), mean=(metric, "mean"), low=(metric, "min"),
-        high=(metric, "max"), count=("run", "size"),
+        high=(metric, "max"), count=(metric, "count"),
     )  # fmt: skip
     points = by_step[by_step["count"] == runs["run"].nunique()]
     for ax, x in zip(axes, (points.index, points["seconds"]), strict=True):
@@ -102,8 +103,8 @@ def _draw_line(axes: Sequence[Any], runs: pd.DataFrame, metric: str, look: dict[
 
 def varied_numbers(runs: Runs) -> list[str]:
     """The settings of which there are several numbers, or lists of numbers such as 600x300."""
-    return [name for name in runs.varying if name != "seed" and _position(runs.table[name].iloc[0])
-            and runs.table[name].map(_position).notna().all()]  # fmt: skip
+    varying = [name for name in runs.varying if name != "seed"]
+    return [name for name in varying if runs.table[name].map(_position).notna().all()]
 
 
 def _position(value: Any) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -69,7 +70,11 @@ def read_runs(paths: Iterable[str | Path], warn: Warn = None) -> Runs:
             `warnings.warn`.
     """
     places = {place.resolve(): place for path in paths for place in _places(Path(path))}
-    found = [_read(place, warn) for place in places.values()]
+    names = Counter(place.name for place in places.values())
+    found = [
+        _read(place, warn) | {"run": place.name if names[place.name] == 1 else str(place)}
+        for place in places.values()
+    ]
     tasks = sorted({one["task"] for one in found})
     if len(tasks) > 1:
         raise ValueError(f"the runs are of the tasks {', '.join(tasks)}, expected one task")
@@ -98,11 +103,10 @@ def _places(path: Path) -> Iterator[Path]:
 def _read(place: Path, warn: Warn) -> dict[str, Any]:
     """What is known of a run: its record if it is finished, else its log."""
     if place.is_file():
-        return asdict(read_record(place)) | {"run": place.stem, "points": [], "over_steps": []}
+        return asdict(read_record(place)) | {"points": [], "over_steps": []}
     folder = RunFolder(place)
     log = read_log(folder.log, warn)
     found: dict[str, Any] = {
-        "run": place.name,
         "points": [entry for entry in log if "event" not in entry],
         "over_steps": [
             {"checkpoint": which, **asdict(row)}
