@@ -78,7 +78,9 @@ def gradients(layer, x, index, kept, call=None, energy=0.01):
     loss = (weights * solution.y[kept]).sum() + 0.1 * solution.aux_loss
     if energy:
         loss = loss + energy * solution.energy[kept].sum()
-    found = torch.autograd.grad(loss, [x, *layer.parameters()], allow_unused=True)
+    found = torch.autograd.grad(
+        loss, [x, *(p for p in layer.parameters() if p.requires_grad)], allow_unused=True
+    )
     return solution, found
 
 
@@ -135,7 +137,7 @@ def test_every_solver(solver, way):
 @pytest.mark.parametrize("potential", ["factored", "own"])
 def test_a_search_that_diverges(potential, solver, way):
     """A set of many elements, whose search runs away, and two others."""
-    layer = make_layer(potential, solver, way, scaling="sum", num_steps=400)
+    layer = make_layer(potential, solver, way, scaling="sum", steps=400)
     check(layer, *make_batch((2, 400, 3), 1), 1)
 
 
@@ -173,7 +175,7 @@ def test_layouts(layout, at_hand, monkeypatch):
 @pytest.mark.parametrize("solver", ["nesterov", "restrained"])
 def test_kernels(solver, trouble, monkeypatch):
     x, index = make_batch((3, 2, 4), 0)
-    layer = make_layer(solver=solver, num_steps=2)
+    layer = make_layer(solver=solver, steps=2)
     if trouble == "element":
         x[4, 1] = torch.nan
     else:
