@@ -97,6 +97,8 @@ def test_settings_have_the_help_of_the_docstring_and_a_kind() -> None:
         ("solver", "newton:momentum=0.5", "newton has no argument 'momentum': it has damping"),
         ("solver", "newton:damping", "damping is '', expected a number"),
         ("solver", "nesterov:momentum=1", "momentum is 1"),
+        ("solver", "nesterov:momentum=0.5,momentum=0.7", "nesterov is given momentum twice"),
+        ("rate", 10**400, "expected a number more than 0 and at most 1"),
         ("steps", -1, "steps is -1, expected a whole number at least 0, or one of"),
         ("steps", "random:max_steps=3,min_steps=5", "steps is 'random"),
         ("colour", "red", "Example has no setting 'colour': it has count"),

@@ -140,6 +140,8 @@ class Part:
             if key not in hints:
                 known = f"it has {', '.join(hints)}" if hints else "it has none"
                 raise ValueError(f"{name} has no argument {key!r}: {known}")
+            if key in arguments:
+                raise ValueError(f"{name} is given {key} twice")
             arguments[key] = read(key, re.sub(r"^\((.*)\)$", r"\1", value), hints[key])
         return name, arguments
 
@@ -284,7 +286,8 @@ def _is_a(value: Any, kind: Any) -> bool:
     if kind not in (int, float):
         return kind not in PLAIN or isinstance(value, kind)
     numbers = isinstance(value, (int, float) if kind is float else int)
-    return numbers and not isinstance(value, bool) and math.isfinite(value)
+    finite = not isinstance(value, float) or math.isfinite(value)
+    return numbers and not isinstance(value, bool) and finite
 
 
 def expected(hint: Any) -> str:

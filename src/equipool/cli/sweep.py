@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -95,10 +94,8 @@ def plan_runs(request: Request, options: RunOptions, out: Path) -> list[Plan]:
         tasks.check_kept(chosen, task)
         name = tasks.run_name(task, values | chosen, varied)
         planned.append(Plan(task, config, _place(task, config, out / name, existing)))
-    name, number = Counter(plan.out.name for plan in planned).most_common(1)[0]
-    if number > 1:
-        advice = "choose values that differ, or sweep them separately with an --out for each"
-        raise ValueError(f"two of the runs would be called {name}: {advice}")
+    if len({plan.out for plan in planned}) < len(planned):
+        raise ValueError("two of the runs would have one name: sweep them with an --out for each")
     return planned
 
 
@@ -146,11 +143,18 @@ def _train(waiting: Sequence[Plan], device: str | None, stop: Stop, how: str) ->
 
 
 def _show_results(finished: Sequence[Path], out: Path) -> None:
-    from equipool.report import conclusion, read_runs, results
+    from equipool.extras import advice
 
     if not finished:
         return
+    if missing := advice("The table of results", {"report": ("pandas",)}):
+        console.report_line(missing)
+        return
+    from equipool.report import conclusion, read_runs, results
+
     runs = read_runs(finished)
+    if runs.curves.empty:
+        return
     table = results(runs)
     console.print_table(list(table), table.to_numpy().tolist())
     console.report_line(conclusion(runs))
