@@ -46,7 +46,8 @@ REFUSED = {
         ["row 3 (bag 'w')", "column 'x' has 'four', expected a number", "--categories x"],
     ),
     "a number where text belongs": (
-        table(c=["red", "blue", "3", "red"]), {}, ["row 0 (bag 'u')", "column 'c' has 'red'"],
+        table(c=["red", "blue", "3", "red"]), {},
+        ["row 0 (bag 'u')", "column 'c' has 'red', expected a number as in"],
     ),
     "infinity": (table(x=["1", "inf", "2", "3"]), {}, ["row 1", "inf, expected a finite"]),
     "too large for float32": (table(x=[1.0, 1e300, 2.0, 3.0]), {}, ["row 1", "1e+300"]),

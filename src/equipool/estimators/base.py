@@ -33,8 +33,9 @@ from equipool.estimators.training import (
     Settings,
     Stopped,
     Trained,
-    make_schedule,
     train_network,
+    usual_batch_size,
+    usual_steps,
 )
 
 Auto = Literal["auto"]
@@ -199,16 +200,14 @@ class SetEstimator(TableMethods, BagReader, ABC):
             validates = count >= FEW
         held_out = min(max(round(self.validation_fraction * count), 1), count - 1)
         held_out = held_out if validates else 0
-        schedule = make_schedule(
-            bags.sizes[: count - held_out],
-            self.max_elements,
-            None if self.batch_size == "auto" else int(self.batch_size),
-            None if self.max_iter == "auto" else int(self.max_iter),
-            self.n_iter_no_change if held_out else None,
-        )
+        count -= held_out
+        size = usual_batch_size(bags.sizes[:count], self.max_elements)
+        size = min(size if self.batch_size == "auto" else int(self.batch_size), count)
+        steps = usual_steps(count, size) if self.max_iter == "auto" else int(self.max_iter)
         return Settings(
-            schedule, held_out, self.max_elements, self.learning_rate, self.weight_decay,
-            self.max_seconds, self._device(), self.verbose > 0,
+            size, steps, size == count, held_out, self.n_iter_no_change, self.max_elements,
+            self.learning_rate, self.weight_decay, self.max_seconds, self._device(),
+            self.verbose > 0,
         )  # fmt: skip
 
     def _device(self) -> torch.device:

@@ -197,21 +197,17 @@ def _learn_feature(table: Table, name: str, names: bool, missing: Missing) -> Fe
 def _has_names(table: Table, name: str) -> bool:
     """Whether a column of text has names. Refuses a mixture of names and numbers."""
     codes, values = table.text(name)
-    text = np.array([np.isnan(number_from(value)) for value in values] + [False])[codes]
-    if not text.any():
-        return False
+    text = [value for value in values if np.isnan(number_from(value))]
     advice = f", or pass categories=[{name!r}] (--categories {name}) if its values are names"
-    if like := next(filter(is_like_number, values), None):
+    if like := next(filter(is_like_number, text), None):
         row = (codes == values.index(like)).argmax()
-        raise TableError(f"{table.place(row)}: {refusal(name, like)}{advice}")
-    number = ~text & (codes != -1)
-    if number.any():
-        row = text.argmax()
         raise TableError(
-            f"{table.place(row)}: column {name!r} has {values[codes[row]]!r}, expected a number as "
-            f"in {table.place(number.argmax())}. Correct it{advice}"
+            f"{table.place(row)}: column {name!r} has {like!r}, expected numbers such as 1234.5, "
+            f"without thousand separators, or dates such as 2024-01-31 in all rows{advice}"
         )
-    return True
+    if 0 < len(text) < len(values):
+        table.numbers(name, f" as in other rows: correct it{advice}")
+    return bool(text)
 
 
 def is_like_number(value: str) -> bool:
@@ -224,11 +220,3 @@ def is_like_number(value: str) -> bool:
         (False, False, False)
     """
     return NUMBER_LIKE.fullmatch(value) is not None and bool(np.isnan(number_from(value)))
-
-
-def refusal(name: str, value: str) -> str:
-    """The message about such a value of a column."""
-    return (
-        f"column {name!r} has {value!r}, expected numbers such as 1234.5, without thousand "
-        "separators, or dates such as 2024-01-31 in all rows. Rewrite it"
-    )

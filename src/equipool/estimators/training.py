@@ -38,38 +38,20 @@ DECAY = 0.99  # of that average
 LINES = 10  # of progress
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """Numbers of a training run."""
-
-    batch_size: int
-    steps: int
-    evaluate_every: int
-    patience: int | None  # evaluations; None takes all steps
-    whole: bool  # whether a step has all bags
+def usual_batch_size(sizes: Array, max_elements: int) -> int:
+    """Bags per step, so that a step has about `ELEMENTS` elements of bags of these sizes `[B]`."""
+    usual = max(float(np.minimum(sizes, max_elements).mean()), 1.0)
+    return int(np.clip(ELEMENTS / usual, SMALLEST_BATCH, LARGEST_BATCH))
 
 
-def make_schedule(
-    sizes: Array, max_elements: int, batch_size: int | None, steps: int | None, patience: int | None
-) -> Schedule:
-    """The schedule for training bags of these sizes `[B]`. None chooses by size, except for
-    `patience`.
-
-    A step has about `ELEMENTS` elements, in 8 to 64 bags. Training visits each bag 30 times, but
-    takes at least 150 steps and at most 4,000.
+def usual_steps(num_bags: int, batch_size: int) -> int:
+    """Steps that visit each bag 30 times, but at least 150 and at most 4,000.
 
     Example:
-        >>> make_schedule(np.full(5000, 40), 1024, None, None, patience=5)
-        Schedule(batch_size=64, steps=2343, evaluate_every=117, patience=5, whole=False)
+        >>> usual_steps(5000, batch_size=64)
+        2343
     """
-    if batch_size is None:
-        usual = max(float(np.minimum(sizes, max_elements).mean()), 1.0)
-        batch_size = int(np.clip(ELEMENTS / usual, SMALLEST_BATCH, LARGEST_BATCH))
-    batch_size = min(batch_size, len(sizes))
-    if steps is None:
-        steps = int(np.clip(EPOCHS * len(sizes) / batch_size, *STEPS))
-    every = steps if patience is None else max(steps // EVALUATIONS, 1)
-    return Schedule(batch_size, steps, every, patience, batch_size == len(sizes))
+    return int(np.clip(EPOCHS * num_bags / batch_size, *STEPS))
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,8 +93,11 @@ class LabelledBags:
 class Settings:
     """How each network of an estimator is trained."""
 
-    schedule: Schedule
+    batch_size: int
+    steps: int
+    whole: bool  # whether a step has all bags
     held_out: int  # validation bags
+    patience: int  # evaluations without improvement
     max_elements: int
     learning_rate: float
     weight_decay: float
@@ -124,15 +109,14 @@ class Settings:
     def dtype(self) -> Any:
         """float64 where a step has all bags: the order of the bags, and whether one is repeated or
         has twice the weight, then changes nothing that could be noticed."""
-        whole = self.schedule.whole and self.device.type == "cpu"
-        return np.float64 if whole else np.float32
+        return np.float64 if self.whole and self.device.type == "cpu" else np.float32
 
     def rate(self, step: int) -> float:
         """The learning rate, which rises for a few steps and falls to 0 as a cosine does."""
-        warmup = min(WARMUP, self.schedule.steps // 10)
+        warmup = min(WARMUP, self.steps // 10)
         if step < warmup:
             return self.learning_rate * (step + 1) / warmup
-        progress = (step - warmup) / max(self.schedule.steps - warmup, 1)
+        progress = (step - warmup) / max(self.steps - warmup, 1)
         return self.learning_rate * (1 + math.cos(math.pi * progress)) / 2
 
 
@@ -186,7 +170,7 @@ class _Run:
         self.adam = torch.optim.AdamW(
             self.weights, weight_decay=settings.weight_decay, fused=True
         )  # fmt: skip
-        averaged = settings.schedule.steps >= AVERAGED_FROM
+        averaged = settings.steps >= AVERAGED_FROM
         self.average = [one.detach().clone() for one in self.weights] if averaged else None
         self.losses: list[Tensor] = []
         self.evaluations: list[tuple[int, float]] = []
@@ -194,24 +178,24 @@ class _Run:
     def train(self, batches: Iterator[LabelledBags], validation: LabelledBags) -> Stopped:
         """Take all steps, or those before a reason to stop. Leaves the network with the average of
         its weights, or with those that were best on the validation bags."""
-        schedule = self.settings.schedule
+        settings = self.settings
         stopped: Stopped = "max_iter"
         best: list[Tensor] | None = None
-        limit = self.settings.max_seconds or math.inf
-        begin, worse = time.monotonic(), 0
-        for step in range(1, schedule.steps + 1):
+        limit = time.monotonic() + (settings.max_seconds or math.inf)
+        worse, every = 0, max(settings.steps // EVALUATIONS, 1)
+        for step in range(1, settings.steps + 1):
             self.step(step, next(batches))
-            if len(validation) and step % schedule.evaluate_every == 0:
+            if len(validation) and step % every == 0:
                 value = self.evaluate(step, validation)
                 worse = 0 if value <= min(one for _, one in self.evaluations) else worse + 1
                 if worse == 0:
                     best = [one.detach().clone() for one in self.chosen()]
-            elif step % max(schedule.steps // LINES, 1) == 0:
+                if worse >= settings.patience:
+                    stopped = "n_iter_no_change"
+                    break
+            elif step % max(settings.steps // LINES, 1) == 0:
                 self.report(step, "training loss", self.losses[-1])
-            if schedule.patience is not None and worse >= schedule.patience:
-                stopped = "n_iter_no_change"
-                break
-            if time.monotonic() - begin >= limit and step < schedule.steps:
+            if time.monotonic() >= limit and step < settings.steps:
                 stopped = "max_seconds"
                 break
         self.fill(best or self.chosen())
@@ -252,7 +236,7 @@ class _Run:
         self.fill(self.chosen())
         self.network.eval()
         total = torch.zeros(())
-        for bags in torch.arange(len(validation)).split(self.settings.schedule.batch_size):
+        for bags in torch.arange(len(validation)).split(self.settings.batch_size):
             batch = validation.take(bags.to(validation.ptr.device), self.settings.max_elements)
             total = total + self.loss_of(batch).cpu() * len(bags)
         self.fill(own)
@@ -273,7 +257,7 @@ class _Run:
 
     def report(self, step: int, what: str, value: Tensor | float) -> None:
         if self.settings.verbose:
-            total = self.settings.schedule.steps
+            total = self.settings.steps
             print(f"{self.title}: step {step} of {total}, {what} {float(value):.4g}", flush=True)
 
     def history(self) -> dict[str, Array]:
@@ -288,16 +272,14 @@ def _batches(data: LabelledBags, settings: Settings, seed: int) -> Iterator[Labe
     """The batches of the steps, without end."""
     generator = torch.Generator().manual_seed(seed)
     large = int(data.ptr.diff().max()) > settings.max_elements
-    if settings.schedule.whole and not large:
+    if settings.whole and not large:
         while True:
             yield data
     every = torch.arange(len(data))
-    size, order = settings.schedule.batch_size, every[:0]
+    size, order = settings.batch_size, every[:0]
     while True:
         while len(order) < size:
-            new = (
-                every if settings.schedule.whole else torch.randperm(len(data), generator=generator)
-            )
+            new = every if settings.whole else torch.randperm(len(data), generator=generator)
             order = torch.cat([order, new])
         bags, order = order[:size].to(data.ptr.device), order[size:]
         yield data.take(bags, settings.max_elements, draw=True)
