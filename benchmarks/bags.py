@@ -12,16 +12,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from bags_data import CLASSICS, DATASETS, Array, Bags, load_folds, split
+from joblib import Parallel, delayed
 from recording import arguments, header
 from sklearn.ensemble import ExtraTreesClassifier, HistGradientBoostingClassifier
 from sklearn.metrics import roc_auc_score
@@ -179,18 +178,6 @@ def missing(trials: Sequence[Trial | Assumption], file: Path) -> list[Trial | As
     ]
 
 
-def results(
-    trials: Sequence[Trial | Assumption], jobs: int, device: str
-) -> Iterator[dict[str, Any]]:
-    """What the trials return, as they finish."""
-    if jobs == 1:
-        yield from (run_trial(trial, device) for trial in trials)
-        return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        futures = [pool.submit(run_trial, trial, device) for trial in trials]
-        yield from (future.result() for future in as_completed(futures))
-
-
 def main() -> None:
     methods = (*POOLINGS, *BASELINES)
     chosen = arguments(
@@ -202,7 +189,9 @@ def main() -> None:
         if trials:
             head = header(chosen.device) | {"networks": SetClassifier().get_params()}
             stream.write(json.dumps({"study": trials[0].study, "header": head}) + "\n")
-        for count, row in enumerate(results(trials, chosen.jobs, chosen.device.type), 1):
+        work = (delayed(run_trial)(trial, chosen.device.type) for trial in trials)
+        done = Parallel(chosen.jobs, return_as="generator_unordered")(work)
+        for count, row in enumerate(done, 1):
             stream.write(json.dumps(row, separators=(",", ":")) + "\n")
             stream.flush()
             print(f"{count} of {len(trials)}", *row.values(), flush=True)

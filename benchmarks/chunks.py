@@ -9,10 +9,9 @@ processes on the machine change little, is recorded beside the time that passed.
 from __future__ import annotations
 
 import tempfile
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
 from statistics import median
 from time import perf_counter, process_time
 from typing import Any
@@ -73,13 +72,11 @@ def measure_disk(path: Path, elements: int) -> dict[str, Any]:
     """Forward and backward pass over a file, with the peak memory."""
     write_elements(path, elements)
     layer, chunks = make_layer(), chunked(Mapped(path), size=CHUNK_SIZE)
-    before = memory("RssAnon")
-    with peak("RssAnon") as anonymous, peak("VmRSS") as resident:
-        seconds, cpu = step(layer, lambda: solve_chunks(layer, chunks, diagnostics=False).y)
+    seconds, cpu = step(layer, lambda: solve_chunks(layer, chunks, diagnostics=False).y)
     return {
         "elements": elements, "file_bytes": path.stat().st_size, "seconds": seconds,
-        "cpu_seconds": cpu, "anonymous_bytes_before": before,
-        "peak_anonymous_bytes": anonymous[0], "peak_resident_bytes": resident[0],
+        "cpu_seconds": cpu,
+        "peak_resident_bytes": 1024 * getrusage(RUSAGE_SELF).ru_maxrss,
     }  # fmt: skip
 
 
@@ -112,31 +109,6 @@ def compare(path: Path, elements: int, repeats: int) -> dict[str, Any]:
             for name, some in ratios.items()
         }
     return found
-
-
-def memory(name: str) -> int:
-    """Bytes of this process, from a line of Linux's status file."""
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    (line,) = (line for line in lines if line.startswith(f"{name}:"))
-    return 1024 * int(line.split()[1])
-
-
-@contextmanager
-def peak(name: str) -> Iterator[list[int]]:
-    """The largest memory of this process, sampled every 5 ms during the block, in a list."""
-    found, stopped = [memory(name)], threading.Event()
-
-    def sample() -> None:
-        while not stopped.wait(0.005):
-            found[0] = max(found[0], memory(name))
-
-    thread = threading.Thread(target=sample)
-    thread.start()
-    try:
-        yield found
-    finally:
-        stopped.set()
-        thread.join()
 
 
 def main() -> None:

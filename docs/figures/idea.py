@@ -9,61 +9,17 @@ from drawing import BLUE, GREEN, GREY, ORANGE, picture
 from torch import Tensor, nn
 
 import equipool
+from equipool import closed_form
 
 TRAINING_STEPS = 1000
 
 
-class Distance(nn.Module):
-    """A potential that depends on the difference of an element and its set's output alone."""
-
-    def __init__(self, of_difference: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.of_difference = of_difference
+class Norm(nn.Module):
+    """The distance of an element and its set's output: the minimum is the point with the smallest
+    total distance to the elements."""
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.of_difference(x - y)
-
-
-def square(difference: Tensor) -> Tensor:
-    """Its minimum over a set is the mean."""
-    return difference.square().sum(-1)
-
-
-def absolute(difference: Tensor) -> Tensor:
-    """Its minimum over a set is the median."""
-    return difference.abs().sum(-1)
-
-
-def hinge(difference: Tensor) -> Tensor:
-    """Its lowest minimum over a set is the largest element."""
-    return difference.clamp(min=0).sum(-1)
-
-
-def norm(difference: Tensor) -> Tensor:
-    """Its minimum over a set is the point with the smallest total distance to the elements."""
-    return (difference.square().sum(-1) + 1e-6).sqrt()
-
-
-def pooling(
-    of_difference: Callable[[Tensor], Tensor],
-    *,
-    channels: int = 1,
-    start: float = 0.0,
-    learning_rate: float = 0.02,
-    momentum: float = 0.0,
-    steps: int = 1000,
-) -> equipool.EquilibriumAggregation:
-    """A layer that minimises a given potential, with nothing to learn."""
-    return equipool.EquilibriumAggregation(
-        channels,
-        channels,
-        potential=Distance(of_difference),
-        regularizer=0,
-        solver=equipool.Nesterov(learning_rate, momentum, learnable=False),
-        start=equipool.LearnedStart(channels, start, learnable=False),
-        scaling="mean",
-        steps=steps,
-    )
+        return ((x - y).square().sum(-1) + 1e-6).sqrt()
 
 
 def energy_at(layer: equipool.EquilibriumAggregation, x: Tensor, ys: Tensor) -> Tensor:
@@ -82,16 +38,16 @@ def draw_energies() -> None:
     """One set, three potentials."""
     x = torch.tensor([[-1.2], [-0.6], [-0.1], [0.5], [3.0]])
     grid = torch.linspace(-2.5, 3.8, 400)[:, None]
-    cases = [
-        ("$F = (x - y)^2$: the mean", square, 0.0),
-        ("$F = |x - y|$: the median", absolute, 0.0),
-        (r"$F = \max(0, x - y)$: the maximum", hinge, -2.2),
-    ]
+    cases = {
+        "$F = (x - y)^2$: the mean": closed_form.mean(1),
+        "$F = |x - y|$: the median": closed_form.median(1),
+        r"$F = \max(0, x - y)$: the maximum": closed_form.max(1, learning_rate=0.02),
+    }
     with picture("idea-energies", 1, 3, (10, 3)) as axes:
-        for axis, (title, of_difference, start) in zip(axes[0], cases, strict=True):
-            layer = pooling(of_difference, start=start)
+        for axis, (title, layer) in zip(axes[0], cases.items(), strict=True):
             for element in x:
-                axis.plot(grid, of_difference(element - grid), color=GREY, lw=0.8)
+                potential = layer.potential(element.expand_as(grid), grid)
+                axis.plot(grid, potential, color=GREY, lw=0.8)
             axis.plot(grid, energy_at(layer, x, grid), color=BLUE, lw=2.2, label="their mean")
             y = layer(x)
             axis.plot(y, energy_at(layer, x, y), "o", color=ORANGE, label="the layer's output")
@@ -100,6 +56,13 @@ def draw_energies() -> None:
             axis.set(title=title, xlabel="$y$", ylim=(-0.25, 6))
         axes[0, 0].set_ylabel("energy")
         axes[0, 2].legend(loc="upper right")
+
+
+def norm_layer(momentum: float) -> equipool.EquilibriumAggregation:
+    return equipool.EquilibriumAggregation(
+        2, 2, potential=Norm(), regularizer=0, scaling="mean", steps=40,
+        solver=equipool.Nesterov(0.2, momentum, learnable=False),
+    )  # fmt: skip
 
 
 def draw_paths() -> None:
@@ -111,11 +74,11 @@ def draw_paths() -> None:
     with picture("idea-paths", 1, 2, (10, 4), width_ratios=(1.3, 1)) as axes:
         plane, course = axes[0]
         at = torch.stack([across, up], dim=-1).flatten(0, 1)
-        height = energy_at(pooling(norm, channels=2), x, at).view_as(across)
+        height = energy_at(norm_layer(0.0), x, at).view_as(across)
         plane.contour(across, up, height, levels=18, cmap="Blues_r", linewidths=0.8)
         plane.plot(*x.T, "k+", ms=9, label="elements")
         for momentum, color in ((0.0, GREEN), (0.8, ORANGE)):
-            layer = pooling(norm, channels=2, learning_rate=0.2, momentum=momentum, steps=40)
+            layer = norm_layer(momentum)
             path = path_of(layer, x)
             plane.plot(*path.T, ".-", color=color, lw=1, ms=4)
             course.plot(energy_at(layer, x, path), color=color, label=f"momentum {momentum:g}")
@@ -168,7 +131,7 @@ def draw_level_sets() -> None:
     panels = {
         "the maximum": x.amax(1),
         "sum pooling, one number, trained": rival(x).detach(),
-        "the layer, one number": pooling(hinge, start=-1.2)(x).detach(),
+        "the layer, one number": closed_form.max(1)(x).detach(),
     }
     levels = torch.linspace(-0.8, 0.8, 9).tolist()
     with picture("idea-level-sets", 1, 3, (10, 3.4)) as axes:
