@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, distributed, nn
@@ -24,12 +24,11 @@ if TYPE_CHECKING:  # torch may be built without it
 __all__ = ["average_gradients", "sharded"]
 
 
-class _Block:
+class _Block(NamedTuple):
     """An open `with sharded()` block, and the layers that were compared in it."""
 
-    def __init__(self, group: ProcessGroup) -> None:
-        self.group = group
-        self.compared: list[nn.Module] = []
+    group: ProcessGroup
+    compared: list[nn.Module]
 
 
 _open: list[_Block] = []  # of this process, the innermost last
@@ -67,12 +66,11 @@ def sharded(group: ProcessGroup | None = None) -> Iterator[None]:
         equipool.distributed.average_gradients(layer)
         ```
     """
-    block = _Block(_initialised(group))
-    _open.append(block)
+    _open.append(_Block(_initialised(group), []))
     try:
         yield
     finally:
-        _open.remove(block)
+        _open.pop()
 
 
 def average_gradients(module: nn.Module, group: ProcessGroup | None = None) -> None:
@@ -207,7 +205,11 @@ def of_first_process(rows: Tensor, group: ProcessGroup) -> Tensor:
 def with_mean_derivative(y: Tensor, group: ProcessGroup) -> Tensor:
     """y, which receives the mean of the processes' derivatives. Their sum over the processes is the
     same, and a backward pass that depends on the derivative decides the same everywhere."""
-    return _MeanDerivative.apply(y, group)
+    size = distributed.get_world_size(group)
+    y = y.clone()
+    if y.requires_grad:
+        y.register_hook(lambda by_y: _AllReduce.apply(by_y, group) / size)
+    return y
 
 
 def _total(tensor: Tensor, group: ProcessGroup) -> Tensor:
@@ -229,15 +231,3 @@ class _AllReduce(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, by_total: Tensor) -> tuple[Tensor, None]:
         return _AllReduce.apply(by_total, ctx.group), None
-
-
-class _MeanDerivative(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, y: Tensor, group: ProcessGroup) -> Tensor:
-        ctx.group = group
-        return y.clone()
-
-    @staticmethod
-    def backward(ctx: Any, by_y: Tensor) -> tuple[Tensor, None]:
-        size = distributed.get_world_size(ctx.group)
-        return _AllReduce.apply(by_y, ctx.group) / size, None
