@@ -165,7 +165,7 @@ def test_anything_that_can_be_sliced(batch, tmp_path):
 
 
 @torch.no_grad()
-def test_stopped_sets_are_left_out(batch):
+def test_sets_that_have_stopped_stay(batch):
     x, index = batch
     layer = make_layer(learning_rate=0.02)
     layer.steps = ToTolerance(1e-4, 400)

@@ -153,11 +153,8 @@ class ChunkedPotential(Potential):
     def over(self, x: Tensor, sets: Sets) -> ChunkedSum:
         """The sum over all chunks; there are no other elements. Elements of a set that is not valid
         are left out, as zero times NaN is NaN."""
-        row_of = None
-        if sets.valid is not None:
-            rows = torch.arange(sets.num_sets, device=x.device)
-            row_of = torch.where(sets.valid.squeeze(-1), rows, -1)
-        return ChunkedSum(self.chunk_sum, self.passes, sets.num_sets, row_of)
+        valid = None if sets.valid is None else sets.valid.squeeze(-1)
+        return ChunkedSum(self.chunk_sum, self.passes, valid)
 
 
 class ChunkSum(nn.Module):
@@ -184,18 +181,13 @@ class ChunkedSum(SummedPotential):
     Args:
         part: what one chunk adds.
         passes: the chunks.
-        num_rows: the number of rows of y.
-        row_of: the row of each set, `[num_sets]`, -1 for sets that are left out; None if the rows
-            are the sets.
+        valid: whether the elements of a set count, `[num_sets]`; None if all do.
     """
 
-    def __init__(
-        self, part: ChunkSum, passes: Passes, num_rows: int, row_of: Tensor | None = None
-    ) -> None:
+    def __init__(self, part: ChunkSum, passes: Passes, valid: Tensor | None) -> None:
         self.part = part
         self.passes = passes
-        self.num_rows = num_rows
-        self.row_of = row_of
+        self.valid = valid
         self.trainable = {n: p for n, p in part.named_parameters() if p.requires_grad}
         device = passes.device.type
         self.autocast = torch.autocast(
@@ -219,16 +211,9 @@ class ChunkedSum(SummedPotential):
 
         return product
 
-    def restrict(self, rows: Tensor) -> ChunkedSum:
-        number = rows.new_full((self.num_rows,), -1)
-        number[rows] = torch.arange(rows.shape[0], device=rows.device)
-        if self.row_of is not None:
-            number = torch.where(self.row_of >= 0, number[self.row_of], -1)
-        return ChunkedSum(self.part, self.passes, rows.shape[0], number)
-
     def bounds(self) -> Bounds | None:
         """The sum of the chunks' bounds: valid, but wider than those of all elements at once."""
-        lower = upper = torch.zeros(self.num_rows, device=self.passes.device)
+        lower = upper = torch.zeros(self.passes.num_sets, device=self.passes.device)
         with torch.no_grad():
             for x, sets in self.chunks():
                 bounds = self.part.over(x, sets).bounds()
@@ -240,12 +225,12 @@ class ChunkedSum(SummedPotential):
     def chunks(self) -> Iterator[tuple[Tensor, Sets]]:
         """The elements of each chunk in set order, and their sets; none that are empty."""
         for x, index in self.passes:
-            if self.row_of is not None:
-                rows = self.row_of.expand(len(x)) if index is None else self.row_of[index]
-                kept = rows >= 0
-                x, index = x[kept], rows[kept]
+            if self.valid is not None:
+                index = index if index is not None else torch.zeros_like(x[:, 0], dtype=torch.long)
+                kept = self.valid[index]
+                x, index = x[kept], index[kept]
             if len(x):
-                yield gather_sets(x, index, dim_size=self.num_rows)
+                yield gather_sets(x, index, dim_size=self.passes.num_sets)
 
     def total(self, zeros: Tensor, evaluate: Callable[[Tensor, Sets], Tensor]) -> Tensor:
         """The sum of what each chunk gives."""
