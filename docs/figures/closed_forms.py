@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from drawing import BLUE, GREY, ORANGE, picture
 from idea import energy_at, path_of
-from torch import Tensor
 
 from equipool import closed_form
 
@@ -54,29 +53,6 @@ def draw_attention() -> None:
         ax.legend(loc="upper left", bbox_to_anchor=(1, 1))
 
 
-def poincare(x: Tensor, y: Tensor) -> Tensor:
-    """Distance in a model of hyperbolic space."""
-    room = (1 - x.square().sum(-1)) * (1 - y.square().sum(-1))
-    return 2 * torch.asinh(torch.linalg.vector_norm(x - y, dim=-1) / room.sqrt())
-
-
-def draw_frechet() -> None:
-    x = torch.tensor([[0.97, 0.0], [-0.3, 0.5], [-0.3, -0.4]])
-    path = path_of(closed_form.frechet_mean(2, poincare, learning_rate=0.02, num_steps=60), x)
-    with picture("closed-forms-frechet", 1, 1, (4.8, 3)) as axes:
-        ax = axes[0, 0]
-        circle = torch.linspace(0, 2 * torch.pi, 200)
-        ax.plot(circle.cos(), circle.sin(), color=GREY, lw=1)
-        ax.scatter(*x.T, color=BLUE, label="elements", zorder=3)
-        ax.plot(path[:, 0], path[:, 1], ".-", color=ORANGE, ms=3, label="path of y")
-        ax.plot(*path[-1], "o", color=ORANGE, label="Fréchet mean")
-        ax.plot(*x.mean(0), "k+", ms=9, label="Euclidean mean")
-        ax.set(aspect="equal")
-        ax.set_axis_off()
-        ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
-
-
 def draw() -> None:
     draw_energy()
     draw_attention()
-    draw_frechet()
