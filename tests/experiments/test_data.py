@@ -17,9 +17,9 @@ from equipool.experiments.data import (
     Source,
     data_folder,
     fetch,
-    generator_for,
     using_data_folder,
 )
+from equipool.training import generator_for
 
 CACHE = Path.home() / ".cache" / "equipool"
 CONTENT = b"some data"

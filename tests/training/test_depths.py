@@ -3,16 +3,20 @@
 import contextlib
 from collections import Counter
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
+from runs import run
 from torch import nn
 from toy import Pooled, Toy, config
 
 import equipool
 from equipool import EquilibriumAggregation, RandomSteps
-from equipool.training import fit
-from equipool.training.step import DepthDraw
+from equipool.training import Shard
+from equipool.training.devices import Accelerator, seed_step
+from equipool.training.step import NUMBERS, DepthDraw, Runner, TrainStep, make_network
+from finished_runs import last_tensors
 
 
 def layer(steps):
@@ -53,27 +57,74 @@ def test_layers_get_their_steps_back():
     assert one.steps == RandomSteps(1, 4, tolerance=0.5)
 
 
-def test_training_takes_the_drawn_depths_and_evaluation_the_largest(monkeypatch):
+def test_training_takes_the_drawn_depths_and_evaluation_the_largest(tmp_path, monkeypatch):
     taken = {True: [], False: []}
     forward = Pooled.forward
 
     def watched(self, x):
         with equipool.record(diagnostics=False) as solutions:
             found = forward(self, x)
-        taken[self.training] += [solution.num_steps for solution in solutions]
+        taken[self.training] += [int(solution.num_steps.max()) for solution in solutions]
         return found
 
     monkeypatch.setattr(Pooled, "forward", watched)
-    fitted = fit(Toy(kind="deep", seed=2), config(), "cpu")
-    draw = DepthDraw(fitted.network, seed=2)
+    run(tmp_path, Toy(kind="deep", seed=2))
+    draw = DepthDraw(make_network(Toy(kind="deep")), seed=2)
     assert taken[True] == [draw(step)[0] for step in range(20)]
     assert len(set(taken[True])) == 3
     assert set(taken[False]) == {4}
 
 
+@pytest.mark.parametrize("kind", ["noisy", "deep"])
+def test_a_captured_step_is_the_step(monkeypatch, kind):
+    """With recordings that run the step again, as a graph would: it reads its batch by the counter
+    on the device, warming up changes nothing, and each depth has a recording of its own."""
+
+    def record(step, **memory):
+        pool = step.__self__.step.module.pool
+        number = pool.steps
+        for _ in range(3):
+            step()
+
+        def replay():
+            before, pool.steps = pool.steps, number
+            step()
+            pool.steps = before
+
+        return replay
+
+    monkeypatch.setattr("equipool.training.step.capture_step", record)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
+    task, place = Toy(kind=kind, broken_steps=(2,)), Accelerator("cpu", "32-true")
+    chunks = [task.batches(first, 4, place.device, Shard()) for first in (0, 4)]
+    found = []
+    for device in ("cpu", "cuda"):
+        batch = {name: values[0] for name, values in chunks[0].items()}
+        step = TrainStep(task, config(), place, batch)
+        chosen = SimpleNamespace(device=SimpleNamespace(type=device), alone=True)
+        runner = None
+        for number in range(8):
+            seed_step(0, number, 0, place.device)
+            if number % 4 == 0:
+                first = range(number, number + 4)
+                chunk = chunks[number // 4] | {
+                    NUMBERS: torch.tensor([step.numbers(one) for one in first])
+                }
+                runner = runner or Runner(step, chunk, chosen, number)
+                seed_step(0, number, 0, place.device)
+                runner.load(chunk)
+            runner.run(number)
+        found.append({name: value.clone() for name, value in step.tensors().items()})
+        assert len(runner._graphs) == (0 if device == "cpu" else len(step.depths.all()))
+    torch.testing.assert_close(*found, rtol=0, atol=0, equal_nan=True)
+
+
 @pytest.mark.compile
 @pytest.mark.filterwarnings("ignore:.*Function'> should not be instant:DeprecationWarning")
-def test_compiled_it_trains_the_same(monkeypatch):
+def test_compiled_it_trains_the_same(tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
-    found = [fit(Toy(kind="deep"), config(compile=c), "cpu").history["loss"] for c in (True, False)]
-    torch.testing.assert_close(*found, rtol=1e-3, atol=1e-5)
+    folders = [
+        run(tmp_path, Toy(kind="deep"), config(compile=c), name=str(c)) for c in (True, False)
+    ]
+    one, other = (last_tensors(folder)["optimizer/history"] for folder in folders)
+    torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)

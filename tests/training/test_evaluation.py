@@ -133,7 +133,6 @@ def test_several_layers_are_told_apart_by_name():
     assert found["second"]["residual"] == pytest.approx(other.residual.mean().item(), rel=1e-4)
     assert found["second"]["converged"] == other.converged.float().mean().item() == 0
     assert found["second"]["momentum"] == pytest.approx(0.5)
-    assert "regularizer_weight" not in found["second"]
 
 
 def test_sets_without_elements_do_not_count():

@@ -100,8 +100,8 @@ def test_a_finished_run_is_left_as_it_is(tmp_path):
 def test_the_record_has_what_each_part_ran_on(tmp_path, monkeypatch):
     folder = run(tmp_path, stop_after=0)
     real = environment.hardware
-    monkeypatch.setattr("equipool.training.run.hardware", lambda d: real(d) | {"cpu": "abacus"})
-    monkeypatch.setattr("equipool.training.run.versions", lambda: {"torch": "3.0"})
+    monkeypatch.setattr("equipool.training.loop.hardware", lambda d: real(d) | {"cpu": "abacus"})
+    monkeypatch.setattr("equipool.training.loop.versions", lambda: {"torch": "3.0"})
     run(tmp_path, resume=True)
     record = read_record(folder / "record.json")
     first, second = record.ran_on

@@ -105,7 +105,7 @@ def test_graphs_of_all_depths_share_their_memory():
         clear_workspaces()
         torch.cuda.empty_cache()
         before = graph_bytes()
-        runner = Runner(step, chunk | {NUMBERS: place.send([step.numbers(0)])}, True, 0)
+        runner = Runner(step, chunk | {NUMBERS: place.send([step.numbers(0)])}, place, 0)
         taken[most] = graph_bytes() - before
         assert len(runner._graphs) == len(step.depths.all())
     assert len(step.depths.all()) == 7

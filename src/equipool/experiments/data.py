@@ -1,8 +1,7 @@
-"""Where data is, how it is downloaded, and random streams to draw it with."""
+"""Where data is, and how it is downloaded."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 from collections.abc import Iterator
@@ -11,8 +10,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-
-import torch
 
 VARIABLE = "EQUIPOOL_DATA"
 
@@ -101,16 +98,3 @@ def fetch(source: Source, folder: Path) -> Path:
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise MissingDataError(f"{advice} The download failed: {reason}") from error
-
-
-def generator_for(device: torch.device, *key: object) -> torch.Generator:
-    """A generator that is seeded by the key: equal keys give equal streams on one kind of device,
-    other keys independent ones. A CPU and a GPU draw different numbers from one seed.
-
-    Example:
-        >>> generator_for(torch.device("cpu"), "median", 0).initial_seed()
-        1734236146
-    """
-    # A CPU's generator uses at most 32 bits of its seed.
-    digest = hashlib.blake2b(repr(key).encode(), digest_size=4).digest()
-    return torch.Generator(device).manual_seed(int.from_bytes(digest, "little"))

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from equipool.baselines import aggregation_from_name
-from equipool.experiments.data import generator_for
 from equipool.experiments.inner_loop import Aggregation, InnerLoop, StepsSetting
 from equipool.experiments.residual import ResidualNetwork
 from equipool.settings import Count
-from equipool.training import Batch, Loss, Shard, Task
+from equipool.training import Batch, Loss, Shard, Task, generator_for
 
 DISTRIBUTIONS = ("uniform", "gamma", "normal")
 STEPS_AT_ONCE = 50  # steps whose sets come from one generator

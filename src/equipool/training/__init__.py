@@ -1,7 +1,7 @@
 """The training engine: one loop for every task; interrupted runs resume.
 
 A task defines what is trained (`Task`), a config how (`TrainingConfig`). `train` trains it in a
-directory, `fit` without files.
+directory.
 """
 
 from equipool.training.checkpoint import ConfigMismatchError, RunFolder
@@ -13,16 +13,15 @@ from equipool.training.evaluation import (
     load_network,
     read_over_steps,
 )
-from equipool.training.loop import Fitted, Stop, fit, train
-from equipool.training.progress import Progress, progress_for_terminal, read_log
-from equipool.training.record import SPIKE, Record, count_spikes, read_record
+from equipool.training.loop import Stop, train
+from equipool.training.progress import Progress, read_log
+from equipool.training.record import Record, count_spikes, read_record
 from equipool.training.step import make_network
-from equipool.training.task import Batch, Loss, Shard, Task
+from equipool.training.task import Batch, Loss, Shard, Task, generator_for
 
 __all__ = [
-    "SHAPES", "SPIKE", "AtSteps", "Batch", "ConfigMismatchError", "Fitted", "Loss",
-    "Progress", "Record", "RunFolder", "Shard", "Stop", "Task",
-    "TrainingConfig", "count_spikes", "evaluate", "evaluate_over_steps", "fit", "load_network",
-    "make_network", "progress_for_terminal", "read_log", "read_over_steps", "read_record",
-    "train",
+    "SHAPES", "AtSteps", "Batch", "ConfigMismatchError", "Loss", "Progress", "Record",
+    "RunFolder", "Shard", "Stop", "Task", "TrainingConfig", "count_spikes", "evaluate",
+    "evaluate_over_steps", "generator_for", "load_network", "make_network",
+    "read_log", "read_over_steps", "read_record", "train",
 ]  # fmt: skip

@@ -17,7 +17,6 @@ from equipool.files import FileError, load_tensors, naming, save_tensors, write_
 from equipool.training.config import depends_on_steps, differences, extended
 
 KIND = "equipool checkpoint 3"
-LEFT_BY_RUNS = ("checkpoints", "log.jsonl", "record.json")
 PARTS = {"task": str, "fields": dict, "training": dict}  # of config.json
 
 
@@ -88,16 +87,11 @@ class RunFolder:
 
     def check(self, config: dict[str, Any], resume: bool) -> None:
         """Check that a run with these settings can start or resume here."""
-        if not self.config.exists():
-            if found := [name for name in LEFT_BY_RUNS if (self.path / name).exists()]:
-                raise FileExistsError(
-                    f"{self.path} has {', '.join(found)} but no config.json, so the settings of "
-                    "that run are unknown: restore config.json or choose another directory"
-                )
-            return
-        if not resume:
+        if not resume and any(path.exists() for path in (self.config, self.checkpoints, self.log)):
             how = "resume it (resume=True, --resume) or choose another directory"
             raise FileExistsError(f"{self.path} already holds a run: {how}")
+        if not self.config.exists():
+            return
         saved = self.read_config()
         if different := differences(extended(saved, config), config):
             lines = (f"\n  {line}{_reason(line, saved)}" for line in different)

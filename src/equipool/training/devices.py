@@ -7,6 +7,7 @@ import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -99,6 +100,8 @@ class Accelerator:
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
         if several:
+            # DDP would import it while it is built, which keeps the group's threads for good.
+            import_module("torch.distributed.nn")
             if not distributed.is_initialized():
                 distributed.init_process_group("nccl" if wanted.type == "cuda" else "gloo")
                 atexit.register(leave_group)

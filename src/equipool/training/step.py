@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import equipool
 from equipool import EquilibriumAggregation, FixedSteps, RandomSteps, Solution
+from equipool.cuda import capture_step
 from equipool.training.config import TrainingConfig
 from equipool.training.devices import Accelerator, mixed
 from equipool.training.optimizer import (
@@ -127,27 +128,23 @@ class TrainStep:
 
     def tensors(self) -> dict[str, Tensor]:
         """All state, named `model/...`, `optimizer/...` and `average/...`."""
-        model = self.module.state_dict()
-        for name, value in model.items():
-            if not isinstance(value, Tensor):
-                kind = type(value).__name__
-                raise TypeError(f"the network's state {name!r} is a {kind}, not a tensor")
-        return {f"model/{name}": value for name, value in model.items()} | self._own_tensors()
-
-    def _own_tensors(self) -> dict[str, Tensor]:
         guard = {f"guard/{name}": value for name, value in self.guard.tensors().items()}
-        optimizer = {**self.optimizer.tensors(), **guard, "history": self.history.rows}
-        average = {} if self.average is None else self.average.tensors()
-        return {f"optimizer/{name}": value for name, value in optimizer.items()} | {
-            f"average/{name}": value for name, value in average.items()
+        parts: dict[str, dict[str, Tensor]] = {
+            "model": self.module.state_dict(),
+            "optimizer": {**self.optimizer.tensors(), **guard, "history": self.history.rows},
+            "average": {} if self.average is None else self.average.values,
+        }
+        return {
+            f"{part}/{name}": value for part, own in parts.items() for name, value in own.items()
         }
 
     @torch.no_grad()
     def load(self, tensors: dict[str, Tensor], step: int) -> None:
         """Load the state after `step` steps, in place."""
         self.module.load_state_dict(part_of(tensors, "model"))
-        for name, value in self._own_tensors().items():
-            value.copy_(tensors[name])
+        for name, value in self.tensors().items():
+            if not name.startswith("model/"):
+                value.copy_(tensors[name])
         self.history.counter.fill_(step)
 
 
@@ -207,31 +204,47 @@ class DepthDraw:
 class Runner:
     """Runs the steps of a chunk of batches, whose tensors have the steps as first dimension.
 
-    If captured, the whole step is one CUDA graph, or one for each depth if the layers draw theirs.
-    The chunk then has fixed memory, and the graph reads the batch at `step % chunk length` from the
-    step counter on the device: a step is one launch without copies by the host. `num_steps` is the
-    number of steps taken before.
+    If `config.capture` allows it and the device can, the whole step is one CUDA graph, or one for
+    each depth if the layers draw theirs. The chunk then has fixed memory, and the graph reads the
+    batch at `step % chunk length` from the step counter on the device: a step is one launch without
+    copies by the host. If that fails, `problem` is the reason, and steps run eagerly.
+
+    `num_steps` is the number of steps taken before.
     """
 
-    def __init__(self, step: TrainStep, chunk: Batch, captured: bool, num_steps: int) -> None:
+    def __init__(
+        self, step: TrainStep, chunk: Batch, accelerator: Accelerator, num_steps: int
+    ) -> None:
         self.step, self.chunk = step, chunk
-        self._graphs: dict[Depths, equipool.cuda.CapturedStep] = {}
-        if not captured:
+        self.problem: str | None = None
+        self._graphs: dict[Depths, Callable[[], object]] = {}
+        wanted = step.config.capture
+        possible = accelerator.device.type == "cuda" and accelerator.alone and step.task.capturable
+        if wanted and not possible:
+            reason = "only a step of a capturable task on one CUDA device is captured"
+            raise ValueError(f"capture is True, expected None or False: {reason}")
+        if wanted is False or not possible:
             return
-        self.chunk = {name: values.clone() for name, values in chunk.items()}
-        kept = {name: value.clone() for name, value in step.tensors().items()}
         try:
-            self._capture()
-        finally:
-            step.load(kept, num_steps)  # undo the warm-up before the recording, which trains
+            self._capture(num_steps)
+        except RuntimeError as error:
+            if wanted:
+                raise
+            self._graphs.clear()
+            self.problem = str(error)
 
-    def _capture(self) -> None:
+    def _capture(self, num_steps: int) -> None:
         """The graphs share their memory: they run one after another, and what one leaves for the
         next lies outside."""
+        self.chunk = {name: values.clone() for name, values in self.chunk.items()}
+        kept = {name: value.clone() for name, value in self.step.tensors().items()}
         pool = torch.cuda.graph_pool_handle()
-        for depths in self.step.depths.all():
-            with self.step.depths.set_to(depths):
-                self._graphs[depths] = equipool.cuda.capture_step(self._captured_step, pool=pool)
+        try:
+            for depths in self.step.depths.all():
+                with self.step.depths.set_to(depths):
+                    self._graphs[depths] = capture_step(self._captured_step, pool=pool)
+        finally:
+            self.step.load(kept, num_steps)  # undo the warm-up before the recording, which trains
 
     def _captured_step(self) -> None:
         length = len(next(iter(self.chunk.values())))
@@ -257,29 +270,6 @@ class Runner:
 
     def batch(self, number: int) -> Batch:
         return {name: values[number % len(values)] for name, values in self.chunk.items()}
-
-
-def make_runner(
-    step: TrainStep,
-    chunk: Batch,
-    accelerator: Accelerator,
-    num_steps: int,
-    not_captured: Callable[[str], None],
-) -> Runner:
-    """A runner that captures the step if `config.capture` allows it and the device can;
-    `not_captured` is called with the reason if that fails. The rest is as in `Runner`."""
-    capture = step.config.capture
-    possible = accelerator.device.type == "cuda" and accelerator.alone and step.task.capturable
-    if capture and not possible:
-        reason = "only a step of a capturable task on one CUDA device is captured"
-        raise ValueError(f"capture is True, expected None or False: {reason}")
-    try:
-        return Runner(step, chunk, possible and capture is not False, num_steps)
-    except RuntimeError as error:
-        if capture or not possible:
-            raise
-        not_captured(str(error))
-        return Runner(step, chunk, False, num_steps)
 
 
 Statistics = dict[str, dict[str, float]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +39,19 @@ class Shard:
             raise ValueError(f"{count} rows do not divide into {self.world} equal parts")
         share = count // self.world
         return rows.narrow(dim, self.rank * share, share)
+
+
+def generator_for(device: torch.device, *key: object) -> torch.Generator:
+    """A generator that is seeded by the key: equal keys give equal streams on one kind of device,
+    other keys independent ones. A CPU and a GPU draw different numbers from one seed.
+
+    Example:
+        >>> generator_for(torch.device("cpu"), "median", 0).initial_seed()
+        1734236146
+    """
+    # A CPU's generator uses at most 32 bits of its seed.
+    digest = hashlib.blake2b(repr(key).encode(), digest_size=4).digest()
+    return torch.Generator(device).manual_seed(int.from_bytes(digest, "little"))
 
 
 @dataclass(frozen=True)

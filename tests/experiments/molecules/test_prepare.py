@@ -150,11 +150,11 @@ import sys
 sys.modules |= dict.fromkeys(["rdkit", "ogb", "torch_geometric"])  # None: importing them fails
 from equipool.experiments.data import using_data_folder
 from equipool.experiments.molecules.task import MoleculeTask
-from equipool.training import TrainingConfig, fit
+from equipool.training import TrainingConfig, train
 task = MoleculeTask("sum", csv={str(tmp_path / "mine.csv")!r}, split="random", batch_size=2,
                     width=4, depth=2)
 with using_data_folder({str(tmp_path / "data")!r}):
-    fit(task, TrainingConfig(steps=2), "cpu")
+    train(task, TrainingConfig(steps=2), {str(tmp_path / "run")!r}, device="cpu")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

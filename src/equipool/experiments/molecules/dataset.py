@@ -6,12 +6,13 @@ import torch
 from torch import Tensor
 
 from equipool.environment import leads
-from equipool.experiments.data import generator_for, print_status
+from equipool.experiments.data import print_status
 from equipool.experiments.molecules.molecule_set import MoleculeSet
 from equipool.experiments.molecules.prepare import load_molecules
 from equipool.experiments.molecules.scores import has_both, label_moments
 from equipool.experiments.molecules.sources import MoleculeSource
 from equipool.tables import listed
+from equipool.training.task import generator_for
 
 CPU = torch.device("cpu")
 

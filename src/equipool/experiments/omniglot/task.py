@@ -12,7 +12,6 @@ from torch import nn
 from torch.nn import functional
 
 from equipool.baselines import aggregation_from_name
-from equipool.experiments.data import generator_for
 from equipool.experiments.inner_loop import Aggregation, InnerLoop, StepsSetting
 from equipool.experiments.omniglot.data import (
     TEST,
@@ -27,7 +26,7 @@ from equipool.experiments.omniglot.data import (
 from equipool.experiments.omniglot.evaluation import Counted, metrics_of, write_results
 from equipool.experiments.omniglot.network import ImageEncoder, OmniglotNetwork
 from equipool.settings import Count
-from equipool.training import Batch, Loss, Shard, Task
+from equipool.training import Batch, Loss, Shard, Task, generator_for
 
 SETS_AT_ONCE = 500  # in an evaluation
 
