@@ -59,7 +59,7 @@ def make_classifier(method: str, seed: int, device: str, steps: int | None = Non
         return make_pipeline(BagStatistics(EXTREMES), boosting)
     if method == "svm":
         return make_pipeline(BagStatistics(("mean",)), StandardScaler(), SVC())
-    return SetClassifier(method, random_state=seed, device=device, max_steps=steps or "auto")
+    return SetClassifier(method, random_state=seed, device=device, max_iter=steps or "auto")
 
 
 def scores(classifier: Any, bags: Bags) -> Array:

@@ -98,6 +98,10 @@ NAN = [np.zeros((2, 3)), np.array([[0, 1, 2], [0, np.nan, 2]])]
         ([np.zeros((2, 3), dtype=complex)], "Complex data not supported: bag 0"),
         (awkward.Array([[1.0], [2.0, 3.0]]), "awkward array of type"),
         ([np.array([["2024-01-31"]], "M8[s]")], "bag 0 of X has dates"),
+        (np.array([["2024-01-31"]], "M8[s]"), "X has dates"),
+        (pandas.DataFrame({"t": pandas.to_datetime(["2024-01-31"])}), "column 't' of X has dates"),
+        ([[[2**53 + 1]]], "bag 0 of X has whole numbers beyond 2.53"),
+        (np.array([[-(2**60)]]), "X has whole numbers beyond"),
         (np.zeros(3), "Expected 2D array"),
     ],
 )

@@ -110,6 +110,12 @@ def as_bags(X: Any) -> Bags:
         rows = np.asarray(dense)
         ptr = np.arange(len(rows) + 1) * rows.shape[1]
         return _checked(Bags(_as_floats(rows.reshape(-1, rows.shape[2])), ptr))
+    columns = {"X": dense} if isinstance(dense, np.ndarray) else {}
+    if hasattr(X, "columns"):
+        columns = {f"column {name!r} of X": np.asarray(X[name]) for name in X.columns}
+    for name, column in columns.items():
+        if column.dtype.kind in "iuMm":
+            _as_floats(column, name)  # or refuse it
     # scikit-learn's own checks and messages for what it knows itself
     rows = check_array(X, dtype=[np.float64, np.float32], ensure_min_samples=0, input_name="X")
     return Bags(rows, np.arange(len(rows) + 1), _names_of([X]))
@@ -186,6 +192,12 @@ def _as_floats(values: Array, name: str = "X") -> Array:
         raise ValueError(
             f"{name} has dates of dtype {values.dtype}, expected numbers: pass seconds, "
             "(dates - dates.min()) / np.timedelta64(1, 's')"
+        )
+    whole = values.dtype.kind in "iu" and values.size > 0
+    if whole and max(int(values.max()), -int(values.min())) > 2**53:
+        raise ValueError(
+            f"{name} has whole numbers beyond 2^53, which float64 cannot tell apart: subtract an "
+            "offset, or leave out ids"
         )
     try:
         return values.astype(np.float64, copy=False)
