@@ -129,8 +129,9 @@ class LiveSets:
         elif self._changed:
             numbers = sorted(self._changed)
             rows = torch.tensor(numbers, device=self._like.device)
-            new = self._solve_from(numbers, self._solution.y[rows])
-            self._solution = put_rows(self._solution, rows, new)
+            with inference_context(self._like.device):
+                new = self._solve_from(numbers, self._solution.y[rows])
+                self._solution = put_rows(self._solution, rows, new)
         self._changed.clear()
         return self._solution
 
