@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Options(bags.FitOptions):
-    """
+    """Flags of `equipool compare`.
+
     Args:
         aggregation: methods to compare; p-values are against the first.
         folds: number of folds.

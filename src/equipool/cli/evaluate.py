@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """
+    """Flags of `equipool evaluate`.
+
     Args:
         which: best or last checkpoint.
         over_steps: evaluate with each of these numbers of inner steps, such as 1,10,100.

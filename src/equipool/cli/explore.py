@@ -13,7 +13,8 @@ NAMED = 5  # bags in the message about an unknown one
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """
+    """Flags of `equipool explore`.
+
     Args:
         bag: bag to show.
         out: page to write.

@@ -11,7 +11,8 @@ from equipool.settings import check
 
 @dataclass(frozen=True, kw_only=True)
 class Options(bags.FitOptions):
-    """
+    """Flags of `equipool fit`.
+
     Args:
         out: file of the model.
         aggregation: equilibrium, attention, mean, sum, max, ...

@@ -13,7 +13,8 @@ from equipool.cli import bags, console
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """
+    """Flags of `equipool influence`.
+
     Args:
         out: .csv, .csv.gz or .parquet to write (default: stdout).
         unknown: categories that training did not have: stop, or treat as no category.

@@ -15,7 +15,8 @@ from equipool.cli import bags, console
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """
+    """Flags of `equipool predict`.
+
     Args:
         out: file to write (default: stdout).
         unknown: bags: categories that training did not have: stop, or treat as no category.

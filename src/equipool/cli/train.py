@@ -21,7 +21,8 @@ On Ctrl-C, SIGTERM or --max-seconds the run saves and prints the command that re
 
 @dataclass(frozen=True, kw_only=True)
 class Options(RunOptions):
-    """
+    """Flags of `equipool train`.
+
     Args:
         resume: resume the run in --out with its saved settings; start it if there is none. A
             larger --steps extends a finished run.
