@@ -52,7 +52,7 @@ test-fast: $(READY)  ## Run the fast tests only
 
 # The tests of the core alone, which need no package beside torch.
 NOT_CORE := $(patsubst %,tests/test_%.py,\
-	comparison_result compiled_kernels export rooms site)
+	compiled_kernels export rooms site)
 
 # $(1): where to install; $(2): which torch.
 define test_core

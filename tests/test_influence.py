@@ -312,7 +312,7 @@ class TestLaws:
         mask = torch.arange(len(x)) > 0
         found = influence(layer, x, index, mask=mask, dim_size=len(SIZES))
         assert_near(found.change, torch.cat([0 * expected[:1], expected]), 1e-9)
-        _, sets = equipool.layouts.gather_sets(X, INDEX, dim_size=len(SIZES))
+        _, sets = equipool.sets.gather_sets(X, INDEX, dim_size=len(SIZES))
         assert_near(influence(layer, X, sets).change, expected, 1e-9)
 
     @each_method

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from cases import flatten, make_layer, make_sets, offsets
-from equipool.layouts import gather_sets
+from equipool.sets import Sets, gather_sets
 
 SIZES = (2, 0, 3, 1)
 
@@ -33,7 +33,7 @@ def test_elements_by_ptr_are_taken_as_they_are(batch):
 @pytest.mark.parametrize("at_hand", [True, False])
 def test_elements_that_a_mask_hides(batch, at_hand, monkeypatch):
     """They are dropped. On a GPU they stay, zeroed, in a row of their own that counts as empty."""
-    monkeypatch.setattr("equipool.layouts.values_are_at_hand", lambda x: at_hand)
+    monkeypatch.setattr("equipool.sets.values_are_at_hand", lambda x: at_hand)
     x, index = flatten(batch)
     wide = torch.cat([x.new_full((2, 3), torch.nan), x])
     wide_index = torch.cat([index.new_tensor([-5, 99]), index])
@@ -57,10 +57,29 @@ def test_sets_that_several_layers_share(batch):
             gather_sets(wrong, sets, **layout)
 
 
+@pytest.mark.parametrize("at_hand", [True, False])
+def test_sets_keep_the_order_in_which_elements_were_given(batch, at_hand, monkeypatch):
+    monkeypatch.setattr("equipool.sets.values_are_at_hand", lambda x: at_hand)
+    x, index = flatten(batch)
+    layer, expected = make_layer(), make_layer()(x, index, dim_size=5)
+    order = torch.tensor([5, 2, 0, 4, 1, 3])
+    sets = Sets.from_index(index[order], dim_size=5)
+    for _ in range(2):
+        torch.testing.assert_close(layer(x[order], sets), expected)
+    torch.testing.assert_close(layer.solve(x[order], sets).y, expected)
+    torch.testing.assert_close(layer(x, Sets.from_ptr(offsets(batch))), expected[:4])
+    mask = torch.arange(3) < torch.tensor(SIZES).unsqueeze(-1)
+    padded = x.new_full((4, 3, 3), torch.nan)
+    padded[mask] = x
+    torch.testing.assert_close(layer(padded, Sets.from_mask(mask)), expected[:4])
+    with pytest.raises(ValueError, match=r"x has shape \[5, 3\], expected \[6, C\]"):
+        layer(x[1:], sets)
+
+
 def test_padding_of_shared_sets_may_hold_anything(batch, monkeypatch):
     x, index = flatten(batch)
     expected = make_layer()(x, index)
-    monkeypatch.setattr("equipool.layouts.values_are_at_hand", lambda x: False)
+    monkeypatch.setattr("equipool.sets.values_are_at_hand", lambda x: False)
     wide = torch.cat([x, x.new_full((2, 3), torch.nan)]).requires_grad_()
     mask = torch.arange(len(wide)) < len(x)
     _, sets = gather_sets(wide, torch.nn.functional.pad(index, (0, 2)), mask=mask, dim_size=4)

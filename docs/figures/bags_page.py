@@ -78,19 +78,6 @@ def results(rows: Sequence[Row], datasets: Sequence[str], measure: str = "accura
     })  # fmt: skip
 
 
-def progress(rows: Sequence[Row]) -> str:
-    """How many of the planned folds each method has run."""
-    return columns(METHODS, {
-        "method": str,
-        **{
-            name: lambda method, name=name, planned=planned: (
-                f"{len(select(rows, method=method, dataset=name))} of {planned}"
-            )
-            for name, planned in PLANNED.items()
-        },
-    })  # fmt: skip
-
-
 def ranks(rows: Sequence[Row]) -> str:
     """Average ranks of the methods that have been run on all classics, over their common folds; 1
     is best. `p` is that of Wilcoxon's signed rank test against equilibrium, after Holm."""
@@ -168,7 +155,7 @@ def clipping(rows: Sequence[Row], unclipped: Sequence[Row]) -> str:
         return lambda method: f"{over_datasets(select(rows, method=method), measure):.1f}"
 
     cells = [str, *(cell(some, name) for name in ("accuracy", "auc") for some in (before, after))]
-    headings = ("method", "accuracy, not clipped", "clipped", "area, not clipped", "clipped")
+    headings = ("method", "accuracy, not clipped", "clipped", "ROC-AUC, not clipped", "clipped")
     return table(headings, ([one(m) for one in cells] for m in on_all_classics(before)))
 
 
@@ -205,7 +192,6 @@ def blocks() -> dict[str, str]:
     return {
         "ran_on": f"{len(rows):,} of {sum(PLANNED.values()) * len(METHODS):,} trials "
         f"({len(METHODS)} methods) have been run, on {machines}, torch {torches}.",
-        "progress": progress(rows),
         "results": results(rows, CLASSICS),
         "others": results(rows, OTHERS, "auc"),
         "ranks": ranks(rows),

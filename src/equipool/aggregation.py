@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from itertools import chain, product
 from typing import Any, SupportsIndex, cast
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from equipool.checks import FLOATS, as_count, check_like, check_part
+from equipool.config import as_tensor, config_of, differences, from_tensor
 from equipool.descent import Descent, Search
 from equipool.differentiation import Differentiation, Unrolled
 from equipool.distributed import (
@@ -20,14 +22,13 @@ from equipool.distributed import (
 )
 from equipool.energy import Energy, RowEnergy
 from equipool.inference import normal, outside_inference_mode
-from equipool.layouts import gather_sets
 from equipool.ops.execution import announce_compilation
 from equipool.potentials.base import Potential, sum_over
 from equipool.potentials.resnet import ResNetPotential
 from equipool.regularizers import Regularizer, as_regularizer
 from equipool.replay import Program, Replays, graphs_serve
 from equipool.scalings import SCALINGS, ScalingName, scaling_weights
-from equipool.sets import Sets, empty_invalid_sets
+from equipool.sets import Sets, empty_invalid_sets, gather_sets
 from equipool.solution import Solution, active_recorders, make_solution
 from equipool.solvers import Nesterov, Solver
 from equipool.starts import Start, ZeroStart
@@ -136,6 +137,31 @@ class EquilibriumAggregation(nn.Module):
         if scaling not in SCALINGS:
             raise ValueError(f"scaling is {scaling!r}, expected one of {sorted(SCALINGS)}")
         self._scaling = scaling
+
+    def config(self) -> dict[str, Any]:
+        """The layer's settings and those of its parts as plain data. They are part of the
+        `state_dict`; loading it into a layer with other settings gives one warning that names
+        them.
+
+        Example:
+            >>> EquilibriumAggregation(3, 8, steps=20).config()["steps"]
+            {'class': 'FixedSteps', 'num_steps': 20, 'tolerance': 0.001}
+        """
+        return config_of(self)
+
+    def get_extra_state(self) -> Tensor:
+        """Settings, and the place in the sequence of `RandomSteps`, as JSON in `uint8`."""
+        return as_tensor({"config": self.config(), "drawn": self.steps.drawn})
+
+    def set_extra_state(self, state: Tensor) -> None:
+        found = from_tensor(state)
+        object.__setattr__(self.steps, "drawn", found["drawn"])
+        if different := list(differences(self.config(), found["config"])):
+            warnings.warn(
+                "the weights come from a layer with other settings, so outputs will differ: "
+                f"{'; '.join(different)}. Build the layer with the settings of the saved one",
+                stacklevel=4,
+            )
 
     def reset_parameters(self) -> None:
         """Draw the potential's parameters again and reset all others to their initial values."""

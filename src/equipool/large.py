@@ -14,10 +14,9 @@ from equipool.aggregation import EquilibriumAggregation
 from equipool.checks import as_count, check_part
 from equipool.chunks import Passes, chunked
 from equipool.inference import outside_inference_mode
-from equipool.layouts import gather_sets
 from equipool.objective import Bounds, LinearMap
 from equipool.potentials.base import Potential, SummedPotential, check_no_dropout, sum_over
-from equipool.sets import Sets
+from equipool.sets import Sets, gather_sets
 from equipool.solution import Solution, record
 from equipool.starts import check_start
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cases import assert_near, flatten, make_sets, offsets
-from equipool import layouts
+from equipool import sets
 from equipool.baselines import AGGREGATIONS, aggregation_from_name
 
 DTYPES = {"float64": (torch.float64, 1e-11), "float32": (torch.float32, 1e-4)}
@@ -25,7 +25,7 @@ def _route(request):
     """On a GPU padding is carried along as a row of its own; here that can be had, too."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "as on a GPU":
-            patch.setattr(layouts, "values_are_at_hand", lambda x: False)
+            patch.setattr(sets, "values_are_at_hand", lambda x: False)
         yield
 
 
@@ -107,7 +107,7 @@ def test_gradients_are_the_same_in_every_layout(name, sizes, seed):
     x, index = flatten(batch)
     y = layer(x, index, dim_size=len(sizes))
     readout = torch.arange(y.numel(), dtype=torch.float64).view_as(y) + 1
-    inputs = [*batch, *layer.parameters()]
+    inputs = [*batch, *(one for one in layer.parameters() if one.requires_grad)]
     expected = torch.autograd.grad((y * readout).sum(), inputs)
     assert all(bool(gradient.isfinite().all()) for gradient in expected)
     for other in other_layouts(layer, batch, 2, float("nan")):
@@ -125,7 +125,8 @@ def test_every_parameter_and_every_set_is_heard(name):
     y = layer(torch.cat(batch), ptr=offsets(batch))
     occupied = [i for i, x in enumerate(batch) if len(x)]
     assert len({tuple(row) for row in y[occupied].tolist()}) == len(occupied)
-    inputs = [batch[i] for i in occupied] + list(layer.parameters())
+    learned = [one for one in layer.parameters() if one.requires_grad]
+    inputs = [batch[i] for i in occupied] + learned
     for gradient in torch.autograd.grad(y.square().sum(), inputs):
         assert bool(gradient.isfinite().all())
         assert gradient.abs().sum() > 0

@@ -13,7 +13,7 @@ from equipool.baselines.base import pad_sets
 from equipool.baselines.learned import AttentionPooling, JanossyPooling, LAFPooling
 from equipool.baselines.packaged import PNAPooling, Set2SetPooling, SetTransformerPooling
 from equipool.baselines.reductions import MaxPooling, MeanPooling, SumPooling
-from equipool.layouts import gather_sets
+from equipool.sets import gather_sets
 
 SIZES = [3, 1, 5, 2]
 

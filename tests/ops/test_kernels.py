@@ -94,7 +94,7 @@ def test_every_way_to_differentiate_agrees_with_float64(call, settings, forced, 
 
 def test_padding_changes_nothing(forced, device, monkeypatch):
     """Masked elements hold garbage, and stay in the batch as they do on a GPU."""
-    monkeypatch.setattr("equipool.layouts.values_are_at_hand", lambda x: False)
+    monkeypatch.setattr("equipool.sets.values_are_at_hand", lambda x: False)
     layer, x, index = make_layer()
     mask = torch.arange(12) % 3 > 0
     expected = run(copy.deepcopy(layer).double(), x[mask].double(), index[mask])

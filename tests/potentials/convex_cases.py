@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from cases import SCALINGS, flatten, make_sets
 from equipool import EquilibriumAggregation, LearnedStart, Nesterov, SquaredNorm
-from equipool.layouts import gather_sets
 from equipool.potentials import ConvexPotential
+from equipool.sets import gather_sets
 
 SIZES = (3, 1, 0, 6, 2)
 HIDDENS = [(5,), (6, 4), (4, 3, 5)]

@@ -7,8 +7,8 @@ from torch.nn.modules import module as modules
 
 from cases import make_sets
 from equipool import EquilibriumAggregation, ResNetPotential
-from equipool.layouts import gather_sets
 from equipool.potentials.resnet import FactoredSum
+from equipool.sets import gather_sets
 
 SIZES = (2, 3)
 

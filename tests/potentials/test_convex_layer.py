@@ -12,8 +12,8 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from cases import assert_near, flatten, make_sets
 from equipool import EquilibriumAggregation
-from equipool.layouts import gather_sets
 from equipool.potentials import ConvexPotential
+from equipool.sets import gather_sets
 
 
 class TestLayer:

@@ -149,7 +149,7 @@ LAYOUTS = ["padded", "flat mask", "ptr"]
 def test_layouts(layout, at_hand, monkeypatch):
     """On a GPU padding, and sets that are not finite, stay in the batch."""
     if not at_hand:
-        monkeypatch.setattr("equipool.layouts.values_are_at_hand", lambda x: False)
+        monkeypatch.setattr("equipool.sets.values_are_at_hand", lambda x: False)
         monkeypatch.setattr("equipool.sets.values_are_at_hand", lambda x: False)
     sizes = (3, 2, 4)
     x, index = make_batch(sizes, 0)

@@ -11,8 +11,8 @@ from equipool import (
     ToTolerance,
     Truncated,
 )
-from equipool.layouts import gather_sets
 from equipool.ops.momentum import cut
+from equipool.sets import gather_sets
 from equipool.solvers import Nesterov
 
 

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from equipool.checks import check_sizes
-from equipool.layouts import gather_sets
-from equipool.sets import Sets
+from equipool.sets import Sets, gather_sets
 
 
 class Rival(nn.Module):

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from equipool.checks import INTEGERS, check_like
-from equipool.layouts import gather_positions
 from equipool.ops.segments import segment_sum
-from equipool.sets import Sets, make_sets
+from equipool.sets import Sets, gather_positions, make_sets
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,8 +11,7 @@ from torch_geometric import Index
 from torch_geometric.nn.aggr import Aggregation
 
 from equipool import aggregation
-from equipool.layouts import gather_sets
-from equipool.sets import Sets
+from equipool.sets import Sets, gather_sets
 
 
 class EquilibriumAggregation(aggregation.EquilibriumAggregation, Aggregation):
