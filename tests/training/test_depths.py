@@ -38,16 +38,6 @@ def test_draws_depend_on_seed_and_step_alone():
     assert draw.all() == sorted(counts, reverse=True)
 
 
-def test_one_draw_serves_all_layers():
-    """So that there are few combinations, and each layer's numbers are equally likely."""
-    network = nn.ModuleList([layer(RandomSteps(1, 4)), layer(RandomSteps(2, 4))])
-    draw = DepthDraw(network, seed=0)
-    assert draw.all() == [(4, 4), (2, 4), (2, 2), (1, 2)]
-    found = Counter(draw(step) for step in range(3000))
-    assert sorted(found) == sorted(draw.all())
-    assert 1300 < sum(n for (_, second), n in found.items() if second == 2) < 1700
-
-
 def test_layers_get_their_steps_back():
     one = layer(RandomSteps(1, 4, tolerance=0.5))
     draw = DepthDraw(one, seed=0)

@@ -150,17 +150,3 @@ def test_sets_without_elements_do_not_count():
     alone = inner_statistics(layer, lambda: layer(x, index // 2))["layer"]
     assert alone["converged"] == 0 < alone["residual"]
     assert padded == pytest.approx(alone, rel=1e-4)
-
-
-def test_nothing_is_left_on_the_layers():
-    network = Toy(kind="pooled").network()
-    inner_statistics(network, lambda: network(torch.randn(2, 3, 1)))
-    assert not network.pool._forward_hooks
-    with equipool.record(diagnostics=True) as solutions:
-        network(torch.randn(2, 3, 1))
-    assert len(solutions) == 1
-
-
-def test_a_network_without_such_a_layer_is_not_run():
-    network = Toy(kind="plain").network()
-    assert inner_statistics(network, lambda: pytest.fail("it was run")) == {}

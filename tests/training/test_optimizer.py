@@ -60,16 +60,6 @@ def test_a_skipped_step_changes_nothing(divisor):
         assert torch.equal(value, before[name]), name
 
 
-def test_inner_optimisers_are_a_group_where_their_rate_is_another():
-    network, one = make("pooled")
-    _, two = make("pooled", solver_rate_factor=0.5)
-    assert one.factors == [1.0]
-    assert two.factors == [1.0, 0.5]
-    inner = [two.names[p] for p in two.adam.param_groups[1]["params"]]
-    assert inner == [name for name, _ in network.named_parameters() if "solver" in name]
-    assert one.tensors().keys() == two.tensors().keys()
-
-
 def test_each_group_has_its_own_rate():
     network, optimizer = make("pooled", solver_rate_factor=0.5)
     before = {name: value.detach().clone() for name, value in network.named_parameters()}
@@ -120,15 +110,6 @@ def test_it_is_in_the_network_inside_the_block_alone():
     assert torch.equal(network.weight, before)
     assert network.weight.data_ptr() == place
     assert not torch.equal(before, average.values["weight"])
-
-
-def test_short_numbers_are_averaged_in_float32():
-    network = nn.Linear(3, 2).bfloat16()
-    average = WeightAverage(network)
-    average.update(torch.tensor(0.5))
-    assert average.values["weight"].dtype == torch.float32
-    with average.applied():
-        assert network.weight.dtype == torch.bfloat16
 
 
 def test_running_statistics_are_averaged_like_the_weights():

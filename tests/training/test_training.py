@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import ClassVar
 
 import pytest
@@ -12,7 +11,6 @@ from toy import Toy, config
 
 import equipool
 from equipool.training import Loss, Shard, evaluate, read_log, read_record
-from equipool.training.devices import mixed, seed_step
 from equipool.training.optimizer import average_weight
 from equipool.training.step import make_network
 from finished_runs import last_tensors
@@ -115,26 +113,6 @@ def test_a_step_that_explodes_is_skipped_and_a_spike(tmp_path):
     record = read_record(folder / "record.json")
     assert record.skipped == 1  # the first is before the average is trusted
     assert record.spikes == 1
-
-
-def test_the_seed_decides(tmp_path):
-    same = [last_tensors(run(tmp_path, Toy(kind="noisy"), name=name)) for name in ("a", "b")]
-    other = last_tensors(run(tmp_path, Toy(kind="noisy", seed=1), name="c"))
-    assert torch.equal(same[0]["model/head.weight"], same[1]["model/head.weight"])
-    assert not torch.equal(same[0]["model/head.weight"], other["model/head.weight"])
-
-
-def test_random_numbers_of_a_step_depend_on_seed_step_and_process_alone():
-    places = list(product(range(12), range(12), range(12)))
-    values = {mixed(*place) for place in places}
-    assert len(values) == len(places)
-    assert all(0 <= value < 2**63 for value in values)
-    drawn = []
-    for place in ((1, 5, 0), (1, 5, 0), (2, 5, 0), (1, 6, 0), (1, 5, 1)):
-        seed_step(*place, torch.device("cpu"))
-        drawn.append(torch.rand(20)[:4])
-    assert torch.equal(drawn[0], drawn[1])
-    assert not any(torch.equal(drawn[0], other) for other in drawn[2:])
 
 
 def test_torchs_generator_is_as_it_was(tmp_path):
