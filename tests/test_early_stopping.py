@@ -35,7 +35,7 @@ def converging_seed():
         layers = [layer_of_seed(seed, ToTolerance(tolerance, 400)) for tolerance in (1e-4, 1e-8)]
         batches = [flatten(make_sets(sizes)) for sizes in BATCHES]
         solutions = [layer.solve(*batch) for layer in layers for batch in batches]
-        distinct = all(s.steps[s.occupied].unique().numel() > 2 for s in solutions)
+        distinct = all(s.num_steps[s.occupied].unique().numel() > 2 for s in solutions)
         return distinct and all(s.converged.all() for s in solutions)
 
     return first_seed(suits, start=2)
@@ -132,9 +132,9 @@ def test_the_auxiliary_loss_is_a_mean_over_the_steps_that_were_taken(way):
     sets = make_sets((2, 5, 3))
     whole = layer.solve(*flatten(sets))
     parts = [layer.solve(elements) for elements in sets]
-    assert len({int(part.steps) for part in parts}) > 1
+    assert len({int(part.num_steps) for part in parts}) > 1
     assert_near(whole.aux_loss, sum(part.aux_loss for part in parts) / 3, 1e-12)
-    layer.steps = int(parts[0].steps)
+    layer.steps = int(parts[0].num_steps)
     assert_near(layer.solve(sets[0]).aux_loss, parts[0].aux_loss, 1e-12)
 
 

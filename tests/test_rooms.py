@@ -41,7 +41,7 @@ MAY_IMPORT = {
     "linear_solvers": {"checks", "objective", "ops", "rows"},
     "spectrum": {"linear_solvers", "objective"},
     "differentiation": {
-        "checks", "descent", "linear_solvers", "objective", "ops", "private_torch",
+        "checks", "descent", "linear_solvers", "objective", "ops", "private_torch", "rows",
     },
     "distributed": {
         "checks", "layer_identity", "objective", "ops", "potentials", "sets", "starts",

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from equipool.checks import FLOATS, as_count, check_like, check_part
 from equipool.config import as_tensor, config_of, differences, from_tensor
-from equipool.descent import Descent, Search
+from equipool.descent import Descent, Keep, Search
 from equipool.differentiation import Differentiation, Unrolled
 from equipool.distributed import (
     ShardedSum,
@@ -22,6 +22,7 @@ from equipool.distributed import (
 )
 from equipool.energy import Energy, RowEnergy
 from equipool.inference import normal, outside_inference_mode
+from equipool.objective import Objective
 from equipool.ops.execution import announce_compilation
 from equipool.potentials.base import Potential, sum_over
 from equipool.potentials.resnet import ResNetPotential
@@ -154,6 +155,8 @@ class EquilibriumAggregation(nn.Module):
         return as_tensor({"config": self.config(), "drawn": self.steps.drawn})
 
     def set_extra_state(self, state: Tensor) -> None:
+        if state.dtype != torch.uint8:  # an average of several states, say
+            return
         found = from_tensor(state)
         object.__setattr__(self.steps, "drawn", found["drawn"])
         if different := list(differences(self.config(), found["config"])):
@@ -194,11 +197,12 @@ class EquilibriumAggregation(nn.Module):
         with outside_inference_mode():
             x, sets = self._gather(x, index, ptr, mask, dim_size)
             recorders, budget = active_recorders(), self.steps.budget(self.training)
-            descent, energy = self._descend(x, sets, budget, bool(recorders))
+            keep = Keep(squared_gradient=bool(recorders))
+            descent, energy = self._descend(x, sets, budget, keep)
             for recorder in recorders:
                 diagnosed = None
                 if recorder.diagnostics:
-                    diagnosed = energy = energy or self.bind(x, sets)
+                    diagnosed = energy = energy or self._bind(x, sets)
                 recorder.append(make_solution(x, sets, budget, descent, diagnosed))
             return sets.real(sets.mark(descent.y)).to(x.dtype)
 
@@ -235,8 +239,8 @@ class EquilibriumAggregation(nn.Module):
             x, sets = self._gather(x, index, ptr, mask, dim_size)
             steps = self.steps if steps is None else as_steps(steps)
             budget = steps.budget(self.training)
-            descent, energy = self._descend(x, sets, budget, True, trajectory, start)
-            return make_solution(x, sets, budget, descent, energy or self.bind(x, sets))
+            descent, energy = self._descend(x, sets, budget, Keep(path=trajectory), start)
+            return make_solution(x, sets, budget, descent, energy or self._bind(x, sets))
 
     def energy(
         self,
@@ -261,7 +265,7 @@ class EquilibriumAggregation(nn.Module):
         """
         with outside_inference_mode():
             x, sets = self._gather(x, index, ptr, mask, dim_size)
-            return Energy(self.bind(x, sets), x, sets, self.out_channels)
+            return Energy(self._bind(x, sets), x, sets, self.out_channels)
 
     def _gather(
         self,
@@ -273,50 +277,35 @@ class EquilibriumAggregation(nn.Module):
     ) -> tuple[Tensor, Sets]:
         """The elements `[N, C]` in set order, and the sets."""
         x, sets = gather_sets(x, index, ptr=ptr, mask=mask, dim_size=dim_size)
-        self.check_fits(x)
+        self._check_fits(x)
         x, sets = empty_invalid_sets(normal(x), sets)
         return x, over_processes(self, x, sets)
 
     def _descend(
-        self,
-        x: Tensor,
-        sets: Sets,
-        budget: Budget,
-        keep_squared_gradient: bool = True,
-        keep_trajectory: bool = False,
-        start: Tensor | None = None,
-    ) -> tuple[Descent, RowEnergy | None]:
+        self, x: Tensor, sets: Sets, budget: Budget, keep: Keep, start: Tensor | None = None
+    ) -> tuple[Descent, Objective | None]:
         """Search, by a recorded graph if one serves. Returns the energy unless it did."""
-        ordinary = not keep_trajectory and start is None and sets.group is None
+        ordinary = start is None and not keep.path and sets.group is None
         if self.cuda_graphs and ordinary and graphs_serve(x) and self._is_replayable():
-            descent = self._replays.solve(self._program(budget, keep_squared_gradient), x, sets)
+            descent = self._replays.solve(self._program(budget, keep), x, sets)
             if descent is not None:
                 return descent, None
         if torch.compiler.is_compiling():
             announce_compilation(budget.num_steps)
-        energy = self.bind(x, sets)
-        search = Search(
-            self.solver,
-            energy,
-            self._start_rows(x, sets, start),
-            budget,
-            keep_squared_gradient,
-            keep_trajectory,
-        )
+        search = self._search(x, sets, budget, keep, start)
         descent = self.differentiation(search)
         if sets.group is not None:
-            descent = descent._replace(y=with_mean_derivative(descent.y, sets.group))
-        return descent, energy
+            descent = descent.at(with_mean_derivative(descent.y, sets.group))
+        return descent, search.objective
 
-    def _program(self, budget: Budget, keep_squared_gradient: bool) -> Program:
+    def _program(self, budget: Budget, keep: Keep) -> Program:
         """The solve as it is recorded, for a layer like this one whose tensors are others."""
 
         def search(layer: nn.Module, x: Tensor, sets: Sets) -> Search:
             assert isinstance(layer, EquilibriumAggregation)
-            return layer.search(x, sets, budget, keep_squared_gradient=keep_squared_gradient)
+            return layer._search(x, sets, budget, keep)
 
-        settings = (self.scaling, keep_squared_gradient)
-        return Program(search, self.differentiation, self, budget, settings)
+        return Program(search, self.differentiation, self, budget, (self.scaling, keep))
 
     def _is_replayable(self) -> bool:
         """Whether the search is the same program for every batch: the parts know of themselves."""
@@ -324,7 +313,7 @@ class EquilibriumAggregation(nn.Module):
         parts = self.start.capturable and self.solver.capturable
         return backward and parts
 
-    def bind(self, x: Tensor, sets: Sets) -> RowEnergy:
+    def _bind(self, x: Tensor, sets: Sets) -> RowEnergy:
         """The energy of each row, over elements in set order."""
         summed = sum_over(self.potential, x, sets)
         if sets.group is not None:
@@ -344,12 +333,12 @@ class EquilibriumAggregation(nn.Module):
         rows = nn.functional.pad(normal(given).to(own.dtype), (0, 0, 0, int(sets.padded)))
         return torch.where(torch.isfinite(rows).all(-1, keepdim=True), rows, own)
 
-    def search(
-        self, x: Tensor, sets: Sets, budget: Budget, *, keep_squared_gradient: bool = True
+    def _search(
+        self, x: Tensor, sets: Sets, budget: Budget, keep: Keep, start: Tensor | None = None
     ) -> Search:
         """The search for the minimum of each set, before its first step."""
-        energy, start = self.bind(x, sets), self._start_rows(x, sets)
-        return Search(self.solver, energy, start, budget, keep_squared_gradient)
+        energy, rows = self._bind(x, sets), self._start_rows(x, sets, start)
+        return Search(self.solver, energy, rows, budget, keep)
 
     def _check_parts(self) -> None:
         check_part("potential", self.potential, nn.Module, "ResNetPotential(in, out)")
@@ -361,7 +350,7 @@ class EquilibriumAggregation(nn.Module):
             if found is not None and found != expected:
                 raise ValueError(f"the {part}'s {name} is {found}, expected {expected}")
 
-    def check_fits(self, x: Tensor) -> None:
+    def _check_fits(self, x: Tensor) -> None:
         """Raise an error unless elements `x [N, C]` have the layer's width, dtype and device."""
         if x.shape[-1] != self.in_channels:
             raise ValueError(

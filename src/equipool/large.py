@@ -106,7 +106,7 @@ def _count(
                 f"the encoder returned shape {list(encoded.shape)} for a chunk of {len(x)} "
                 f"elements, expected [{len(x)}, C]"
             )
-        layer.check_fits(encoded)
+        layer._check_fits(encoded)
         like = encoded.new_empty(0, encoded.shape[1])  # no view, which would keep the chunk
         index = index if index is not None else counts.new_zeros(len(x))
         counts += torch.bincount(index, minlength=passes.num_sets)

@@ -90,7 +90,7 @@ class LiveSets:
         with inference_context(x.device):
             positions, sets = gather_positions(x, index, ptr=ptr, mask=mask, dim_size=dim_size)
             flat = (x.values() if x.is_nested else x).detach().flatten(0, -2)
-            layer.check_fits(flat)
+            layer._check_fits(flat)
             ids = positions.argsort().argsort()  # the order in which they are given
             self._set(flat[positions], ids.cpu(), sets.counts.cpu(), len(ids))
         self._identity = LayerIdentity(layer, outputs=True)
@@ -234,7 +234,7 @@ class LiveSets:
         check_like("x", x, self._like, None, (self._like.dtype,))
         if x.dim() != 2:
             raise ValueError(f"x has shape {list(x.shape)}, expected [n, {self._like.shape[1]}]")
-        self.layer.check_fits(x)
+        self.layer._check_fits(x)
 
     def _read_ids(self, ids: Numbers) -> tuple[Tensor, Tensor]:
         """Ids `[n]` of elements that are there, each named once, and the sets of these."""

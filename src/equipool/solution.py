@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from equipool.descent import Descent
+from equipool.descent import Descent, outputs_of
 from equipool.objective import Bounds, Objective
 from equipool.sets import Sets
 from equipool.steps import Budget
@@ -123,9 +123,10 @@ def make_solution(
     diagnostics = None
     if energy is not None:
         diagnostics = _diagnose(x, sets, finite, budget, descent.y, energy)
+    y, squared_gradient, num_steps = outputs_of(descent)
     occupied = sets.counts > 0
-    counted = occupied & torch.isfinite(descent.squared_gradient)
-    squared_gradient = torch.where(counted, descent.squared_gradient, 0)
+    counted = occupied & torch.isfinite(squared_gradient)
+    squared_gradient = torch.where(counted, squared_gradient, 0)
     fallback = descent.fallback
     if fallback is None:
         fallback = torch.zeros_like(counted)
@@ -133,12 +134,12 @@ def make_solution(
         occupied = occupied | ~sets.valid.squeeze(-1)
         if descent.fallback is not None:
             fallback.logical_or_(~sets.valid.squeeze(-1))  # in place: the backward pass adds to it
-    path = [sets.real(sets.mark(y)).to(x.dtype) for y in descent.trajectory]
+    path = [sets.real(sets.mark(point)).to(x.dtype) for point in descent.path]
     return Solution(
-        y=sets.real(sets.mark(descent.y)).to(x.dtype),
+        y=sets.real(sets.mark(y)).to(x.dtype),
         finite=finite,
         occupied=sets.real(occupied),
-        num_steps=sets.real(descent.steps),
+        num_steps=sets.real(num_steps),
         max_steps=budget.num_steps,
         aux_loss=squared_gradient.sum() / counted.sum().clamp(min=1),
         squared_gradient=sets.real(squared_gradient),

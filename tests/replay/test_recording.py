@@ -139,8 +139,8 @@ def with_tensor_as_attribute():
 
 
 class OwnLayer(EquilibriumAggregation):
-    def search(self, *args, **kwargs):
-        return super().search(*args, **kwargs)
+    def _search(self, *args, **kwargs):
+        return super()._search(*args, **kwargs)
 
 
 FOREIGN = {

@@ -11,6 +11,7 @@ from equipool import (
     ToTolerance,
     Truncated,
 )
+from equipool.descent import Keep
 from equipool.ops.momentum import cut
 from equipool.sets import gather_sets
 from equipool.solvers import Nesterov
@@ -89,7 +90,7 @@ class TestBoundedSteps:
             3, 4, solver=solver, regularizer=SquaredNorm(1.0), scaling="log-mean"
         ).to(dtype)
         x = torch.randn(20, 3, dtype=dtype)
-        search = layer.search(x, gather_sets(x)[1], layer.steps.budget(False))
+        search = layer._search(x, gather_sets(x)[1], layer.steps.budget(False), Keep())
         state = solver.init(search.start, 300, search.objective)
         found = []
         for _ in range(300):

@@ -110,7 +110,7 @@ class Implicit(Differentiation):
             autocast=_current_autocast(end.device.type),
         )
         output = _Join.apply(system, end, path, gradient, start)
-        return descent._replace(y=output, fallback=system.fallback)
+        return descent.at(output)._replace(fallback=system.fallback)
 
     def __repr__(self) -> str:
         return (

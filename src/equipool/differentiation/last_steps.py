@@ -11,6 +11,7 @@ from equipool.checks import as_count
 from equipool.descent import Descent, Search
 from equipool.differentiation.base import Differentiation
 from equipool.ops.derivatives import attach
+from equipool.rows import with_shared, with_unchanged
 
 
 class Truncated(Differentiation):
@@ -42,7 +43,7 @@ class Truncated(Differentiation):
     def __call__(self, search: Search) -> Descent:
         descent, path = follow_last_steps(search, self.num_steps)
         path = attach(path, search.start, *search.solver.parameters())
-        return descent._replace(y=_Follow.apply(descent.y.detach(), path))
+        return descent.at(_Follow.apply(descent.y.detach(), path))
 
     def __repr__(self) -> str:
         return f"Truncated({self.num_steps})"
@@ -63,22 +64,41 @@ def follow_last_steps(search: Search, num_steps: int) -> tuple[Descent, Tensor]:
 def _solve_with_graph_of_last(search: Search, num_steps: int) -> Descent:
     first = max(search.budget.num_steps - num_steps, 0)
     if first == 0:
-        progress = search.begin()
+        descent = search.begin()
     else:
         with torch.no_grad():
-            progress = search.run(search.begin(), first)
-        progress = search.resume_with_gradients(progress)
-    return search.run(progress, search.budget.num_steps - first).finish()
+            descent = search.run(search.begin(), first)
+        descent = _resume_with_gradients(search, descent)
+    return search.run(descent, search.budget.num_steps - first).finish()
+
+
+def _resume_with_gradients(search: Search, descent: Descent) -> Descent:
+    """Re-read the learned scalars, so that gradients pass from here on. For a row that has not left
+    the start, such as an empty set, they pass to the start as well."""
+    fresh = search.solver.init(search.start, search.budget.num_steps, search.objective)
+    state = with_shared(descent.state, fresh)
+    # A solver may step from y, or from a point of its own.
+    unmoved = (state.y == search.start).all(-1)
+    return descent._replace(state=with_unchanged(state, fresh, unmoved))
 
 
 def _solve_and_take_further_steps(search: Search, num_steps: int) -> tuple[Descent, Tensor]:
     """Which step is the last of a set is known only after it was taken, so gradients pass through
     steps beyond the end."""
     with torch.no_grad():
-        progress = search.run(search.begin(), search.budget.num_steps, search.budget.stop_at)
-    further = search.run(search.restart_at_rest(progress, num_steps), num_steps).finish()
-    descent = further._replace(y=progress.state.y, steps=progress.steps, trajectory=progress.path)
+        end = search.run(search.begin(), search.budget.num_steps, search.budget.stop_at)
+    further = search.run(_at_rest(search, end, num_steps), num_steps).finish()
+    descent = further._replace(state=end.state, num_steps=end.with_rows().num_steps, path=end.path)
     return descent, further.y
+
+
+def _at_rest(search: Search, descent: Descent, num_steps: int) -> Descent:
+    """With a new solver state where the search ended, before `num_steps` further steps. Momentum
+    left over from the search would carry the sets away from the minimum."""
+    unmoved = (descent.y == search.start).all(-1, keepdim=True)
+    end = torch.where(unmoved, search.start, descent.y)
+    state = search.solver.at_rest(descent.state, end, num_steps, search.objective)
+    return descent._replace(state=state)
 
 
 class _Follow(torch.autograd.Function):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from equipool.descent import Descent, Search
+from equipool.descent import Descent, Ended, Search, outputs_of
 from equipool.layer_identity import LayerIdentity, freeze
 from equipool.ops.execution import is_eager_on_gpu, shapes_are_fixed
 from equipool.potentials.base import drops_units
@@ -89,8 +89,8 @@ class Replays:
             found = Replay.apply(graph, sets, x, *parameters)
         else:
             found, _ = graph.run(x, sets)
-        y, squared_gradient, steps = found
-        return Descent(y, squared_gradient, steps)
+        y, squared_gradient, num_steps = found
+        return Descent(Ended(y), squared_gradient, num_steps)
 
     def _current_identity(self, module: nn.Module) -> LayerIdentity | None:
         """None for another module than the first, such as a replica of `nn.DataParallel`: replicas
@@ -139,7 +139,7 @@ class Replays:
             return program.search(module, x, sets)
 
         def solve(x: Tensor, sets: Sets) -> Sequence[Tensor]:
-            return program.differentiate(search(x, sets))[:3]
+            return outputs_of(program.differentiate(search(x, sets)))
 
         inputs = None if parameters is None else [aliases[id(p)] for p in parameters]
         capacity = capacity_for(need)

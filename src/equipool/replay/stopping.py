@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from equipool.cuda import own_workspaces, side_stream
-from equipool.descent import Progress, Search
+from equipool.descent import Descent, Search, outputs_of
 from equipool.replay.capacity import Capacity
 from equipool.replay.graphs import Memory, PaddedBatch, recording
 from equipool.rows import copy_into, in_own_memory
@@ -32,26 +32,26 @@ class StoppingGraph:
         with torch.inference_mode(False), torch.no_grad():
             self._batch = PaddedBatch(capacity, like)
             with own_workspaces(), side_stream():
-                self._progress, _ = self._advance(search(self._batch.x, self._batch.sets()))
+                self._descent, _ = self._advance(search(self._batch.x, self._batch.sets()))
             with own_workspaces():
                 with recording(self._begin, memory):
                     self._search = search(self._batch.x, self._batch.sets())
-                    copy_into(self._search.begin_counting(), self._progress)
+                    copy_into(_begin(self._search), self._descent)
                 with recording(self._steps, memory):
-                    self._progress, self._moving = self._advance(self._search, self._progress)
+                    self._descent, self._moving = self._advance(self._search, self._descent)
         self._strides = self._search.budget.num_steps // stride(self._search.budget.num_steps)
 
-    def _advance(self, search: Search, progress: Progress | None = None) -> tuple[Progress, Tensor]:
+    def _advance(self, search: Search, descent: Descent | None = None) -> tuple[Descent, Tensor]:
         """Take a few steps in place; whether a set is still moving."""
-        if progress is None:
-            progress = in_own_memory(search.begin_counting())
+        if descent is None:
+            descent = in_own_memory(_begin(search))
         num_steps = stride(search.budget.num_steps)
-        copy_into(search.run(progress, num_steps, search.budget.stop_at), progress)
-        return progress, progress.moving.any()
+        copy_into(search.run(descent, num_steps, search.budget.stop_at), descent)
+        return descent, descent.moving.any()
 
     @torch.no_grad()
     def run(self, x: Tensor, sets: Sets) -> tuple[tuple[Tensor, ...], int]:
-        """The first three parts of a batch's `Descent`, and the memory's version."""
+        """The outputs of a batch, and the memory's version."""
         with self.memory.in_use():
             self._batch.fill(x, sets)
             version = self.memory.run(self._begin)
@@ -59,8 +59,16 @@ class StoppingGraph:
                 version = self.memory.run(self._steps)
                 if not bool(self._moving):
                     break
-            outputs = self._progress.finish()[:3]
+            outputs = outputs_of(self._descent.finish())
             return tuple(part[: sets.num_rows].clone() for part in outputs), version
+
+
+def _begin(search: Search) -> Descent:
+    """The state before the first step, in the form that it has after a step."""
+    descent = search.begin()
+    counted = descent.with_rows()
+    kept = counted.squared_gradient if search.keep.squared_gradient else None
+    return counted._replace(squared_gradient=kept)
 
 
 def stride(num_steps: int) -> int:
