@@ -21,7 +21,7 @@ from equipool.report.figures import (
     draw_setting,
     varied_numbers,
 )
-from equipool.report.runs import Runs
+from equipool.report.runs import MEASURED, Runs
 from equipool.report.tables import conclusion, number, results
 
 TEMPLATE = Path(__file__).with_name("page.html.j2")
@@ -113,22 +113,15 @@ def over_steps_section(runs: Runs) -> Section | None:
 
 def runs_section(runs: Runs) -> Section:
     """One row per run."""
-    scores = {"last": runs.last(), "best": runs.best()}
-    measured = ["steps taken", "training seconds", "parameters", "skipped", "spikes"]
-    shown = runs.table[["run", *measured]]
-    for place, (name, found) in enumerate(scores.items(), 1):
-        values = found.set_index("run")[runs.kind.monitor].map(number)
-        shown.insert(place, f"{name} {runs.kind.monitor}", shown["run"].map(values).fillna("-"))
-    shown = shown.assign(**{"training seconds": shown["training seconds"].map("{:,.1f}".format)})
-    planned = runs.table["steps"].map("{:,}".format)
-    shown["steps taken"] = shown["steps taken"].map("{:,}".format).where(
-        runs.table["complete"], shown["steps taken"].map("{:,}".format) + " of " + planned
-    )  # fmt: skip
+    monitor, scores = runs.kind.monitor, {"last": runs.last(), "best": runs.best()}
+    columns = [found.set_index("run")[monitor].map(number).rename(f"{name} {monitor}")
+               for name, found in scores.items()]  # fmt: skip
+    shown = pd.concat([*columns, runs.table.set_index("run")[list(MEASURED)]], axis=1)
     text = (
         "Steps with a gradient that was not finite or far too long were skipped. A spike is a step "
         "whose loss exceeded ten times the median of the steps before."
     )
-    return Section("Runs", text, shown)
+    return Section("Runs", text, shown.reset_index(names="run"))
 
 
 def common_section(runs: Runs) -> Section:
