@@ -13,6 +13,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -34,6 +35,11 @@ UNREADABLE = "RDKit cannot parse it as SMILES"
 CONTAINS_SPACE = "contains white space; RDKit would ignore what follows it"
 
 Array = npt.NDArray[Any]
+NO_ATOMS = (
+    np.empty((0, len(ATOM_CATEGORIES)), np.uint8),
+    np.empty((0, len(BOND_CATEGORIES)), np.uint8),
+    np.empty((0, 2), np.int32),
+)
 
 
 @dataclass(frozen=True)
@@ -46,14 +52,13 @@ class Problem:
     kept: bool  # True if the molecule is in the set nevertheless
 
 
-class Molecule(NamedTuple):
-    """The features of a molecule."""
+class Chunk(NamedTuple):
+    """What `Featurised` has, for some of the SMILES."""
 
-    row: int  # among the SMILES
-    atoms: Array  # [V, 9] uint8
-    bonds: Array  # [E, 3] uint8, each bond in both directions
-    ends: Array  # [2, E] int32, source and target atom
-    scaffold: str  # "" if not asked for
+    rows: list[int]
+    scaffolds: list[str]
+    problems: list[Problem]
+    arrays: tuple[Array, ...]  # the arguments of `MoleculeSet.of`, with ends [E, 2]
 
 
 class Featurised(NamedTuple):
@@ -75,7 +80,7 @@ def featurise(
     what it does with `if __name__ == "__main__":`.
     """
     extras.check_extras("preparing molecules", {"molecules": ("ogb", "rdkit")})
-    rows = [range(first, len(smiles))[:CHUNK] for first in range(0, len(smiles), CHUNK)]
+    rows = [range(first, len(smiles))[:CHUNK] for first in range(0, len(smiles) or 1, CHUNK)]
     texts = [smiles[some.start : some.stop] for some in rows]
     work = partial(_featurise_chunk, keep_unsanitised=keep_unsanitised, scaffolds=scaffolds)
     if len(smiles) <= MIN_ROWS:
@@ -119,7 +124,7 @@ def unsanitised(smiles: str) -> Any | None:
 
 
 def features_of(molecule: Any) -> tuple[Array, Array, Array]:
-    """Atoms `[V, 9]`, bonds `[E, 3]` and their ends `[2, E]` of an RDKit molecule, as
+    """Atoms `[V, 9]`, bonds `[E, 3]` and their ends `[E, 2]` of an RDKit molecule, as
     `ogb.utils.mol.smiles2graph` has them: both directions of a bond are adjacent. Raises
     `ValueError` for a molecule without such features."""
     ogb = ogb_features()
@@ -132,7 +137,7 @@ def features_of(molecule: Any) -> tuple[Array, Array, Array]:
     return (
         np.array(atoms, np.uint8).reshape(-1, len(ATOM_CATEGORIES)),
         np.array(bonds, np.uint8).reshape(-1, len(BOND_CATEGORIES)),
-        np.array(ends, np.int32).reshape(-1, 2).T,
+        np.array(ends, np.int32).reshape(-1, 2),
     )
 
 
@@ -159,10 +164,10 @@ def ogb_features() -> SimpleNamespace:
 
 def _featurise_chunk(
     rows: Sequence[int], texts: Sequence[str], keep_unsanitised: bool, scaffolds: bool
-) -> list[Molecule | Problem]:
+) -> Chunk:
     from rdkit import rdBase
 
-    found: list[Molecule | Problem] = []
+    found, graphs = Chunk([], [], [], ()), [NO_ATOMS]
     with rdBase.BlockLogs():
         for row, smiles in zip(rows, texts, strict=True):
             molecule, reason = parse_smiles(smiles, keep_unsanitised)
@@ -171,29 +176,23 @@ def _featurise_chunk(
             except ValueError as error:  # such as a stereo bond for which OGB has no category
                 features, reason = None, f"OGB has no features for it: {error}"
             if reason:
-                found.append(Problem(row, smiles, reason, kept=features is not None))
+                found.problems.append(Problem(row, smiles, reason, kept=features is not None))
             if features is not None:
-                scaffold = scaffold_of(molecule, smiles) if scaffolds else ""
-                found.append(Molecule(row, *features, scaffold))
-    return found
+                graphs.append(features)
+                found.rows.append(row)
+                found.scaffolds.append(scaffold_of(molecule, smiles) if scaffolds else "")
+    atoms, bonds, ends = zip(*graphs, strict=True)
+    sizes = (np.array([len(own) for own in arrays[1:]], np.int64) for arrays in (atoms, bonds))
+    return found._replace(arrays=(*sizes, *map(np.concatenate, (atoms, bonds, ends))))
 
 
-def _joined(chunks: Iterable[list[Molecule | Problem]]) -> Featurised:
-    every = [one for chunk in chunks for one in chunk]
-    problems = tuple(one for one in every if isinstance(one, Problem))
-    found = [one for one in every if isinstance(one, Molecule)]
-    atoms = [np.empty((0, len(ATOM_CATEGORIES)), np.uint8), *(one.atoms for one in found)]
-    bonds = [np.empty((0, len(BOND_CATEGORIES)), np.uint8), *(one.bonds for one in found)]
-    ends = [np.empty((2, 0), np.int32), *(one.ends for one in found)]
-    molecules = MoleculeSet.of(
-        torch.tensor([len(own) for own in atoms[1:]], dtype=torch.int64),
-        torch.tensor([len(own) for own in bonds[1:]], dtype=torch.int64),
-        torch.from_numpy(np.concatenate(atoms)),
-        torch.from_numpy(np.concatenate(bonds)),
-        torch.from_numpy(np.concatenate(ends, axis=1)),
+def _joined(chunks: Iterable[Chunk]) -> Featurised:
+    rows, scaffolds, problems, arrays = zip(*chunks, strict=True)
+    num_atoms, num_bonds, atoms, bonds, ends = (
+        torch.from_numpy(np.concatenate(several)) for several in zip(*arrays, strict=True)
     )
-    rows, scaffolds = [one.row for one in found], [one.scaffold for one in found]
-    return Featurised(molecules, rows, scaffolds, problems)
+    molecules = MoleculeSet.of(num_atoms, num_bonds, atoms, bonds, ends.T)
+    return Featurised(molecules, [*chain(*rows)], [*chain(*scaffolds)], (*chain(*problems),))
 
 
 def _rejection_reason(smiles: str) -> str:
