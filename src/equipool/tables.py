@@ -366,7 +366,8 @@ def write_csv(table: pa.Table, stream: TextIO, digits: int | None = None) -> Non
     """Write a table as CSV, with so many significant digits, or as few as identify each number."""
 
     def cell(value: Any) -> str:
-        return f"{value:.{digits}g}" if digits and isinstance(value, float) else str(value)
+        is_float = isinstance(value, float | np.floating)
+        return f"{value:.{digits}g}" if digits and is_float else str(value)
 
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(table.column_names)

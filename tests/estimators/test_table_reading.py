@@ -1,6 +1,7 @@
 """Tables become the same bags whatever their file, the order of their rows and the batches."""
 
 import gzip
+import io
 
 import numpy as np
 import pandas
@@ -12,6 +13,7 @@ from pyarrow import parquet
 
 from equipool.estimators import make_bags, write_table
 from equipool.estimators.tables import read_table, read_training_table, values_from
+from equipool.tables import write_csv
 
 COLUMNS = {"bag": "patient", "label": "response", "weight": "trust", "group": "site"}
 
@@ -170,6 +172,14 @@ def test_whole_numbers_beyond_2_to_the_53_stay_apart_as_labels_and_ids(tmp_path)
         _, found = read_training_table(table, bag="b", label="y")
         assert found.ids == [str(2**53 + number) for number in range(3)]
         assert found.y.tolist() == [9 * 10**17 + number for number in range(3)]
+
+
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
+def test_csv_is_written_with_so_many_digits(kind):
+    table = pa.table({"bag": [12345], "influence": pa.array([-0.123456], kind)})
+    written = io.StringIO()
+    write_csv(table, written, digits=3)
+    assert written.getvalue() == "bag,influence\n12345,-0.123\n"
 
 
 def test_binary_ids_are_text():
