@@ -83,16 +83,6 @@ def test_pipelines_calibration_and_stacking():
         assert model.predict_proba(BAGS).shape == (60, 2)
 
 
-def test_the_seed_decides():
-    def outputs(seed):
-        return (
-            SetClassifier(**(QUICK | {"random_state": seed})).fit(BAGS, LABELS).predict_proba(BAGS)
-        )
-
-    np.testing.assert_array_equal(outputs(0), outputs(0))
-    assert np.abs(outputs(0) - outputs(1)).max() > 1e-3
-
-
 def test_feature_names():
     def frames(names):
         return [pandas.DataFrame(bag, columns=names) for bag in BAGS]

@@ -106,9 +106,9 @@ def test_a_large_bag_is_predicted_at_its_minimum_in_chunks(monkeypatch, max_iter
     """Whether the network has learned to reach it within its own steps or not."""
     fitted = quick(max_iter=max_iter, learning_rate=0.03).fit(BAGS, LABELS)
     layer = fitted.networks_[0].aggregation
-    large = np.random.default_rng(0).normal(size=(500, 3))
+    large = np.random.default_rng(0).normal(size=(300, 3))
     bags = [BAGS[0], large, BAGS[1]]
-    layer.steps, steps = FixedSteps(300), layer.steps
+    layer.steps, steps = FixedSteps(150), layer.steps
     expected = fitted.decision_function(bags)
     layer.steps = steps
     sizes = []
@@ -129,13 +129,13 @@ def test_a_large_bag_is_predicted_at_its_minimum_in_chunks(monkeypatch, max_iter
 def test_the_minimum_of_a_bag_unlike_its_sample_is_found(monkeypatch):
     """The sample has none of the extreme elements, which decide."""
     fitted = quick(max_iter=60, learning_rate=0.03).fit(BAGS, LABELS)
-    large = np.zeros((400, 3))
+    large = np.zeros((200, 3))
     large[1::2] = 3.0
-    fitted.networks_[0].aggregation.steps = FixedSteps(300)
+    fitted.networks_[0].aggregation.steps = FixedSteps(150)
     expected = fitted.decision_function([large])
     monkeypatch.setattr(prediction, "LARGE", 128)
     monkeypatch.setattr(prediction, "SAMPLE", 100)
-    monkeypatch.setattr(prediction, "sample_rows", lambda count: np.arange(0, count, 10))
+    monkeypatch.setattr(prediction, "sample_rows", lambda count: np.arange(0, count, 2))
     np.testing.assert_allclose(fitted.decision_function([large]), expected, atol=1e-2)
 
 

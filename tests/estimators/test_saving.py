@@ -1,5 +1,8 @@
 """Estimators as files, as ONNX models, and the influence of elements."""
 
+from copy import deepcopy
+from functools import cache
+
 import numpy as np
 import pytest
 from generated_bags import make_bags
@@ -21,11 +24,15 @@ CASES = {
 }
 
 
-def fitted(case):
+@cache
+def trained(case):
     estimator, labels = CASES[case]
-    if labels is None:
-        return estimator.fit(BAGS, COLUMNS)
-    return estimator.fit(BAGS, np.asarray(labels)[np.arange(60) % len(labels)])
+    y = COLUMNS if labels is None else np.asarray(labels)[np.arange(60) % len(labels)]
+    return estimator.fit(BAGS, y)
+
+
+def fitted(case):
+    return deepcopy(trained(case))
 
 
 PREDICTED = [*BAGS[:-1], 50 * BAGS[-1]]  # the last is far beyond where features are clipped
