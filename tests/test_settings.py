@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import equipool
+from equipool.parts import Part
 from equipool.settings import (
     OneOf,
-    Part,
     Range,
     as_text,
     check_fields,

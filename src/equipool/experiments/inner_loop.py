@@ -1,7 +1,7 @@
 """The equilibrium layer as the experiments build it: settings for it and for its parts.
 
 A part (solver, differentiation, start, step rule) is the text of its name and its arguments, such
-as `"newton:damping=0.01"`: `equipool.settings` reads it from the classes.
+as `"newton:damping=0.01"`: `equipool.parts` reads it from the classes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from equipool.settings import OneOf, Part, Range, Share, check_fields
+from equipool.parts import Part
+from equipool.settings import OneOf, Range, Share, check_fields
 
 if TYPE_CHECKING:
     from equipool.aggregation import EquilibriumAggregation
