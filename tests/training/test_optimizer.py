@@ -88,7 +88,7 @@ def test_it_is_the_weighted_mean_of_all_weights_after_the_start(num_steps):
     average = WeightAverage(network)
     seen = follow(network, average, num_steps)
     weights = [DECAY ** (num_steps - 1 - k) for k in range(num_steps)]
-    for place, value in enumerate(average.tensors().values()):
+    for place, value in enumerate(average.values.values()):
         expected = sum(w * s[place] for w, s in zip(weights, seen, strict=True)) / sum(weights)
         torch.testing.assert_close(value.double(), expected, rtol=1e-5, atol=1e-6)
 
@@ -127,7 +127,7 @@ def test_running_statistics_are_averaged_like_the_weights():
     with average.applied():
         torch.testing.assert_close(norm.running_var.double(), expected, rtol=1e-5, atol=1e-6)
     assert torch.equal(norm.running_var, before)
-    assert not any("num_batches" in name for name in average.tensors())
+    assert not any("num_batches" in name for name in average.values)
 
 
 @pytest.mark.parametrize("skipped", [0.0, 1.0])

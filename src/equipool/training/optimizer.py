@@ -186,9 +186,6 @@ class WeightAverage:
             self.values.values(), weight_decay=1.0, maximize=True, fused=True
         )
 
-    def tensors(self) -> dict[str, Tensor]:
-        return self.values
-
     @torch.no_grad()
     def update(self, weight: Tensor) -> None:
         """Move the average towards the current values by $w_t$, a scalar on the same device."""
