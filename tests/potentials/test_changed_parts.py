@@ -84,7 +84,7 @@ CHANGES = {
         replaced("norms", lambda: nn.LayerNorm(8, elementwise_affine=False)),
         True,
     ),
-    "weight norm": (lambda p: nn.utils.parametrizations.weight_norm(p.linears[0]), True),
+    "weight norm": (lambda p: nn.utils.parametrizations.weight_norm(p.linears[0]), False),
     "own forward": (set_forward, False),
     "own forward of a part": (set_part_forward, False),
     "subclass of a linear": (replaced("linears", lambda: Shifted(7, 8)), False),
@@ -102,6 +102,13 @@ CHANGES = {
     "hook on a skip": (lambda p: p.skips[0].register_forward_hook(double), False),
     "old weight norm": (lambda p: nn.utils.weight_norm(p.linears[0]), False),
 }
+
+
+def test_a_hook_on_a_norm_runs():
+    potential, seen = ResNetPotential(3, 4, (8, 5, 3)), []
+    potential.norms[0].register_forward_hook(lambda *call: seen.append(call))
+    potential(torch.randn(2, 3), torch.randn(2, 4))
+    assert len(seen) == 1
 
 
 def check(potential, factored):

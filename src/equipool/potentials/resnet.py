@@ -11,7 +11,6 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.utils.parametrize import is_parametrized
 
 from equipool.checks import as_sizes, check_sizes
 from equipool.objective import LinearMap
@@ -140,7 +139,9 @@ class ResNetPotential(Potential):
     def over(self, x: Tensor, sets: Sets) -> SummedPotential:
         potential: ResNetPotential | Thinned = self
         if self.training and self.dropout > 0:
-            if not _is_unchanged(self):
+            kind = type(self)
+            ours = kind.forward is ResNetPotential.forward and kind.energy is ResNetPotential.energy
+            if not ours or _is_changed(self):
                 raise ValueError(
                     f"dropout is {self.dropout}, expected 0 with a forward of your own or hooks on "
                     "the potential"
@@ -184,55 +185,35 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 
 
 def _is_factorable(potential: ResNetPotential) -> bool:
-    """Whether the hand-written gradient is that of this potential: neither its forward nor one of
-    its parts has been replaced, hooked or resized so that it computes another function."""
-    sizes = (potential.in_channels + potential.out_channels, *potential.hidden)
-    pairs = list(pairwise(sizes))
-    linears, norms, skips = potential.linears, potential.norms, potential.skips
-    if not _is_unchanged(potential) or has_global_hooks():
-        return False
-    if not len(linears) == len(skips) == len(norms) + 1 == len(pairs):
-        return False
+    """Whether all parts are exactly torch's own classes in the sizes of `hidden`, without hooks, so
+    that the hand-written gradient is that of this potential."""
+    pairs = list(pairwise((potential.in_channels + potential.out_channels, *potential.hidden)))
+    skips = [
+        None if a == b and type(skip) is nn.Identity else (b, a)
+        for skip, (a, b) in zip(potential.skips, pairs, strict=False)
+    ]
     return (
-        all(_is_linear(linear, *pair) for linear, pair in zip(linears, pairs, strict=True))
-        and all(_is_norm(norm, b) for norm, (_, b) in zip(norms, pairs[:-1], strict=True))
-        and all(norm.eps == norms[0].eps for norm in norms)
-        and all(
-            _is_linear(skip, a, b) or (a == b and _is_plain(skip, nn.Identity))
-            for skip, (a, b) in zip(skips, pairs, strict=True)
-        )
+        type(potential) is ResNetPotential
+        and not has_global_hooks()
+        and not any(map(_is_changed, potential.modules()))
+        and list(map(_shape, potential.linears)) == [(b, a) for a, b in pairs]
+        and list(map(_shape, potential.norms)) == [(b,) for _, b in pairs[:-1]]
+        and list(map(_shape, potential.skips)) == skips
+        and len({norm.eps for norm in potential.norms}) <= 1
     )
 
 
-def _is_unchanged(potential: ResNetPotential) -> bool:
-    kind = type(potential)
-    return (
-        kind.forward is ResNetPotential.forward
-        and kind.energy is ResNetPotential.energy
-        and not {"forward", "energy"} & potential.__dict__.keys()
-        and not _is_hooked(potential)
-    )
+def _shape(part: nn.Module) -> tuple[int, ...] | None:
+    """The sizes of a linear layer or of a normalisation."""
+    if type(part) is nn.LayerNorm:
+        return part.normalized_shape
+    return tuple(part.weight.shape) if type(part) is nn.Linear else None
 
 
-def _is_linear(module: nn.Module, in_features: int, out_features: int) -> bool:
-    return _is_plain(module, nn.Linear) and module.weight.shape == (out_features, in_features)
-
-
-def _is_norm(module: nn.Module, size: int) -> bool:
-    return _is_plain(module, nn.LayerNorm) and module.normalized_shape == (size,)
-
-
-def _is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether a module computes what torch's own class does; it may be parametrized, as its weight
-    is then read all the same."""
-    found = type(module)
-    if is_parametrized(module):
-        found = found.__bases__[0]
-    return found is kind and "forward" not in module.__dict__ and not _is_hooked(module)
-
-
-def _is_hooked(module: nn.Module) -> bool:
-    return any(getattr(module, name) for name in HOOKS)
+def _is_changed(module: nn.Module) -> bool:
+    """Whether a module has hooks or a function of its own in place of its class's."""
+    own = vars(module)
+    return any(own[hooks] for hooks in HOOKS) or "forward" in own or "energy" in own
 
 
 class FactoredSum(AutogradSum):
@@ -279,7 +260,8 @@ class FactoredSum(AutogradSum):
 def _normalise(h: Tensor, norm: nn.Module) -> Tensor:
     """LayerNorm written out: the third derivative of torch's own is wrong (pytorch#175754), and a
     second gradient through the layer needs it. Any other module is called."""
-    if not isinstance(norm, nn.LayerNorm) or not _is_norm(norm, h.shape[-1]):
+    plain = _shape(norm) == h.shape[-1:] and not _is_changed(norm)
+    if not plain or not isinstance(norm, nn.LayerNorm):
         return cast(Tensor, norm(h))
     gamma, beta = norm.weight, norm.bias
     centered = wide(h) - wide(h).mean(-1, keepdim=True)
