@@ -41,7 +41,7 @@ class Distance(equipool.Potential):
     def forward(self, x, y):
         return (x - y).square().sum(-1)
 
-    def over(self, x, sets):
+    def bind(self, x, sets):
         return SummedDistance(x, sets)
 
 
@@ -87,13 +87,13 @@ def test_sets_of_an_own_summed_potential_stop_one_by_one():
 
 
 class Unfinished(Distance):
-    def over(self, x, sets):
+    def bind(self, x, sets):
         return lambda y: y
 
 
 def test_over_must_return_a_summed_potential():
     layer = EquilibriumAggregation(3, 3, potential=Unfinished())
-    with pytest.raises(TypeError, match=r"Unfinished.over returned function, expected a subclass"):
+    with pytest.raises(TypeError, match=r"Unfinished.bind returned function, expected a subclass"):
         layer(torch.randn(4, 3))
 
 

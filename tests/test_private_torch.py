@@ -1,6 +1,8 @@
 """Every part of torch that is used beyond its public interface is there, and does what it did."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -105,3 +107,10 @@ def test_only_an_export_is_an_export():
     x = torch.zeros(1)
     assert not torch.compile(Look().forward, backend="eager")(x)
     assert torch.export.export(Look(), (x,)).module()(x) == 1
+
+
+def test_importing_the_layer_does_not_import_the_compiler():
+    """It takes seconds; `equipool predict` waits for every import."""
+    code = "import sys, equipool; equipool.EquilibriumAggregation; equipool.RandomSteps(1, 2)"
+    code += "; assert 'torch._dynamo' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 from equipool.objective import Objective
 from equipool.ops.derivatives import squared_norms
 from equipool.ops.execution import shapes_are_fixed
-from equipool.rows import choose_rows, put_rows, take_rows
+from equipool.solver_state import choose_rows, put_rows, take_rows
 from equipool.solvers.base import Solver, SolverState
 from equipool.steps import Budget
 

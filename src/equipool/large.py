@@ -149,7 +149,7 @@ class ChunkedPotential(Potential):
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         return self.chunk_sum.potential(self.chunk_sum.encoder(x), y)
 
-    def over(self, x: Tensor, sets: Sets) -> ChunkedSum:
+    def bind(self, x: Tensor, sets: Sets) -> ChunkedSum:
         """The sum over all chunks; there are no other elements. Elements of a set that is not valid
         are left out, as zero times NaN is NaN."""
         valid = None if sets.valid is None else sets.valid.squeeze(-1)
@@ -164,12 +164,12 @@ class ChunkSum(nn.Module):
         self.potential = potential
         self.encoder = encoder
 
-    def over(self, x: Tensor, sets: Sets) -> SummedPotential:
+    def bind(self, x: Tensor, sets: Sets) -> SummedPotential:
         """The potential summed over the elements of the chunk."""
         return sum_over(self.potential, self.encoder(x), sets)
 
     def forward(self, method: Method, x: Tensor, sets: Sets, y: Tensor) -> Tensor:
-        summed = self.over(x, sets)
+        summed = self.bind(x, sets)
         return summed.value(y) if method == "value" else summed.gradient(y)
 
 
@@ -205,7 +205,7 @@ class ChunkedSum(SummedPotential):
         @torch.no_grad()
         def product(direction: Tensor) -> Tensor:
             return self.total(
-                torch.zeros_like(y), lambda x, sets: self.part.over(x, sets).hessian(y)(direction)
+                torch.zeros_like(y), lambda x, sets: self.part.bind(x, sets).hessian(y)(direction)
             )
 
         return product
@@ -215,7 +215,7 @@ class ChunkedSum(SummedPotential):
         lower = upper = torch.zeros(self.passes.num_sets, device=self.passes.device)
         with torch.no_grad():
             for x, sets in self.chunks():
-                bounds = self.part.over(x, sets).bounds()
+                bounds = self.part.bind(x, sets).bounds()
                 if bounds is None:
                     return None
                 lower, upper = lower + bounds.lower, upper + bounds.upper

@@ -13,8 +13,8 @@ from equipool.checks import INTEGERS, check_like, check_part, check_range
 from equipool.distributed import refuse_sharded
 from equipool.inference import in_evaluation_mode, inference_context
 from equipool.layer_identity import LayerIdentity
-from equipool.rows import put_rows, take_rows
 from equipool.sets import Sets, gather_positions
+from equipool.solver_state import put_rows, take_rows
 from equipool.steps import Steps
 
 __all__ = ["LiveSets", "LiveSolution"]

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from equipool.checks import check_part
+from equipool.learned_scalars import PositiveScalar
 from equipool.objective import Bounds
 from equipool.ops.derivatives import combine, separate
-from equipool.scalars import PositiveScalar
 
 AddProduct = Callable[[Tensor, Tensor], Tensor]
 

@@ -37,7 +37,7 @@ class Sets:
     Make it by `from_index`, `from_ptr` or `from_mask` and pass it in place of `index`: several
     calls and layers can share it, and x stays in your order. It is then sorted and counted once.
 
-    A potential's `over` and a start's `forward` receive it with elements in set order: `spread`
+    A potential's `bind` and a start's `forward` receive it with elements in set order: `spread`
     gives each element the row of its set, and `sum` adds up the elements of each set.
 
     There may be one row more than there are sets: the padding row, for elements that belong to no

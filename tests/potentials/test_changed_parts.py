@@ -116,7 +116,7 @@ def check(potential, factored):
     potential = potential.double()
     x, sets = gather_sets(torch.cat(make_sets(SIZES)), torch.tensor([0, 0, 1, 1, 1]))
     y = torch.randn(2, 4, dtype=torch.float64)
-    summed = potential.over(x, sets)
+    summed = potential.bind(x, sets)
     assert isinstance(summed, FactoredSum) == factored
 
     def value(y):

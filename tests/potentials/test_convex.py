@@ -69,7 +69,7 @@ def test_the_factored_sum_is_the_plain_one(hidden, blocks, monkeypatch):
         monkeypatch.setattr(segments, "BLOCK", 2)
     potential = make_potential(hidden)
     x, sets = batch()
-    found, expected = potential.over(x, sets), AutogradSum(potential, x, sets)
+    found, expected = potential.bind(x, sets), AutogradSum(potential, x, sets)
     for scale in (0.1, 3.0, 30.0):
         y = draw_y(sets.num_rows, scale=scale)
         assert_near(found.value(y), expected.value(y), 1e-12)
@@ -84,7 +84,7 @@ def test_the_solve_and_its_gradients_are_those_of_the_plain_sum(hidden, scaling)
     x, index = flatten(make_sets(SIZES))
     fast = make_convex_layer(hidden, scaling)
     plain = make_convex_layer(hidden, scaling, kind=Differentiated)
-    assert isinstance(plain.potential.over(x, batch()[1]), AutogradSum)
+    assert isinstance(plain.potential.bind(x, batch()[1]), AutogradSum)
     results = []
     for layer in (fast, plain):
         elements = x.clone().requires_grad_()
@@ -101,7 +101,7 @@ def test_a_product_with_the_hessian_leaves_no_trace():
     autocast, as the gradient does not."""
     potential = make_potential().float()
     x, sets = batch()
-    summed, y = potential.over(x.float(), sets), draw_y(sets.num_rows).float()
+    summed, y = potential.bind(x.float(), sets), draw_y(sets.num_rows).float()
     v = draw_y(sets.num_rows, seed=6).float()
     product, before = summed.hessian(y.requires_grad_()), v.clone()
     first = product(v)
@@ -116,7 +116,7 @@ def test_some_rows_alone():
     potential = make_potential()
     x, sets = batch()
     rows = torch.tensor([0, 2, 3])
-    whole, some = potential.over(x, sets), potential.over(x, sets).restrict(rows)
+    whole, some = potential.bind(x, sets), potential.bind(x, sets).restrict(rows)
     y = draw_y(sets.num_rows)
     assert_near(some.value(y[rows]), whole.value(y)[rows], 1e-14)
     assert_near(some.gradient(y[rows]), whole.gradient(y)[rows], 1e-14)
@@ -130,7 +130,7 @@ def test_replaced_layers_are_read_as_they_are():
     x, sets = batch()
     y = draw_y(sets.num_rows)
     expected = AutogradSum(potential, x, sets).gradient(y)
-    assert_near(potential.over(x, sets).gradient(y), expected, 1e-12)
+    assert_near(potential.bind(x, sets).gradient(y), expected, 1e-12)
 
 
 class TestModule:

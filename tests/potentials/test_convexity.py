@@ -25,7 +25,7 @@ def train_briefly(potential, seed=0):
     optimizer = torch.optim.Adam(potential.parameters(), lr=0.1)
     for _ in range(10):
         y = draw_y(sets.num_rows, seed=seed)
-        loss = (potential.over(x, sets).gradient(y) - y.sin()).square().sum()
+        loss = (potential.bind(x, sets).gradient(y) - y.sin()).square().sum()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -62,7 +62,7 @@ class TestConvexity:
             train_briefly(potential, seed)
         x, sets = batch(seed=seed)
         with torch.no_grad():
-            summed = potential.over(x, sets)
+            summed = potential.bind(x, sets)
         lower, upper = summed.bounds()
         assert lower.shape == upper.shape == (sets.num_rows,)
         assert (lower == 0).all()
@@ -83,7 +83,7 @@ class TestConvexity:
         potential = make_potential(hidden, noise)
         x, sets = batch((10, 20, 1))
         with torch.no_grad():
-            summed = potential.over(x, sets)
+            summed = potential.bind(x, sets)
         points = [draw_y(3, scale=s, seed=k) for k in range(30) for s in (0.1, 0.5, 1.0, 3.0)]
         found = torch.stack([torch.linalg.eigvalsh(hessians(summed, y))[:, -1] for y in points])
         assert (summed.bounds().upper <= factor * found.amax(0)).all()
@@ -91,12 +91,12 @@ class TestConvexity:
     def test_bounds_have_no_graph_and_no_neighbours(self):
         potential = make_potential()
         x, sets = batch()
-        expected = potential.over(x, sets).bounds().upper
+        expected = potential.bind(x, sets).bounds().upper
         assert not expected.requires_grad
         assert expected[2] < 1e-30  # the empty set
         x = x.clone()
         x[0] = float("nan")
-        found = potential.over(x, sets).bounds().upper
+        found = potential.bind(x, sets).bounds().upper
         assert torch.equal(found[1:], expected[1:])
 
 
@@ -106,7 +106,7 @@ def make_energy(scaling, hidden=(6, 4), seed=0, noise=0.5):
     x, sets = batch((3, 1, 8, 2), seed=seed)
     weights = scaling_weights(scaling, sets.counts, torch.float64)
     with torch.no_grad():
-        summed = potential.over(x, sets)
+        summed = potential.bind(x, sets)
         regularizer = SquaredNorm(WEIGHT, learnable=False).double()
         energy = RowEnergy(summed, regularizer, weights)
     lower = 2 * WEIGHT * weights.regularizer

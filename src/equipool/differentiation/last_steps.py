@@ -11,7 +11,7 @@ from equipool.checks import as_count
 from equipool.descent import Descent, Search
 from equipool.differentiation.base import Differentiation
 from equipool.ops.derivatives import attach
-from equipool.rows import with_shared, with_unchanged
+from equipool.solver_state import with_shared, with_unchanged
 
 
 class Truncated(Differentiation):

@@ -39,7 +39,7 @@ class SummedPotential(ABC):
         >>> class Distance(equipool.Potential):
         ...     def forward(self, x, y):
         ...         return (x - y).square().sum(-1)
-        ...     def over(self, x, sets):
+        ...     def bind(self, x, sets):
         ...         return SummedDistance(x, sets)
         >>> layer = equipool.EquilibriumAggregation(3, 3, potential=Distance(), steps=50)
         >>> layer.solve(torch.randn(5, 3)).converged
@@ -72,7 +72,7 @@ class Potential(nn.Module):
     """The disagreement `F(x, y) -> [N]` between an element and the output of its set.
 
     Any module with that call is a potential. A subclass of this class must provide `forward`. It
-    may override `over`, which returns the sum over the sets of a batch as a `SummedPotential`, if
+    may override `bind`, which returns the sum over the sets of a batch as a `SummedPotential`, if
     that sum or its gradient can be computed faster than by automatic differentiation. If it has
     attributes `in_channels` and `out_channels`, the layer compares them with its own.
 
@@ -97,7 +97,7 @@ class Potential(nn.Module):
             y: for each element the output of its set, `[N, K]`.
         """
 
-    def over(self, x: Tensor, sets: Sets) -> SummedPotential:
+    def bind(self, x: Tensor, sets: Sets) -> SummedPotential:
         """This potential summed over each set of a batch whose elements are in set order."""
         return AutogradSum(self, x, sets)
 
@@ -167,10 +167,10 @@ def sum_over(potential: nn.Module, x: Tensor, sets: Sets) -> SummedPotential:
     _check_draws_nothing(potential)
     if not isinstance(potential, Potential):
         return AutogradSum(potential, x, sets)
-    summed = potential.over(x, sets)
+    summed = potential.bind(x, sets)
     if not isinstance(summed, SummedPotential):
         raise TypeError(
-            f"{type(potential).__name__}.over returned {type(summed).__name__}, expected "
+            f"{type(potential).__name__}.bind returned {type(summed).__name__}, expected "
             "a subclass of equipool.SummedPotential"
         )
     return summed

@@ -128,9 +128,9 @@ class ConvexPotential(Potential):
         value = (wide(reading.gates[-1]) * wide(output[0]) * wide(z)).sum(-1)
         return value + (wide(reading.slope) * wide(y)).sum(-1)
 
-    def over(self, x: Tensor, sets: Sets) -> SummedPotential:
+    def bind(self, x: Tensor, sets: Sets) -> SummedPotential:
         if type(self).forward is not ConvexPotential.forward:
-            return super().over(x, sets)
+            return super().bind(x, sets)
         reading = self.read(x)
         device = x.device.type
         autocast = torch.is_autocast_enabled(device) and x.dtype != torch.float64

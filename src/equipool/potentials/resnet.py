@@ -136,7 +136,7 @@ class ResNetPotential(Potential):
         squares = wide(z).square()
         return squares.mean(-1) if self.reduction == "mean" else squares.sum(-1)
 
-    def over(self, x: Tensor, sets: Sets) -> SummedPotential:
+    def bind(self, x: Tensor, sets: Sets) -> SummedPotential:
         potential: ResNetPotential | Thinned = self
         if self.training and self.dropout > 0:
             kind = type(self)

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 from torch_geometric.nn.aggr import equilibrium as packaged
 
+from equipool.learned_scalars import LearnedScalar
 from equipool.potentials.base import Potential
 from equipool.pyg.adapter import EquilibriumAggregation
 from equipool.regularizers import SquaredNorm
-from equipool.scalars import LearnedScalar
 from equipool.solvers import GradientDescent
 
 

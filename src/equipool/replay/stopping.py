@@ -11,8 +11,8 @@ from equipool.cuda import own_workspaces, side_stream
 from equipool.descent import Descent, Search, outputs_of
 from equipool.replay.capacity import Capacity
 from equipool.replay.graphs import Memory, PaddedBatch, recording
-from equipool.rows import copy_into, in_own_memory
 from equipool.sets import Sets
+from equipool.solver_state import copy_into, in_own_memory
 
 LARGEST_STRIDE = 10  # steps between two looks at whether all sets have stopped
 

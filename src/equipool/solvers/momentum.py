@@ -8,10 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from equipool.learned_scalars import FractionScalar, PositiveScalar
 from equipool.objective import Objective
 from equipool.ops.derivatives import scaled
 from equipool.ops.momentum import History, Limits, momentum_step
-from equipool.scalars import FractionScalar, PositiveScalar
 from equipool.solvers.base import Solver
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from equipool import LearnedStart, Nesterov, SquaredNorm
-from equipool.scalars import FractionScalar, PositiveScalar
+from equipool.learned_scalars import FractionScalar, PositiveScalar
 
 POSITIVE = [
     *(10.0**e for e in range(-8, 5)), 0.1, 0.125, 0.3, 0.7, 1 / 3, 0.017, 1.1, 2.7, 19.9, 33.3,

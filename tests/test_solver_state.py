@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from equipool.rows import choose_rows, put_rows, take_rows, with_shared, with_unchanged
+from equipool.solver_state import choose_rows, put_rows, take_rows, with_shared, with_unchanged
 
 
 class Inner(NamedTuple):
