@@ -2,7 +2,8 @@
 
     python benchmarks/gradients.py --device cpu --out benchmarks/records/NAME.jsonl
 
-It takes some minutes on a CPU. On a batch of your own, `equipool.compare_gradients` does the same.
+It takes some minutes on a CPU. On a batch of your own use
+`equipool.diagnostics.compare_gradients`.
 """
 
 from __future__ import annotations
