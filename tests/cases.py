@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equipool import EquilibriumAggregation, Nesterov, ResNetPotential, SquaredNorm, Start
+from equipool import EquilibriumAggregation, Nesterov, ResNetPotential, SquaredNorm
+from equipool.starts import Start
 
 SCALINGS = ("log", "log-mean", "sum", "mean")
 

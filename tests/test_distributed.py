@@ -277,7 +277,7 @@ class TestProcesses:
         assert all(expected in found[rank]["messages"][case] for rank in range(2))
 
 
-class MeanStart(equipool.Start):
+class MeanStart(equipool.starts.Start):
     def forward(self, x, sets):
         return sets.sum(x)
 

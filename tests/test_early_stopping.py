@@ -227,7 +227,7 @@ class ComputedState(NamedTuple):
         return self.y + 0.8 * (self.y - self.previous)
 
 
-class Computed(equipool.Solver):
+class Computed(equipool.solvers.Solver):
     """Nesterov's momentum whose look-ahead is not kept but computed, from y among others."""
 
     def init(self, y, num_steps, objective):

@@ -23,7 +23,7 @@ SOLVERS = {
 METHODS = [equipool.Unrolled(), equipool.Truncated(3), equipool.Truncated(1), Implicit()]
 
 
-class SummedDistance(equipool.SummedPotential):
+class SummedDistance(equipool.potentials.SummedPotential):
     """The own summed potential of the export page: a value and a gradient, nothing else."""
 
     def __init__(self, x, sets):
@@ -37,7 +37,7 @@ class SummedDistance(equipool.SummedPotential):
         return self.sets.sum(2 * (self.sets.spread(y) - self.x))
 
 
-class Distance(equipool.Potential):
+class Distance(equipool.potentials.Potential):
     def forward(self, x, y):
         return (x - y).square().sum(-1)
 
@@ -97,12 +97,12 @@ def test_over_must_return_a_summed_potential():
         layer(torch.randn(4, 3))
 
 
-class Quartic(equipool.Regularizer):
+class Quartic(equipool.regularizers.Regularizer):
     def forward(self, y):
         return 0.1 * y.pow(4).sum(-1)
 
 
-class OwnSquaredNorm(equipool.Regularizer):
+class OwnSquaredNorm(equipool.regularizers.Regularizer):
     """As `SquaredNorm(0.3)`, with nothing but its value."""
 
     def forward(self, y):
@@ -203,7 +203,7 @@ class HalvingState(NamedTuple):
         return self.y
 
 
-class Halving(equipool.Solver):
+class Halving(equipool.solvers.Solver):
     """A minimal solver of one's own, with a state of its own."""
 
     def init(self, y, num_steps, objective):

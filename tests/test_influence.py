@@ -339,7 +339,7 @@ class TestLaws:
     def test_every_kind_of_layer(self):
         """A module of the user's own, closed forms, other regularisers."""
 
-        class Quartic(equipool.Regularizer):
+        class Quartic(equipool.regularizers.Regularizer):
             def forward(self, y):
                 return y.pow(4).sum(-1) + y.square().sum(-1)
 

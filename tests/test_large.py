@@ -307,7 +307,7 @@ X, INDEX = torch.zeros(4, 3, dtype=torch.float64), torch.tensor([0, 1, 2, 0])
 DROPS = EquilibriumAggregation(3, 4, potential=ResNetPotential(3, 4, (7, 5), dropout=0.5)).double()
 
 
-class MeanStart(equipool.Start):
+class MeanStart(equipool.starts.Start):
     def forward(self, x, sets):
         return sets.sum(x)
 

@@ -1,22 +1,25 @@
 """What `equipool` exports. Importing it imports torch."""
 
-from equipool import closed_form, cuda, diagnostics, distributed, large, live
+from equipool import (
+    closed_form,
+    cuda,
+    diagnostics,
+    distributed,
+    large,
+    live,
+    potentials,
+    regularizers,
+    solvers,
+    starts,
+)
 from equipool.aggregation import EquilibriumAggregation
-from equipool.descent import Descent, Search
-from equipool.differentiation import Differentiation, Implicit, Truncated, Unrolled
+from equipool.differentiation import Implicit, Truncated, Unrolled
 from equipool.energy import Energy
 from equipool.leave_one_out import Influence, influence
-from equipool.objective import Bounds, Objective
 from equipool.posterior import Laplace, laplace
-from equipool.potentials import (
-    AutogradSum,
-    ConvexPotential,
-    Potential,
-    ResNetPotential,
-    SummedPotential,
-)
+from equipool.potentials import ConvexPotential, ResNetPotential
 from equipool.recipes import converging
-from equipool.regularizers import BoundRegularizer, Regularizer, SquaredNorm
+from equipool.regularizers import SquaredNorm
 from equipool.sets import Sets
 from equipool.solution import ConvergenceWarning, Solution, Solutions, record
 from equipool.solvers import (
@@ -24,20 +27,16 @@ from equipool.solvers import (
     Nesterov,
     Newton,
     SafeguardedNesterov,
-    Solver,
-    SolverState,
     StronglyConvexNesterov,
 )
-from equipool.starts import LearnedStart, NormalStart, Start
-from equipool.steps import Budget, FixedSteps, RandomSteps, Steps, ToTolerance
+from equipool.starts import LearnedStart, NormalStart
+from equipool.steps import FixedSteps, RandomSteps, ToTolerance
 
 __all__ = [
-    "AutogradSum", "BoundRegularizer", "Bounds", "Budget", "ConvergenceWarning", "ConvexPotential",
-    "Descent", "Differentiation", "Energy", "EquilibriumAggregation", "FixedSteps",
+    "ConvergenceWarning", "ConvexPotential", "Energy", "EquilibriumAggregation", "FixedSteps",
     "GradientDescent", "Implicit", "Influence", "Laplace", "LearnedStart", "Nesterov", "Newton",
-    "NormalStart", "Objective", "Potential", "RandomSteps", "Regularizer", "ResNetPotential",
-    "SafeguardedNesterov", "Search", "Sets", "Solution", "Solutions", "Solver", "SolverState",
-    "SquaredNorm", "Start", "Steps", "StronglyConvexNesterov", "SummedPotential", "ToTolerance",
-    "Truncated", "Unrolled", "closed_form", "converging", "cuda", "diagnostics", "distributed",
-    "influence", "laplace", "large", "live", "record",
+    "NormalStart", "RandomSteps", "ResNetPotential", "SafeguardedNesterov", "Sets", "Solution",
+    "Solutions", "SquaredNorm", "StronglyConvexNesterov", "ToTolerance", "Truncated", "Unrolled",
+    "closed_form", "converging", "cuda", "diagnostics", "distributed", "influence", "laplace",
+    "large", "live", "potentials", "record", "regularizers", "solvers", "starts",
 ]  # fmt: skip

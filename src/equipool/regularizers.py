@@ -25,7 +25,7 @@ class Regularizer(nn.Module):
     - `bounds`, if bounds of the curvature are known.
 
     Example:
-        >>> class Quartic(equipool.Regularizer):
+        >>> class Quartic(equipool.regularizers.Regularizer):
         ...     def forward(self, y):
         ...         return y.pow(4).sum(-1)
         >>> layer = equipool.EquilibriumAggregation(3, 8, regularizer=Quartic())

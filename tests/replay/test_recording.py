@@ -22,7 +22,6 @@ from replay_cases import (
 from torch import nn
 
 from equipool import (
-    Differentiation,
     EquilibriumAggregation,
     Implicit,
     Newton,
@@ -30,6 +29,7 @@ from equipool import (
     ToTolerance,
     Truncated,
 )
+from equipool.differentiation import Differentiation
 from equipool.potentials import FrechetMean
 from equipool.replay import graphs, replays
 from equipool.replay.capacity import LEAST_WASTE, Capacity, capacity_for

@@ -16,7 +16,7 @@ class Differentiation(ABC):
     Example:
         A gradient that ignores the search: `y` as a constant.
 
-        >>> class NoGradient(equipool.Differentiation):
+        >>> class NoGradient(equipool.differentiation.Differentiation):
         ...     def __call__(self, search):
         ...         with torch.no_grad():
         ...             return search.solve()

@@ -29,14 +29,14 @@ class SummedPotential(ABC):
     - `bounds`, if bounds of the curvature are known, which `StronglyConvexNesterov` needs.
 
     Example:
-        >>> class SummedDistance(equipool.SummedPotential):
+        >>> class SummedDistance(equipool.potentials.SummedPotential):
         ...     def __init__(self, x, sets):
         ...         self.x, self.sets = x, sets
         ...     def value(self, y):
         ...         return self.sets.sum((self.x - self.sets.spread(y)).square().sum(-1))
         ...     def gradient(self, y):
         ...         return self.sets.sum(2 * (self.sets.spread(y) - self.x))
-        >>> class Distance(equipool.Potential):
+        >>> class Distance(equipool.potentials.Potential):
         ...     def forward(self, x, y):
         ...         return (x - y).square().sum(-1)
         ...     def bind(self, x, sets):
@@ -171,7 +171,7 @@ def sum_over(potential: nn.Module, x: Tensor, sets: Sets) -> SummedPotential:
     if not isinstance(summed, SummedPotential):
         raise TypeError(
             f"{type(potential).__name__}.bind returned {type(summed).__name__}, expected "
-            "a subclass of equipool.SummedPotential"
+            "a subclass of equipool.potentials.SummedPotential"
         )
     return summed
 

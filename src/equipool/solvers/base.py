@@ -57,7 +57,7 @@ class Solver(nn.Module, Generic[State]):
         ...     @property
         ...     def point(self):
         ...         return self.y
-        >>> class SignDescent(equipool.Solver):
+        >>> class SignDescent(equipool.solvers.Solver):
         ...     def init(self, y, num_steps, objective):
         ...         return State(y, torch.zeros_like(y))
         ...     def step(self, objective, state):

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from equipool import Solver
+from equipool.solvers import Solver
 from equipool.training.config import TrainingConfig
 
 DECAY = 0.99  # of the running average of the gradient norm
