@@ -81,7 +81,7 @@ def test_a_singular_matrix_is_not_solved(smallest, size, solver):
     assert not solver(product_with(matrices), make_b(10, size)).solved.any()
 
 
-@pytest.mark.parametrize("solver", [ConjugateGradients(), Cholesky()], ids=repr)
+@pytest.mark.parametrize("solver", [ConjugateGradients(), Cholesky()], ids=["cg", "cholesky"])
 def test_a_matrix_that_is_far_from_singular_for_its_precision_is_solved(solver):
     spectrum = [1e-3, *torch.linspace(1, 5, 29).tolist()]
     for dtype in (torch.float32, torch.float64):
