@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,9 +25,13 @@ GZIP_MAGIC, PARQUET_MAGIC = b"\x1f\x8b", b"PAR1"
 ENDINGS = (".csv", ".csv.gz", ".parquet")
 SHOWN = 20  # names in a message
 LONGEST_CELL = 2**31 - 1  # Python's own limit is 131,072 characters
+ROW_LABELS = re.compile(r"__index_level_\d+__")  # those of a data frame, which are no column
+VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+TEXT = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary(), *VIEWS)
 
 # Cells without a value.
 MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "None")
+WHOLE = re.compile(r"[+-]?\d+")
 _TRUTH = {"true": 1.0, "True": 1.0, "TRUE": 1.0, "false": 0.0, "False": 0.0, "FALSE": 0.0}
 
 Array = NDArray[Any]
@@ -70,13 +75,12 @@ class Table:
         """Whether a column has text, which may still look like numbers."""
         kind = self.data[name].type
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-        tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary,
-                 pa.types.is_large_binary, pa.types.is_fixed_size_binary)  # fmt: skip
-        return any(test(kind) for test in tests)
+        return kind in TEXT or pa.types.is_fixed_size_binary(kind)
 
     def has_dates(self, name: str) -> bool:
         """Whether a column has dates, times or durations."""
-        return bool(pa.types.is_temporal(self.data[name].type))
+        kind = self.data[name].type
+        return bool(pa.types.is_temporal(kind) and not pa.types.is_interval(kind))
 
     def text(self, name: str) -> tuple[NDArray[np.int64], list[str]]:
         """The cells of a column as text: for each its position in a list of values, -1 if missing.
@@ -87,7 +91,7 @@ class Table:
         """
         column = self.data[name]
         if not pa.types.is_dictionary(column.type):
-            column = column.dictionary_encode()
+            column = column.cast(VIEWS.get(column.type, column.type)).dictionary_encode()
         encoded = column.unify_dictionaries().combine_chunks()
         if isinstance(encoded, pa.ChunkedArray):
             encoded = encoded.chunk(0) if encoded.num_chunks else pa.array([], column.type)
@@ -112,14 +116,18 @@ class Table:
         if self.is_text(name):
             codes, values = self.text(name)
             numbers = np.array([*map(number_from, values), np.nan])[codes]
-            wrong = np.flatnonzero(np.isnan(numbers) & (codes != -1))
+            beyond = np.array([*map(is_beyond_floats, values), False])[codes]
+            wrong = np.flatnonzero(np.isnan(numbers) & (codes != -1) | beyond)
             if wrong.size:
-                found = f"column {name!r} has {values[codes[wrong[0]]]!r}"
-                raise TableError(f"{self.place(wrong[0])}: {found}, expected a number{advice}")
+                row, limit = wrong[0], " up to 2^53" if beyond[wrong[0]] else ""
+                found = f"column {name!r} has {values[codes[row]]!r}"
+                raise TableError(f"{self.place(row)}: {found}, expected a number{limit}{advice}")
             return numbers
         if self.has_dates(name):
             return _seconds(column)
         try:
+            if pa.types.is_decimal(column.type) and not column.type.scale:
+                column = column.cast(pa.int64())
             return np.asarray(pc.cast(column, pa.float64()).to_numpy())
         except pa.ArrowInvalid:
             row = np.abs(pc.cast(column, pa.float64(), safe=False).to_numpy()).argmax()
@@ -129,8 +137,7 @@ class Table:
             ) from None
         except pa.ArrowNotImplementedError:
             raise TableError(
-                f"column {name!r} of {self.name} has values of type {column.type}, expected "
-                f"numbers{advice}"
+                f"column {name!r} of {self.name} is of type {column.type}, expected numbers{advice}"
             ) from None
 
 
@@ -217,13 +224,19 @@ def _csv(path: Path) -> TableSource:
         )  # fmt: skip
         try:
             with _opened(path) as file:
-                return reader.read_csv(
+                data = reader.read_csv(
                     file, reader.ReadOptions(use_threads=False),
                     reader.ParseOptions(newlines_in_values=True), options,
                 )  # fmt: skip
         except pa.ArrowInvalid:
             _check_rows(path, columns)
             raise
+        with _opened(path) as file:
+            num_lines = sum(1 for _ in file)
+        # Text that is not UTF-8, or cells with several lines: their quotes may not pair.
+        if num_lines > len(data) + 1 or any(map(pa.types.is_binary, data.schema.types)):
+            _check_rows(path, columns)
+        return data
 
     columns = tuple(next(_rows(path), (1, []))[1])
     if not columns:
@@ -239,7 +252,8 @@ def _parquet(path: Path) -> TableSource:
             return file.read(names, use_threads=False)
 
     with parquet.ParquetFile(path) as file:
-        return TableSource(str(path), tuple(file.schema_arrow.names), load)
+        names = tuple(one for one in file.schema_arrow.names if not ROW_LABELS.fullmatch(one))
+        return TableSource(str(path), names, load)
 
 
 def _in_memory(table: Any) -> TableSource:
@@ -252,7 +266,7 @@ def _in_memory(table: Any) -> TableSource:
             f"the table is a {type(table).__name__}, expected a path, a pyarrow table or a data "
             "frame of pandas or polars"
         ) from error
-    names = tuple(held.column_names)
+    names = tuple(name for name in held.column_names if not ROW_LABELS.fullmatch(name))
     return TableSource("the table", names, lambda some, text: held.select(some))
 
 
@@ -262,18 +276,21 @@ def _opened(path: Path) -> Any:
     return gzip.open(path) if gzipped else path.open("rb")
 
 
-def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+def _rows(path: Path, strict: bool = False) -> Iterator[tuple[int, list[str]]]:
     """The cells of the header and of each row of a CSV file that is not blank, with the line where
-    they begin, counted from 1."""
+    they begin, counted from 1. If strict, quotes must pair."""
     csv.field_size_limit(LONGEST_CELL)
     with _opened(path) as file:
         lines = io.TextIOWrapper(file, "utf-8-sig", "surrogateescape", newline="")
-        reader, line = csv.reader(lines), 1
-        for cells in reader:
-            if cells:
-                _check_text(path, line, cells)
-                yield line, cells
-            line = reader.line_num + 1
+        reader, line = csv.reader(lines, strict=strict), 1
+        try:
+            for cells in reader:
+                if cells:
+                    _check_text(path, line, cells)
+                    yield line, cells
+                line = reader.line_num + 1
+        except csv.Error as error:
+            raise TableError(f"{path}, line {line}: quotes do not pair ({error})") from None
 
 
 def _check_text(path: Path, line: int, cells: list[str]) -> None:
@@ -287,8 +304,9 @@ def _check_text(path: Path, line: int, cells: list[str]) -> None:
 
 
 def _check_rows(path: Path, columns: Sequence[str]) -> None:
-    """Name the first row of a CSV file that does not have a cell for each column."""
-    for line, cells in _rows(path):
+    """Name the first row of a CSV file that does not have a cell for each column, or whose quotes
+    do not pair: they would hide further rows in a cell."""
+    for line, cells in _rows(path, strict=True):
         if len(cells) != len(columns):
             raise TableError(
                 f"{path}, line {line}: found {len(cells)} cells, expected {len(columns)}, one for "
@@ -333,6 +351,11 @@ def number_from(text: str) -> float:
         return float(text) if "_" not in text else np.nan
     except ValueError:
         return np.nan
+
+
+def is_beyond_floats(text: str) -> bool:
+    """Whether a text is a whole number that float64 may not hold."""
+    return WHOLE.fullmatch(text) is not None and abs(int(text)) > 2**53
 
 
 def listed(names: Sequence[str]) -> str:

@@ -55,13 +55,31 @@ REFUSED = {
         table(x=[1, 2, 2**53 + 1, 4]), {},
         ["row 2 (bag 'v')", "column 'x' has 9007199254740993", "2^53", "--exclude x"],
     ),
+    **{
+        f"whole numbers beyond 2^53 as {kind}": (
+            table(x=pa.array([1, 2, 2**53 + 1, 4]).cast(kind)), {},
+            ["row 2 (bag 'v')", "column 'x' has", "9007199254740993", "2^53", "--exclude x"],
+        )
+        for kind in (pa.string(), pa.decimal128(19, 0))
+    },
+    "text of another layout": (
+        table(x=pa.array(["1", "2", "3", "four"], pa.string_view())), {},
+        ["row 3 (bag 'w')", "column 'x' has 'four'"],
+    ),
+    "calendar intervals": (
+        table(x=pa.array([(1, 2, number) for number in range(4)], pa.month_day_nano_interval())),
+        {}, ["column 'x'", "month_day_nano_interval"],
+    ),
     "lists": (table(x=[[1], [2], [3], [4]]), {}, ["column 'x'", "list", "--exclude x"]),
     **{
         f"{like} in {where}": (
             table(**{column: [like, like, "7", like]}), {},
             [f"column '{column}' has '{like}', expected ", "numbers such as 1234.5"],
         )
-        for like in ("1,5", "1.234,5", "1,234,567", "1 234", "12 %", "31.12.2024", "1 Feb 2024")
+        for like in (
+            "1,5", "1.234,5", "1,234,567", "1 234", "1_234", "\u22125", "(5)", "12 %",
+            "31.12.2024", "1 Feb 2024", "Dec 31, 2024", "2024-01",
+        )
         for where, column in (("a feature", "x"), ("the label", "y"))
     },
     "only constants": (table(x=[1] * 4, c=["red"] * 4), {}, ["constant: 'x', 'c'"]),
@@ -173,6 +191,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
         "a header alone": (b"b,y,x\n", "is empty: expected a row"),
         "short rows": (b"b,y,x\n\n0,1,2\n0,1\n", "line 4: found 2 cells, expected 3"),
         "another encoding": ("b,y,x\n0,1,2\né,1,2\n".encode("latin-1"), "line 3: column 1 .*'é'"),
+        "in a category": ("b,y,x\n0,1,r\n1,1,é\n".encode("latin-1"), "line 3: column 3 .*'é'"),
         "its header": ("b,y,é\n0,1,2\n".encode("latin-1"), "line 1: column 3 .*'é' in Latin-1"),
         "other separators": (b"b;y;x\n0;1;2\n", "separated by commas"),
         "broken gzip": (gzip.compress(b"b,y,x\n0,1,2\n" * 99)[:40], "cannot be read"),
@@ -188,6 +207,16 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
         read_training_table(tmp_path / "none.csv", bag="b", label="y")
     with pytest.raises(TypeError, match="the table is a int, expected a path"):
         read_training_table(3, bag="b", label="y")
+
+
+@pytest.mark.parametrize("stray", [[7], [7, 12]])
+def test_quotes_that_do_not_pair_hide_no_rows(tmp_path, stray):
+    path = tmp_path / "bags.csv"
+    rows = [f"u{n},{n % 2},{n}," + ('"' if n in stray else "") + "red" for n in range(20)]
+    path.write_text("\n".join(["b,y,x,c", *rows, ""]))
+    for more in ({}, {"exclude": ["c"]}):
+        with pytest.raises(TableError, match=r"bags\.csv, line 9: quotes do not pair"):
+            read_training_table(path, bag="b", label="y", **more)
 
 
 @pytest.mark.parametrize("zipped", [False, True])

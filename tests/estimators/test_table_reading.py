@@ -75,6 +75,17 @@ def test_every_file_gives_the_same_bags_to_the_bit(tmp_path, missing):
         same(found, first[1])
 
 
+def test_labels_of_rows_are_no_feature(tmp_path):
+    frame = long_frame()
+    schema, found = read_training_table(frame, **COLUMNS)
+    shuffled = frame.set_axis(frame.index[::-1] ** 2)
+    shuffled.to_parquet(tmp_path / "table.parquet")
+    for table in (shuffled, tmp_path / "table.parquet", pa.Table.from_pandas(shuffled)):
+        other, bags = read_training_table(table, **COLUMNS)
+        assert other == schema
+        same(bags, found)
+
+
 def by_hand(frame, categories):
     """The bags of a table by grouping, in the order of first appearance."""
     stains = [(frame["stain"] == name).astype(float) for name in categories]

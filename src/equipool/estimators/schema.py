@@ -21,8 +21,10 @@ MAX_CATEGORIES = 100
 # Numbers with a decimal comma or thousand separators, percentages, prices, and dates other than
 # 2024-01-31. They are text, and would be a category each.
 NUMBER_LIKE = re.compile(
-    r"[+-]?[$€£]?\s?\d+([.,' \u00a0\u202f]\d+)*([.,]\d+)?\s?[%$€£]?"
+    r"[(+\-\u2212]?[$€£]?\s?\d+([.,'_ \u00a0\u202f]\d+)*([.,]\d+)?\s?[%$€£]?\)?"
     r"|\d{1,4}([./-])(\d{1,2}|[A-Za-z]{3,9})\3\d{1,4}([ T].*)?|\d{1,2} [A-Za-z]{3,9} \d{2,4}.*"
+    r"|(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*\.? \d{1,2},? \d{4}.*"
+    r"|(19|20)\d\d[-/](0[1-9]|1[0-2])|(0[1-9]|1[0-2])/(19|20)\d\d"
 )
 
 Missing = Literal["error", "mean", "keep"]
@@ -201,9 +203,10 @@ def _has_names(table: Table, name: str) -> bool:
     advice = f", or pass categories=[{name!r}] (--categories {name}) if its values are names"
     if like := next(filter(is_like_number, text), None):
         row = (codes == values.index(like)).argmax()
+        dates = "dates such as 2024-01-31" if table.csv else "values of a date type"
         raise TableError(
             f"{table.place(row)}: column {name!r} has {like!r}, expected numbers such as 1234.5, "
-            f"without thousand separators, or dates such as 2024-01-31 in all rows{advice}"
+            f"without thousand separators, or {dates} in all rows{advice}"
         )
     if 0 < len(text) < len(values):
         table.numbers(name, f" as in other rows: correct it{advice}")

@@ -140,11 +140,15 @@ class TableMethods:
 
 def fit_bags(estimator: Estimator, schema: TableSchema, found: TableBags) -> Estimator:
     """Train an estimator on a table that `read_training_table` has read."""
-    if not is_classifier(estimator) and found.y is not None and found.y.dtype.kind not in "if":
-        text = next(str(one) for one in found.y if np.isnan(number_from(one)))
-        raise TableError(
-            f"column {schema.labels[0]!r} has text such as {text!r}: a regressor needs numbers"
-        )
-    estimator.fit(found.bags, found.y, sample_weight=found.weight)
+    y = found.y
+    if not is_classifier(estimator) and y is not None and y.dtype.kind not in "if":
+        numbers = np.array([number_from(one) for one in y])
+        if not (finite := np.isfinite(numbers)).all():
+            text = str(y[finite.argmin()])
+            raise TableError(
+                f"column {schema.labels[0]!r} has text such as {text!r}: a regressor needs numbers"
+            )
+        y = numbers  # whole ones that are too large for int64
+    estimator.fit(found.bags, y, sample_weight=found.weight)
     estimator.table_schema_ = schema
     return estimator

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +17,15 @@ from equipool.estimators.schema import (
     is_like_number,
     learn_features,
 )
-from equipool.tables import Table, TableError, listed, number_from, open_table
+from equipool.tables import (
+    WHOLE,
+    Table,
+    TableError,
+    is_beyond_floats,
+    listed,
+    number_from,
+    open_table,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,15 +214,16 @@ def values_from(texts: Sequence[str | None]) -> Array:
     """
     present = [text for text in texts if text is not None]
     whole = len(present) == len(texts)
-    if whole and all(re.fullmatch(r"[+-]?\d+", text) for text in present):
+    if whole and all(WHOLE.fullmatch(text) for text in present):
         integers = [int(text) for text in present]
         if max(map(abs, integers)) < 2**63:
             return np.array(integers, np.int64)
     numbers = np.array([np.nan if text is None else number_from(text) for text in texts])
-    merged = (np.abs(numbers) >= 2**53).any()
-    if merged or np.isnan(numbers).sum() > len(texts) - len(present):
+    merged = any(map(is_beyond_floats, present))
+    if merged or (~np.isfinite(numbers)).sum() > len(texts) - len(present):
         return np.array(texts, dtype=str if whole else object)
-    return numbers.astype(np.int64) if whole and not (numbers % 1).any() else numbers
+    exact = whole and not (numbers % 1).any() and np.abs(numbers).max() <= 2**53
+    return numbers.astype(np.int64) if exact else numbers
 
 
 def columns_of_bags(schema: TableSchema, bags: Bags) -> list[str]:
