@@ -28,6 +28,7 @@ CASES = (
 
 
 @cache
+@torch.enable_grad()
 def trained_weights() -> dict[str, Tensor]:
     """A small network that learns the median and the deviation of each set, with `converging`."""
     torch.manual_seed(0)

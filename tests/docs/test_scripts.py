@@ -152,11 +152,14 @@ def test_training_of_an_option_is_measured():
     assert [len(row[name]) for name in ("spikes", "errors", "first")] == [1, 1, 1]
 
 
-def test_an_edit_takes_fewer_steps_than_a_solve():
+@pytest.mark.parametrize("layer", ["convex", "huber", "trained"])
+def test_an_edit_takes_fewer_steps_than_a_solve(layer, monkeypatch):
     import streaming
 
-    row = streaming.replace_one("convex", torch.float64, 1e-3, 100, 2)
+    monkeypatch.setattr(streaming, "TRAINING_STEPS", 2)
+    row = streaming.replace_one(layer, torch.float64, 1e-3, 100, 2)
     assert row["ratio"]["median"] < 1
+    assert streaming.edit_often(layer, 3, 12, 6)["largest_distance"] < 0.1
 
 
 def test_gradients_and_solvers_are_compared(monkeypatch):
