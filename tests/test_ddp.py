@@ -64,6 +64,10 @@ def train(model, sets, aux_weight, num_steps=2):
         optimizer.step()
 
 
+def draw(layer, number):
+    return [layer.steps.budget(training=True).num_steps for _ in range(number)]
+
+
 def shard(rank):
     return make_sets(SHARDS[rank], seed=10 + rank)
 
@@ -76,9 +80,12 @@ def work(rank, folder):
         timeout=timedelta(seconds=SECONDS),
     )  # fmt: skip
     torch.manual_seed(rank)
-    steps = RandomSteps(1, 64)
-    drawn = [steps.budget(training=True).num_steps for _ in range(50)]
-    states = {"drawn": torch.tensor(drawn)}
+    one, other = (EquilibriumAggregation(3, 4, steps=RandomSteps(1, 64)) for _ in range(2))
+    drawn = draw(one, 30)
+    other.load_state_dict(one.state_dict())  # a run that resumes here
+    rest = draw(one, 20)
+    assert draw(other, 20) == rest
+    states = {"drawn": torch.tensor(drawn + rest)}
     for name, (differentiation, aux_weight, _) in METHODS.items():
         model = Model(differentiation)
         train(DistributedDataParallel(model), shard(rank), aux_weight)
@@ -121,7 +128,7 @@ def test_two_processes_train_as_one(method, trained):
 
 @pytest.mark.skipif(not dist.is_gloo_available(), reason="torch is built without gloo")
 def test_all_processes_draw_the_same_number_of_steps(trained):
-    """With seeds that differ between the processes."""
+    """With seeds that differ between the processes, and go on where a layer was saved."""
     first, second = (states["drawn"] for states in trained)
     assert torch.equal(first, second)
     assert set(first.tolist()) == set(RandomSteps(1, 64).choices)

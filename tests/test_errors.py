@@ -205,7 +205,7 @@ def test_check_finite(value):
     layer(x, INDEX)
     x[2, 1] = value
     for call in (layer, layer.solve):
-        with pytest.raises(ValueError, match="x has values that are not finite, expected"):
+        with pytest.raises(ValueError, match="x has non-finite values, expected"):
             call(x, INDEX)
     layer(x, INDEX, mask=torch.arange(5) != 2)  # what the mask hides may be anything
 

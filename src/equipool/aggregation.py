@@ -61,7 +61,7 @@ class EquilibriumAggregation(nn.Module):
         scaling: how the energy grows with the number of elements: `"log"` as in the paper,
             `"log-mean"` the same for the potential alone, `"sum"` without scaling, `"mean"`
             independent of that number.
-        check_finite: raise an error if `x` has a value that is not finite. On a GPU this waits for
+        check_finite: raise an error if `x` has a non-finite value. On a GPU this waits for
             the device.
         cuda_graphs: on a GPU, record the solve and its backward pass as CUDA graphs on the second
             call and replay them from then on, for batches of any size. Results are the same.
@@ -222,7 +222,7 @@ class EquilibriumAggregation(nn.Module):
 
         Args:
             start: where to begin, `[B, out_channels]`, such as the outputs of an earlier solve.
-                A set whose row is not finite begins at the layer's own start. Default: all do.
+                A set whose row is non-finite begins at the layer's own start. Default: all do.
             steps: how long to search in this call. Default: the layer's `steps`.
             trajectory: whether to keep y from the start to the end of the search.
 
@@ -375,7 +375,7 @@ class EquilibriumAggregation(nn.Module):
                 "parameters: convert one of them, or use torch.autocast"
             )
         if self.check_finite and not bool(torch.isfinite(x).all()):
-            raise ValueError("x has values that are not finite, expected finite ones")
+            raise ValueError("x has non-finite values, expected finite ones")
 
     def extra_repr(self) -> str:
         return (

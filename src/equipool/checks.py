@@ -14,7 +14,7 @@ INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def values_are_at_hand(x: Tensor) -> bool:
-    """Whether reading the batch's values costs nothing: in eager mode, on the CPU."""
+    """Whether values can be read without a device sync: in eager mode, on the CPU."""
     return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 

@@ -152,14 +152,14 @@ class Search(NamedTuple):
 
 def _count(before: Descent, after: Descent, residual: Tensor, stop_at: float) -> Descent:
     """Count the step for the rows that took it. They keep moving unless the gradient that the step
-    followed is within the tolerance, or not finite."""
+    followed is within the tolerance, or non-finite."""
     moving = before.moving & (residual > stop_at) & (residual < torch.inf)
     return after._replace(unstopped=moving, num_steps=before.num_steps + before.moving)
 
 
 def _stop_rows(before: Descent, after: Descent, reached: Tensor) -> Descent:
     """Keep stopped rows where they are, and stop those whose gradient is within the tolerance at
-    the point where it was taken. A row that is not finite stops as it is."""
+    the point where it was taken. A non-finite row stops as it is."""
     here, point = before.state, before.state.point
     if point is not here.y:
         here = here._replace(y=choose_rows(before.moving & reached, point, here.y))

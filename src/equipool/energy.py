@@ -74,7 +74,7 @@ class Energy:
 
     `E(y)` maps `y [B, K]` to `[B]`, scaled as in the search: a set's number depends on its own
     elements and its own row of y alone. Value and gradient can be differentiated with respect to
-    y, the elements and the layer's parameters. A set with a value that is not finite is NaN.
+    y, the elements and the layer's parameters. A set with a non-finite value is NaN.
 
     Example:
         >>> layer = equipool.EquilibriumAggregation(3, 8)

@@ -1,4 +1,4 @@
-"""Learned scalars that stay in their range and start exactly at the given value."""
+"""Smooth maps from an unconstrained parameter to a range, exact at the initial value."""
 
 from __future__ import annotations
 

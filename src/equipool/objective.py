@@ -21,7 +21,7 @@ class Bounds(NamedTuple):
 
 def assemble(product: LinearMap, like: Tensor) -> Tensor:
     """The symmetric matrix `[num_rows, K, K]` of each row, from its products with the unit vectors:
-    `product` maps `[num_rows, K]`, the shape of `like`, to itself. Rounding is evened out."""
+    `product` maps `[num_rows, K]`, the shape of `like`, to itself. Rounding is symmetrised."""
     units = torch.eye(like.shape[-1], dtype=like.dtype, device=like.device)
     columns = [product(unit.expand_as(like).contiguous()) for unit in units]
     matrix = torch.stack(columns, dim=-1)

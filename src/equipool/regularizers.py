@@ -61,7 +61,7 @@ class BoundRegularizer(ABC):
 
     def add_gradient(self, other: Tensor, weight: Tensor, y: Tensor, own_weight: Tensor) -> Tensor:
         """`weight * other + own_weight * gradient(y)`, with weights `[B, 1]`."""
-        # A row that is not finite may be left out of the loss, but must not reach the others.
+        # A non-finite row may be left out of the loss, but must not reach the others.
         point, rest = separate(y)
         return torch.addcmul(weight * other, own_weight, self.gradient(point) + rest)
 

@@ -136,7 +136,7 @@ def make_sets(index: Tensor, counts: Tensor, num_sets: int, *, padded: bool) -> 
 
 
 def empty_invalid_sets(x: Tensor, sets: Sets) -> tuple[Tensor, Sets]:
-    """Empty the sets that have an element which is not finite; they are not `valid`.
+    """Empty the sets that have a non-finite element; they are not `valid`.
 
     Left as they are, they would reach the other sets in the backward pass even if the loss leaves
     them out, as zero times NaN is NaN. An empty set has no energy and passes no gradient. An
@@ -145,7 +145,7 @@ def empty_invalid_sets(x: Tensor, sets: Sets) -> tuple[Tensor, Sets]:
     if is_exporting():
         return x, sets
     sizes = torch.linalg.vector_norm(x.detach(), torch.inf, dim=-1)
-    valid = sets.sum(0 * sizes) == 0  # 0 times what is not finite is NaN
+    valid = sets.sum(0 * sizes) == 0  # 0 times a non-finite number is NaN
     if sets.valid is not None:
         valid = valid & sets.valid.squeeze(-1)
     if values_are_at_hand(x) and not is_batched(x) and bool(valid.all()):

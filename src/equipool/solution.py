@@ -60,7 +60,7 @@ class Solution:
 
     squared_gradient: Tensor
     """`[B]` each set's part of the auxiliary loss: the squared norm of its gradient, averaged over
-    the steps; 0 for a set that is empty or not finite. Differentiable."""
+    the steps; 0 for an empty or non-finite set. Differentiable."""
 
     fallback: Tensor
     """`[B]` sets whose gradient is not the one that the differentiation is named after: with
@@ -86,7 +86,7 @@ class Solution:
     @property
     def converged(self) -> Tensor:
         """`[B]` whether the residual is within the tolerance of the layer's `steps`; False for a
-        set that is not finite."""
+        non-finite set."""
         return self._diagnosed.converged
 
     @property
@@ -157,7 +157,7 @@ def _diagnose(
         residual = sets.real(gradient.abs().amax(-1))
         bounds = None if _products_are_short(x) else energy.bounds()
         error_bound = sets.real(_error_bound(gradient, y, bounds))
-    # No energy is taken where its gradient is not finite: it would reach other sets'.
+    # No energy is taken where its gradient is non-finite: it would reach other sets'.
     known = torch.isfinite(gradient).all(-1)
     point = torch.where(known.unsqueeze(-1), y, 0)
     energies = sets.real(torch.where(known, energy.value(point), torch.nan))

@@ -35,8 +35,8 @@ def choose_rows(condition: Tensor, yes: T, no: T) -> T:
 
 
 def with_unchanged(state: T, source: T, condition: Tensor) -> T:
-    """The state with the same values, but where the condition `[num_rows]` holds, values equal to
-    those of the source are taken from there, so that gradients pass to the source."""
+    """Where `condition [num_rows]` holds and values agree, use the source's tensor, so gradients
+    reach it."""
 
     def take(own: Tensor, other: Tensor) -> Tensor:
         if not own.is_floating_point():
@@ -57,7 +57,7 @@ def in_own_memory(state: T) -> T:
 
 
 def copy_into(state: T, target: T) -> None:
-    """Write a state into the memory of another of the same form. It may read that memory itself."""
+    """Copy into `target` in place; the two may alias."""
     new, old = _leaves(state), _leaves(target)
     for one, other in zip(new, old, strict=True):
         if not isinstance(one, Tensor) and one != other:

@@ -20,7 +20,7 @@ class SummedPotential(ABC):
     """The potential of one batch, summed over each set, as a function of the sets' `y` alone.
 
     A subclass must provide `value` and `gradient`. Both treat every row of y by itself, and the
-    gradient must be differentiable by y, by the elements and by every parameter: `Unrolled`
+    gradient must be differentiable with respect to y, x and every parameter: `Unrolled`
     differentiates through it. The other methods are optional; override
 
     - `hessian`, if a product with the Hessian is cheaper than by automatic differentiation,
@@ -52,7 +52,7 @@ class SummedPotential(ABC):
 
     @abstractmethod
     def gradient(self, y: Tensor) -> Tensor:
-        """Its derivative by y, `[num_rows, K] -> [num_rows, K]`; differentiable itself."""
+        """Its gradient with respect to y, `[num_rows, K]`; differentiable itself."""
 
     def hessian(self, y: Tensor) -> LinearMap:
         """The product with the Hessian at y, without a graph."""
@@ -131,7 +131,7 @@ class AutogradSum(SummedPotential):
         return self.sets.sum(values.to(y.dtype))
 
     def gradient(self, y: Tensor) -> Tensor:
-        # A row that is not finite may be left out of the loss, but must not reach other rows.
+        # A non-finite row may be left out of the loss, but must not reach other rows.
         point, rest = separate(y)
         gradient = self._gradient(point)
         if torch.is_grad_enabled() and self.x.device.type == "cpu" and not shapes_are_fixed():
@@ -139,7 +139,7 @@ class AutogradSum(SummedPotential):
         return gradient + rest
 
     def _without_overflow(self, y: Tensor, gradient: Tensor) -> Tensor:
-        """The gradient, in whose graph are no rows that are not finite. On a GPU finding out would
+        """The gradient, in whose graph are no non-finite rows. On a GPU finding out would
         wait for the device."""
         if is_batched(gradient) or bool(torch.isfinite(gradient).all()):
             return gradient

@@ -50,7 +50,7 @@ class ResNetPotential(Potential):
             `(2 * out_channels, out_channels, 32)`, with at least 16 units in the first two. All but
             the last are normalised, which needs more than a few units.
         reduction: `"mean"` of the squares, as in the paper's listing, or `"sum"`, as in its text.
-        factored: whether the gradient by y is computed by the hand-written operation, which is
+        factored: whether the gradient with respect to y is the hand-written operation, which is
             faster and keeps no activations, or by automatic differentiation, which allows higher
             derivatives.
         dropout: dropout rate of the hidden units in training: the next layer does not read dropped
