@@ -3,9 +3,19 @@
 import pytest
 import torch
 
-import equipool
 from cases import make_layer
-from equipool import EquilibriumAggregation, Nesterov, ResNetPotential
+from equipool import (
+    ConvexPotential,
+    EquilibriumAggregation,
+    Implicit,
+    LearnedStart,
+    Nesterov,
+    Newton,
+    ResNetPotential,
+    SafeguardedNesterov,
+    SquaredNorm,
+    Truncated,
+)
 
 X = torch.zeros(5, 3, dtype=torch.float64)
 INDEX = torch.tensor([0, 0, 1, 1, 1])
@@ -127,55 +137,63 @@ def test_bad_y_of_an_energy(y, error, pieces):
     assert_says(raised, (*pieces, "expected"))
 
 
-BAD_SETTINGS = {
-    "in_channels": (lambda: EquilibriumAggregation(0, 4), ("in_channels", "0", "1 or more")),
-    "out_channels": (lambda: EquilibriumAggregation(3, -1), ("out_channels", "-1", "1 or more")),
-    "scaling": (lambda: EquilibriumAggregation(3, 4, scaling="max"), ("scaling", "'max'", "log")),
-    "scaling later": (lambda: setattr(make_layer(), "scaling", "max"), ("scaling", "'max'", "log")),
-    "start's out": (
-        lambda: EquilibriumAggregation(3, 4, start=equipool.LearnedStart(3)),
-        ("start's out_channels", "3", "expected 4"),
-    ),
-    "text as in_channels": (
-        lambda: EquilibriumAggregation("3", 4), ("in_channels", "'3'", "int of 1 or more"),
-    ),
-    "float out_channels": (
-        lambda: ResNetPotential(3, 4.0), ("out_channels", "4.0", "int of 1 or more"),
-    ),
-    "text in hidden": (lambda: ResNetPotential(3, 4, ("a",)), ("hidden", "'a'", "int")),
-    "steps later": (lambda: setattr(make_layer(), "steps", -3), ("steps", "-3", "0")),
-    "potential's in": (
-        lambda: EquilibriumAggregation(3, 4, potential=ResNetPotential(2, 4)),
-        ("in_channels", "2", "expected 3"),
-    ),
-    "potential's out": (
-        lambda: EquilibriumAggregation(3, 4, potential=ResNetPotential(3, 5)),
-        ("out_channels", "5", "expected 4"),
-    ),
-    "no hidden": (lambda: ResNetPotential(3, 4, hidden=()), ("hidden", "()", "at least one")),
-    "hidden of 0": (lambda: ResNetPotential(3, 4, (5, 0)), ("a size of hidden", "0", "1 or more")),
-    "reduction": (lambda: ResNetPotential(3, 4, reduction="max"), ("reduction", "'max'", "'mean'")),
-    "learning_rate": (lambda: Nesterov(-0.1), ("learning_rate", "-0.1", "more than 0")),
-    "learning_rate 0": (lambda: Nesterov(0.0), ("learning_rate", "0.0", "more than 0")),
-    "learning_rate nan": (lambda: Nesterov(float("nan")), ("learning_rate", "nan", "more than 0")),
-    "learning_rate inf": (lambda: Nesterov(float("inf")), ("learning_rate", "inf", "more than 0")),
-    "momentum": (lambda: Nesterov(momentum=1.0), ("momentum", "1.0", "less than 1")),
-    "momentum below": (lambda: Nesterov(momentum=-0.1), ("momentum", "-0.1", "at least 0")),
-    "momentum nan": (lambda: Nesterov(momentum=float("nan")), ("momentum", "nan", "less than 1")),
-    "gtol": (lambda: Nesterov(gtol=-1.0), ("gtol", "-1.0", "0 or more")),
-    "clip_value": (lambda: Nesterov(clip_value=0.0), ("clip_value", "0.0", "more than 0")),
-    "weight": (lambda: equipool.SquaredNorm(-1.0), ("weight", "-1.0", "more than 0")),
-    "fixed weight": (
-        lambda: equipool.SquaredNorm(-1.0, learnable=False), ("weight", "-1.0", "0 or more"),
-    ),
-}  # fmt: skip
+NAN, INF = float("nan"), float("inf")
+# What is built, an argument, its bad values, and what is expected of it.
+BAD_SETTINGS = [
+    (lambda size: EquilibriumAggregation(size, 4), "in_channels", (0, "3", 2.5), "int of 1"),
+    (lambda size: EquilibriumAggregation(3, size), "out_channels", (-1,), "1 or"),
+    (lambda scaling: EquilibriumAggregation(3, 4, scaling=scaling), "scaling", ("max",), "'log'"),
+    (lambda scaling: setattr(make_layer(), "scaling", scaling), "scaling", ("max",), "'log'"),
+    (lambda steps: setattr(make_layer(), "steps", steps), "steps", (-3, 2.5, True), "0 or more"),
+    (lambda size: ResNetPotential(3, size), "out_channels", (4.0,), "int of 1"),
+    (lambda size: ConvexPotential(3, size), "out_channels", (0,), "int of 1"),
+    (lambda hidden: ResNetPotential(3, 4, hidden), "hidden", ((),), "at least one"),
+    (lambda hidden: ConvexPotential(3, 4, hidden), "hidden", ((),), "at least one"),
+    (lambda size: ResNetPotential(3, 4, (5, size)), "a size of hidden", (0, "a"), "int of 1"),
+    (lambda reduction: ResNetPotential(3, 4, reduction=reduction), "reduction", ("max",), "'mean'"),
+    (lambda rate: ResNetPotential(3, 4, dropout=rate), "dropout", (-0.1, 1.0, NAN), "less"),
+    (lambda std: ResNetPotential(3, 4, bias_std=std), "bias_std", (-0.1, NAN, INF), "0 or"),
+    (Nesterov, "learning_rate", (-0.1, 0.0, NAN, INF), "more than 0"),
+    (Nesterov, "momentum", (1.0, -0.1, NAN), "at least 0 and less than 1"),
+    (Nesterov, "gtol", (-1.0, NAN), "0 or more"),
+    (Nesterov, "clip_value", (0.0,), "more than 0"),
+    (Nesterov, "max_step", (0,), "more than 0"),
+    (Nesterov, "max_gradient", (0,), "more than 0"),
+    (Newton, "damping", (0.0, -1.0, NAN, INF), "more than 0"),
+    (Newton, "num_steps", (0, -1, 1.5, True), "int of 1 or more"),
+    (Newton, "after", (0.125,), "an instance of Solver"),
+    (SafeguardedNesterov, "learning_rate", (0.0, -1.0, NAN, INF), "more than 0"),
+    (Truncated, "num_steps", (0, -1, 2.0, True), "int of 1 or more"),
+    (Implicit, "tolerance", (-1.0, NAN), "0 or more"),
+    (Implicit, "fallback_steps", (0,), "int of 1 or more"),
+    (Implicit, "max_products", (0,), "int of 1 or more"),
+    (Implicit, "linear_solver", ("lu",), "'cg' or 'cholesky'"),
+    (SquaredNorm, "weight", (-1.0, 0.0), "more than 0"),
+    (lambda weight: SquaredNorm(weight, learnable=False), "weight", (-1.0,), "0 or more"),
+]
 
 
-@pytest.mark.parametrize(("build", "pieces"), BAD_SETTINGS.values(), ids=BAD_SETTINGS)
-def test_bad_settings(build, pieces):
+@pytest.mark.parametrize(
+    ("build", "name", "bad", "expected"),
+    [(build, name, one, expected) for build, name, bad, expected in BAD_SETTINGS for one in bad],
+)
+def test_bad_settings(build, name, bad, expected):
     with pytest.raises((TypeError, ValueError), match="expected") as raised:
-        build()
-    assert_says(raised, pieces)
+        build(**{name: bad}) if isinstance(build, type) else build(bad)
+    assert_says(raised, (f"{name} is {bad!r}", expected))
+
+
+@pytest.mark.parametrize(
+    ("part", "channels", "message"),
+    [
+        ("start", LearnedStart(3), "the start's out_channels is 3, expected 4"),
+        ("potential", ResNetPotential(2, 4), "the potential's in_channels is 2, expected 3"),
+        ("potential", ConvexPotential(3, 5), "the potential's out_channels is 5, expected 4"),
+    ],
+)
+def test_parts_of_another_size(part, channels, message):
+    with pytest.raises(ValueError, match=message):
+        EquilibriumAggregation(3, 4, **{part: channels})
 
 
 class Wrong(torch.nn.Module):

@@ -152,12 +152,6 @@ def test_a_row_that_is_solved_exactly_waits_for_the_others(dtype):
     assert torch.equal(solution.x[0], b[0] / 4)
 
 
-def test_cholesky_takes_a_step_for_each_column():
-    product = Counting(DEFINITE)
-    assert Cholesky()(product, make_b(3, 4)).steps.tolist() == [4, 4, 4]
-    assert product.count == 4 + 1
-
-
 def test_a_row_that_needs_more_steps_is_not_solved():
     matrices = torch.stack([DEFINITE[0], 2 * torch.eye(4, dtype=torch.float64)])
     solution = ConjugateGradients(max_steps=2, tolerance=1e-9)(product_with(matrices), make_b(2, 4))
@@ -194,12 +188,3 @@ def test_errors(bad):
     ((name, value),) = bad.items()
     with pytest.raises(ValueError, match=f"{name} is {value}, expected"):
         ConjugateGradients(**bad)
-
-
-@pytest.mark.parametrize("b", [[-2.0], [2.0], [-1.0, 0.5, 0.25]])
-@each_solver
-def test_no_sign_of_b_is_special(solver, b):
-    b = torch.tensor([b]).double()
-    x, solved, _ = solver(lambda v: 4 * v, b)
-    assert solved.all()
-    torch.testing.assert_close(x, b / 4)

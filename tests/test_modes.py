@@ -301,19 +301,6 @@ def test_reset_reaches_into_a_users_potential():
         assert not torch.equal(parameter, value)
 
 
-def test_repr_informs():
-    shown = repr(make_everything().float())
-    for piece in (
-        "EquilibriumAggregation", "3, 4", "FixedSteps(num_steps=4", "scaling='mean'", "Unrolled()",
-        "ResNetPotential", "hidden=(16, 16, 32)", "SquaredNorm", "Nesterov", "gtol=0.001",
-        "clip_value=2.0", "LearnedStart",
-    ):  # fmt: skip
-        assert piece in shown
-    fresh = repr(EquilibriumAggregation(3, 4, solver=Nesterov(0.2, 0.6)))
-    for piece in ("0.2", "0.6", "0.1", "ZeroStart"):
-        assert piece in fresh
-
-
 def test_defaults_are_the_papers():
     layer = EquilibriumAggregation(3, 20)
     assert layer.potential.hidden == (40, 20, 32)

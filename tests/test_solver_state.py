@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from equipool.solver_state import choose_rows, put_rows, take_rows, with_shared, with_unchanged
+from equipool.solver_state import choose_rows, put_rows, with_unchanged
 
 
 class Inner(NamedTuple):
@@ -35,14 +35,6 @@ def make_state(offset=0.0, num_rows=4):
 def rows_of(state):
     """The numbers of the rows, read off each tensor that has them."""
     return [state.y[:, 0].tolist(), state.inner.matrix[:, 1, 0].tolist(), state.path[0].tolist()]
-
-
-def test_take_rows():
-    taken = take_rows(make_state(10.0), torch.tensor([1, 3]))
-    assert rows_of(taken) == [[11.0, 13.0]] * 3
-    assert taken.flag.tolist() == [False, True]
-    assert isinstance(taken.inner, Inner)
-    assert (float(taken.inner.shared), taken.count) == (10.0, 10)
 
 
 def test_put_rows_replaces_those_alone():
@@ -75,21 +67,6 @@ def test_rows_that_were_not_chosen_do_not_spread():
     other = make_state(50.0)._replace(y=torch.full((4, 3), torch.nan))
     chosen = choose_rows(torch.tensor([True, True, False, True]), make_state(10.0), other)
     assert torch.isnan(chosen.y).any(-1).tolist() == [False, False, True, False]
-
-
-def test_with_shared():
-    state = with_shared(make_state(10.0), make_state(50.0))
-    assert rows_of(state) == [[10.0, 11.0, 12.0, 13.0]] * 3
-    assert float(state.inner.shared) == 50.0
-    assert state.count == 10
-
-
-def test_rows_carry_gradients():
-    y = torch.ones(4, 3, requires_grad=True)
-    state = make_state()._replace(y=y)
-    chosen = choose_rows(torch.tensor([True, False, True, False]), state, make_state())
-    take_rows(chosen, torch.tensor([0, 1])).y.sum().backward()
-    assert y.grad[:, 0].tolist() == [1.0, 0.0, 0.0, 0.0]
 
 
 def test_unchanged_numbers_are_taken_from_the_source_row_by_row():

@@ -181,17 +181,3 @@ def test_step_size_and_momentum_learn_from_the_auxiliary_loss():
     (y.sum() + solutions.aux_loss).backward()
     assert not solutions[0].fallback.any()
     assert all(parameter.grad != 0 for parameter in layer.solver.parameters())
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"tolerance": -1.0}, "tolerance is -1.0, expected 0 or more"),
-        ({"tolerance": float("nan")}, "tolerance is nan"),
-        ({"fallback_steps": 0}, "fallback_steps is 0, expected an int of 1 or more"),
-        ({"linear_solver": "lu"}, "linear_solver is 'lu', expected 'cg' or 'cholesky'"),
-    ],
-)
-def test_errors(options, message):
-    with pytest.raises(ValueError, match=message):
-        Implicit(**options)

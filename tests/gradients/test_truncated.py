@@ -261,11 +261,3 @@ def test_without_gradients_no_more_than_the_steps_are_computed(way):
     with torch.no_grad():
         layer(make_sets((4,), dtype=torch.float32)[0])
     assert evaluations == 7
-
-
-def test_errors():
-    for num_steps in (0, -1, 2.0, True):
-        message = f"num_steps is {num_steps}, expected an int of 1"
-        with pytest.raises((TypeError, ValueError), match=message):
-            Truncated(num_steps)
-    assert (repr(Truncated(3)), repr(Truncated(1))) == ("Truncated(3)", "Truncated(1)")

@@ -14,7 +14,6 @@ from convex_cases import (
 from torch import nn
 
 from cases import assert_near, flatten, make_sets
-from equipool import EquilibriumAggregation
 from equipool.ops import segments
 from equipool.potentials import ConvexPotential
 from equipool.potentials.base import AutogradSum
@@ -134,17 +133,6 @@ def test_replaced_layers_are_read_as_they_are():
 
 
 class TestModule:
-    @pytest.mark.parametrize("hidden", [(), (3, 0)])
-    def test_sizes_are_checked(self, hidden):
-        with pytest.raises(ValueError, match=r"hidden is .*, expected"):
-            ConvexPotential(3, 4, hidden)
-        with pytest.raises(ValueError, match="out_channels is 0"):
-            ConvexPotential(3, 0)
-
-    def test_the_layer_refuses_another_size(self):
-        with pytest.raises(ValueError, match="potential's out_channels is 4, expected 5"):
-            EquilibriumAggregation(3, 5, potential=ConvexPotential(3, 4))
-
     def test_reset_parameters(self):
         potential = ConvexPotential(3, 4, (6, 4))
         drawn = []

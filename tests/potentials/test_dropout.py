@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from cases import make_layer
 from equipool import EquilibriumAggregation, ResNetPotential
 from equipool.potentials import resnet
 
@@ -86,12 +85,6 @@ def test_in_bfloat16_and_under_autocast():
     assert (y.dtype, bool(y.isfinite().all())) == (torch.bfloat16, True)
 
 
-@pytest.mark.parametrize("share", [-0.1, 1.0, float("nan")])
-def test_a_share_that_is_none(share):
-    with pytest.raises(ValueError, match="expected at least 0 and less than 1"):
-        ResNetPotential(3, 4, dropout=share)
-
-
 class Doubled(ResNetPotential):
     def forward(self, x, y):
         return 2 * super().forward(x, y)
@@ -106,11 +99,6 @@ def test_a_forward_of_ones_own_or_a_hook_has_no_units_to_drop(changed):
     with pytest.raises(ValueError, match=r"dropout is 0\.5, expected 0 with a forward of your own"):
         layer(torch.randn(6, 3))
     assert layer.eval()(torch.randn(6, 3)).isfinite().all()
-
-
-def test_it_is_shown_where_there_is_some():
-    assert "dropout=0.5" in repr(thinned_layer())
-    assert "dropout" not in repr(make_layer())
 
 
 class Own(torch.nn.Module):

@@ -104,12 +104,3 @@ def test_further_steps_keep_what_the_solver_found_out():
     assert torch.equal(rest.first.size, state.first.size)
     assert rest.first_steps == 3
     assert torch.equal(rest.y, state.y)
-
-
-@pytest.mark.parametrize("bad", [0, -1, 1.5, True])
-def test_bad_arguments(bad):
-    message = f"num_steps is {bad}, expected an int of 1 or more"
-    with pytest.raises((TypeError, ValueError), match=message):
-        Newton(after=Nesterov(), num_steps=bad)
-    with pytest.raises(TypeError, match=r"after is 0\.125, expected an instance of Solver"):
-        Newton(after=0.125)

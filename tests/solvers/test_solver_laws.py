@@ -247,15 +247,6 @@ def test_an_energy_without_a_bottom_is_not_followed_there(name):
         assert bool(objective.value(state.point).isfinite().all())
 
 
-@pytest.mark.parametrize("bad", [0.0, -1.0, math.inf, math.nan])
-@pytest.mark.parametrize(
-    ("kind", "argument"), [(Newton, "damping"), (SafeguardedNesterov, "learning_rate")]
-)
-def test_bad_arguments(kind, argument, bad):
-    with pytest.raises(ValueError, match=f"{argument} is {bad}, expected more than 0"):
-        kind(bad)
-
-
 @pytest.mark.compile
 @pytest.mark.filterwarnings("ignore:.*Function'> should not be instant:DeprecationWarning")
 @every_solver
