@@ -20,11 +20,11 @@ class RowEnergy:
 
     def __init__(
         self, potential: SummedPotential, regularizer: Regularizer, weights: Weights,
-        bound: BoundRegularizer | None = None,
+        derivatives: BoundRegularizer | None = None,
     ) -> None:  # fmt: skip
         self.potential = potential
         self.regularizer = regularizer
-        self.bound = regularizer.bind() if bound is None else bound
+        self.derivatives = regularizer.bind() if derivatives is None else derivatives
         self.weights = weights
 
     def value(self, y: Tensor) -> Tensor:
@@ -36,12 +36,12 @@ class RowEnergy:
         """`[num_rows, K]`, differentiable with respect to all that it is made of."""
         weights = self.weights
         gradient = self.potential.gradient(y)
-        return self.bound.add_gradient(gradient, weights.potential, y, weights.regularizer)
+        return self.derivatives.add_gradient(gradient, weights.potential, y, weights.regularizer)
 
     def hessian(self, y: Tensor) -> LinearMap:
         """The product with the Hessian at y, without a graph."""
         outer, inner = (weight.detach() for weight in self.weights)
-        product, add_product = self.potential.hessian(y), self.bound.add_hessian(y, outer)
+        product, add_product = self.potential.hessian(y), self.derivatives.add_hessian(y, outer)
         return lambda direction: add_product(inner * product(direction), direction)
 
     def bounds(self) -> Bounds | None:
@@ -62,11 +62,11 @@ class RowEnergy:
         if potential is None:
             return None
         weights = Weights(*(weight.index_select(0, rows) for weight in self.weights))
-        return RowEnergy(potential, self.regularizer, weights, self.bound)
+        return RowEnergy(potential, self.regularizer, weights, self.derivatives)
 
     def reweighted(self, weights: Weights) -> RowEnergy:
         """The energy with other weights of its two parts, `[num_rows, 1]` each."""
-        return RowEnergy(self.potential, self.regularizer, weights, self.bound)
+        return RowEnergy(self.potential, self.regularizer, weights, self.derivatives)
 
 
 class Energy:
