@@ -134,7 +134,10 @@ WRONG = [
     (["influence", "model", "bags.csv", {"--bag": "99"}], "the table has no bag '99'"),
     (["explore", "bags.csv", "model", {"--bag": "1"}], "bags.csv is not a file that equipool"),
     (["compare", "bags.csv", COLUMNS, {"--label": "label,x0"}], "expected one column"),
-    (["compare", "bags.csv", COLUMNS, {"--folds": "1"}], "folds is 1, expected 2 or more"),
+    (
+        ["compare", "bags.csv", COLUMNS, {"--folds": "1"}],
+        "--folds is 1, expected",
+    ),
     (
         ["compare", "bags.csv", COLUMNS, {"--metric": "beauty"}],
         "'beauty' is not a valid scoring value",

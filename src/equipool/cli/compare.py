@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from equipool.cli import bags, console
-from equipool.settings import check
+from equipool.settings import Count, Range, check
 
 if TYPE_CHECKING:
     from equipool.estimators.cross_validation import MethodScores
@@ -28,8 +28,8 @@ class Options(bags.FitOptions):
     """
 
     aggregation: bags.Names = ("equilibrium", "attention", "mean")
-    folds: int = 10
-    repeats: int = 1
+    folds: Annotated[int, Range(least=2)] = 10
+    repeats: Count = 1
     group: str | None = None
     metric: str | None = None
     out: Path | None = None
@@ -69,7 +69,7 @@ def compare(table: console.Table, options: Options) -> None:
             console.note(f"{name}: fold {fold + 1} of {len(parts)}: {score:.4f}")
 
         with bags.warnings_as_lines():
-            scores = cross_validate(estimators, found, parts, options.repeats, metric, report)
+            scores = cross_validate(estimators, found, parts, metric, report)
             results = list(scores)
         _print(results, metric)
         if out is not None:

@@ -7,24 +7,22 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
-from numbers import Integral
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 import numpy as np
 import torch
 from joblib import Parallel, delayed
 from sklearn.utils import check_consistent_length, check_random_state
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from torch import Tensor, nn
 
-from equipool.baselines import AGGREGATIONS
 from equipool.estimators.bags import Array, BagReader, Bags
 from equipool.estimators.influence import effects
 from equipool.estimators.network import BagNetwork
 from equipool.estimators.prediction import predict_bags, to_tensor
 from equipool.estimators.saving import PaddedBags, export_onnx, save
-from equipool.estimators.scaling import check_clip, measure_scaling, warn_of_lost_resolution
+from equipool.estimators.scaling import Positive, measure_scaling, warn_of_lost_resolution
 from equipool.estimators.table_methods import TableMethods
 from equipool.estimators.training import (
     FEW,
@@ -37,6 +35,7 @@ from equipool.estimators.training import (
     usual_batch_size,
     usual_steps,
 )
+from equipool.settings import Count, OneOf, Range, Share, check
 
 Auto = Literal["auto"]
 Aggregation = str | Callable[[int, int], nn.Module]
@@ -63,20 +62,20 @@ class SetEstimator(TableMethods, BagReader, ABC):
 
     aggregation: Aggregation = "equilibrium"
     _: KW_ONLY
-    clip: float | None = 3.0
-    hidden_size: int = 64
-    channels: int = 32
-    n_estimators: int | Auto = "auto"
-    max_iter: int | Auto = "auto"
-    batch_size: int | Auto = "auto"
-    max_seconds: float | None = None
-    learning_rate: float = 3e-3
-    weight_decay: float = 1e-2
-    dropout: float | Auto = "auto"
+    clip: Positive | None = 3.0
+    hidden_size: Annotated[int, Range(least=0)] = 64
+    channels: Count = 32
+    n_estimators: Count | Auto = "auto"
+    max_iter: Count | Auto = "auto"
+    batch_size: Count | Auto = "auto"
+    max_seconds: Positive | None = None
+    learning_rate: Positive = 3e-3
+    weight_decay: Annotated[float, Range(least=0)] = 1e-2
+    dropout: Share | Auto = "auto"
     early_stopping: bool | Auto = "auto"
-    validation_fraction: float = 0.1
-    n_iter_no_change: int = 10
-    max_elements: int = 1024
+    validation_fraction: Annotated[float, Range(above=0, below=1)] = 0.1
+    n_iter_no_change: Count = 10
+    max_elements: Count = 1024
     warm_start: bool = False
     device: str = "auto"
     n_jobs: int | None = None
@@ -111,7 +110,9 @@ class SetEstimator(TableMethods, BagReader, ABC):
                 f"{type(self).__name__} requires y to be passed, but the target y is None"
             )
         check_consistent_length(bags, y)
-        weights = _read_weights(sample_weight, len(bags))
+        weights = _check_sample_weight(
+            sample_weight, bags, dtype=np.float64, ensure_non_negative=True
+        )
         targets = self._make_targets(y, weights, again)
         labelled = (targets.weights > 0).any(1)  # the others teach nothing
         if not labelled.all():
@@ -214,10 +215,9 @@ class SetEstimator(TableMethods, BagReader, ABC):
         available = torch.cuda.is_available()
         if self.device == "auto":
             return torch.device("cuda" if available else "cpu")
-        if str(self.device).split(":")[0] not in ("cpu", "cuda"):
-            raise ValueError(f"device is {self.device!r}, expected 'auto', 'cpu' or 'cuda'")
-        if self.device != "cpu" and not available:
-            raise ValueError(f"device is {self.device!r}, but torch finds no CUDA device")
+        if self.device != "cpu" and not (available and str(self.device).startswith("cuda")):
+            found = "" if available else " (torch finds no CUDA device)"
+            raise ValueError(f"device is {self.device!r}, expected 'auto', 'cpu' or 'cuda'{found}")
         return torch.device(self.device)
 
     def _outputs(self, X: Any) -> Array:
@@ -284,44 +284,10 @@ class SetEstimator(TableMethods, BagReader, ABC):
         """The unit of the networks' outputs."""
 
     def _check_parameters(self) -> None:
-        def expect(name: str, met: bool, expected: str) -> None:
-            if not met:
-                raise ValueError(f"{name} is {getattr(self, name)!r}, expected {expected}")
-
-        known = callable(self.aggregation) or self.aggregation in AGGREGATIONS
-        expect("aggregation", known, f"one of {list(AGGREGATIONS)} or a callable")
-        for name in ("channels", "n_iter_no_change", "max_elements"):
-            expect(name, _is_count(getattr(self, name)), "a whole number of 1 or more")
-        for name in ("n_estimators", "max_iter", "batch_size"):
-            value = getattr(self, name)
-            expect(name, value == "auto" or _is_count(value), "'auto' or a number of 1 or more")
-        check_clip(self.clip)
-        expect("hidden_size", self.hidden_size >= 0, "0 or more")
-        expect("learning_rate", self.learning_rate > 0, "more than 0")
-        expect("weight_decay", self.weight_decay >= 0, "0 or more")
-        positive = self.max_seconds is None or self.max_seconds > 0
-        expect("max_seconds", positive, "more than 0, or None")
-        rate = 0.0 if self.dropout == "auto" else self.dropout
-        expect("dropout", 0 <= rate < 1, "'auto', or at least 0 and less than 1")
-        expect("early_stopping", self.early_stopping in (True, False, "auto"), "a bool or 'auto'")
-        expect("validation_fraction", 0 < self.validation_fraction < 1, "between 0 and 1")
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, Integral) and value is not True and int(value) >= 1
-
-
-def _read_weights(given: Any, count: int) -> Array:
-    """A weight of 0 or more for each bag."""
-    weights = np.ones(count) if given is None else np.asarray(given, dtype=np.float64)
-    if weights.ndim == 0:
-        weights = np.full(count, weights)
-    if weights.shape != (count,):
-        raise ValueError(
-            f"sample_weight has shape {weights.shape}, expected ({count},): one for each bag"
-        )
-    if not np.isfinite(weights).all() or (weights < 0).any():
-        raise ValueError("sample_weight has negative or infinite values, expected 0 or more")
-    if not weights.any():
-        raise ValueError("sample_weight is zero for all bags, expected some above zero")
-    return weights
+        hints = get_type_hints(type(self), include_extras=True)
+        if not callable(self.aggregation):
+            hints["aggregation"] = Annotated[str, OneOf("equipool.baselines.AGGREGATIONS")]
+        for name, value in self.get_params(deep=False).items():
+            check(
+                name, value.item() if isinstance(value, np.generic) else value, hints.get(name, Any)
+            )

@@ -6,18 +6,19 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from scipy import stats
 from sklearn.base import clone, is_classifier
 from sklearn.exceptions import UndefinedMetricWarning
+from sklearn.impute import SimpleImputer
 from sklearn.metrics import get_scorer
 from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, StratifiedKFold
 from sklearn.utils import check_random_state
 
-from equipool.estimators.bags import Array, Bags
+from equipool.estimators.bags import Array
 from equipool.estimators.tables import TableBags
 
 TEST = "corrected resampled t-test (Nadeau and Bengio, 2003), two-sided"
@@ -40,17 +41,10 @@ def make_folds(
         >>> [len(test) for _, test in folds]
         [2, 2]
     """
-    if folds < 2:
-        raise ValueError(f"folds is {folds}, expected 2 or more")
-    if repeats < 1:
-        raise ValueError(f"repeats is {repeats}, expected 1 or more")
-    units = "bags" if group is None else "groups"
-    available = len(y if group is None else np.unique(group))
-    smallest = int(np.unique(y, return_counts=True)[1].min()) if stratified else available
-    if folds > available:
-        raise ValueError(f"folds is {folds}, but there are {available} {units}")
-    if group is None and folds > smallest:
-        raise ValueError(f"folds is {folds}, but the rarest class has {smallest} bags")
+    if stratified and group is None:
+        rarest = int(np.unique(y, return_counts=True)[1].min())
+        if folds > rarest:
+            raise ValueError(f"folds is {folds}, but the rarest class has {rarest} bags")
     kinds: dict[tuple[bool, bool], Any] = {
         (False, False): KFold, (True, False): StratifiedKFold,
         (False, True): GroupKFold, (True, True): StratifiedGroupKFold,
@@ -115,7 +109,6 @@ class MethodScores:
 
     name: str
     scores: tuple[float, ...]
-    repeats: int
     seconds: float
     p_value: float | None = None  # of the difference from the first method
 
@@ -128,16 +121,9 @@ class MethodScores:
         """Standard deviation over all folds."""
         return float(np.std(self.scores, ddof=1))
 
-    @property
-    def deviation_of_repeats(self) -> float | None:
-        """Standard deviation of the repeats' means; None with a single repeat."""
-        if self.repeats == 1:
-            return None
-        return float(np.reshape(self.scores, (self.repeats, -1)).mean(1).std(ddof=1))
-
 
 def cross_validate(
-    estimators: dict[str, Any], found: TableBags, folds: Sequence[Fold], repeats: int, metric: str,
+    estimators: dict[str, Any], found: TableBags, folds: Sequence[Fold], metric: str,
     report: Callable[[str, int, float], None] = lambda name, fold, score: None,
 ) -> Iterator[MethodScores]:  # fmt: skip
     """Train and test each estimator on the same folds.
@@ -147,7 +133,6 @@ def cross_validate(
         found: the bags. Missing numbers are NaN, and are replaced with the means of the training
             bags of each fold.
         folds: from `make_folds`.
-        repeats: how many times the folds cover all bags.
         metric: a scorer of scikit-learn, for which larger is better.
         report: is called with name, fold and score.
     """
@@ -163,7 +148,7 @@ def cross_validate(
         p_value = None
         if first is not None:
             p_value = corrected_t_test(np.subtract(scores, first.scores), share)
-        method = MethodScores(name, tuple(scores), repeats, seconds, p_value)
+        method = MethodScores(name, tuple(scores), seconds, p_value)
         _warn_below_chance(method, metric, found.y)
         first = first or method
         yield method
@@ -192,31 +177,17 @@ def _score(estimator: Any, found: TableBags, fold: Fold, metric: str, number: in
     assert y is not None
     if is_classifier(estimator) and len(np.unique(y[train])) < 2:
         raise ValueError(f"fold {number + 1} has training bags of one class only: use fewer folds")
-    training = found.bags.take(train)
-    means = _means(training.elements)
+    imputer = SimpleImputer(keep_empty_features=True).fit(found.bags.take(train).elements)
+    filled = replace(found.bags, elements=imputer.transform(found.bags.elements))
     weights = None if weight is None else weight[train]
-    fitted = clone(estimator).fit(_filled(training, means), y[train], sample_weight=weights)
+    fitted = clone(estimator).fit(filled.take(train), y[train], sample_weight=weights)
     scorer: Any = get_scorer(metric)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UndefinedMetricWarning)  # reported below
-        score = float(scorer(fitted, _filled(found.bags.take(test), means), y[test]))
+        score = float(scorer(fitted, filled.take(test), y[test]))
     if not math.isfinite(score):
         raise ValueError(
             f"{metric} is not defined in fold {number + 1}, perhaps because its test bags have one "
             "class: use fewer folds or another metric"
         )
     return score
-
-
-def _means(elements: Array) -> Array:
-    """The mean of each feature; 0 where all are missing."""
-    present = ~np.isnan(elements)
-    sums = np.where(present, elements, 0).sum(0, dtype=np.float64)
-    return (sums / np.maximum(present.sum(0), 1)).astype(elements.dtype)
-
-
-def _filled(bags: Bags, means: Array) -> Bags:
-    missing = np.isnan(bags.elements)
-    if not missing.any():
-        return bags
-    return Bags(np.where(missing, means, bags.elements), bags.ptr, bags.names)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from equipool.estimators.bags import Array, Bags
+from equipool.settings import Range
 from equipool.tables import listed
 
+Positive = Annotated[float, Range(above=0)]
 ROWS = 1 << 16  # at a time, so that no copy of all elements is made
 
 
@@ -78,8 +80,3 @@ def warn_of_lost_resolution(bags: Bags, scaling: Scaling, dtype: Any) -> None:
             "two features, such as day and second",
             stacklevel=3,
         )
-
-
-def check_clip(clip: float | None) -> None:
-    if clip is not None and not clip > 0:
-        raise ValueError(f"clip is {clip!r}, expected more than 0, or None")

@@ -10,7 +10,8 @@ from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from equipool.estimators.bags import Array, BagReader, Bags
-from equipool.estimators.scaling import check_clip, measure_scaling
+from equipool.estimators.scaling import Positive, measure_scaling
+from equipool.settings import check
 
 
 class BagScaler(TransformerMixin, BagReader):
@@ -38,7 +39,7 @@ class BagScaler(TransformerMixin, BagReader):
 
     def fit(self, X: Any, y: Any = None) -> BagScaler:
         """Measure the features of the bags."""
-        check_clip(self.clip)
+        check("clip", self.clip, Positive | None)
         self.scaling_ = measure_scaling(self._read(X, reset=True), clip=self.clip)
         return self
 
