@@ -1,7 +1,6 @@
 """Made-up runs."""
 
 import json
-from dataclasses import asdict, fields
 
 import pytest
 
@@ -26,9 +25,9 @@ def drawn(monkeypatch):
 @pytest.fixture
 def make(tmp_path):
     """Writes the directory of a run whose monitored metric took these values, one every 10 steps
-    and every 10 seconds; an unfinished run has no record."""
+    and every 10 seconds."""
 
-    def write(name, values, *, complete=True, seconds=10.0, hardware=HARDWARE, log=(), **settings):
+    def write(name, values, *, seconds=10.0, hardware=HARDWARE, **settings):
         task = MedianTask(**{"aggregation": "sum", "embedding": 8} | settings)
         config = chosen_config(task, TrainingConfig(steps=30))
         curve = [
@@ -38,21 +37,14 @@ def make(tmp_path):
         ]  # fmt: skip
         folder = tmp_path / "runs" / name
         folder.mkdir(parents=True)
+        record = Record(
+            task="median", seed=task.seed, config=config, versions={}, hardware=hardware, date="",
+            steps=10 * len(values), complete=True, seconds=2 * seconds * len(values),
+            training_seconds=seconds * len(values), num_parameters=1234, metrics={}, best=None,
+            curve=curve, spikes=1, skipped=2,
+        )  # fmt: skip
         (folder / "config.json").write_text(json.dumps(config))
-        events = [{"event": "evaluation"} | entry for entry in curve]
-        lines = [{"event": "start", "step": 0, "hardware": hardware, "versions": {}}, *log, *events]
-        (folder / "log.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
-        if complete:
-            known = {field.name for field in fields(Record)}
-            content = {
-                "task": "median", "seed": task.seed, "config": config, "versions": {},
-                "hardware": hardware, "date": "", "steps": 10 * len(values), "complete": True,
-                "seconds": 2 * seconds * len(values), "training_seconds": seconds * len(values),
-                "num_parameters": 1234, "metrics": {}, "best": None,
-                "curve": curve, "spikes": 1, "skipped": 2, "pieces": 1, "together": 1,
-            }  # fmt: skip
-            record = Record(**{name: content[name] for name in known & content.keys()})
-            (folder / "record.json").write_text(json.dumps(asdict(record)))
+        record.write(folder / "record.json")
         return folder
 
     return write

@@ -9,9 +9,6 @@ import pytest
 from equipool.report import conclusion, figures, page, read_runs, results
 from equipool.report.page import write_page
 
-POINT = {"step": 5, "seconds": 1.0, "training_seconds": 1.0, "loss": 2.0,
-         "inner": {"aggregation": {"residual": 0.5}}, "skipped": 3, "spikes": 0}  # fmt: skip
-
 
 def rows(runs):
     return results(runs).set_index("method").to_dict("index")
@@ -60,17 +57,6 @@ def test_methods_are_named_by_the_settings_that_vary_in_them(make, runs):
     assert list(rows(runs()))[-1] == "sum, embedding 8"
 
 
-def test_an_unfinished_run_is_read_from_its_log(make, runs):
-    make("a", [3.0, 2.0])
-    make("b", [4.0], seed=1, complete=False, log=[POINT])
-    found = rows(runs())["sum"]
-    assert (found["mse"], found["runs"]) == ("3 ± 1.41", "2 (1 unfinished)")
-    table = page.runs_section(runs()).table.set_index("run")
-    assert (table.loc["b", "steps taken"], table.loc["b", "complete"]) == (10, False)
-    assert table.loc["b", "skipped"] == 3
-    assert table.loc["a", "parameters"] == 1234
-
-
 def test_runs_are_found_once_and_at_any_depth(make, tmp_path):
     folder = make("deep/a", [1.0])
     assert len(read_runs([tmp_path, folder, tmp_path / "runs"]).table) == 1
@@ -88,8 +74,8 @@ def test_runs_of_one_name_in_two_directories_stay_apart(make, runs):
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({}, "contains no run"),
-        ({"config.json": "[]"}, "config.json"),
+        ({}, "contains no finished run"),
+        ({"config.json": "{}"}, "contains no finished run"),
         ({"a.json": "{}"}, "not the record of a run"),
     ],
 )
@@ -101,47 +87,23 @@ def test_what_is_no_run_is_named(tmp_path, files, message):
 
 
 def test_runs_that_cannot_be_compared(make, tmp_path):
-    folder = make("a", [])
-    with pytest.raises(ValueError, match="nothing to report"):
-        read_runs([folder])
-    config = json.loads((make("b", [1.0], complete=False) / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"task": "omniglot"}))
-    (folder / "record.json").unlink()
+    record = make("a", [1.0]) / "record.json"
+    content = json.loads(record.read_text())
+    make("b", [1.0])
+    record.write_text(json.dumps(content | {"task": "omniglot"}))
     with pytest.raises(ValueError, match="the tasks median, omniglot, expected one"):
         read_runs([tmp_path / "runs"])
     with pytest.raises(FileNotFoundError, match="nowhere does not exist"):
         read_runs(["nowhere"])
 
 
-def test_damaged_lines_of_a_log_are_reported(make):
-    folder = make("a", [1.0], log=[POINT])
-    text = (folder / "log.jsonl").read_text().replace('"loss": 2.0', '"loss": ')
-    (folder / "log.jsonl").write_text(text)
-    warnings = []
-    read_runs([folder], warnings.append)
-    assert "line 2" in warnings[0]
-
-
 def test_curves_are_means_at_the_steps_that_all_runs_have(make, runs, drawn):
     make("a", [4.0, 2.0, 1.0])
     make("b", [2.0, 1.0, None], seed=1)
-    make("c", [9.0], seed=2, complete=False)
     figures.draw_curves(runs())
     lines = drawn[0].axes[0].lines
     points = {tuple(line.get_xdata()): list(line.get_ydata()) for line in lines}
-    assert points == {(10, 20): [3.0, 1.5], (10,): [9.0]}
-
-
-def test_each_size_has_its_row_and_each_method_one_colour(make, runs, drawn):
-    for size in (4, 8):
-        for method in ("sum", "max"):
-            make(f"{method}{size}", [float(size)], embedding=size, aggregation=method)
-    figures.draw_curves(runs())
-    axes = drawn[0].axes
-    assert [ax.get_title() for ax in axes if ax.get_title()] == ["embedding 4", "embedding 8"]
-    colors = [{line.get_label(): line.get_color() for line in ax.lines} for ax in axes]
-    assert colors[0].keys() == {"sum", "max"}
-    assert all(found == colors[0] for found in colors)
+    assert points == {(10, 20): [3.0, 1.5]}
 
 
 def test_the_effect_of_a_setting_is_drawn_in_the_order_of_its_values(make, runs, drawn):
@@ -157,16 +119,16 @@ def test_the_effect_of_a_setting_is_drawn_in_the_order_of_its_values(make, runs,
 
 
 def test_the_page_is_one_file_with_what_there_is(make, runs, tmp_path):
-    make("a", [2.0, 1.0], log=[POINT], width=4)
+    make("a", [2.0, 1.0], width=4)
     folder = make("b", [2.0, 3.0], width=8)
     row = {"num_steps": 7, "metrics": {"mse": 0.25}, "residual": 0.5, "residual_99": 1.0,
            "converged": 1.0, "spread": None}  # fmt: skip
     (folder / "over-steps-best.json").write_text(json.dumps({"step": 20, "over_steps": [row]}))
     write_page(runs(), tmp_path / "pages" / "page.html")
     html = (tmp_path / "pages" / "page.html").read_text()
-    titles = ["Results", "By setting", "Training", "Inner steps in evaluation", "Runs", "Settings"]
+    titles = ["Results", "By setting", "Inner steps in evaluation", "Runs", "Settings"]
     assert re.findall("<h2>(.*?)</h2>", html) == titles
-    assert len(re.findall('<img src="data:image/png;base64,', html)) == html.count("<img") == 4
+    assert len(re.findall('<img src="data:image/png;base64,', html)) == html.count("<img") == 3
     assert not re.search(r"http|url\(|<(script|link|iframe)", html)
     assert "<td>0.25</td>" in html
     assert re.search(r"<td>clip_norm</td>\s*<td>1.0</td>", html)

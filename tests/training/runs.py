@@ -9,10 +9,8 @@ class Heard(Progress):
     """Keeps what is shown."""
 
     def __init__(self):
+        super().__init__()
         self.texts = []
-
-    def begin(self, run, step, steps):
-        self.texts.append(f"begin {step} {steps}")
 
     def message(self, text):
         self.texts.append(text)

@@ -115,18 +115,9 @@ def _store_over_steps(run: Path, which: str, task: Task, rows: Sequence[AtSteps]
         cells = [*(row.metrics[name] for name in metrics)]
         cells += [row.residual, row.residual_99, row.converged]
         cells += [] if row.spread is None else [row.spread]
-        trained = " (trained)" if row.num_steps == trained_steps(task) else ""
-        table.append([f"{row.num_steps}{trained}", *(f"{cell:,.4g}" for cell in cells)])
+        table.append([f"{row.num_steps}", *(f"{cell:,.4g}" for cell in cells)])
     headings = ["inner steps", *metrics, "residual", "99 %", "converged", "spread"]
     console.print_table(headings[: len(table[0])], table)
     file = over_steps_file(run, which)
     write_over_steps(rows, file, _about(run, which, task.name))
     console.report_line(f"Stored in {file}; equipool report shows it")
-
-
-def trained_steps(task: Task) -> int | None:
-    """The number of inner steps that a task's layers take in evaluation."""
-    from equipool.experiments.inner_loop import STEPS
-
-    steps: int | str | None = getattr(task, "inner_steps", None)
-    return int(STEPS.build(steps).budget(False).num_steps) if isinstance(steps, str) else steps

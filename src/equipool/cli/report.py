@@ -23,9 +23,8 @@ def report(
         from equipool.report import read_runs, results
         from equipool.report.page import write_page
 
-        found = read_runs(runs, lambda text: console.note(f"Warning: {text}"))
-        if not found.curves.empty:
-            table = results(found)
-            console.print_table(list(table), table.to_numpy().tolist())
+        found = read_runs(runs)
+        table = results(found)
+        console.print_table(list(table), table.to_numpy().tolist())
         write_page(found, out)
         console.report_line(f"The page is {out}")

@@ -153,8 +153,6 @@ def _show_results(finished: Sequence[Path], out: Path) -> None:
     from equipool.report import conclusion, read_runs, results
 
     runs = read_runs(finished)
-    if runs.curves.empty:
-        return
     table = results(runs)
     console.print_table(list(table), table.to_numpy().tolist())
     console.report_line(conclusion(runs))

@@ -12,15 +12,13 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from equipool.report.runs import SIZE, Runs, label_runs
+from equipool.report.runs import Runs, label_runs
 
 # Okabe and Ito's colours, which colour-blind readers can distinguish; lines differ in markers too.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#882255")
 MARKERS = "osD^vPX*"
 GREY = {"color": "#b8b8b8", "linewidth": 1.0, "zorder": 1}
-WIDTH, CHARACTERS = 10.0, 110  # of a figure, in inches and of its legend
-MOST_POINTS = 150  # of a curve, of which a long log has many more
-MOST_ROWS = 6
+WIDTH, HEIGHT, CHARACTERS = 10.0, 3.8, 110  # of a figure, in inches, and of its legend
 STEPS = "training steps"
 
 
@@ -34,21 +32,19 @@ def styles(labels: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 
 @contextmanager
-def panels(rows: int, columns: int, height: float, **shared: Any) -> Iterator[tuple[Any, BytesIO]]:
-    """Axes to draw on, `[rows, columns]`, with a legend of all labels below them, and the buffer
+def panels(columns: int, **shared: Any) -> Iterator[tuple[Any, BytesIO]]:
+    """Axes to draw on, `[columns]`, with a legend of all labels below them, and the buffer
     that receives the PNG at the end. Does not use pyplot, so that no global state changes."""
-    figure = Figure(figsize=(WIDTH, height * rows), dpi=120, layout="constrained")
-    axes: Any = figure.subplots(rows, columns, squeeze=False, **shared)
+    figure = Figure(figsize=(WIDTH, HEIGHT), dpi=120, layout="constrained")
+    axes: Any = figure.subplots(1, columns, squeeze=False, **shared)[0]
     content = BytesIO()
     yield axes, content
-    for ax in axes.flat:
+    for ax in axes:
         ax.spines[["top", "right"]].set_visible(False)
         ax.grid(which="major", alpha=0.3)
-        if not ax.has_data():
-            ax.set_axis_off()
         if ax.get_xlabel() == STEPS:
             ax.xaxis.set_major_formatter(EngFormatter(sep=""))
-    drawn = {line.get_label(): line for ax in axes.flat for line in ax.lines}
+    drawn = {line.get_label(): line for ax in axes for line in ax.lines}
     named = [label for label in drawn if not str(label).startswith("_")]
     columns = max(1, CHARACTERS // (5 + max(map(len, named), default=0)))
     lines = [drawn[label] for label in named]
@@ -64,28 +60,18 @@ def use_log_scale(ax: Any) -> None:
 
 
 def draw_curves(runs: Runs) -> bytes:
-    """The monitored metric against steps and against training seconds, a row of panels per size:
-    means over the finished runs of a method, and the range between the smallest and the largest. An
-    unfinished run is a dotted line of its own."""
+    """The monitored metric against steps and against training seconds: means over the runs of a
+    method, and the range between the smallest and the largest."""
     metric = runs.kind.monitor
-    of_run = runs.table[["run", "complete"]].assign(size="", named=runs.table["method"])
-    if SIZE in runs.varying and runs.table[SIZE].nunique() <= MOST_ROWS:
-        words = [f", {SIZE} {size}" for size in runs.table[SIZE]]
-        of_run["size"] = [word[2:] for word in words]
-        of_run["named"] = [method.replace(word, "") for method, word in zip(
-            runs.table["method"], words, strict=True)]  # fmt: skip
-    curves = runs.curves.merge(of_run, on="run")
-    curves["alone"] = curves["run"].where(~curves["complete"], "")
-    best_first = curves.sort_values(metric, ascending=runs.kind.lower_is_better)
-    looks = styles(best_first["named"])
-    with panels(curves["size"].nunique(), 2, 3.6, sharey=True) as (axes, content):
-        for both, (size, part) in zip(axes, curves.groupby("size", sort=False), strict=True):
-            for (method, run), same in part.groupby(["named", "alone"], sort=False):
-                _draw_line(both, same, metric, looks[method] | ({"linestyle": ":"} if run else {}))
-            both[0].set(title=size, ylabel=metric, xlabel=STEPS)
-            both[1].set_xlabel("training seconds")
-            if runs.kind.lower_is_better:
-                use_log_scale(both[0])
+    best_first = runs.curves.sort_values(metric, ascending=runs.kind.lower_is_better)
+    looks = styles(best_first["method"])
+    with panels(2, sharey=True) as (axes, content):
+        for method, same in runs.curves.groupby("method", sort=False):
+            _draw_line(axes, same, metric, looks[method])
+        axes[0].set(ylabel=metric, xlabel=STEPS)
+        axes[1].set_xlabel("training seconds")
+        if runs.kind.lower_is_better:
+            use_log_scale(axes[0])
     return content.getvalue()
 
 
@@ -130,9 +116,9 @@ def draw_setting(runs: Runs, setting: str) -> bytes:
     found = found.sort_values("order")
     found["at"] = found[setting].map(str)
     looks = styles(found["line"])
-    with panels(1, 2, 3.8) as (axes, content):
+    with panels(2) as (axes, content):
         for ax, column, title in zip(
-            axes[0], (metric, "cost"), (f"best {metric}", "seconds per step"), strict=True
+            axes, (metric, "cost"), (f"best {metric}", "seconds per step"), strict=True
         ):
             for line, same in found.groupby("line", sort=False):
                 means = same.groupby("at", sort=False)[column].mean()
@@ -144,24 +130,6 @@ def draw_setting(runs: Runs, setting: str) -> bytes:
     return content.getvalue()
 
 
-def draw_log(runs: Runs) -> bytes:
-    """The training loss and the statistics of the equilibrium layers against steps: a panel each,
-    a line per run."""
-    columns = [name for name in runs.log if name == "loss" or ": " in str(name)]
-    columns = [name for name in columns if runs.log[name].notna().any()]
-    looks = styles(runs.table["method"])
-    with panels(-(-len(columns) // 3), 3, 3.0) as (axes, content):
-        for ax, column in zip(axes.flat, columns, strict=False):
-            for (method, _), same in runs.log.groupby(["method", "run"], sort=False):
-                every = max(1, len(same) // MOST_POINTS)
-                means = same[["step", column]].astype(float).rolling(every, min_periods=1).mean()
-                ax.plot(means["step"][::every], means[column][::every],
-                        **looks[method] | {"marker": ""})  # fmt: skip
-            ax.set(title=column, xlabel=STEPS)
-            use_log_scale(ax)
-    return content.getvalue()
-
-
 def draw_over_steps(runs: Runs) -> bytes:
     """The monitored metric, the residual and the spread of random starts over the number of inner
     steps in evaluation."""
@@ -169,8 +137,8 @@ def draw_over_steps(runs: Runs) -> bytes:
     shown = [name for name in (runs.kind.monitor, "residual", "spread") if name in found]
     lines = found.groupby(found["run"] + ", " + found["checkpoint"], sort=False)
     looks = styles(lines.groups)
-    with panels(1, len(shown), 3.8) as (axes, content):
-        for ax, column in zip(axes[0], shown, strict=True):
+    with panels(len(shown)) as (axes, content):
+        for ax, column in zip(axes, shown, strict=True):
             for line, rows in lines:
                 ax.plot(rows["num_steps"], rows[column], **looks[line])
             ax.set(title=column, xlabel="inner steps in evaluation")

@@ -16,7 +16,6 @@ import pandas as pd
 from equipool.files import write_text
 from equipool.report.figures import (
     draw_curves,
-    draw_log,
     draw_over_steps,
     draw_setting,
     varied_numbers,
@@ -62,10 +61,8 @@ def write_page(runs: Runs, file: str | Path) -> None:
     write_text(file, html)
 
 
-def results_section(runs: Runs) -> Section | None:
+def results_section(runs: Runs) -> Section:
     """Results over the seeds."""
-    if runs.curves.empty:
-        return None
     text = (
         f"{conclusion(runs)}. Means and standard deviations over the runs of a method, of the last "
         "evaluations and of each run's best one. The training time excludes evaluations."
@@ -75,23 +72,11 @@ def results_section(runs: Runs) -> Section | None:
 
 def settings_section(runs: Runs) -> Section | None:
     """The effect of each setting with several numbers."""
-    names = [] if runs.curves.empty else varied_numbers(runs)
+    names = varied_numbers(runs)
     if not names:
         return None
     text = "Dots are runs; lines are means of runs that differ in nothing else."
     return Section("By setting", text, pictures=[draw_setting(runs, name) for name in names])
-
-
-def training_section(runs: Runs) -> Section | None:
-    """The logs: also of runs that were interrupted before their first evaluation."""
-    if runs.log.empty:
-        return None
-    text = (
-        "The loss of the training batches, and statistics of the equilibrium layers on a batch at "
-        "each entry of the log: `residual` is the largest component of the gradient at the end of "
-        "the search. Curves are smoothed."
-    )
-    return Section("Training", text, pictures=[draw_log(runs)])
 
 
 def over_steps_section(runs: Runs) -> Section | None:
@@ -136,6 +121,5 @@ def common_section(runs: Runs) -> Section:
 
 # In the order of the page.
 SECTIONS: tuple[Callable[[Runs], Section | None], ...] = (
-    results_section, settings_section, training_section, over_steps_section, runs_section,
-    common_section,
+    results_section, settings_section, over_steps_section, runs_section, common_section,
 )  # fmt: skip

@@ -1,9 +1,9 @@
-"""Runs read back from their directories, finished or not, or from their records, as data frames."""
+"""Finished runs read back from their directories or their records, as data frames."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,17 +12,16 @@ import pandas as pd
 
 from equipool.experiments.presets import import_task
 from equipool.settings import as_text
-from equipool.training import RunFolder, Task, read_log, read_over_steps, read_record
+from equipool.training import Task, read_over_steps, read_record
 from equipool.training.config import FREE, known_tasks
 
-Warn = Callable[[str], None] | None
 METHOD, SIZE = "aggregation", "embedding"
 # Settings in which runs of one method may differ.
 REPEATED = {"seed", "log_every", "evaluate_every", *FREE}
 
 # What was measured of a run: column, and name in its record.
 MEASURED = {
-    "complete": "complete", "steps taken": "steps", "training seconds": "training_seconds",
+    "steps taken": "steps", "training seconds": "training_seconds",
     "parameters": "num_parameters", "skipped": "skipped", "spikes": "spikes",
 }  # fmt: skip
 
@@ -32,15 +31,14 @@ class Runs:
     """Runs of one task.
 
     `table` has a row per run: its `run` (a name), `method`, settings, and what was measured.
-    `curves` has a row per evaluation, `log` per entry of a log, `over_steps` per number of inner
-    steps in evaluation; each with the `run` and its `method`.
+    `curves` has a row per evaluation, `over_steps` per number of inner steps in evaluation; each
+    with the `run` and its `method`.
     """
 
     kind: type[Task]
     settings: list[str]  # columns of the table
     table: pd.DataFrame
     curves: pd.DataFrame
-    log: pd.DataFrame
     over_steps: pd.DataFrame
     machines: list[str]  # hardware and versions
 
@@ -60,26 +58,22 @@ class Runs:
         return self.curves.drop_duplicates("run", keep="last")
 
 
-def read_runs(paths: Iterable[str | Path], warn: Warn = None) -> Runs:
-    """Read runs of one task.
+def read_runs(paths: Iterable[str | Path]) -> Runs:
+    """Read the finished runs of one task.
 
     Args:
         paths: run directories, directories that contain some, and records. A run that is given
             twice is read once.
-        warn: is called about each damaged line of a log, which is left out; by default
-            `warnings.warn`.
     """
     places = {place.resolve(): place for path in paths for place in _places(Path(path))}
     names = Counter(place.name for place in places.values())
     found = [
-        _read(place, warn) | {"run": place.name if names[place.name] == 1 else str(place)}
+        _read(place) | {"run": place.name if names[place.name] == 1 else str(place)}
         for place in places.values()
     ]
     tasks = sorted({one["task"] for one in found})
     if len(tasks) > 1:
         raise ValueError(f"the runs are of the tasks {', '.join(tasks)}, expected one task")
-    if not any(one["curve"] or one["points"] for one in found):
-        raise ValueError("nothing to report: no run has logged or evaluated anything yet")
     import_task(tasks[0])
     if tasks[0] not in known_tasks():
         known = f"expected one of {sorted(known_tasks())}: import the module that defines it"
@@ -88,49 +82,34 @@ def read_runs(paths: Iterable[str | Path], warn: Warn = None) -> Runs:
 
 
 def _places(path: Path) -> Iterator[Path]:
-    """The runs and records at a path."""
+    """The finished runs and the records at a path."""
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist")
-    if path.is_file() or RunFolder(path).config.exists():
+    if path.is_file():
         yield path
         return
-    inside = [*(file.parent for file in path.rglob("config.json")), *path.glob("*.json")]
+    inside = [file.parent for file in path.rglob("record.json")]
+    if not any(path.rglob("config.json")):
+        inside += path.glob("*.json")
     if not inside:
-        raise ValueError(f"{path} contains no run and no record")
+        raise ValueError(f"{path} contains no finished run and no record")
     yield from sorted(inside)
 
 
-def _read(place: Path, warn: Warn) -> dict[str, Any]:
-    """What is known of a run: its record if it is finished, else its log."""
+def _read(place: Path) -> dict[str, Any]:
+    """The record of a run, and what was evaluated over steps in its directory."""
     if place.is_file():
-        return asdict(read_record(place)) | {"points": [], "over_steps": []}
-    folder = RunFolder(place)
-    log = read_log(folder.log, warn)
-    found: dict[str, Any] = {
-        "points": [entry for entry in log if "event" not in entry],
-        "over_steps": [
-            {"checkpoint": which, **asdict(row)}
-            for which in ("best", "last")
-            for row in read_over_steps(place / f"over-steps-{which}.json")
-        ],
-    }
-    if folder.record.exists():
-        return asdict(read_record(folder.record)) | found
-    config = folder.read_config()
-    last = max(log, key=lambda entry: entry["step"], default={})
-    measured = {name: last.get(name, 0) for name in ("seconds", "training_seconds")}
-    counted = {name: max((one.get(name, 0) for one in log), default=0)
-               for name in ("skipped", "spikes")}  # fmt: skip
-    return found | measured | counted | {
-        "config": config, "task": config["task"], "steps": last.get("step", 0), "complete": False,
-        "curve": [entry for entry in log if entry.get("event") == "evaluation"],
-        "ran_on": [entry for entry in log if entry.get("event") in ("start", "resume")],
-        "num_parameters": None,
-    }  # fmt: skip
+        return asdict(read_record(place)) | {"over_steps": []}
+    over_steps = [
+        {"checkpoint": which, **asdict(row)}
+        for which in ("best", "last")
+        for row in read_over_steps(place / f"over-steps-{which}.json")
+    ]
+    return asdict(read_record(place / "record.json")) | {"over_steps": over_steps}
 
 
 def _frames(kind: type[Task], found: Sequence[dict[str, Any]]) -> Runs:
-    rows, curves, log, over_steps, machines = [], [], [], [], []
+    rows, curves, over_steps, machines = [], [], [], []
     settings: dict[str, None] = {}
     for one in found:
         same = {"run": one["run"]}
@@ -139,7 +118,6 @@ def _frames(kind: type[Task], found: Sequence[dict[str, Any]]) -> Runs:
         measured = {name: one[key] for name, key in MEASURED.items()}
         rows.append(same | {name: _cell(value) for name, value in values.items()} | measured)
         curves += [entry | entry["metrics"] | same for entry in one["curve"]]
-        log += [entry | _inner(entry) | same for entry in one["points"]]
         over_steps += [row | row["metrics"] | same for row in one["over_steps"]]
         pieces = one["ran_on"] or [one]
         machines += [str(piece.get(name)) for piece in pieces for name in ("hardware", "versions")]
@@ -154,20 +132,13 @@ def _frames(kind: type[Task], found: Sequence[dict[str, Any]]) -> Runs:
 
     return Runs(
         kind, list(settings), table, with_method(pd.DataFrame(curves, columns=list(columns))),
-        with_method(pd.DataFrame(log)), with_method(pd.DataFrame(over_steps)),
-        list(dict.fromkeys(machines)),
+        with_method(pd.DataFrame(over_steps)), list(dict.fromkeys(machines)),
     )  # fmt: skip
 
 
 def _cell(value: Any) -> Any:
     """A setting as a flag has it, but numbers as numbers."""
     return as_text(value) if value is None or isinstance(value, list | bool) else value
-
-
-def _inner(entry: dict[str, Any]) -> dict[str, Any]:
-    """What an entry of the log says of equilibrium layers, as one level of names."""
-    layers = (entry.get("inner") or {}).items()
-    return {f"{layer}: {name}": value for layer, found in layers for name, value in found.items()}
 
 
 def _methods(table: pd.DataFrame, names: Sequence[str]) -> pd.Series:

@@ -44,14 +44,9 @@ def results(runs: Runs) -> pd.DataFrame:
         every = then.size().reindex(shown.index) == last.size()
         found = then.agg(spread).reindex(shown.index)
         shown[f"at {seconds:.3g} s"] = found.where(every, "none yet")
-    shown["runs"] = methods["complete"].agg(_count)
+    shown["runs"] = methods.size().map(str)
     order = last[monitor].mean().sort_values(ascending=runs.kind.lower_is_better)
     return shown.loc[order.index].reset_index()
-
-
-def _count(complete: pd.Series) -> str:
-    unfinished = int((~complete).sum())
-    return f"{len(complete)}" + (f" ({unfinished} unfinished)" if unfinished else "")
 
 
 def conclusion(runs: Runs) -> str:

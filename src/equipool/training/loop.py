@@ -16,16 +16,10 @@ from equipool.environment import hardware, now, versions
 from equipool.training.checkpoint import RunFolder
 from equipool.training.config import TrainingConfig, run_config
 from equipool.training.devices import Accelerator, isolated, seed_step
-from equipool.training.progress import Entry, LogFile, Progress, progress_for_terminal
+from equipool.training.progress import Entry, LogFile, Progress
 from equipool.training.record import RECENT, Record, RunState, read_record, summarize
-from equipool.training.step import (
-    NUMBERS,
-    Runner,
-    TrainStep,
-    evaluation_mode,
-    inner_statistics,
-)
-from equipool.training.task import Batch, Task
+from equipool.training.step import NUMBERS, Runner, TrainStep, evaluation_mode
+from equipool.training.task import Task
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -100,7 +94,7 @@ def train(
             has its own.
         stop_after: stop after this many seconds; or a `Stop` that several calls share. Its `reason`
             is set even if the run was complete when it was due.
-        progress: what to show; None for a bar in a terminal and lines elsewhere, False for nothing.
+        progress: what to show; None for a line per entry of the log, False for nothing.
         how_to_resume: how to resume, for the message on an early stop; by default the Python call.
 
     Returns:
@@ -109,13 +103,12 @@ def train(
     """
     how = how_to_resume or f"train(task, config, {str(out)!r}, resume=True)"
     folder, identity = RunFolder(out), run_config(task, config)
+    if not isinstance(progress, Progress):
+        progress = Progress(quiet=progress is False)
     with ExitStack() as stack:
-        if not isinstance(progress, Progress):
-            progress = Progress() if progress is False else progress_for_terminal()
-            stack.callback(progress.close)
         accelerator = Accelerator(device, config.precision)
         stack.enter_context(isolated(accelerator.device, config.precision))
-        shown = progress if accelerator.leads else Progress()
+        shown = progress if accelerator.leads else Progress(quiet=True)
         stop = stop_after if isinstance(stop_after, Stop) else Stop(stop_after, shown.message)
         stack.enter_context(stop.on_signals())
         if accelerator.leads:
@@ -226,13 +219,12 @@ class Run:
         """Take a step, then log, evaluate and save if that is due."""
         step = self.state.step
         position = step % self.config.chunk
-        runner = self._runner
-        if position == 0 or runner is None:
-            runner = self._load(step - position)
+        if position == 0 or self._runner is None:
+            self._runner = self._load(step - position)
         self._seed(step)
-        runner.run(step)
+        self._runner.run(step)
         self.state.step = step + 1
-        self._do_what_is_due(runner)
+        self._do_what_is_due()
 
     def _seed(self, step: int) -> None:
         seed_step(self.task.seed, step, self.accelerator.shard.rank, self.accelerator.device)
@@ -251,18 +243,16 @@ class Run:
         self._runner.load(chunk)
         return self._runner
 
-    def _do_what_is_due(self, runner: Runner) -> None:
+    def _do_what_is_due(self) -> None:
         step, config = self.state.step, self.config
         last, every = step == config.steps, config.checkpoint_every
-        if last or self.at_boundary:
-            self.progress.advance(step)
         if last or step % config.log_every == 0:
-            self._write_log(runner.batch(step - 1))
+            self._write_log()
         better = (last or step % config.evaluate_every == 0) and self._evaluate()
         if last or better or (every is not None and step % every == 0):
             self._save()
 
-    def _write_log(self, batch: Batch) -> None:
+    def _write_log(self) -> None:
         state = self.state
         self.accelerator.average_(self.train_step.history.rows)
         columns = self.train_step.history.read(state.logged_step, state.step)
@@ -279,11 +269,9 @@ class Run:
         entry = state.times() | summarize(columns, self.train_step.metrics)
         entry["learning_rate"] = self.train_step.numbers(state.step - 1)[0]
         entry |= {"steps_per_second": speed, "skipped": state.skipped, "spikes": state.spikes}
-        network = self.train_step.network
-        data = {name: value for name, value in batch.items() if name != NUMBERS}
-        inner = inner_statistics(self.train_step.module, lambda: self.task.loss(network, data))
-        self._write(entry | ({"inner": inner} if inner else {}))
-        self.progress.report({"loss": entry["loss"], **entry["metrics"], "steps/s": speed})
+        self._write(entry)
+        shown = {"loss": entry["loss"], **entry["metrics"], "steps/s": speed}
+        self.progress.report(state.step, shown)
 
     def _evaluate(self) -> bool:
         """Evaluate; returns whether it is the best so far."""
@@ -294,7 +282,7 @@ class Run:
         value = metrics[self.task.monitor]
         better = self.state.add_evaluation(entry, value, self.task.lower_is_better)
         self._event("evaluation", entry | {"best": better})
-        self.progress.report({f"evaluated {self.task.monitor}": value})
+        self.progress.report(self.state.step, {f"evaluated {self.task.monitor}": value})
         return better
 
     def _metrics(self) -> dict[str, float]:

@@ -4,33 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import warnings
 from collections.abc import Callable, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from equipool.files import jsonable, naming, write_text
-
-
-class Progress:
-    """Shows the progress of a run. This base class shows nothing."""
-
-    def begin(self, run: str, step: int, steps: int) -> None:
-        """A run of this name starts or resumes at `step` of `steps`."""
-
-    def advance(self, step: int) -> None:
-        """The run has reached `step`. Called often."""
-
-    def report(self, numbers: Mapping[str, float | None]) -> None:
-        """The latest numbers of the run."""
-
-    def message(self, text: str) -> None:
-        """A message to the user."""
-
-    def close(self) -> None:
-        """Nothing more is to be shown."""
 
 
 def format_numbers(numbers: Mapping[str, float | None]) -> str:
@@ -43,61 +22,26 @@ def format_numbers(numbers: Mapping[str, float | None]) -> str:
     return "  ".join(f"{k} -" if v is None else f"{k} {v:.4g}" for k, v in numbers.items())
 
 
-class PlainProgress(Progress):
-    """Prints a line per entry of the log."""
+class Progress:
+    """Prints a line per entry of the log, or nothing if `quiet`. A subclass may show its messages
+    elsewhere."""
 
-    def __init__(self) -> None:
-        self._run, self._step, self._steps = "", 0, 0
+    def __init__(self, quiet: bool = False) -> None:
+        self._quiet, self._run, self._steps = quiet, "", 0
 
     def begin(self, run: str, step: int, steps: int) -> None:
+        """A run of this name starts or resumes at `step` of `steps`."""
         self._run, self._steps = run, steps
         self.message(f"{run}: from step {step} to {steps}")
 
-    def advance(self, step: int) -> None:
-        self._step = step
-
-    def report(self, numbers: Mapping[str, float | None]) -> None:
-        self.message(f"{self._run}: {self._step}/{self._steps}  {format_numbers(numbers)}")
+    def report(self, step: int, numbers: Mapping[str, float | None]) -> None:
+        """The latest numbers of the run."""
+        self.message(f"{self._run}: {step}/{self._steps}  {format_numbers(numbers)}")
 
     def message(self, text: str) -> None:
-        print(text, flush=True)
-
-
-class LiveProgress(Progress):
-    """Shows a bar with the remaining time and the latest numbers."""
-
-    def __init__(self) -> None:
-        from rich import progress as rich
-
-        self._bar: Any = rich.Progress(
-            rich.TextColumn("{task.description}"), rich.BarColumn(bar_width=20),
-            rich.MofNCompleteColumn(), rich.TimeElapsedColumn(), rich.TextColumn("left"),
-            rich.TimeRemainingColumn(elapsed_when_finished=True),
-            rich.TextColumn("{task.fields[numbers]}"), refresh_per_second=4,
-        )  # fmt: skip
-        self._bar.start()
-
-    def begin(self, run: str, step: int, steps: int) -> None:
-        self._task = self._bar.add_task(run, total=steps, completed=step, numbers="")
-
-    def advance(self, step: int) -> None:
-        self._bar.update(self._task, completed=step)
-
-    def report(self, numbers: Mapping[str, float | None]) -> None:
-        self._bar.update(self._task, numbers=format_numbers(numbers))
-
-    def message(self, text: str) -> None:
-        self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-    def close(self) -> None:
-        self._bar.stop()
-
-
-def progress_for_terminal() -> Progress:
-    """Bars in a terminal; lines elsewhere, or if rich is not installed."""
-    if sys.stdout.isatty() and find_spec("rich") is not None:
-        return LiveProgress()
-    return PlainProgress()
+        """A message to the user."""
+        if not self._quiet:
+            print(text, flush=True)
 
 
 # An entry of the log. Without an `event` it summarises training since the entry before it.

@@ -1,12 +1,10 @@
-"""One training step, run eagerly or as a CUDA graph, without waiting for the device; and statistics
-of the layers in it."""
+"""One training step, run eagerly or as a CUDA graph, without waiting for the device."""
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import equipool
-from equipool import EquilibriumAggregation, FixedSteps, RandomSteps, Solution
+from equipool import EquilibriumAggregation, FixedSteps, RandomSteps
 from equipool.cuda import capture_step
 from equipool.training.config import TrainingConfig
 from equipool.training.devices import Accelerator, mixed
@@ -272,9 +270,6 @@ class Runner:
         return {name: values[number % len(values)] for name, values in self.chunk.items()}
 
 
-Statistics = dict[str, dict[str, float]]
-
-
 @contextmanager
 def evaluation_mode(network: nn.Module) -> Iterator[None]:
     """Evaluation mode without gradients inside the block; restores the modes of all modules."""
@@ -286,55 +281,3 @@ def evaluation_mode(network: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
-
-
-def inner_statistics(network: nn.Module, forward: Callable[[], object]) -> Statistics:
-    """Statistics of every equilibrium layer that runs in `forward`, by its name in the network;
-    `"layer"` if the network is one itself.
-
-    `residual` is the largest component of the final gradient, averaged over the sets of the batch,
-    `residual_max` its maximum, `converged` the fraction of sets whose residual is within the
-    layer's tolerance; `aux_loss` is Eq. 5; `learning_rate`, `momentum` and `regularizer_weight` are
-    the learned scalars, if the layer has them. Empty sets, which fill up a batch, do not count.
-
-    Example:
-        >>> layer = equipool.EquilibriumAggregation(3, 8)
-        >>> statistics = inner_statistics(layer, lambda: layer(torch.ones(5, 3)))
-        >>> round(statistics["layer"]["momentum"], 3)
-        0.9
-    """
-    layers = {
-        name or "layer": module
-        for name, module in network.named_modules()
-        if isinstance(module, EquilibriumAggregation)
-    }
-    if not layers:
-        return {}
-    solved: dict[str, list[Solution]] = defaultdict(list)
-    with ExitStack() as stack:
-        stack.enter_context(evaluation_mode(network))
-        solutions = stack.enter_context(equipool.record(diagnostics=True))
-        for name, layer in layers.items():
-            handle = layer.register_forward_hook(
-                lambda *_, name=name: solved[name].append(solutions[-1])
-            )
-            stack.callback(handle.remove)
-        forward()
-        return {name: _of_layer(layer, solved[name]) for name, layer in layers.items()}
-
-
-def _of_layer(layer: EquilibriumAggregation, solutions: list[Solution]) -> dict[str, float]:
-    scalars: dict[str, object] = {
-        "learning_rate": getattr(layer.solver, "learning_rate", None),
-        "momentum": getattr(layer.solver, "momentum", None),
-        "regularizer_weight": getattr(layer.regularizer, "weight", None),
-    }
-    found = {name: float(v) for name, v in scalars.items() if isinstance(v, Tensor)}
-    some: list[Any] = [solution for solution in solutions if solution.occupied.any()]
-    if some:
-        residual = torch.cat([one.residual[one.occupied] for one in some])
-        converged = torch.cat([one.converged[one.occupied] for one in some])
-        found["residual"], found["residual_max"] = float(residual.mean()), float(residual.max())
-        found["converged"] = float(converged.float().mean())
-        found["aux_loss"] = float(torch.stack([one.aux_loss for one in some]).mean())
-    return found
