@@ -291,7 +291,8 @@ class EquilibriumAggregation(nn.Module):
             if descent is not None:
                 return descent, None
         if torch.compiler.is_compiling():
-            announce_compilation(budget.num_steps)
+            # A number that changes from call to call is a constant to the compiler only in a range.
+            announce_compilation(len(range(budget.num_steps)))
         search = self._search(x, sets, budget, keep, start)
         descent = self.differentiation(search)
         if sets.group is not None:
