@@ -227,16 +227,6 @@ class TestUnlearning:
         assert torch.equal(x, copy)
         assert state["x"].ne(0).all()
 
-    def test_the_output_is_that_of_a_set_that_never_had_it(self):
-        never, had = make_live(), make_live()
-        far = TOLERANCE * 1e4
-        ids = had.add(5 + draw(3, 3), [0, 1, 0])
-        assert ((never.y - had.y).norm(dim=-1)[:2] > far).all()
-        had.remove(ids)
-        bound = never.solution.error_bound + had.solution.error_bound
-        assert ((never.y - had.y).norm(dim=-1) <= bound).all()
-        assert (bound < far).all()
-
     def test_an_element_that_took_the_output_far_away_leaves_nothing(self):
         """Steps of a bounded length take too long to come back: it is solved from scratch."""
 

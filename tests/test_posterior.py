@@ -108,9 +108,6 @@ class TestSamples:
         near(third(torch.cat([other[:2], x[2:3], other[3:]])), expected)
         assert (third(other) - expected).abs().max() > 1e-3
 
-    def test_zero_samples(self):
-        assert laplace(regression(3), observe(2, 4, 3)[1]).sample(0).shape == (0, 2, 3)
-
 
 class TestInterval:
     def test_a_linear_function_is_exact(self):

@@ -114,11 +114,6 @@ class TestMarked:
         torch.testing.assert_close(found.variance[0], 1 / torch.tensor([3.0, 5.0]))
         torch.testing.assert_close(found.mean, torch.zeros(4, 2))
 
-    def test_many_sets_are_counted(self):
-        layer = EquilibriumAggregation(1, 1, potential=Sign(), regularizer=0)
-        with pytest.warns(UserWarning, match=r"9 of 9 sets \(0, 1, 2, 3, 4, \.\.\.\)"):
-            laplace(layer, -torch.ones(9, 1, 1))
-
     @pytest.mark.parametrize("scaling", SCALINGS)
     def test_empty_sets_have_the_prior(self, scaling):
         layer = regression(3, scaling)

@@ -1,6 +1,5 @@
 """The documentation as `make docs` builds it: it works from disk, without a network."""
 
-import json
 import os
 import re
 import shutil
@@ -81,24 +80,6 @@ def test_nothing_is_loaded_from_the_network(site, pages):
     assert [link for page in pages.values() for link in page.loaded if "//" in link] == []
     for sheet in site.rglob("*.css"):
         assert not re.search(r"(url\(|@import)\s*[\"']?(https?:)?//", sheet.read_text()), sheet
-
-
-def test_search_works_without_a_server(site):
-    """Browsers read no JSON from disk, and start no worker there."""
-    index = (site / "search" / "search_index.js").read_text(encoding="utf-8")
-    places = {
-        entry["location"] for entry in json.loads(index.removeprefix("var __index = "))["docs"]
-    }
-    assert "quickstart.html" in places
-    assert "iframe-worker.js" in (site / "index.html").read_text(encoding="utf-8")
-
-
-def test_the_front_page_shows_what_a_stranger_needs(site):
-    text = (site / "index.html").read_text(encoding="utf-8")
-    article = re.search(r"<article.*?</article>", text, re.DOTALL)[0]
-    assert "<iframe" in article, "the explorer"
-    assert "pip" in article
-    assert "EquilibriumAggregation" in article
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")

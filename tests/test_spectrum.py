@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from cases import assert_near
-from equipool.spectrum import Spectrum, extreme_spectrum, full_spectrum
+from equipool.spectrum import extreme_spectrum, full_spectrum
 
 
 def matrices(values, num_rows=3, seed=0):
@@ -83,22 +83,3 @@ def test_definite(rank):
     for expected, found in cases.items():
         for values in found:
             assert (spectrum(matrices(values), rank).is_definite() == expected).all(), values
-
-
-@pytest.mark.parametrize("rank", [None, 2])
-def test_a_matrix_that_is_not_finite_keeps_to_itself(rank):
-    matrix = matrices([1.0, 2.0, 2.0])
-    expected = spectrum(matrix, rank)
-    matrix[1, 0, 0] = torch.nan
-    found = spectrum(matrix, rank)
-    assert found.is_definite().tolist() == [True, False, True]
-    assert_near(found.inverse()[[0, 2]], expected.inverse()[[0, 2]], 1e-12)
-
-
-def test_rows_do_not_depend_on_each_other():
-    matrix = matrices(torch.linspace(1, 9, 10), num_rows=4)
-    together = spectrum(matrix, 4)
-    for row in range(4):
-        alone = spectrum(matrix[row : row + 1], 4)
-        assert_near(Spectrum(*(part[row : row + 1] for part in together)).inverse(),
-                    alone.inverse(), 1e-9)  # fmt: skip

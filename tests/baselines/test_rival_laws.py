@@ -14,24 +14,19 @@ from equipool.baselines import AGGREGATIONS, aggregation_from_name
 DTYPES = {"float64": (torch.float64, 1e-11), "float32": (torch.float32, 1e-4)}
 JUNK = (0.0, 1e30, float("nan"), float("inf"))
 RIVALS = [name for name in AGGREGATIONS if name != "equilibrium"]  # its laws are in properties/
-ROUTES = ("where values are at hand", "as on a GPU")
+ROUTES = {"where values are at hand": "float64", "as on a GPU": "float32"}
 
 sizes = st.lists(st.integers(0, 6), min_size=1, max_size=6)
 seeds = st.integers(0, 2**31)
 
 
 @pytest.fixture(autouse=True, params=ROUTES, scope="module")
-def _route(request):
+def precision(request):
     """On a GPU padding is carried along as a row of its own; here that can be had, too."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "as on a GPU":
             patch.setattr(sets, "values_are_at_hand", lambda x: False)
-        yield
-
-
-def every_rival(law):
-    law = pytest.mark.parametrize("precision", DTYPES)(law)
-    return pytest.mark.parametrize("name", RIVALS)(law)
+        yield ROUTES[request.param]
 
 
 @cache
@@ -49,7 +44,7 @@ def assert_same(found, expected, precision):
     assert_near(found, expected, DTYPES[precision][1])
 
 
-@every_rival
+@pytest.mark.parametrize("name", RIVALS)
 @given(sizes, seeds, st.integers(0, 3))
 def test_order_of_elements_and_empty_sets_at_the_end(name, precision, sizes, seed, more):
     layer = rival(name, precision)
@@ -61,7 +56,7 @@ def test_order_of_elements_and_empty_sets_at_the_end(name, precision, sizes, see
     assert_same(shuffled[len(sizes) :], layer(x[:0]).expand(more, -1), precision)
 
 
-@every_rival
+@pytest.mark.parametrize("name", RIVALS)
 @given(sizes, seeds, st.data())
 def test_other_sets(name, precision, sizes, seed, data):
     """Any sets, empty and very long ones too, may come or go around a set, down to none."""
@@ -74,7 +69,7 @@ def test_other_sets(name, precision, sizes, seed, data):
     assert_same(layer(fewer[0]), y[keep[:1]], precision)
 
 
-@every_rival
+@pytest.mark.parametrize("name", RIVALS)
 @given(sizes.filter(any), seeds, st.integers(0, 3), st.sampled_from(JUNK))
 def test_layouts(name, precision, sizes, seed, more, junk):
     layer = rival(name, precision)

@@ -9,11 +9,9 @@ import torch
 from cases import assert_near, flatten, make_sets
 from equipool import EquilibriumAggregation
 from equipool.baselines import AGGREGATIONS, FrechetPooling, aggregation_from_name
-from equipool.baselines.base import pad_sets
 from equipool.baselines.learned import AttentionPooling, JanossyPooling, LAFPooling
 from equipool.baselines.packaged import PNAPooling, Set2SetPooling, SetTransformerPooling
 from equipool.baselines.reductions import MaxPooling, MeanPooling, SumPooling
-from equipool.sets import gather_sets
 
 SIZES = [3, 1, 5, 2]
 
@@ -144,7 +142,7 @@ def test_frechet_has_gradients_where_the_mean_is_an_element():
 
 
 @pytest.mark.parametrize("name", AGGREGATIONS)
-@pytest.mark.parametrize("channels", [(3, 8), (8, 3), (8, 8), (1, 1)])
+@pytest.mark.parametrize("channels", [(3, 8), (1, 1)])
 def test_any_sizes(name, channels):
     layer = aggregation_from_name(name, *channels)
     assert layer(torch.randn(2, 5, channels[0])).shape == (2, channels[1])
@@ -175,15 +173,14 @@ def test_bad_sizes_are_refused():
             aggregation_from_name(name, 3, 4)(torch.randn(5, 2))
 
 
-@pytest.mark.parametrize("name", ["pna", "set2set", "set-transformer"])
-def test_missing_pytorch_geometric_is_named(name, monkeypatch):
+def test_missing_pytorch_geometric_is_named(monkeypatch):
     found = util.find_spec
     monkeypatch.setattr(
         "equipool.extras.find_spec",
         lambda package: None if package == "torch_geometric" else found(package),
     )
     with pytest.raises(ImportError, match=r'torch_geometric. Run: pip install "equipool\[pyg\]"'):
-        aggregation_from_name(name, 3, 4)
+        aggregation_from_name("pna", 3, 4)
 
 
 # Equilibrium and Fréchet are the layer's, which has tests of its own.
@@ -208,15 +205,6 @@ def test_sets_are_pooled_without_a_look_at_values(name):
             layer(x, index, dim_size=2)
 
 
-def test_padding_sets_by_hand():
-    x = torch.tensor([[1.0], [2.0], [3.0]])
-    elements, sets = gather_sets(x, torch.tensor([2, 0, 2]), dim_size=4)
-    dense, mask = pad_sets(elements, sets, 3)
-    expected = torch.tensor([[2.0, 0, 0], [0, 0, 0], [1, 3, 0], [0, 0, 0]])
-    assert torch.equal(dense.squeeze(-1), expected)
-    assert torch.equal(mask, expected > 0)
-
-
 @pytest.mark.parametrize("name", ["sum", "mean", "attention"])
 def test_long_sums_are_taken_in_float32(name):
     """In bfloat16 a running sum of ones stops at 256."""
@@ -229,12 +217,11 @@ def test_long_sums_are_taken_in_float32(name):
     assert_near(y.float(), expected.float(), 0.01)
 
 
-@pytest.mark.parametrize("size", [1.0, 50.0, 200.0, 1e4])
-@pytest.mark.parametrize("sign", [1, -1])
-def test_gradients_of_laf_are_finite_however_large_the_numbers(size, sign):
+@pytest.mark.parametrize("size", [50.0, -200.0, 1e4, -1e4])
+def test_gradients_of_laf_are_finite_however_large_the_numbers(size):
     torch.manual_seed(0)
     layer = LAFPooling(3, 4)
-    x = (sign * size * torch.rand(6, 3)).requires_grad_()
+    x = (size * torch.rand(6, 3)).requires_grad_()
     y = layer(x, torch.tensor([0, 0, 0, 1, 1, 2]))
     assert y.isfinite().all()
     y.square().sum().backward()

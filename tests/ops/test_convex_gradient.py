@@ -168,8 +168,9 @@ def test_a_matrix_with_zeros_has_weights():
     assert slack.min() > -1e-12
 
 
-@pytest.mark.parametrize("shape", [(7, 3), (3, 7), (5, 5), (1, 1)])
-@pytest.mark.parametrize("size", [1e-10, 1.0, 1e10])
+@pytest.mark.parametrize(
+    ("shape", "size"), [((7, 3), 1e-10), ((3, 7), 1e10), ((5, 5), 1.0), ((1, 1), 1.0)]
+)
 def test_eigenvalues_are_bounded_closely(shape, size, monkeypatch):
     monkeypatch.setattr(convex_gradient, "CHUNK_FLOATS", 2 * min(shape) ** 2)  # 3 chunks
     generator = torch.Generator().manual_seed(0)

@@ -1,7 +1,5 @@
 """The fused step against plain operations, with limits and without."""
 
-import itertools
-
 import pytest
 import torch
 
@@ -9,10 +7,11 @@ from equipool import EquilibriumAggregation, Nesterov, ResNetPotential
 from equipool.ops import kernels
 from equipool.ops.momentum import History, Limits, momentum_step
 
-OPTIONS = list(itertools.product([None, 0.5], [None, 1.5], [False, True]))
-CASES = [*(((5, 7), options) for options in OPTIONS), ((1, 1), OPTIONS[0]), ((1, 1), OPTIONS[-1]),
-         ((9, 16), OPTIONS[0]), ((9, 16), OPTIONS[-1])]  # fmt: skip
-USED = [(0,), (1,), (2,), (0, 2), (0, 1, 2)]
+OPTIONS = [(None, None, False), (None, 1.5, True), (0.5, None, True), (0.5, 1.5, False),
+           (0.5, 1.5, True)]  # fmt: skip
+CASES = [*(((5, 7), options) for options in OPTIONS), ((1, 1), OPTIONS[-1]), ((9, 16), OPTIONS[0])]
+USED = [((0,), False), ((1,), True), ((2,), False), ((0, 2), True), ((0, 1, 2), True),
+        ((0, 1, 2), False)]  # fmt: skip
 
 
 def inputs(shape, device, dtype=torch.float32):
@@ -59,8 +58,7 @@ def test_fused_step(shape, options, device, forced, monkeypatch):
     assert_same(fused, run(*case))
 
 
-@pytest.mark.parametrize("restrained", [False, True])
-@pytest.mark.parametrize("used", USED)
+@pytest.mark.parametrize(("used", "restrained"), USED)
 def test_parts_that_nothing_depends_on(used, restrained, device, forced, monkeypatch):
     """By several programs, each with sums of its own."""
     monkeypatch.setattr(kernels, "ALONE", 0)
@@ -87,9 +85,12 @@ def test_small_gradients_give_right_derivatives(kind, device, request):
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numpy, in Triton's interpreter
-@pytest.mark.parametrize("options", [OPTIONS[0], OPTIONS[-1]])
-@pytest.mark.parametrize("kind", ["plain operations", "kernel"])
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 3e38])
+@pytest.mark.parametrize(
+    ("bad", "kind", "options"),
+    [(float("nan"), "kernel", OPTIONS[-1]), (float("inf"), "kernel", OPTIONS[0]),
+     (3e38, "kernel", OPTIONS[-1]), (float("nan"), "plain operations", OPTIONS[0]),
+     (3e38, "plain operations", OPTIONS[-1])],
+)  # fmt: skip
 def test_rows_left_out_of_the_loss_contribute_nothing(bad, kind, options, device, request):
     if kind == "kernel":
         request.getfixturevalue("forced")

@@ -34,7 +34,6 @@ from equipool.potentials import FrechetMean
 from equipool.replay import graphs, replays
 from equipool.replay.capacity import LEAST_WASTE, Capacity, capacity_for
 from equipool.replay.graphs import SolveGraph
-from equipool.replay.stopping import stride
 
 
 @pytest.mark.filterwarnings("ignore:The AccumulateGrad node")  # torch notices the thread
@@ -309,10 +308,9 @@ def test_both_names_of_a_precision_are_understood(layer):
         products.fp32_precision = before
 
 
-@pytest.mark.parametrize("steps", [3, ToTolerance(0.1, max_steps=40)], ids=["fixed", "tolerance"])
-def test_graphs_go_with_their_layer_at_once(steps):
+def test_graphs_go_with_their_layer_at_once():
     """Their memory must not wait for a collection of garbage."""
-    layer = make_layer(steps=steps)
+    layer = make_layer(steps=ToTolerance(0.1, max_steps=40))
     with torch.no_grad():
         for _ in range(3):
             layer(*make_batch())
@@ -340,8 +338,3 @@ def test_capacities_hold_similar_batches(elements):
     assert capacity.elements <= 85 or not capacity.holds(
         Capacity(capacity.elements // 4, need.sets), LEAST_WASTE
     )
-
-
-@pytest.mark.parametrize("num_steps", [1, 7, 10, 60, 199, 200])
-def test_strides_make_up_the_number_of_steps(num_steps):
-    assert num_steps % stride(num_steps) == 0

@@ -192,22 +192,21 @@ def test_solutions(layer):
                 assert torch.equal(found.converged, expected.converged)
 
 
-@pytest.mark.parametrize("diagnostics", [True, False])
-def test_recorded_solutions_train_the_same(layer, diagnostics):
+def test_recorded_solutions_train_the_same(layer):
     for seed in range(3):
         losses = []
         for one in (launched(layer), layer):
             one.zero_grad()
-            with equipool.record(diagnostics) as solutions:
+            with equipool.record(diagnostics=True) as solutions:
                 y = one(*make_batch(seed=seed))
             (y.square().mean() + 0.1 * solutions.aux_loss).backward()
             losses.append([solutions.aux_loss, *(p.grad for p in one.parameters())])
         assert_same(*losses)
 
 
-@pytest.mark.parametrize("name", ["mean", "median", "sum", "max"])
+@pytest.mark.parametrize("name", ["mean", "max"])
 def test_closed_forms(name):
-    steps = {} if name in ("mean", "sum") else {"num_steps": 5}
+    steps = {} if name == "mean" else {"num_steps": 5}
     layer = getattr(equipool.closed_form, name)(3, **steps).to(DEVICE)
     for seed in range(3):
         check(layer, *make_batch(seed=seed), gradients=False)

@@ -1,6 +1,6 @@
 """The networks against OGB's, written plainly, and the laws that hold for every one of them."""
 
-import itertools
+from itertools import cycle, product
 
 import pytest
 import reference_networks as plain
@@ -15,10 +15,7 @@ from generated_molecules import generated, one, permuted
 WIDTH, DEPTH = 6, 3
 CONVOLVE = {"gin": plain.gin, "gcn": plain.gcn}
 READOUTS = ("sum", "attention", "pna", "set-transformer", "equilibrium")
-each_readout = pytest.mark.parametrize("readout", READOUTS)
-each_network = pytest.mark.parametrize(
-    ("convolution", "local"), list(itertools.product(CONVOLVE, ("sum", "equilibrium")))
-)
+NETWORKS = list(product(CONVOLVE, ("sum", "equilibrium")))
 
 
 def pooling(name):
@@ -45,7 +42,7 @@ def batch_of(molecules, positions=None):
     return molecules.batch(torch.arange(len(molecules)) if positions is None else positions)
 
 
-@each_network
+@pytest.mark.parametrize(("convolution", "local"), NETWORKS)
 def test_it_is_the_reference(convolution, local):
     network = make_network(convolution, local=local)
     molecules = generated(7)
@@ -64,18 +61,7 @@ def test_it_is_the_reference(convolution, local):
     torch.testing.assert_close(own, theirs, rtol=1e-5, atol=1e-7)
 
 
-def test_the_convolution_of_gin_is_that_of_pytorch_geometric():
-    nn = pytest.importorskip("torch_geometric.nn")
-    molecules = generated(9)
-    batch, layer = batch_of(molecules), make_network("gin").convolutions[0]
-    theirs = nn.GINEConv(layer.mlp, eps=float(layer.epsilon.detach()))
-    x = torch.randn(len(molecules.atoms), WIDTH, dtype=torch.float64)
-    target = torch.repeat_interleave(batch.bond_ptr.diff())
-    ends = torch.stack([batch.source, target])
-    torch.testing.assert_close(layer(x, batch), theirs(x, ends, layer.bond_encoder(batch.bonds)))
-
-
-@each_readout
+@pytest.mark.parametrize("readout", READOUTS)
 def test_a_prediction_depends_on_the_molecule_alone(readout):
     """Not on the others, on their order, or on that of its atoms and bonds."""
     molecules = generated(9)
@@ -89,8 +75,10 @@ def test_a_prediction_depends_on_the_molecule_alone(readout):
     torch.testing.assert_close(network(batch_of(permuted(molecules))).labels, together)
 
 
-@each_network
-@each_readout
+@pytest.mark.parametrize(
+    ("readout", "convolution", "local"),
+    [(readout, *cell) for readout, cell in zip(READOUTS, cycle(NETWORKS), strict=False)],
+)
 def test_every_parameter_has_a_finite_gradient(convolution, local, readout):
     """Without one, several processes would wait for each other in vain."""
     network = make_network(convolution, readout, local)
