@@ -164,9 +164,9 @@ def test_unknown_names_list_the_known_ones():
 
 
 def test_bad_sizes_are_refused():
-    with pytest.raises(ValueError, match="in_channels is 0 and out_channels is 4"):
+    with pytest.raises(ValueError, match="in_channels is 0"):
         aggregation_from_name("sum", 0, 4)
-    with pytest.raises(ValueError, match="set_size is 0, expected 1 or more"):
+    with pytest.raises(ValueError, match="set_size is 0"):
         aggregation_from_name("pna", 3, 4, set_size=0)
     for name in AGGREGATIONS:
         with pytest.raises(ValueError, match="x has 2 channels, expected in_channels = 3"):
