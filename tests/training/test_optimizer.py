@@ -42,7 +42,7 @@ def test_gradients_are_divided(dtype):
         adam.param_groups[0]["lr"] = rate
         adam.step()
         divided = None if divisor is None else torch.tensor(divisor, dtype=dtype)
-        optimizer.step(torch.tensor([rate]), torch.tensor(0.0), divided)
+        optimizer.step(torch.tensor(rate), torch.tensor(0.0), divided)
     for one, expected in zip(network.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(one, expected, rtol=1e-5, atol=1e-7)
 
@@ -55,18 +55,9 @@ def test_a_skipped_step_changes_nothing(divisor):
     fill_gradients(network, 0)
     next(network.parameters()).grad.fill_(torch.nan)
     given = None if divisor is None else torch.tensor(divisor)
-    optimizer.step(torch.tensor([0.1]), torch.tensor(1.0), given)
+    optimizer.step(torch.tensor(0.1), torch.tensor(1.0), given)
     for name, value in state.items():
         assert torch.equal(value, before[name]), name
-
-
-def test_each_group_has_its_own_rate():
-    network, optimizer = make("pooled", solver_rate_factor=0.5)
-    before = {name: value.detach().clone() for name, value in network.named_parameters()}
-    fill_gradients(network, 0)
-    optimizer.step(torch.tensor([0.0, 0.1]), torch.tensor(0.0), None)
-    for name, value in network.named_parameters():
-        assert torch.equal(value, before[name]) == ("solver" not in name), name
 
 
 def follow(network, average, num_steps):

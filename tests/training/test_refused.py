@@ -46,7 +46,7 @@ def test_another_config_is_refused_and_the_difference_shown(tmp_path):
     with pytest.raises(FileExistsError, match=r"already holds a run: resume it"):
         run(tmp_path)
     with pytest.raises(ConfigMismatchError) as raised:
-        run(tmp_path, Toy(seed=5), config(steps=40, keep_last=7), resume=True)
+        run(tmp_path, Toy(seed=5), config(steps=40, capture=False), resume=True)
     lines = str(raised.value).splitlines()
     assert str(folder) in lines[0]
     assert [line.strip() for line in lines[1:]] == [
@@ -60,7 +60,7 @@ def test_another_config_is_refused_and_the_difference_shown(tmp_path):
 @pytest.mark.parametrize(
     ("saved", "given", "reason"),
     [
-        ({"aux_start": 0.5}, {"aux_start": 0.5, "steps": 40}, "auxiliary weight depends"),
+        ({"aux_initial": 0.5}, {"aux_initial": 0.5, "steps": 40}, "auxiliary weight depends"),
         ({}, {"steps": 10}, "extended but not shortened"),
     ],
 )

@@ -19,7 +19,7 @@ from finished_runs import last_tensors
 def naive_training(task, training):
     """The same, as plainly as it can be written. Weights and their average."""
     network = make_network(task).double()
-    adam = torch.optim.Adam(network.parameters(), eps=training.epsilon)
+    adam = torch.optim.Adam(network.parameters())
     averages = [torch.zeros_like(p) for p in network.parameters()]
     for step in range(training.steps):
         first = step - step % training.chunk
@@ -40,7 +40,7 @@ def naive_training(task, training):
 
 @pytest.mark.parametrize(
     ("kind", "more"),
-    [("plain", {}), ("pooled", {}), ("pooled", {"aux_start": 0.4, "aux_initial": 1e-3})],
+    [("plain", {}), ("pooled", {}), ("pooled", {"aux_initial": 1e-3})],
 )
 def test_it_trains_as_a_plain_loop_does(tmp_path, kind, more):
     task, training = Toy(kind=kind), config(aux_weight=0.1, precision="64-true", **more)
@@ -51,15 +51,12 @@ def test_it_trains_as_a_plain_loop_does(tmp_path, kind, more):
         torch.testing.assert_close(found[f"average/{name}"], average, rtol=1e-5, atol=1e-7)
 
 
-def test_weight_decay_and_rates_of_inner_optimisers_have_an_effect(tmp_path):
-    task = Toy(kind="pooled")
+def test_weight_decay_has_an_effect(tmp_path):
+    task = Toy()
     plain = last_tensors(run(tmp_path, task, name="plain"))
     decayed = last_tensors(run(tmp_path, task, config(weight_decay=1.0), name="decayed"))
-    slow = last_tensors(run(tmp_path, task, config(solver_rate_factor=0.0), name="slow"))
-    head, inner = "model/head.weight", "model/pool.solver.raw_momentum.raw"
+    head = "model/layers.2.weight"
     assert decayed[head].norm() < plain[head].norm()
-    assert slow[inner] == 0 != plain[inner]
-    assert not torch.equal(slow[head], make_network(task).head.weight)
 
 
 def test_the_norm_of_gradients_is_clipped(tmp_path):

@@ -76,7 +76,7 @@ def test_resumed_it_goes_on(tmp_path, capture):
 
 @pytest.mark.parametrize("kind", ["deep", "scattered"])
 def test_resumed_with_random_depths_it_is_the_same_to_the_bit(tmp_path, kind):
-    task, training = Toy(kind=kind), config(capture=True, aux_initial=1e-5, aux_start=0.3)
+    task, training = Toy(kind=kind), config(capture=True, aux_initial=1e-5)
     whole = run(tmp_path / "whole", task, training)
     for _ in range(3):
         run(tmp_path / "pieces", task, training, resume=True, stop_after=0)

@@ -5,7 +5,7 @@ directory.
 """
 
 from equipool.training.checkpoint import ConfigMismatchError, RunFolder
-from equipool.training.config import SHAPES, TrainingConfig
+from equipool.training.config import TrainingConfig
 from equipool.training.evaluation import (
     AtSteps,
     evaluate,
@@ -20,7 +20,7 @@ from equipool.training.step import make_network
 from equipool.training.task import Batch, Loss, Shard, Task, generator_for
 
 __all__ = [
-    "SHAPES", "AtSteps", "Batch", "ConfigMismatchError", "Loss", "Progress", "Record",
+    "AtSteps", "Batch", "ConfigMismatchError", "Loss", "Progress", "Record",
     "RunFolder", "Shard", "Stop", "Task", "TrainingConfig", "count_spikes", "evaluate",
     "evaluate_over_steps", "generator_for", "load_network", "make_network",
     "read_log", "read_over_steps", "read_record", "train",

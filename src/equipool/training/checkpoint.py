@@ -139,17 +139,16 @@ class RunFolder:
         return sorted(int(name) for name in names if name.isdigit())
 
     def save(
-        self, tensors: Mapping[str, Tensor], state: dict[str, Any], config: Mapping[str, Any],
-        keep_last: int = 2,
-    ) -> None:  # fmt: skip
+        self, tensors: Mapping[str, Tensor], state: dict[str, Any], config: Mapping[str, Any]
+    ) -> None:
         """Write the checkpoint of `state["step"]`, then remove those before it, except for the
-        `keep_last` latest and the best."""
+        one before and the best."""
         step, best = int(state["step"]), state["best"]
         with naming(self.checkpoints):
             self.checkpoints.mkdir(exist_ok=True)
         save_tensors(self.checkpoint(step), tensors, {"config": config, "state": state}, KIND)
         earlier = [other for other in self.steps() if other <= step]
-        kept = {*earlier[-keep_last:], best["step"] if best else step}
+        kept = {*earlier[-2:], best["step"] if best else step}
         for other in earlier:
             if other not in kept:
                 with suppress(OSError):  # keeping it does no harm

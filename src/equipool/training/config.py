@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from equipool.settings import Count, OneOf, Range, check_fields, from_json, to_json
 from equipool.training.task import Task
@@ -14,21 +14,10 @@ from equipool.training.task import Task
 PRECISIONS = ("32-true", "tf32", "bf16-mixed", "bf16-true", "64-true")
 
 # Fields that may differ when a run resumes: they change no result beyond rounding.
-FREE = ("capture", "compile", "checkpoint_every", "keep_last")
-
-
-#: Learning rate schedules after the warm-up: functions of the progress from 0 to 1. `trapezoid`
-#: falls over the last fifth.
-SHAPES: dict[str, Callable[[float], float]] = {
-    "constant": lambda progress: 1.0,
-    "cosine": lambda progress: 0.5 * (1 + math.cos(math.pi * progress)),
-    "linear": lambda progress: 1 - progress,
-    "trapezoid": lambda progress: min(1.0, (1 - progress) / 0.2),
-}
+FREE = ("capture", "compile", "checkpoint_every")
 
 Positive = Annotated[float, Range(above=0)]
 NotNegative = Annotated[float, Range(least=0)]
-Fraction = Annotated[float, Range(least=0, most=1)]
 
 
 @dataclass(frozen=True)
@@ -40,13 +29,6 @@ class TrainingConfig:
         learning_rate: learning rate of Adam, before the schedule.
         schedule: learning rate schedule after the warm-up.
         warmup_steps: steps over which the learning rate rises linearly.
-        final_learning_rate: learning rate at the end of the schedule, as a fraction of
-            `learning_rate`.
-        solver_rate_factor: factor on the learning rate of the inner solvers' step size and
-            momentum.
-        beta1: decay of Adam's first moment.
-        beta2: decay of Adam's second moment.
-        epsilon: epsilon of Adam.
         weight_decay: decoupled weight decay, as in AdamW.
         clip_norm: clip gradients to this norm; None disables clipping.
         guard_factor: skip a step whose gradient norm is more than this many times the running
@@ -54,8 +36,7 @@ class TrainingConfig:
         ema_decay: decay of the moving average of the weights that evaluation uses; None to
             evaluate the weights themselves.
         aux_weight: weight of the equilibrium layers' auxiliary loss.
-        aux_start: fraction of the steps before which that weight is 0.
-        aux_initial: the weight at `aux_start`, from which it rises or falls geometrically to
+        aux_initial: that weight at the start, from which it rises or falls geometrically to
             `aux_weight` at the end; None for a constant weight.
         precision: `tf32` is float32 with TF32 matrix products.
         capture: capture the step in a CUDA graph; None captures it where possible.
@@ -65,7 +46,6 @@ class TrainingConfig:
         log_every: steps between two entries of the log.
         evaluate_every: steps between two evaluations.
         checkpoint_every: steps between two checkpoints; None turns this off.
-        keep_last: number of latest checkpoints to keep, in addition to the best.
 
     Example:
         >>> TrainingConfig(steps=1000, schedule="cosine", warmup_steps=100).learning_rate
@@ -74,19 +54,13 @@ class TrainingConfig:
 
     steps: Count
     learning_rate: Positive = 1e-3
-    schedule: Annotated[str, OneOf(f"{__name__}.SHAPES")] = "constant"
+    schedule: Literal["constant", "cosine"] = "constant"
     warmup_steps: Annotated[int, Range(least=0)] = 0
-    final_learning_rate: Fraction = 0.0
-    solver_rate_factor: NotNegative = 1.0
-    beta1: Fraction = 0.9
-    beta2: Fraction = 0.999
-    epsilon: Positive = 1e-8
     weight_decay: NotNegative = 0.0
     clip_norm: Positive | None = 1.0
     guard_factor: Annotated[float, Range(above=1)] | None = 100.0
     ema_decay: Annotated[float, Range(above=0, below=1)] | None = None
     aux_weight: NotNegative = 1e-4
-    aux_start: Annotated[float, Range(least=0, below=1)] = 0.0
     aux_initial: Positive | None = None
     precision: Annotated[str, OneOf(f"{__name__}.PRECISIONS")] = "32-true"
     capture: bool | None = None
@@ -95,7 +69,6 @@ class TrainingConfig:
     log_every: Count = 1000
     evaluate_every: Count = 10_000
     checkpoint_every: Count | None = 10_000
-    keep_last: Count = 2
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -104,33 +77,25 @@ class TrainingConfig:
             raise ValueError(f"aux_initial is {self.aux_initial!r}, {unused}")
 
     def learning_rate_factor(self, step: int) -> float:
-        r"""The factor of the learning rate at step $s = 0, 1, \dots$ of $S$, with $W$ warm-up steps
-        and the final factor $m$:
+        r"""The factor of the learning rate at step $s = 0, 1, \dots$ of $S$, with $W$ warm-up
+        steps: $(s + 1) / W$ for $s < W$; then 1, or with the cosine schedule
 
-        $$f(s) = \frac{s + 1}{W} \;\text{ for } s < W, \qquad
-          f(s) = m + (1 - m) \, \mathrm{shape}\left(\frac{s - W}{S - W}\right) \;\text{ else}.$$
+        $$f(s) = \tfrac12 + \tfrac12 \cos\left(\pi \frac{s - W}{S - W}\right).$$
         """
         if step < self.warmup_steps:
             return (step + 1) / self.warmup_steps
+        if self.schedule == "constant":
+            return 1.0
         progress = (step - self.warmup_steps) / max(self.steps - self.warmup_steps, 1)
-        final = self.final_learning_rate
-        return final + (1 - final) * SHAPES[self.schedule](min(progress, 1.0))
-
-    @property
-    def aux_is_constant(self) -> bool:
-        """Whether the weight of the auxiliary loss is the same at every step."""
-        return self.aux_start == 0 and self.aux_initial is None
+        return 0.5 * (1 + math.cos(math.pi * min(progress, 1.0)))
 
     def aux_weight_at(self, step: int) -> float:
-        r"""The weight of the auxiliary loss at step $s = 0, 1, \dots$ of $S$, with the start $a$,
-        the initial weight $v$ and the final weight $w$: 0 before $aS$, then
-        $v (w / v)^p$ with $p = (s / S - a) / (1 - a)$."""
-        if step < self.aux_start * self.steps:
-            return 0.0
+        r"""The weight of the auxiliary loss at step $s = 0, 1, \dots$ of $S$, with the initial
+        weight $v$ and the final weight $w$: $v (w / v)^{s / S}$."""
         if self.aux_initial is None:
             return self.aux_weight
-        progress = (step / self.steps - self.aux_start) / (1 - self.aux_start)
-        return self.aux_initial * (self.aux_weight / self.aux_initial) ** min(progress, 1.0)
+        progress = min(step / self.steps, 1.0)
+        return self.aux_initial * (self.aux_weight / self.aux_initial) ** progress
 
 
 def run_config(task: Task, config: TrainingConfig) -> dict[str, Any]:
@@ -192,8 +157,7 @@ def depends_on_steps(training: Mapping[str, Any]) -> str | None:
     schedule = training.get("schedule", "constant")
     if schedule != "constant":
         return f"{schedule} schedule"
-    rises = training.get("aux_initial") is not None
-    return "auxiliary weight" if rises or training.get("aux_start", 0) > 0 else None
+    return None if training.get("aux_initial") is None else "auxiliary weight"
 
 
 def _flat(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -305,8 +305,7 @@ class Run:
             tensors = self.train_step.tensors() | {RECENT: self.state.recent_losses}
             if self._log is not None:
                 self._log.sync()
-            state = self.state.to_json()
-            self.folder.save(tensors, state, self.identity, self.config.keep_last)
+            self.folder.save(tensors, self.state.to_json(), self.identity)
 
     def stop(self, reason: str, how_to_resume: str) -> None:
         if self._saved_step != self.state.step:

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from equipool.solvers import Solver
 from equipool.training.config import TrainingConfig
 
 DECAY = 0.99  # of the running average of the gradient norm
@@ -97,28 +96,15 @@ class Guard:
 
 
 class Optimizer:
-    """AdamW in one kernel per group of parameters, with learning rates that are tensors.
-
-    If the inner solvers have a learning rate factor of their own, their parameters form the last
-    group; otherwise all parameters are one group.
-    """
+    """AdamW in one kernel, with a learning rate that is a tensor."""
 
     def __init__(self, network: nn.Module, config: TrainingConfig, device: torch.device) -> None:
-        solvers = [module for module in network.modules() if isinstance(module, Solver)]
-        inner = {p for solver in solvers for p in solver.parameters()}
-        if config.solver_rate_factor == 1:
-            inner.clear()
         self.names = {p: name for name, p in network.named_parameters() if p.requires_grad}
         if not self.names:
             raise ValueError("the network has no parameters to train")
-        by_factor: dict[float, list[nn.Parameter]] = {}
-        for p in sorted(self.names, key=lambda p: p in inner):
-            by_factor.setdefault(config.solver_rate_factor if p in inner else 1.0, []).append(p)
-        self.factors = list(by_factor)
         self.adam = torch.optim.AdamW(
-            [{"params": parameters} for parameters in by_factor.values()],
-            betas=(config.beta1, config.beta2), eps=config.epsilon,
-            weight_decay=config.weight_decay, fused=True, capturable=device.type == "cuda",
+            self.names, weight_decay=config.weight_decay, fused=True,
+            capturable=device.type == "cuda",
         )  # fmt: skip
         # torch creates the state in the first step; a checkpoint must be loaded before that
         for parameter in self.names:
@@ -142,15 +128,14 @@ class Optimizer:
     def gradients(self) -> list[Tensor]:
         return [parameter.grad for parameter in self.names if parameter.grad is not None]
 
-    def step(self, rates: Tensor, skipped: Tensor, divisor: Tensor | None) -> None:
-        """Take one step with the learning rates `[groups]`, float32, and gradients divided by
-        `divisor`, float32 or float64; or change nothing (the step count included) if `skipped`,
-        float32, is 1."""
+    def step(self, rate: Tensor, skipped: Tensor, divisor: Tensor | None) -> None:
+        """Take one step with this learning rate, float32, and gradients divided by `divisor`,
+        float32 or float64; or change nothing (the step count included) if `skipped`, float32, is
+        1."""
         if divisor is not None and divisor.dtype == torch.float64:  # torch's Adam reads float32
             torch._foreach_div_(self.gradients(), divisor)
             divisor = None
-        for group, rate in zip(self.adam.param_groups, rates.unbind(), strict=True):
-            group["lr"] = rate
+        self.adam.param_groups[0]["lr"] = rate
         # Adam's hooks for scaled losses divide and skip in the kernel that reads the gradients.
         self.adam.found_inf = skipped  # type: ignore[attr-defined]
         self.adam.grad_scale = divisor  # type: ignore[attr-defined]
@@ -199,14 +184,11 @@ class WeightAverage:
     def applied(self) -> Iterator[None]:
         """Inside the block the network has the averaged values."""
         kept = [tensor.detach().clone() for tensor in self._current]
-        self.apply()
+        self._fill(list(self.values.values()))
         try:
             yield
         finally:
             self._fill(kept)
-
-    def apply(self) -> None:
-        self._fill(list(self.values.values()))
 
     @torch.no_grad()
     def _fill(self, values: list[Tensor]) -> None:

@@ -76,11 +76,10 @@ class TrainStep:
         return list(loss.metrics)
 
     def numbers(self, step: int) -> list[float]:
-        """The step's numbers from the host: learning rates, the weight of the auxiliary loss if it
-        changes, and the weight of the average."""
-        rate = self.config.learning_rate * self.config.learning_rate_factor(step)
-        found = [rate * factor for factor in self.optimizer.factors]
-        if not self.config.aux_is_constant:
+        """The step's numbers from the host: the learning rate, the weight of the auxiliary loss if
+        it changes, and the weight of the average."""
+        found = [self.config.learning_rate * self.config.learning_rate_factor(step)]
+        if self.config.aux_initial is not None:
             found.append(self.config.aux_weight_at(step))
         decay = self.config.ema_decay
         return found if decay is None else [*found, average_weight(decay, step + 1)]
@@ -92,17 +91,14 @@ class TrainStep:
         before = [buffer.clone() for buffer in self._running]
         self.optimizer.zero_grad()
         loss, aux_loss = self._losses(data)
-        num_rates = len(self.optimizer.factors)
-        constant = self.config.aux_is_constant
-        self._backward(
-            loss.value, aux_loss, self.config.aux_weight if constant else numbers[num_rates]
-        )
+        constant = self.config.aux_initial is None
+        self._backward(loss.value, aux_loss, self.config.aux_weight if constant else numbers[1])
 
         norms = torch.stack(torch._foreach_norm(self.optimizer.gradients()))
         metrics = [loss.metrics[name] for name in self.metrics]
         norm, skipped, divisor = self.guard(norms)
         self.history.write([loss.value, aux_loss, norm, skipped, *metrics])
-        self.optimizer.step(numbers[:num_rates], skipped, divisor)
+        self.optimizer.step(numbers[0], skipped, divisor)
         restore_(self._running, before, skipped)
         if self.average is not None:
             self.average.update(numbers[-1])
