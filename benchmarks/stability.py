@@ -89,7 +89,7 @@ def measure(name: str, setting: str, seeds: int, steps: int) -> dict[str, Any]:
     by_step = torch.stack(losses, dim=1)
     return {
         "part": "rows", "setting": setting, "option": name,
-        "spikes": count_spikes(by_step).tolist(),
+        "spikes": [count_spikes(losses) for losses in by_step.unbind(1)],
         "not_finite": (~by_step.isfinite()).sum(0).tolist(),
         "largest": by_step[len(by_step) // 2 :].amax(0).tolist(),
         "errors": errors, "learning_rates": rates, "first": by_step[0].tolist(),

@@ -49,7 +49,7 @@ def test_stopped_resumed_evaluated_and_reported(equipool, tmp_path, place, stop_
     record = read_record(broken / "record.json")
     assert str(place) not in json.dumps(record.config)  # where the data is does not identify a run
     assert stored["metrics"] == pytest.approx(record.best["metrics"])
-    assert "Tables and pictures are in" in found.output
-    assert list((broken / "results-best").glob("*.png"))
+    assert "Tables are in" in found.output
+    assert list((broken / "results-best").glob("*.csv"))
     shown = equipool("report", broken, whole, "--out", tmp_path / "page.html")
     assert "validation_accuracy  best validation_accuracy  test_accuracy there" in shown.output

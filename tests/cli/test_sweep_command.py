@@ -156,13 +156,13 @@ def test_a_full_disk_ends_the_sweep(equipool, tiny, tmp_path, monkeypatch):
 
 def test_a_preset_brings_its_methods_and_flags_change_it(equipool, tiny, tmp_path, monkeypatch):
     axes = {"aggregation": ("sum", "max"), "seed": (0, 1)}
-    preset = Preset("for tests", "quick", {"steps": 4, "evaluate_every": 2}, axes)
-    monkeypatch.setitem(EXPERIMENTS["median"].presets, "tiny", preset)
+    preset = Preset("for tests", {"steps": 4, "evaluate_every": 2}, axes)
+    monkeypatch.setitem(EXPERIMENTS["median"].presets, "quick", preset)
     monkeypatch.chdir(tmp_path)
     names = ("--embedding", "--batch-size", "--set-size", "--width", "--evaluation-sets")
     flags = {name: tiny[name] for name in names} | {"--seed": 5, "--device": "cpu"}
-    equipool("sweep", "median", flags, "--preset", "tiny")
-    found = (tmp_path / "runs" / "median-tiny").glob("*/record.json")
+    equipool("sweep", "median", flags, "--preset", "quick")
+    found = (tmp_path / "runs" / "median-quick").glob("*/record.json")
     records = [read_record(file) for file in found]
     fields = [(one.config["fields"]["aggregation"], one.seed, one.steps) for one in records]
     assert sorted(fields) == [("max", 5, 4), ("sum", 5, 4)]

@@ -1,6 +1,5 @@
 """What is measured of trained equilibrium layers, against what they report themselves."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -10,9 +9,8 @@ from torch import nn
 from toy import Toy, config
 
 import equipool
-from equipool.files import FileError
-from equipool.training import evaluate, evaluate_over_steps, load_network, read_over_steps
-from equipool.training.evaluation import _Calls, _with_steps, write_over_steps
+from equipool.training import evaluate, evaluate_over_steps, load_network
+from equipool.training.evaluation import _Calls, _with_steps
 
 
 @pytest.fixture(scope="module")
@@ -77,17 +75,3 @@ def test_networks_without_equilibrium_layers(tmp_path):
     train_toy(tmp_path, training=config(steps=1))
     with pytest.raises(ValueError, match="has no equilibrium layer"):
         evaluate_over_steps(tmp_path / "run", (1,), "last", device="cpu")
-
-
-def test_numbers_of_steps_of_the_same_checkpoint_stay_in_the_file(run, tmp_path):
-    one, three = evaluate_over_steps(run, (1, 3), device="cpu")
-    newer, file = replace(three, converged=0.25), tmp_path / "rows.json"
-    assert read_over_steps(file) == []
-    for row in (three, one, newer):
-        write_over_steps([row], file, {"step": 5})
-    assert read_over_steps(file) == [one, newer]
-    write_over_steps([three], file, {"step": 6})
-    assert read_over_steps(file) == [three]
-    file.write_text("{}")
-    with pytest.raises(FileError, match="does not hold evaluations"):
-        read_over_steps(file)

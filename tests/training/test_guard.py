@@ -109,9 +109,7 @@ def random_losses(steps):
 @pytest.mark.parametrize("steps", [0, 99, 101, 2300])
 def test_spikes_are_those_of_the_definition(steps):
     losses = random_losses(steps)
-    expected = naive_spikes(losses.tolist())
-    assert count_spikes(losses) == expected
-    assert count_spikes(torch.stack([losses, torch.ones(steps)], 1)).tolist() == [expected, 0]
+    assert count_spikes(losses) == naive_spikes(losses.tolist())
 
 
 @pytest.mark.parametrize("log_every", [7, 400, 2000])

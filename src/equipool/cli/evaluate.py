@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -42,9 +42,9 @@ def evaluate(
 ) -> None:
     """Evaluate a trained network.
 
-    Prints the metrics and stores them in the run's directory, with the task's tables and pictures
-    if it has any. With --over-steps, prints and stores the metrics, the residuals and the share of
-    converged sets for each number of inner steps, beside those of earlier calls.
+    Prints the metrics and stores them in the run's directory, with the task's tables if it has any.
+    With --over-steps, prints and stores the metrics, the residuals and the share of converged sets
+    for each number of inner steps.
     """
     which, starts = options.which, options.starts
     with console.plain_errors():
@@ -69,13 +69,18 @@ def evaluate(
                 rows = training.evaluate_over_steps(
                     run, numbers, which, num_starts=starts, device=device
                 )
-                _store_over_steps(run, which, task, rows)
+                _print_over_steps(task, rows)
+                content = {"over_steps": [asdict(row) for row in rows]}
+                _store(run / f"over-steps-{which}.json", which, task, content)
                 return
             folder = run / f"results-{which}"
             metrics = training.evaluate(run, which, device=device, results=folder)
-            _store_metrics(run, which, task.name, metrics)
+            console.print_table(
+                ("metric", which), [(name, f"{value:.6g}") for name, value in metrics.items()]
+            )
+            _store(run / f"evaluation-{which}.json", which, task, {"metrics": metrics})
             if folder.exists():
-                console.report_line(f"Tables and pictures are in {folder}")
+                console.report_line(f"Tables are in {folder}")
 
 
 def _numbers(text: str) -> list[int]:
@@ -86,29 +91,7 @@ def _numbers(text: str) -> list[int]:
     return sorted({int(part) for part in parts})
 
 
-def _about(run: Path, which: str, task: str) -> dict[str, Any]:
-    from equipool.environment import now, versions
-    from equipool.training import RunFolder
-
-    step = RunFolder(run).read(which, lambda broken: None).step
-    about = {"task": task, "which": which, "step": step, "versions": versions()}
-    return about | {"date": now()}
-
-
-def _store_metrics(run: Path, which: str, task: str, metrics: dict[str, float]) -> None:
-    from equipool.files import write_json
-
-    about = _about(run, which, task)
-    rows = [(name, f"{value:.6g}") for name, value in metrics.items()]
-    console.print_table(("metric", f"{which}, step {about['step']:,}"), rows)
-    file = run / f"evaluation-{which}.json"
-    write_json(file, about | {"metrics": metrics})
-    console.report_line(f"Stored in {file}")
-
-
-def _store_over_steps(run: Path, which: str, task: Task, rows: Sequence[AtSteps]) -> None:
-    from equipool.training.evaluation import over_steps_file, write_over_steps
-
+def _print_over_steps(task: Task, rows: Sequence[AtSteps]) -> None:
     metrics = [task.monitor, *task.reported]
     table = []
     for row in rows:
@@ -118,6 +101,14 @@ def _store_over_steps(run: Path, which: str, task: Task, rows: Sequence[AtSteps]
         table.append([f"{row.num_steps}", *(f"{cell:,.4g}" for cell in cells)])
     headings = ["inner steps", *metrics, "residual", "99 %", "converged", "spread"]
     console.print_table(headings[: len(table[0])], table)
-    file = over_steps_file(run, which)
-    write_over_steps(rows, file, _about(run, which, task.name))
-    console.report_line(f"Stored in {file}; equipool report shows it")
+
+
+def _store(file: Path, which: str, task: Task, content: dict[str, Any]) -> None:
+    from equipool.environment import now, versions
+    from equipool.files import write_json
+    from equipool.training import RunFolder
+
+    step = RunFolder(file.parent).read(which, lambda broken: None).step
+    about = {"task": task.name, "which": which, "step": step, "versions": versions()}
+    write_json(file, about | {"date": now()} | content)
+    console.report_line(f"Stored in {file}")

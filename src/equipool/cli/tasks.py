@@ -86,7 +86,7 @@ def base_values(task: str, preset: str | None = None, recipe: str | None = None)
     if preset is not None:
         _check_name("--preset", preset, experiment.presets)
         chosen = experiment.presets[preset]
-        values = to_json(getattr(kind, chosen.recipe)()) | experiment.training | chosen.training
+        values = to_json(getattr(kind, preset)()) | experiment.training | chosen.training
     if recipe is not None:
         _check_name("--recipe", recipe, RECIPES)
         own = experiment.training  # where the task has weights of its own

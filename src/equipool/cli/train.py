@@ -95,10 +95,6 @@ def _conclude(found: Record, out: Path, record: Path | None) -> None:
     console.report_line(f"The run is in {out}{written}")
     if found.failed:
         console.fail(f"the run failed: {found.warning}")
-    if found.config["training"]["schedule"] == "constant":
-        longer = {"--out": out, "--resume": True, "--steps": 2 * found.steps}
-        how = console.command_line(["train", found.task], longer)
-        console.report_line(f"To train longer: {how}")
 
 
 def _print_record(record: Record) -> None:

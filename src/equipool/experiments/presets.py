@@ -16,10 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Preset:
-    """Settings to start from."""
+    """Settings to start from. The task's class method of the same name gives its fields."""
 
     about: str
-    recipe: str  # class method of the task that makes it with these fields
     training: dict[str, Any]
     # values of fields that `equipool sweep` runs in turn
     axes: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -74,12 +73,12 @@ def _quick(about: str, steps: int, learning_rate: float, every: int, **more: Any
         "steps": steps, "learning_rate": learning_rate, "schedule": "cosine", **more,
         "evaluate_every": every, "checkpoint_every": every,
     }  # fmt: skip
-    return Preset(about, "quick", {"log_every": 100} | training, METHODS)
+    return Preset(about, {"log_every": 100} | training, METHODS)
 
 
 def _paper(about: str, axes: Mapping[str, tuple[Any, ...]], **more: Any) -> Preset:
     about = f"the paper's settings: {about}"
-    return Preset(about, "paper", {"steps": 10_000_000} | more, METHODS | dict(axes))
+    return Preset(about, {"steps": 10_000_000} | more, METHODS | dict(axes))
 
 
 EXPERIMENTS = {

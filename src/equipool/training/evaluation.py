@@ -7,7 +7,7 @@ import copy
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import equipool
 from equipool import EquilibriumAggregation, FixedSteps, NormalStart
 from equipool.diagnostics.independence import quantiles
-from equipool.files import FileError, write_json
+from equipool.files import FileError
 from equipool.training.checkpoint import ConfigMismatchError, RunFolder
 from equipool.training.config import (
     TrainingConfig,
@@ -78,7 +78,7 @@ def evaluate(
         run: the run's directory.
         which: `"best"` or `"last"`.
         device: where to compute; None for a GPU if there is one.
-        results: folder for the task's tables and pictures, if it has any; None writes nothing.
+        results: folder for the task's tables, if it has any; None writes nothing.
     """
     with _prepared(run, which, device) as (task, network, place):
         metrics = dict(task.evaluate(network, place))
@@ -215,27 +215,12 @@ class _Calls:
                 return dict(task.evaluate(network, device))
 
 
-def over_steps_file(run: str | Path, which: str) -> Path:
-    """The file in a run for the evaluations of its `"best"` or `"last"` checkpoint."""
-    return Path(run) / f"over-steps-{which}.json"
-
-
-def write_over_steps(rows: Sequence[AtSteps], file: Path, about: dict[str, Any]) -> None:
-    """Write the evaluations, after `about`. Evaluations of the same checkpoint with other numbers
-    of steps are kept."""
-    found = {row.num_steps: row for row in (*read_over_steps(file, about["step"]), *rows)}
-    content = [asdict(found[number]) for number in sorted(found)]
-    write_json(file, about | {"over_steps": content})
-
-
-def read_over_steps(file: Path, step: int | None = None) -> list[AtSteps]:
-    """Read what `write_over_steps` wrote; empty if there is none, or none of this training step."""
+def read_over_steps(file: Path) -> list[AtSteps]:
+    """Read what `equipool evaluate --over-steps` stored; empty if there is no file."""
     if not file.exists():
         return []
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-        if step is not None and content["step"] != step:
-            return []
         return [AtSteps(**row) for row in content["over_steps"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise FileError(f"{file} does not hold evaluations over steps: {error}") from error

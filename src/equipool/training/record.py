@@ -110,7 +110,7 @@ class RunState:
     def add_steps(self, columns: dict[str, Tensor]) -> list[int]:
         """Count the spikes and skipped steps since `logged_step`; returns the skipped steps."""
         losses = columns["loss"]
-        self.spikes += _count_spikes(losses, self.recent_losses)
+        self.spikes += count_spikes(losses, self.recent_losses)
         finite = losses[torch.isfinite(losses)]
         self.recent_losses = torch.cat([self.recent_losses, finite])[-WINDOW:]
         rows = columns["skipped"].nonzero().flatten().tolist()
@@ -138,31 +138,23 @@ class RunState:
         ]
 
 
-def count_spikes(losses: Tensor) -> Tensor:
+def count_spikes(losses: Tensor, before: Tensor | None = None) -> int:
     """The number of spikes in a training, the only definition in this package.
 
     A loss is a spike if it is finite and more than 10 times the median of the last 1,000 finite
     losses before it. The first 100 finite losses are never spikes.
 
     Args:
-        losses: one per step `[steps]`, or of several trainings `[steps, S]`.
-
-    Returns:
-        A count, or `[S]` of them, int64.
+        losses: one per step `[steps]`.
+        before: the last finite losses before those, if any.
 
     Example:
         >>> losses = torch.ones(300)
         >>> losses[50], losses[200], losses[250] = 99.0, 99.0, torch.inf
-        >>> int(count_spikes(losses))
+        >>> count_spikes(losses)
         1
     """
-    if losses.dim() == 1:
-        return torch.tensor(_count_spikes(losses, losses.new_zeros(0)))
-    return torch.stack([count_spikes(column) for column in losses.unbind(1)])
-
-
-def _count_spikes(losses: Tensor, before: Tensor) -> int:
-    """The spikes among losses `[n]`, given the finite ones `before` them."""
+    before = losses.new_zeros(0) if before is None else before
     known, count = torch.cat([before, losses[torch.isfinite(losses)]]), 0
     for start in range(max(len(before), FEWEST), len(known), WINDOW):
         block = known[start : start + WINDOW]

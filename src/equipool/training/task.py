@@ -29,10 +29,6 @@ class Shard:
     rank: int = 0
     world: int = 1
 
-    def __post_init__(self) -> None:
-        if self.world < 1 or not 0 <= self.rank < self.world:
-            raise ValueError(f"rank must be in 0..world - 1, got {self.rank} of {self.world}")
-
     def part(self, rows: Tensor, dim: int = 0) -> Tensor:
         count = rows.shape[dim]
         if count % self.world:
@@ -151,6 +147,6 @@ class Task(ABC):
         return {}
 
     def write_results(self, network: nn.Module, device: torch.device, folder: Path) -> None:
-        """Write tables and pictures of a trained network into a folder. Called like `evaluate`, but
-        by one process. Writes nothing by default."""
+        """Write tables about a trained network into a folder. Called like `evaluate`, but by one
+        process. Writes nothing by default."""
         return

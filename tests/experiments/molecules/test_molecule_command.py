@@ -45,6 +45,6 @@ def test_a_run_whose_table_has_changed_is_neither_resumed_nor_evaluated(flags, t
 
 def test_presets_are_settings_of_the_task():
     experiment = EXPERIMENTS["molecules"]
-    for preset in experiment.presets.values():
-        assert getattr(experiment.task(), preset.recipe)().name == "molecules"
+    for name, preset in experiment.presets.items():
+        assert getattr(experiment.task(), name)().name == "molecules"
         assert preset.training["aux_weight"] == 0  # the task has weights of its own

@@ -1,9 +1,8 @@
-"""Results of counting characters: metrics, and pictures of sets that were miscounted."""
+"""Results of counting characters: metrics and confusion matrices."""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,9 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from equipool.experiments.omniglot.data import TEST, CharacterImages, CharacterSets
-from equipool.extras import check_extras
-from equipool.files import write_bytes, write_text
+from equipool.experiments.omniglot.data import TEST, CharacterSets
+from equipool.files import write_text
 
 
 class Counted(NamedTuple):
@@ -58,53 +56,11 @@ def _by_count(counted: Counted) -> dict[int, float]:
     return {position + 1: row[position] / sum(row) for position, row in rows if any(row)}
 
 
-def write_results(parts: Mapping[str, Counted], data: CharacterImages, folder: Path) -> None:
-    """For each part a confusion matrix, `confusion-PART.csv`, and pictures of miscounted sets: for
-    each number of characters the one with the highest probability, `PART-3-taken-for-5.png`."""
+def write_results(parts: Mapping[str, Counted], folder: Path) -> None:
+    """A confusion matrix for each part, `confusion-PART.csv`."""
     folder.mkdir(parents=True, exist_ok=True)
     for part, counted in parts.items():
         numbers = range(1, counted.logits.shape[1] + 1)
         lines = [("true", *numbers), *zip(numbers, *counted.confusion().T.tolist(), strict=True)]
         text = "".join(",".join(map(str, line)) + "\n" for line in lines)
         write_text(folder / f"confusion-{part}.csv", text)
-        for name, picture in _mistakes(counted, data):
-            write_bytes(folder / f"{part}-{name}.png", png_of(picture))
-
-
-def _mistakes(counted: Counted, data: CharacterImages) -> Iterator[tuple[str, Tensor]]:
-    """For each number of characters, the set miscounted with the highest probability."""
-    drawings = next(iter(data.pools.values())).drawings
-    sure = counted.logits.softmax(-1).amax(-1) * (1 - counted.correct)
-    for number in range(1, counted.logits.shape[1] + 1):
-        own = torch.where(counted.sets.num_classes == number, sure, 0)
-        position = int(own.argmax())
-        if own[position] > 0:
-            images = counted.sets.images[position]
-            picture = draw_set(data.pixels[images], images // drawings)
-            yield f"{number}-taken-for-{int(counted.predicted[position])}", picture
-
-
-def draw_set(images: Tensor, characters: Tensor) -> Tensor:
-    """Draw a set, black on white, a row for each of its characters: from `images [n, S, S]`, uint8,
-    255 for ink, of `characters [n]`, to `[height, width]`, uint8.
-
-    Example:
-        >>> images = torch.zeros(3, 4, 4, dtype=torch.uint8)
-        >>> draw_set(images, torch.tensor([5, 9, 5])).shape
-        torch.Size([10, 10])
-    """
-    rows = [255 - images[characters == one] for one in characters.unique()]
-    framed = [functional.pad(row, (0, 1, 0, 1), value=128) for row in rows]
-    width = max(map(len, framed))
-    full = [functional.pad(row, (0, 0, 0, 0, 0, width - len(row)), value=255) for row in framed]
-    return torch.cat([row.movedim(0, 1).flatten(1) for row in full])
-
-
-def png_of(pixels: Tensor) -> bytes:
-    """Encode a picture `[height, width]`, uint8, as PNG."""
-    check_extras("drawing pictures", {"report": ["PIL"]})
-    from PIL import Image
-
-    content = io.BytesIO()
-    Image.fromarray(pixels.cpu().numpy()).save(content, "PNG", optimize=True)
-    return content.getvalue()

@@ -144,9 +144,9 @@ class OmniglotTask(InnerLoop, Task):
 
     @torch.no_grad()
     def write_results(self, network: nn.Module, device: torch.device, folder: Path) -> None:
-        """For sets of validation and test characters: confusion matrix and miscounted sets."""
+        """The confusion matrices of sets of validation and test characters."""
         counted = {part: self.counted(network, part, device) for part in (VALIDATION, TEST)}
-        write_results(counted, self.data(device), folder)
+        write_results(counted, folder)
 
     def counted(self, network: nn.Module, part: str, device: torch.device) -> Counted:
         """The network's predictions for the evaluation sets of a part."""
