@@ -12,7 +12,7 @@ import molecule_table
 from commands import call
 from equipool.experiments.data import using_data_folder
 from equipool.experiments.molecules.features import featurise
-from equipool.experiments.molecules.predictor import MoleculePredictor, load_predictor
+from equipool.experiments.molecules.predictor import MoleculePredictor
 from equipool.experiments.molecules.task import predict as outputs
 from equipool.training import load_network
 
@@ -173,11 +173,3 @@ def test_the_runs_directory_is_all_that_is_read(place, predict, tmp_path, monkey
         patch.setattr("equipool.experiments.molecules.dataset.load_molecules", None)
         done = call("predict", "moved", "--smiles", "CCO")
     assert done.stdout == expected
-
-
-def test_from_python(place):
-    found = load_predictor(place / "classes", device="cpu").predict(ASKED)
-    assert found.label_names == ("oxygen",)
-    assert [problem.row for problem in found.problems] == UNREAD
-    assert found.values.isnan().any(1).nonzero().flatten().tolist() == UNREAD
-    torch.testing.assert_close(found.values[0], alone(place, "classes", "CCO").sigmoid())

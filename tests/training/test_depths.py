@@ -1,6 +1,5 @@
 """A random number of inner steps in the engine: a function of seed and step."""
 
-import contextlib
 from collections import Counter
 from functools import partial
 from types import SimpleNamespace
@@ -36,15 +35,6 @@ def test_draws_depend_on_seed_and_step_alone():
     assert sorted(counts) == [(5,), (10,), (20,), (40,), (80,)]
     assert all(300 < count < 500 for count in counts.values())
     assert draw.all() == sorted(counts, reverse=True)
-
-
-def test_layers_get_their_steps_back():
-    one = layer(RandomSteps(1, 4, tolerance=0.5))
-    draw = DepthDraw(one, seed=0)
-    with contextlib.suppress(KeyError), draw.set_to((2,)):
-        assert one.steps == equipool.FixedSteps(2, tolerance=0.5)
-        raise KeyError
-    assert one.steps == RandomSteps(1, 4, tolerance=0.5)
 
 
 def test_training_takes_the_drawn_depths_and_evaluation_the_largest(tmp_path, monkeypatch):

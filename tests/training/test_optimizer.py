@@ -9,8 +9,6 @@ from equipool.training.optimizer import (
     Optimizer,
     WeightAverage,
     average_weight,
-    restore_,
-    running_statistics,
 )
 from equipool.training.step import make_network
 
@@ -84,25 +82,6 @@ def test_it_is_the_weighted_mean_of_all_weights_after_the_start(num_steps):
         torch.testing.assert_close(value.double(), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_it_is_in_the_network_inside_the_block_alone():
-    torch.manual_seed(0)
-    network = nn.Linear(3, 2)
-    average = WeightAverage(network)
-    follow(network, average, 4)
-    before, place = network.weight.detach().clone(), network.weight.data_ptr()
-
-    def fail():
-        with average.applied():
-            assert torch.equal(network.weight, average.values["weight"])
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fail()
-    assert torch.equal(network.weight, before)
-    assert network.weight.data_ptr() == place
-    assert not torch.equal(before, average.values["weight"])
-
-
 def test_running_statistics_are_averaged_like_the_weights():
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
@@ -114,21 +93,9 @@ def test_running_statistics_are_averaged_like_the_weights():
         average.update(torch.tensor(average_weight(DECAY, step + 1)))
     weights = [DECAY ** (4 - k) for k in range(5)]
     expected = sum(w * s for w, s in zip(weights, seen, strict=True)) / sum(weights)
-    before = norm.running_var.clone()
+    before, place = norm.running_var.clone(), norm.running_var.data_ptr()
     with average.applied():
         torch.testing.assert_close(norm.running_var.double(), expected, rtol=1e-5, atol=1e-6)
     assert torch.equal(norm.running_var, before)
+    assert norm.running_var.data_ptr() == place
     assert not any("num_batches" in name for name in average.values)
-
-
-@pytest.mark.parametrize("skipped", [0.0, 1.0])
-def test_a_skipped_step_leaves_running_statistics_as_they_were(skipped):
-    network = nn.Sequential(nn.BatchNorm1d(3), nn.LayerNorm(3), nn.BatchNorm1d(3).double())
-    running = list(running_statistics(network).values())
-    assert len(running) == 4
-    before = [buffer.clone() for buffer in running]
-    for buffer in running:
-        buffer.fill_(torch.nan if skipped else 7.0)
-    restore_(running, before, torch.tensor(skipped))
-    for buffer, value in zip(running_statistics(network).values(), before, strict=True):
-        assert torch.equal(buffer, value if skipped else torch.full_like(value, 7.0))

@@ -182,13 +182,6 @@ def test_a_run_without_an_intact_checkpoint_does_not_start_again(tmp_path):
     assert (folder / "log.jsonl").read_bytes() == log
 
 
-def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again(tmp_path):
-    whole, folder = run(tmp_path, name="whole"), run(tmp_path, stop_after=0)
-    shutil.rmtree(folder / "checkpoints")
-    run(tmp_path, resume=True)
-    assert_same_run(whole, folder)
-
-
 @pytest.mark.parametrize("damage", [b'{"step": 5, "loss": \xff\xfe}', b"\x00", b'{"stfp": 5}'])
 def test_a_bad_line_of_the_log_is_left_out(tmp_path, damage):
     file = run(tmp_path) / "log.jsonl"
@@ -212,20 +205,6 @@ def test_a_changed_config_is_noticed(tmp_path, use):
     edit_config(folder, fields={"seed": 1})
     with pytest.raises(FileError, match=r"task.seed: 0 in the run, 1 here"):
         run(tmp_path, Toy(seed=1), resume=True) if use == "resume" else load_network(folder)
-
-
-@pytest.mark.parametrize(
-    ("part", "name", "value"),
-    [
-        ("training", "steps", "20"), ("training", "compile", 1), ("fields", "batch_size", "4"),
-        ("training", "learning_rate", None), ("fields", "nothing", 3),
-    ],
-)  # fmt: skip
-def test_a_wrong_type_in_the_config_is_named(tmp_path, part, name, value):
-    folder = run(tmp_path, stop_after=0)
-    edit_config(folder, **{part: {name: value}})
-    with pytest.raises(ValueError, match=f"config.json cannot be used: .*{name}"):
-        load_network(folder, "last")
 
 
 def test_a_run_whose_data_has_changed_is_neither_resumed_nor_evaluated(tmp_path, monkeypatch):

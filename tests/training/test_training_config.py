@@ -4,13 +4,12 @@ import json
 import math
 
 import pytest
-from toy import Fed, Toy, config
+from toy import Toy, config
 
 from equipool.training import TrainingConfig
 from equipool.training.config import (
     FREE,
     differences,
-    differences_of_choice,
     run_config,
     task_from_config,
     training_from_config,
@@ -36,19 +35,6 @@ def test_a_config_comes_back_from_json():
     assert differences(content, run_config(task, training)) == []
     assert task_from_config(content) == task
     assert training_from_config(content) == training
-
-
-def test_what_is_known_of_the_data_belongs_to_a_run(monkeypatch):
-    saved = run_config(Fed(), config())
-    assert saved["data"] == {"rows": 3, "columns": ["a", "b"]}
-    assert differences(saved, run_config(Fed(), config())) == []
-    monkeypatch.setattr(Fed, "rows", 4)
-    given = run_config(Fed(), config())
-    assert differences(saved, given) == ["data.rows: 3 in the run, 4 here"]
-    assert differences_of_choice(saved, given) == []
-    assert differences_of_choice(saved, run_config(Fed(seed=1), config())) == [
-        "task.seed: 0 in the run, 1 here"
-    ]
 
 
 def test_what_changes_no_number_may_differ():

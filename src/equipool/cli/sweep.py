@@ -57,11 +57,11 @@ def run(request: Request, options: RunOptions) -> None:
             with stop.on_signals():
                 failed = _train(waiting, device, stop, how)
         except KeyboardInterrupt:
-            failed = []
+            failed = 0
         finished = [plan.out for plan in planned if plan.has("record.json")]
         _show_results(finished, out)
         if failed:
-            _fail(failed)
+            console.fail(f"{failed} runs failed, for the reasons above")
         if len(finished) < len(planned):
             done = f"{len(finished)} of {len(planned)} runs are finished"
             console.report_line(f"{done}. To resume: {how}")
@@ -117,12 +117,12 @@ def _place(
     return folder
 
 
-def _train(waiting: Sequence[Plan], device: str | None, stop: Stop, how: str) -> list[Plan]:
-    """Train until everything is finished or it is time to stop; the runs that failed."""
+def _train(waiting: Sequence[Plan], device: str | None, stop: Stop, how: str) -> int:
+    """Train until everything is finished or it is time to stop; how many runs failed."""
     from equipool import training
     from equipool.files import StorageError
 
-    failed: list[Plan] = []
+    failed = 0
     for number, plan in enumerate(waiting, 1):
         # at the end of a run all processes have agreed whether to stop
         if stop.reason is not None or (number == 1 and stop.due()):
@@ -134,7 +134,7 @@ def _train(waiting: Sequence[Plan], device: str | None, stop: Stop, how: str) ->
         except StorageError:
             raise  # the next run would fail as well
         except Exception as error:  # one run's failure must not stop the others
-            failed.append(plan)
+            failed += 1
             console.report_line(f"{plan.out.name} failed, {type(error).__name__}: {error}")
             continue
         if not record.complete:
@@ -157,17 +157,6 @@ def _show_results(finished: Sequence[Path], out: Path) -> None:
     console.print_table(list(table), table.to_numpy().tolist())
     console.report_line(conclusion(runs))
     console.report_line(f"For the curves: {console.command_line(['report', str(out)], {})}")
-
-
-def _fail(failed: Sequence[Plan]) -> None:
-    """End the command with the commands that show why runs failed."""
-    lines = [
-        console.command_line(["train", plan.task.name], {"--out": plan.out, "--resume": True})
-        for plan in failed
-        if plan.has("config.json")
-    ]
-    why = "; to see why: " + "\n  ".join(lines) if lines else ", for the reasons above"
-    console.fail(f"{len(failed)} runs failed{why}")
 
 
 def commands(task: str | None) -> typer.Typer:

@@ -69,29 +69,3 @@ def test_an_encoder_has_the_papers_sizes_and_starts_linear():
     a, b = torch.rand(2, 1, 1, 32, 32, dtype=torch.float64)
     zero = encoder(torch.zeros_like(a))
     torch.testing.assert_close(encoder(a + b) + zero, encoder(a) + encoder(b))
-
-
-def test_ink_is_one():
-    """Full ink, 255, is what the encoder gets as 1."""
-    network = make_network("sum")
-    seen = []
-    network.encoder.blocks.register_forward_pre_hook(lambda module, given: seen.append(given[0]))
-    images = torch.zeros(1, 2, 8, 8, dtype=torch.uint8)
-    images[0, 1] = 255
-    network(images)
-    assert torch.equal(seen[0][0], torch.zeros(1, 8, 8))
-    assert torch.equal(seen[0][1], torch.ones(1, 8, 8))
-
-
-@pytest.mark.parametrize(
-    ("image_size", "channels", "message"),
-    [
-        (30, (16, 32, 64), "image_size is 30, expected a multiple of 8"),
-        (0, (16,), "image_size is 0, expected a multiple of 2"),
-        (32, (), r"channels is \(\), expected one or more"),
-        (32, (4, 0), r"channels is \(4, 0\), expected one or more, each 1 or more"),
-    ],
-)
-def test_sizes_that_cannot_be_are_refused(image_size, channels, message):
-    with pytest.raises(ValueError, match=message):
-        ImageEncoder(image_size, channels, 8)

@@ -44,18 +44,6 @@ class Constant(nn.Module):
         return torch.tensor([0.0, 1.0, 0.5]).expand(len(images), 3)
 
 
-class Knowing(nn.Module):
-    """Knows every drawing by heart."""
-
-    def __init__(self, data):
-        super().__init__()
-        self.known = {bytes(image.flatten()): i for i, image in enumerate(data.pixels)}
-
-    def forward(self, images):
-        found = [[self.known[bytes(image.flatten())] for image in row] for row in images]
-        return nn.functional.one_hot(distinct(torch.tensor(found)) - 1, 3).double() * 50
-
-
 def test_labels_are_right_and_all_characters_are_to_be_trained_on(data):
     batch = batches(SMALL, 0, 50)
     assert batch["images"].shape == (50, 6, 5)
@@ -88,7 +76,7 @@ def test_a_chunk_belongs_to_the_seed_and_its_first_step():
         assert (other["images"] == first["images"]).float().mean() < 0.1
 
 
-def test_loss_is_the_cross_entropy(data):
+def test_loss_is_the_cross_entropy():
     batch = {key: value[0] for key, value in batches(SMALL, 0, 1).items()}
     logits = torch.tensor([0.0, 1.0, 0.5]).double()
     chosen = torch.stack([logits[number - 1] for number in batch["num_classes"]])
@@ -97,7 +85,6 @@ def test_loss_is_the_cross_entropy(data):
     assert loss.value.item() == pytest.approx(expected.item(), rel=1e-6)
     right = (batch["num_classes"] == 2).double().mean()
     assert loss.metrics["accuracy"].item() == pytest.approx(right.item())
-    assert SMALL.loss(Knowing(data), batch).metrics["accuracy"].item() == 1
 
 
 def test_evaluation_of_a_constant():
@@ -121,11 +108,7 @@ def test_evaluation_of_a_constant():
     [
         ({"aggregation": "summ"}, "aggregation is 'summ', expected one of"),
         ({"max_classes": 6}, "max_classes is 6, expected at most 5"),
-        ({"inner_steps": -1}, "inner_steps is -1, expected a whole number"),
-        ({"batch_size": 0}, "batch_size is 0, expected a whole number"),
-        ({"validation_characters": 0}, "validation_characters is 0, expected a whole number"),
         ({"validation_characters": 2}, "validation_characters is 2, expected at least 3"),
-        ({"evaluation_sets": 0}, "evaluation_sets is 0, expected a whole number"),
         ({"image_size": 10}, "image_size is 10, expected a multiple of 4"),
     ],
 )
@@ -156,11 +139,3 @@ def test_the_papers_values():
     assert (layer.in_channels, layer.out_channels, layer.steps.max_steps) == (256, 256, 10)
     assert OmniglotTask.paper("attention", seed=2).network().aggregation.heads == 4
     assert [linear.out_features for linear in network.head.linears] == [128, 10]
-
-
-def test_sizes_reach_the_network():
-    network = dataclasses.replace(SMALL, aggregation="equilibrium").network()
-    assert network.aggregation.potential.hidden == (8, 8, 4)
-    assert network.aggregation.in_channels == 8
-    assert [block.first.out_channels for block in network.encoder.blocks] == [4, 4]
-    assert [linear.out_features for linear in network.head.linears] == [8, 3]
