@@ -51,22 +51,18 @@ def test_another_config_is_refused_and_the_difference_shown(tmp_path):
     assert str(folder) in lines[0]
     assert [line.strip() for line in lines[1:]] == [
         "task.seed: 0 in the run, 5 here",
-        "training.steps: 20 in the run, 40 here, and its cosine schedule depends on the number of "
-        "steps: start a new run",
+        "training.steps: 20 in the run, 40 here",
     ]
     assert sorted(folder.rglob("*")) == before
 
 
 @pytest.mark.parametrize(
-    ("saved", "given", "reason"),
-    [
-        ({"aux_initial": 0.5}, {"aux_initial": 0.5, "steps": 40}, "auxiliary weight depends"),
-        ({}, {"steps": 10}, "extended but not shortened"),
-    ],
+    ("saved", "given"),
+    [({"aux_initial": 0.5}, {"aux_initial": 0.5, "steps": 40}), ({}, {"steps": 10})],
 )
-def test_what_cannot_be_extended_names_the_reason(tmp_path, saved, given, reason):
+def test_what_cannot_be_extended_is_refused(tmp_path, saved, given):
     run(tmp_path, training=config(schedule="constant", **saved))
-    with pytest.raises(ConfigMismatchError, match=reason):
+    with pytest.raises(ConfigMismatchError, match=r"training.steps: 20 in the run"):
         run(tmp_path, training=config(schedule="constant", **given), resume=True)
 
 

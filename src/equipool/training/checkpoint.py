@@ -14,7 +14,7 @@ from torch import Tensor
 
 from equipool.environment import versions
 from equipool.files import FileError, load_tensors, naming, save_tensors, write_json
-from equipool.training.config import depends_on_steps, differences, extended
+from equipool.training.config import differences, extended
 
 KIND = "equipool checkpoint 3"
 PARTS = {"task": str, "fields": dict, "training": dict}  # of config.json
@@ -94,10 +94,11 @@ class RunFolder:
             return
         saved = self.read_config()
         if different := differences(extended(saved, config), config):
-            lines = (f"\n  {line}{_reason(line, saved)}" for line in different)
-            advice = "Use the same settings or choose another directory"
             problem = f"{self.path} was started with other settings"
-            raise ConfigMismatchError(f"{problem}. {advice}:{''.join(lines)}")
+            advice = "Use the same settings or choose another directory; a run can be extended to "
+            advice += "more steps if its learning rate and auxiliary weight are constant"
+            lines = "".join(f"\n  {line}" for line in different)
+            raise ConfigMismatchError(f"{problem}. {advice}:{lines}")
 
     def claim(self, config: dict[str, Any]) -> None:
         """Write config.json if this run is new or has more steps than before, and remove what a
@@ -203,12 +204,3 @@ class RunFolder:
         except FileError as error:
             how = "Use the newest intact one instead: which='last' (--which last)"
             raise FileError(f"{error}. {how}") from error
-
-
-def _reason(line: str, saved: dict[str, Any]) -> str:
-    if not line.startswith("training.steps:"):
-        return ""
-    dependent = depends_on_steps(saved["training"])
-    if dependent is None:
-        return ", and a run can be extended but not shortened"
-    return f", and its {dependent} depends on the number of steps: start a new run"

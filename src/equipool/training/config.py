@@ -146,18 +146,10 @@ def extended(saved: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     larger and neither the learning rate nor the auxiliary weight depends on it, as under constant
     schedules. Otherwise the saved config."""
     before, steps = saved["training"], given["training"]["steps"]
-    known = isinstance(before.get("steps"), int) and depends_on_steps(before) is None
-    if not known or steps <= before["steps"]:
+    constant = before.get("schedule") == "constant" and before.get("aux_initial") is None
+    if not (constant and isinstance(before.get("steps"), int) and steps > before["steps"]):
         return saved
     return saved | {"training": before | {"steps": steps}}
-
-
-def depends_on_steps(training: Mapping[str, Any]) -> str | None:
-    """What in saved training settings depends on the number of steps; None for nothing."""
-    schedule = training.get("schedule", "constant")
-    if schedule != "constant":
-        return f"{schedule} schedule"
-    return None if training.get("aux_initial") is None else "auxiliary weight"
 
 
 def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
