@@ -45,6 +45,7 @@ class EquilibriumPool(EquilibriumAggregation):
             layer.in_channels, layer.out_channels, potential=layer.potential,
             regularizer=layer.regularizer, solver=layer.solver, start=layer.start,
             differentiation=layer.differentiation, steps=layer.steps, scaling=layer.scaling,
+            check_finite=layer.check_finite, cuda_graphs=layer.cuda_graphs,
         )  # fmt: skip
 
     def forward(  # type: ignore[override]

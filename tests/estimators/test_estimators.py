@@ -223,6 +223,7 @@ def test_unix_seconds_are_told_apart(tmp_path):
         assert (predicted == labels).mean() > 0.9
 
 
+SECONDS = unix_seconds()[0]
 FAR_APART = [[[1e9 * (number // 2) + number % 2]] for number in range(6)]
 
 
@@ -230,7 +231,11 @@ FAR_APART = [[[1e9 * (number // 2) + number % 2]] for number in range(6)]
     ("bags", "lost"),
     [
         (unix_seconds(np.float32)[0], r"far from 0 for float32: '0 \(steps of 128 in "),
-        (FAR_APART, r"whole numbers too far apart for float32: '0 \(6 values become"),
+        (FAR_APART, r"numbers too far apart for float32: '0 \(6 values become"),
+        (
+            [np.append(bag + 1 / (2 + number), [[0]], 0) for number, bag in enumerate(SECONDS)],
+            r"numbers too far apart for float32: '0 \(\d+ values become \d\)",
+        ),
     ],
 )
 def test_lost_resolution_is_told(bags, lost):

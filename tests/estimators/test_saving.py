@@ -18,6 +18,10 @@ COLUMNS = np.stack([LABELS, 1 - LABELS], axis=1)
 
 CASES = {
     "two classes": (SetClassifier(**QUICK, class_weight={"a": 1.0, "b": 2.0}), list("ab")),
+    "dates as classes": (
+        SetClassifier(**QUICK, aggregation="mean"),
+        np.array(["2024-01-01", "2024-01-02"], "M8[D]"),
+    ),
     "many classes": (SetClassifier(**QUICK, aggregation="pna"), np.array([3, 5, 9])),
     "columns": (SetClassifier(**QUICK, aggregation="attention", clip=None), None),
     "numbers": (SetRegressor(**QUICK, aggregation="gated-attention"), np.array([1e5, -1e5])),

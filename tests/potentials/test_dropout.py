@@ -1,4 +1,4 @@
-"""Hidden units of the potential that are dropped in training."""
+"""Hidden units of the potential that are dropped in training, and other random numbers in it."""
 
 import pytest
 import torch
@@ -99,6 +99,31 @@ def test_a_forward_of_ones_own_or_a_hook_has_no_units_to_drop(changed):
     with pytest.raises(ValueError, match=r"dropout is 0\.5, expected 0 with a forward of your own"):
         layer(torch.randn(6, 3))
     assert layer.eval()(torch.randn(6, 3)).isfinite().all()
+
+
+class Random(torch.nn.Module):
+    def __init__(self, noise):
+        super().__init__()
+        self.linear, self.noise = torch.nn.Linear(7, 9), noise
+
+    def forward(self, x, y):
+        return self.noise(self.linear(torch.cat([x, y], -1))).square().sum(-1)
+
+
+@pytest.mark.parametrize(
+    "noise", [torch.nn.functional.dropout, lambda units: units + torch.randn_like(units)]
+)
+def test_a_potential_that_is_random_is_refused(noise):
+    layer = EquilibriumAggregation(3, 4, potential=Random(noise))
+    for call in (layer, layer.solve):
+        with pytest.raises(ValueError, match="Random draws random numbers"):
+            call(torch.randn(6, 3))
+
+
+def test_numbers_that_others_draw_meanwhile_are_no_noise():
+    potential = Random(torch.nn.Identity())
+    potential.linear.register_forward_hook(lambda *call: torch.rand(1) and None)
+    assert EquilibriumAggregation(3, 4, potential=potential)(torch.randn(6, 3)).isfinite().all()
 
 
 class Own(torch.nn.Module):

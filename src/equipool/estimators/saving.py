@@ -133,7 +133,8 @@ def _plain(value: Any) -> Any:
 
 
 def _labels(values: Array) -> dict[str, Any]:
-    return {"dtype": values.dtype.str if values.dtype != object else "O", "values": values.tolist()}
+    plain = values.astype(str) if values.dtype.kind == "M" else values
+    return {"dtype": values.dtype.str if values.dtype != object else "O", "values": plain.tolist()}
 
 
 class PaddedBags(nn.Module):

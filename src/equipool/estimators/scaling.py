@@ -13,6 +13,7 @@ from equipool.settings import Range
 from equipool.tables import listed
 
 Positive = Annotated[float, Range(above=0)]
+SAMPLE = 10_000  # values that tell whether a feature keeps its resolution
 ROWS = 1 << 16  # at a time, so that no copy of all elements is made
 
 
@@ -62,12 +63,15 @@ def warn_of_lost_resolution(bags: Bags, scaling: Scaling, dtype: Any) -> None:
         step = np.spacing(max(abs(low), abs(high)))
         if low < high and step > (high - low) / 100:
             coarse.append(f"{name} (steps of {step:g} in {high - low:g})")
-        elif high - low > 2 / np.finfo(dtype).eps and not (values % 1).any():
-            column = Scaling(scaling.mean[[number]], scaling.scale[[number]])
+            continue
+        column = Scaling(scaling.mean[[number]], scaling.scale[[number]])
+        if whole := high - low > 2 / np.finfo(dtype).eps and not (values % 1).any():
             distinct = np.unique(values)
-            left = len(np.unique(column(distinct[:, None], dtype)))
-            if left < len(distinct):
-                merged.append(f"{name} ({len(distinct):,} values become {left:,})")
+        else:  # close fractions may become equal, but not most of them
+            distinct = np.unique(values[:: -(-len(values) // SAMPLE) or 1])
+        left = len(np.unique(column(distinct[:, None], dtype)))
+        if left < (len(distinct) if whole else len(distinct) / 2):
+            merged.append(f"{name} ({len(distinct):,} values become {left:,})")
     if coarse:
         warnings.warn(
             f"features too far from 0 for {bags.elements.dtype}: {listed(coarse)}. Pass float64, "
@@ -76,7 +80,7 @@ def warn_of_lost_resolution(bags: Bags, scaling: Scaling, dtype: Any) -> None:
         )
     if merged:
         warnings.warn(
-            f"whole numbers too far apart for {np.dtype(dtype)}: {listed(merged)}. Split them into "
-            "two features, such as day and second",
+            f"numbers too far apart for {np.dtype(dtype)}: {listed(merged)}. Leave out marks of "
+            "missing values, such as 0 among dates, or split them into two features",
             stacklevel=3,
         )

@@ -133,10 +133,29 @@ class AutogradSum(SummedPotential):
     def gradient(self, y: Tensor) -> Tensor:
         # A non-finite row may be left out of the loss, but must not reach other rows.
         point, rest = separate(y)
+        state = self._random_state(point)
         gradient = self._gradient(point)
+        if state is not None and not torch.equal(state, torch.get_rng_state()):
+            self._check_repeats(point)
         if torch.is_grad_enabled() and self.x.device.type == "cpu" and not shapes_are_fixed():
             gradient = self._without_overflow(point, gradient)
         return gradient + rest
+
+    def _random_state(self, y: Tensor) -> Tensor | None:
+        """The state of torch's generator, where reading it is free."""
+        free = y.device.type == "cpu" and not shapes_are_fixed() and not is_batched(y)
+        return torch.get_rng_state() if free else None
+
+    @torch.no_grad()
+    def _check_repeats(self, y: Tensor) -> None:
+        """Reject a potential that is random, such as by `torch.nn.functional.dropout`. Another
+        thread may have drawn the numbers instead."""
+        one, other = self.value(y), self.value(y)
+        if not torch.allclose(one, other, equal_nan=True):
+            raise ValueError(
+                f"the potential {type(self.potential).__name__} draws random numbers, expected one "
+                "that has the same values at each step: there is no fixed energy to descend"
+            )
 
     def _without_overflow(self, y: Tensor, gradient: Tensor) -> Tensor:
         """The gradient, in whose graph are no non-finite rows. On a GPU finding out would
