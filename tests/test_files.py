@@ -11,7 +11,6 @@ from safetensors.torch import save_file
 from equipool.files import (
     FileError,
     StorageError,
-    check_writable,
     load_tensors,
     save_tensors,
     write_json,
@@ -124,13 +123,3 @@ def test_text_and_json_replace_what_was_there(tmp_path):
     write_json(file, {"a": [1, float("nan")], "b": (float("inf"),)})
     assert json.loads(file.read_text()) == {"a": [1, None], "b": [None]}
     assert os.listdir(tmp_path) == ["a.json"]
-
-
-def test_where_nothing_can_be_written_is_known_before(tmp_path):
-    check_writable(tmp_path / "new" / "record.json")
-    (tmp_path / "old.json").write_text("old")
-    check_writable(tmp_path / "old.json")
-    assert sorted(os.listdir(tmp_path)) == ["old.json"]
-    for file in (tmp_path, tmp_path / "old.json" / "record.json", "/proc/nothing/record.json"):
-        with pytest.raises(StorageError):
-            check_writable(file)

@@ -7,7 +7,6 @@ import hashlib
 import json
 import math
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -36,19 +35,6 @@ def naming(path: Path) -> Iterator[None]:
         advice = "; make room and try again" if error.errno in FULL else ""
         text = f"could not write {path.name}: {reason}. What was saved before is untouched{advice}"
         raise StorageError(error.errno, text, str(path)) from error
-
-
-def check_writable(file: str | Path) -> None:
-    """Raise a `StorageError` if a file cannot be written here. Leaves nothing behind."""
-    file = Path(file)
-    if file.is_dir():
-        raise StorageError(errno.EISDIR, os.strerror(errno.EISDIR), str(file))
-    folder = next(one for one in file.absolute().parents if one.exists())
-    try:
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise StorageError(error.errno, f"cannot write to {folder}: {reason}", str(file)) from error
 
 
 def write_bytes(path: str | Path, *contents: bytes | memoryview) -> None:

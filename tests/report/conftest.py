@@ -27,7 +27,7 @@ def make(tmp_path):
     """Writes the directory of a run whose monitored metric took these values, one every 10 steps
     and every 10 seconds."""
 
-    def write(name, values, *, seconds=10.0, hardware=HARDWARE, **settings):
+    def write(name, values, *, seconds=10.0, **settings):
         task = MedianTask(**{"aggregation": "sum", "embedding": 8} | settings)
         config = chosen_config(task, TrainingConfig(steps=30))
         curve = [
@@ -38,7 +38,7 @@ def make(tmp_path):
         folder = tmp_path / "runs" / name
         folder.mkdir(parents=True)
         record = Record(
-            task="median", seed=task.seed, config=config, versions={}, hardware=hardware, date="",
+            task="median", seed=task.seed, config=config, versions={}, hardware=HARDWARE, date="",
             steps=10 * len(values), complete=True, seconds=2 * seconds * len(values),
             training_seconds=seconds * len(values), num_parameters=1234, metrics={}, best=None,
             curve=curve, spikes=1, skipped=2,

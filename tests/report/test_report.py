@@ -27,17 +27,6 @@ def test_means_and_deviations_over_seeds_best_first(make, runs):
     assert conclusion(runs()) == line
 
 
-def test_equal_training_time_needs_an_evaluation_of_every_run_and_one_machine(make, runs):
-    make("a", [4.0, 3.0])
-    make("b", [2.0, 1.0], aggregation="max", seconds=15.0)
-    make("c", [1.0, 1.0], aggregation="mean", seconds=15.0)
-    make("d", [1.0, 1.0], aggregation="mean", seconds=25.0, seed=1)
-    found = rows(runs())
-    assert [found[name]["at 20 s"] for name in ("sum", "max", "mean")] == ["3", "2", "none yet"]
-    make("e", [1.0, 1.0], seed=1, hardware={"device": "cuda"})
-    assert not [name for name in results(runs()) if name.startswith("at ")]
-
-
 def test_what_is_not_finite_is_not_averaged_away(make, runs):
     make("a", [1.0, None])
     make("b", [None, None], seed=1)

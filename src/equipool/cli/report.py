@@ -12,7 +12,7 @@ from equipool.cli import console
 
 def report(
     runs: Annotated[list[Path], typer.Argument(
-        help="directories of runs or sweeps, and JSON files of records", metavar="RUN")],
+        help="directories of runs or sweeps, and copies of record.json", metavar="RUN")],
     out: Annotated[Path, typer.Option(help="page to write", metavar="PATH")] = Path("report.html"),
 ) -> None:  # fmt: skip
     """Write a page of tables and plots from runs."""

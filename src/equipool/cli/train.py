@@ -26,18 +26,15 @@ class Options(RunOptions):
     Args:
         resume: resume the run in --out with its saved settings; start it if there is none. A
             larger --steps extends a finished run.
-        record: also write the summary to this JSON file.
     """
 
     resume: bool = False
-    record: Path | None = None
 
 
 def run(request: Request, options: Options) -> None:
     with console.plain_errors(console.WRONG_USE):
         from equipool import training
         from equipool.experiments.data import using_data_folder
-        from equipool.files import check_writable
         from equipool.training.devices import check_extras
 
         check_extras()
@@ -54,13 +51,11 @@ def run(request: Request, options: Options) -> None:
     typed |= options.typed("out", "resume", "preset", "recipe", "max_seconds")
     how = console.command_line(["train", request.task], typed)
     with console.plain_errors(), using_data_folder(options.data_dir):
-        if options.record is not None:
-            check_writable(options.record)
         found = training.train(
             task, config, out, options.resume, device, stop_after=options.max_seconds,
             how_to_resume=how,
         )  # fmt: skip
-        _conclude(found, out, options.record)
+        _conclude(found, out)
 
 
 def _start(request: Request, options: Options) -> Values:
@@ -81,18 +76,11 @@ def _start(request: Request, options: Options) -> Values:
     return tasks.base_values(request.task)
 
 
-def _conclude(found: Record, out: Path, record: Path | None) -> None:
-    from equipool.environment import leads
-
+def _conclude(found: Record, out: Path) -> None:
     if not found.complete:
         raise typer.Exit(console.STOPPED)
     _print_record(found)
-    written = ""
-    if record is not None:
-        written = f", its summary in {record}"
-        if leads():
-            found.write(record)
-    console.report_line(f"The run is in {out}{written}")
+    console.report_line(f"The run is in {out}")
     if found.failed:
         console.fail(f"the run failed: {found.warning}")
 

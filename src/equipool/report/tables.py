@@ -28,8 +28,7 @@ def spread(values: pd.Series) -> str:
 
 def results(runs: Runs) -> pd.DataFrame:
     """A row per method, best first: mean and deviation over its runs of the last and the best
-    evaluation, and of the further metrics at the best one. `at N s` is the last evaluation within
-    the training time that all methods had; it is left out if they ran on different machines."""
+    evaluation, and of the further metrics at the best one."""
     monitor, methods = runs.kind.monitor, runs.table.groupby("method", sort=False)
     last, best = (found.groupby("method", sort=False) for found in (runs.last(), runs.best()))
     shown = pd.DataFrame({monitor: last[monitor].agg(spread)})
@@ -37,13 +36,6 @@ def results(runs: Runs) -> pd.DataFrame:
     for metric in runs.kind.reported:
         shown[f"{metric} there"] = best[metric].agg(spread)
     shown["training seconds"] = methods["training seconds"].agg(spread)
-    seconds = runs.last()["training_seconds"].min()
-    if len(shown) > 1 and len(runs.machines) == 2:
-        within = runs.curves[runs.curves["training_seconds"] <= seconds]
-        then = within.drop_duplicates("run", keep="last").groupby("method")[monitor]
-        every = then.size().reindex(shown.index) == last.size()
-        found = then.agg(spread).reindex(shown.index)
-        shown[f"at {seconds:.3g} s"] = found.where(every, "none yet")
     shown["runs"] = methods.size().map(str)
     order = last[monitor].mean().sort_values(ascending=runs.kind.lower_is_better)
     return shown.loc[order.index].reset_index()
