@@ -59,6 +59,15 @@ def test_settings_of_a_run_cannot_be_changed(equipool, tiny, tmp_path):
     assert "task.width: 4 in the run, 64 here" in preset.stderr
 
 
+def test_a_time_limit_stops_and_saves_in_a_directory_named_after_the_run(
+    equipool, tiny, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    flags = tiny | {"--aggregation": "max", "--max-seconds": "1e-9"}
+    assert "time limit reached at step 1" in equipool("train", "median", flags, status=3).output
+    assert (tmp_path / "runs" / "median" / "max-embedding-4-seed-0" / "config.json").exists()
+
+
 def test_a_recipe_is_overridden_by_flags_and_resumed_without(equipool, tiny, tmp_path, stop_at):
     out = tmp_path / "run"
     stop_at(7)
