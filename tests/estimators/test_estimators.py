@@ -230,11 +230,11 @@ FAR_APART = [[[1e9 * (number // 2) + number % 2]] for number in range(6)]
 @pytest.mark.parametrize(
     ("bags", "lost"),
     [
-        (unix_seconds(np.float32)[0], r"far from 0 for float32: '0 \(steps of 128 in "),
-        (FAR_APART, r"numbers too far apart for float32: '0 \(6 values become"),
+        (unix_seconds(np.float32)[0], r"float32 input or .*: '0 \(steps of 128 in "),
+        (FAR_APART, r"or float32 training .*: '0 \(6 values become"),
         (
             [np.append(bag + 1 / (2 + number), [[0]], 0) for number, bag in enumerate(SECONDS)],
-            r"numbers too far apart for float32: '0 \(\d+ values become \d\)",
+            r"or float32 training .*: '0 \(\d+ values become \d\)",
         ),
     ],
 )
@@ -291,17 +291,6 @@ def test_threads_are_as_before():
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
-
-
-def test_it_shows_progress_when_told(capsys):
-    quick(aggregation="mean", verbose=1, n_estimators=2).fit(BAGS, LABELS)
-    shown = capsys.readouterr().out
-    assert "network 1 of 2: step 12 of 12, training loss" in shown
-    assert "network 2 of 2: step 12 of 12" in shown
-    quick(aggregation="mean", verbose=1, early_stopping=True).fit(BAGS, LABELS)
-    assert "step 12 of 12, validation loss" in capsys.readouterr().out
-    quick(aggregation="mean").fit(BAGS, LABELS)
-    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(

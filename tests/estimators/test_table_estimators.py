@@ -142,7 +142,7 @@ def test_a_model_that_saw_no_table_predicts_none(frame, fitted):
 
 
 def test_missing_values_are_kept_from_no_estimator(frame):
-    with pytest.raises(ValueError, match="missing is 'keep', expected 'error' or 'mean'"):
+    with pytest.raises(ValueError, match="missing is 'keep', expected one of error, mean"):
         SetClassifier("mean", **QUICK).fit_table(frame, **COLUMNS, missing="keep")
 
 

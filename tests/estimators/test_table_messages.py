@@ -179,8 +179,6 @@ def test_unknown_categories_can_be_read_as_none(schema):
 
 
 def test_options_have_known_values(schema):
-    with pytest.raises(ValueError, match="missing is 'guess', expected one of"):
-        read_training_table(table(), bag="b", label="y", missing="guess")
     with pytest.raises(ValueError, match="unknown is 'guess', expected one of"):
         read_table(table(), schema, unknown="guess")
 

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_array
-from sklearn.utils.validation import _check_feature_names_in, validate_data
+from sklearn.utils.validation import validate_data
 
 Array = NDArray[Any]
 
@@ -57,17 +57,10 @@ class Bags(Sequence[Array]):
     def __getitem__(self, at: slice | Array | list[int]) -> Bags: ...
 
     def __getitem__(self, at: int | slice | Array | list[int]) -> Array | Bags:
-        if isinstance(at, np.ndarray | list):
+        if isinstance(at, slice | np.ndarray | list):
             return self.take(np.arange(len(self))[at])
-        if not isinstance(at, slice):
-            position = range(len(self))[at]
-            return self.elements[self.ptr[position] : self.ptr[position + 1]]
-        start, stop, step = at.indices(len(self))
-        if step == 1:  # a view
-            stop = max(start, stop)
-            ptr = self.ptr[start : stop + 1]
-            return Bags(self.elements[ptr[0] : ptr[-1]], ptr - ptr[0], self.names)
-        return self.take(np.arange(start, stop, step))
+        position = range(len(self))[at]
+        return self.elements[self.ptr[position] : self.ptr[position + 1]]
 
     def __iter__(self) -> Iterator[Array]:
         return (self[position] for position in range(len(self)))
@@ -272,10 +265,6 @@ class BagReader(BaseEstimator):
                 f"{self.n_features_in_} features as input"
             )
         return bags
-
-    def _feature_names(self, given: Any = None) -> Array:
-        """The names of the features: those given, those of the training, or `x0`, `x1`, ..."""
-        return np.asarray(_check_feature_names_in(self, given), dtype=object)
 
 
 def _is_table(X: Any) -> bool:

@@ -80,7 +80,6 @@ class SetEstimator(TableMethods, BagReader, ABC):
     device: str = "auto"
     n_jobs: int | None = None
     random_state: Any = None
-    verbose: int = 0
 
     networks_: list[BagNetwork] = field(init=False)
     history_: list[dict[str, Array]] = field(init=False)
@@ -154,8 +153,7 @@ class SetEstimator(TableMethods, BagReader, ABC):
                 )
             makers = [partial(deepcopy, network) for network in self.networks_]
         trained: list[Trained] = Parallel(n_jobs=self.n_jobs if count > 1 else None)(
-            delayed(train)(maker, seed, f"network {number} of {count}")
-            for number, (maker, seed) in enumerate(zip(makers, seeds, strict=True), 1)
+            delayed(train)(maker, seed) for maker, seed in zip(makers, seeds, strict=True)
         )
         return trained
 
@@ -208,7 +206,6 @@ class SetEstimator(TableMethods, BagReader, ABC):
         return Settings(
             size, steps, size == count, held_out, self.n_iter_no_change, self.max_elements,
             self.learning_rate, self.weight_decay, self.max_seconds, self._device(),
-            self.verbose > 0,
         )  # fmt: skip
 
     def _device(self) -> torch.device:
@@ -248,7 +245,7 @@ class SetEstimator(TableMethods, BagReader, ABC):
         for number in range(len(bags)):
             x = to_tensor(self.scaling_, bags[number], networks[0]).to(device)
             effect = torch.stack([effects(one, x, method) for one in networks]).mean(0)
-            outputs = effect.cpu().numpy() * self._output_scale()
+            outputs = effect.cpu().numpy() * getattr(self, "target_scale_", 1.0)
             found.append(outputs[:, 0] if outputs.shape[1] == 1 else outputs)
         return found
 
@@ -278,10 +275,6 @@ class SetEstimator(TableMethods, BagReader, ABC):
     @abstractmethod
     def _finish(self, outputs: Tensor) -> Tensor:
         """What an exported model gives for the networks' outputs `[B, O]`."""
-
-    @abstractmethod
-    def _output_scale(self) -> Array | float:
-        """The unit of the networks' outputs."""
 
     def _check_parameters(self) -> None:
         hints = get_type_hints(type(self), include_extras=True)

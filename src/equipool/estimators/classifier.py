@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
@@ -57,7 +56,6 @@ class SetClassifier(ClassifierMixin, SetEstimator):
         device: `"auto"` for a GPU if there is one, `"cpu"` or `"cuda"`.
         n_jobs: number of processes that train networks in parallel. Each uses one thread.
         random_state: seed. The same seed gives the same numbers on the same machine.
-        verbose: 1 shows the progress of training.
 
     Attributes:
         networks_: the trained `BagNetwork`s, on the CPU.
@@ -160,12 +158,7 @@ class SetClassifier(ClassifierMixin, SetEstimator):
 
     def predict_proba(self, X: Any) -> Array:
         """The probability of each class `[B, classes]`, or of 1 in each column `[B, columns]`."""
-        logits = self.decision_function(X)
-        if self.multilabel_:
-            return expit(logits)
-        if logits.ndim == 1:
-            return np.stack([expit(-logits), expit(logits)], axis=1)
-        return softmax(logits, axis=1)
+        return self._finish(torch.from_numpy(self._outputs(X))).numpy()
 
     def predict(self, X: Any) -> Array:
         """The most likely class `[B]`, or 0 and 1 in each column `[B, columns]`."""
@@ -180,6 +173,3 @@ class SetClassifier(ClassifierMixin, SetEstimator):
         if len(self.classes_) == 2:
             outputs = torch.cat([torch.zeros_like(outputs), outputs], dim=1)
         return torch.softmax(outputs, dim=1)
-
-    def _output_scale(self) -> float:
-        return 1.0

@@ -55,9 +55,15 @@ class BagNetwork(nn.Module):
             self.encoder.extend(
                 [nn.Linear(in_channels, hidden_size), nn.ReLU(), SharedDropout(dropout)]
             )
-        self.aggregation = make_aggregation(
-            aggregation, hidden_size or in_channels, channels, set_size
-        )  # fmt: skip
+        sizes = hidden_size or in_channels, channels
+        self.aggregation: nn.Module
+        if callable(aggregation):
+            self.aggregation = aggregation(*sizes)
+        elif aggregation == "equilibrium":
+            settings = converging() | {"regularizer": SquaredNorm(REGULARIZER_WEIGHT)}
+            self.aggregation = EquilibriumAggregation(*sizes, **settings)
+        else:
+            self.aggregation = aggregation_from_name(aggregation, *sizes, set_size=set_size)
         self.head = nn.Sequential(SharedDropout(dropout), nn.Linear(channels, out_channels))
 
     def forward(
@@ -89,17 +95,3 @@ class SharedDropout(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.rate:g}"
-
-
-def make_aggregation(
-    name: str | Callable[[int, int], nn.Module], in_channels: int, out_channels: int, set_size: int
-) -> nn.Module:
-    """An aggregation by name, the equilibrium layer with settings with which it learns to reach
-    its minimum."""
-    if callable(name):
-        return name(in_channels, out_channels)
-    if name != "equilibrium":
-        return aggregation_from_name(name, in_channels, out_channels, set_size=set_size)
-    recipe = converging()
-    recipe["regularizer"] = SquaredNorm(REGULARIZER_WEIGHT)
-    return EquilibriumAggregation(in_channels, out_channels, **recipe)

@@ -51,7 +51,6 @@ class SetRegressor(RegressorMixin, SetEstimator):
         device: `"auto"` for a GPU if there is one, `"cpu"` or `"cuda"`.
         n_jobs: number of processes that train networks in parallel. Each uses one thread.
         random_state: seed. The same seed gives the same numbers on the same machine.
-        verbose: 1 shows the progress of training.
 
     Attributes:
         networks_: the trained `BagNetwork`s, on the CPU.
@@ -133,6 +132,3 @@ class SetRegressor(RegressorMixin, SetEstimator):
             raise ValueError(f"y has numbers that {outputs.dtype} cannot hold: scale them first")
         values = outputs * scale + mean
         return values if self.columns_ else values.squeeze(-1)
-
-    def _output_scale(self) -> Array:
-        return self.target_scale_

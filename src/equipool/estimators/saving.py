@@ -66,10 +66,6 @@ def load(file: str | Path) -> Any:
     Raises:
         ValueError: if the file is damaged, or is no saved estimator.
     """
-    if not Path(file).is_file():
-        raise FileNotFoundError(
-            f"{file} is not a file, expected one that an estimator's save wrote"
-        )
     tensors, metadata = load_tensors(file, KIND)
     try:
         return _estimator(tensors, metadata)
@@ -109,7 +105,7 @@ def _estimator(tensors: dict[str, Tensor], metadata: dict[str, Any]) -> Any:
 
 def _network(arguments: dict[str, Any], weights: dict[str, Tensor]) -> BagNetwork:
     network = BagNetwork(**arguments)
-    network.to(next(iter(weights.values())).dtype).load_state_dict(weights)
+    network.to(weights["head.1.weight"].dtype).load_state_dict(weights)  # their order may be any
     return network.eval()
 
 

@@ -56,13 +56,13 @@ def measure_scaling(bags: Bags, weights: Array | None = None, clip: float | None
 def warn_of_lost_resolution(bags: Bags, scaling: Scaling, dtype: Any) -> None:
     """Warn about features whose different values become equal: before, because they are float32, or
     when they are scaled and rounded to a dtype."""
-    coarse, merged = [], []
+    lost = []
     for number, name in enumerate(bags.names or range(bags.num_features)):
         values = bags.elements[:, number]
         low, high = values.min(initial=np.inf), values.max(initial=-np.inf)
         step = np.spacing(max(abs(low), abs(high)))
         if low < high and step > (high - low) / 100:
-            coarse.append(f"{name} (steps of {step:g} in {high - low:g})")
+            lost.append(f"{name} (steps of {step:g} in {high - low:g})")
             continue
         column = Scaling(scaling.mean[[number]], scaling.scale[[number]])
         if whole := high - low > 2 / np.finfo(dtype).eps and not (values % 1).any():
@@ -71,16 +71,11 @@ def warn_of_lost_resolution(bags: Bags, scaling: Scaling, dtype: Any) -> None:
             distinct = np.unique(values[:: -(-len(values) // SAMPLE) or 1])
         left = len(np.unique(column(distinct[:, None], dtype)))
         if left < (len(distinct) if whole else len(distinct) / 2):
-            merged.append(f"{name} ({len(distinct):,} values become {left:,})")
-    if coarse:
+            lost.append(f"{name} ({len(distinct):,} values become {left:,})")
+    if lost:
         warnings.warn(
-            f"features too far from 0 for {bags.elements.dtype}: {listed(coarse)}. Pass float64, "
-            "or subtract an offset first",
-            stacklevel=3,
-        )
-    if merged:
-        warnings.warn(
-            f"numbers too far apart for {np.dtype(dtype)}: {listed(merged)}. Leave out marks of "
-            "missing values, such as 0 among dates, or split them into two features",
+            f"features whose values {bags.elements.dtype} input or {np.dtype(dtype)} training "
+            f"cannot tell apart: {listed(lost)}. Pass float64, subtract an offset first, leave out "
+            "marks of missing values, such as 0 among dates, or split them into two features",
             stacklevel=3,
         )

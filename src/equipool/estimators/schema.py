@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -133,12 +133,11 @@ class TableSchema:
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> TableSchema:
         """The schema that `to_json` described."""
-        found = [Feature(**one) for one in content["features"]]
-        features = (
-            one if one.categories is None else replace(one, categories=tuple(one.categories))
-            for one in found
+        features = tuple(
+            Feature(**one | {"categories": one["categories"] and tuple(one["categories"])})
+            for one in content["features"]
         )
-        return cls(content["bag"], tuple(content["labels"]), tuple(features), content["weight"])
+        return cls(content["bag"], tuple(content["labels"]), features, content["weight"])
 
 
 def check_finite(table: Table, name: str, values: Array) -> None:

@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self
 
 import numpy as np
 import pyarrow as pa
 from sklearn.base import is_classifier
 from sklearn.utils.validation import check_is_fitted
 
-from equipool.estimators.bags import Array, Bags
+from equipool.estimators.bags import Bags
 from equipool.estimators.schema import TableSchema, Unknown
 from equipool.estimators.tables import TableBags, read_table, read_training_table
+from equipool.settings import check
 from equipool.tables import TableError, number_from
-
-Estimator = TypeVar("Estimator", bound="TableMethods")
 
 
 class TableMethods:
     """`fit_table`, `predict_table` and `influence_table` of an estimator."""
 
     table_schema_: TableSchema  # of the table it was trained on, if it was one
-
-    @abstractmethod
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
-        """Train on bags."""
-
-    @abstractmethod
-    def influence(self, X: Any) -> list[Array]:
-        """What each element of each bag contributes to its prediction."""
 
     def fit_table(
         self, table: Any, *, bag: str, label: str | Sequence[str],
@@ -54,13 +44,13 @@ class TableMethods:
                 missing category is then zero for every category.
             weight: column of the bags' weights.
         """
-        if missing not in ("error", "mean"):
-            raise ValueError(f"missing is {missing!r}, expected 'error' or 'mean'")
+        check("missing", missing, Literal["error", "mean"])
         schema, found = read_training_table(
             table, bag=bag, label=label, features=features, exclude=exclude, categories=categories,
             missing=missing, weight=weight,
         )  # fmt: skip
-        return fit_bags(self, schema, found)
+        fit_bags(self, schema, found)
+        return self
 
     def predict_table(self, table: Any, *, unknown: Unknown = "error") -> pa.Table:
         """Predict the bags of a table, which needs the columns of the training table except for the
@@ -96,10 +86,11 @@ class TableMethods:
             several labels.
         """
         found = self._read_table(table, unknown)
+        model: Any = self
         numbers = range(len(found.ids)) if bags is None else [found.number(bag) for bag in bags]
         ids, rows, parts = [], [], []
         for number in numbers:
-            (influence,) = self.influence(found.bags[number : number + 1])
+            (influence,) = model.influence(found.bags[number : number + 1])
             columns = influence.reshape(len(influence), -1)
             strongest = np.argsort(-np.abs(columns).max(1), kind="stable")
             ids += [found.ids[number]] * len(columns)
@@ -138,7 +129,7 @@ class TableMethods:
         return found
 
 
-def fit_bags(estimator: Estimator, schema: TableSchema, found: TableBags) -> Estimator:
+def fit_bags(estimator: Any, schema: TableSchema, found: TableBags) -> None:
     """Train an estimator on a table that `read_training_table` has read."""
     y = found.y
     if not is_classifier(estimator) and y is not None and y.dtype.kind not in "if":
@@ -151,4 +142,3 @@ def fit_bags(estimator: Estimator, schema: TableSchema, found: TableBags) -> Est
         y = numbers  # whole ones that are too large for int64
     estimator.fit(found.bags, y, sample_weight=found.weight)
     estimator.table_schema_ = schema
-    return estimator

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from equipool.estimators.schema import (
     is_like_number,
     learn_features,
 )
+from equipool.settings import check
 from equipool.tables import (
     WHOLE,
     Table,
@@ -83,8 +84,6 @@ def read_training_table(
         (['a', 'b'], array([1, 0]), array([[0.5],
                [1.5]]))
     """
-    if missing not in get_args(Missing):
-        raise ValueError(f"missing is {missing!r}, expected one of {get_args(Missing)}")
     source = open_table(table)
     labels = (label,) if isinstance(label, str) else tuple(label)
     special = [name for name in (group, weight) if name is not None]
@@ -119,8 +118,7 @@ def read_table(table: Any, schema: TableSchema, *, unknown: Unknown = "error") -
         schema: of the model.
         unknown: `"error"`, or `"ignore"` to treat a category that training did not have as missing.
     """
-    if unknown not in get_args(Unknown):
-        raise ValueError(f"unknown is {unknown!r}, expected one of {get_args(Unknown)}")
+    check("unknown", unknown, Unknown)
     names = [feature.name for feature in schema.features]
     text = [feature.name for feature in schema.features if feature.categories is not None]
     held = open_table(table).read([schema.bag, *names], [schema.bag, *text], schema.bag)

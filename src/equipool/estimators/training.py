@@ -35,7 +35,6 @@ CLIP_NORM = 1.0
 WARMUP = 20  # steps, at most, over which the learning rate rises
 AVERAGED_FROM = 500  # steps; an average of the last hundred weights lags too far behind in fewer
 DECAY = 0.99  # of that average
-LINES = 10  # of progress
 
 
 def usual_batch_size(sizes: Array, max_elements: int) -> int:
@@ -103,7 +102,6 @@ class Settings:
     weight_decay: float
     max_seconds: float | None
     device: torch.device
-    verbose: bool
 
     @property
     def dtype(self) -> Any:
@@ -137,10 +135,10 @@ class Trained:
 
 
 def train_network(
-    make_network: Callable[[], nn.Module], seed: int, title: str, data: LabelledBags,
-    loss: LossName, settings: Settings,
+    make_network: Callable[[], nn.Module], seed: int, data: LabelledBags, loss: LossName,
+    settings: Settings,
 ) -> Trained:  # fmt: skip
-    """Train one network by AdamW, which progress calls `title`.
+    """Train one network by AdamW.
 
     Every epoch visits each bag once, in a new order; a step has `batch_size` bags and at most
     `max_elements` elements of each, drawn anew. A batch of all bags is always in the same order.
@@ -153,7 +151,7 @@ def train_network(
     with one_thread(), torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)
         network: Any = make_network().to(settings.device, training.elements.dtype)
-        run = _Run(network, loss, settings, title)
+        run = _Run(network, loss, settings)
         batches = _batches(training.to(settings.device), settings, seed)
         validation = data.take(held_out, settings.max_elements).to(settings.device)
         stopped = run.train(batches, validation)
@@ -163,9 +161,8 @@ def train_network(
 class _Run:
     """The steps of one network."""
 
-    def __init__(self, network: nn.Module, loss: LossName, settings: Settings, title: str) -> None:
-        self.network, self.loss = network.train(), loss
-        self.settings, self.title = settings, title
+    def __init__(self, network: nn.Module, loss: LossName, settings: Settings) -> None:
+        self.network, self.loss, self.settings = network.train(), loss, settings
         self.weights = list(network.parameters())
         self.adam = torch.optim.AdamW(
             self.weights, weight_decay=settings.weight_decay, fused=True
@@ -193,8 +190,6 @@ class _Run:
                 if worse >= settings.patience:
                     stopped = "n_iter_no_change"
                     break
-            elif step % max(settings.steps // LINES, 1) == 0:
-                self.report(step, "training loss", self.losses[-1])
             if time.monotonic() >= limit and step < settings.steps:
                 stopped = "max_seconds"
                 break
@@ -220,7 +215,7 @@ class _Run:
         self.losses.append(total.detach())
         norm = nn.utils.clip_grad_norm_(self.weights, CLIP_NORM)
         if not norm.isfinite():
-            warnings.warn(f"{self.title}: the gradient of step {step} is not finite", stacklevel=2)
+            warnings.warn(f"the gradient of step {step} is not finite", stacklevel=2)
             return
         for group in self.adam.param_groups:
             group["lr"] = self.settings.rate(step - 1)
@@ -243,7 +238,6 @@ class _Run:
         self.network.train()
         value = float(total / len(validation))
         self.evaluations.append((step, value))
-        self.report(step, "validation loss", value)
         return value
 
     def loss_of(self, batch: LabelledBags) -> Tensor:
@@ -254,11 +248,6 @@ class _Run:
     def fill(self, values: Sequence[Tensor]) -> None:
         for weight, value in zip(self.weights, values, strict=True):
             weight.copy_(value)
-
-    def report(self, step: int, what: str, value: Tensor | float) -> None:
-        if self.settings.verbose:
-            total = self.settings.steps
-            print(f"{self.title}: step {step} of {total}, {what} {float(value):.4g}", flush=True)
 
     def history(self) -> dict[str, Array]:
         found = {"loss": torch.stack(self.losses).cpu().numpy()}
@@ -271,10 +260,6 @@ class _Run:
 def _batches(data: LabelledBags, settings: Settings, seed: int) -> Iterator[LabelledBags]:
     """The batches of the steps, without end."""
     generator = torch.Generator().manual_seed(seed)
-    large = int(data.ptr.diff().max()) > settings.max_elements
-    if settings.whole and not large:
-        while True:
-            yield data
     every = torch.arange(len(data))
     size, order = settings.batch_size, every[:0]
     while True:

@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from sklearn.base import TransformerMixin
-from sklearn.utils.validation import check_is_fitted
+from sklearn.base import OneToOneFeatureMixin, TransformerMixin
+from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 
 from equipool.estimators.bags import Array, BagReader, Bags
 from equipool.estimators.scaling import Positive, measure_scaling
 from equipool.settings import check
 
 
-class BagScaler(TransformerMixin, BagReader):
+class BagScaler(OneToOneFeatureMixin, TransformerMixin, BagReader):
     r"""Scales each feature to mean 0 and standard deviation 1 over the training bags, in which
     every bag counts alike, however many elements it has:
 
@@ -51,26 +51,17 @@ class BagScaler(TransformerMixin, BagReader):
         one_each = bool((bags.sizes == 1).all())  # the same bags as a plain array
         return elements if one_each else Bags(elements, bags.ptr, bags.names)
 
-    def get_feature_names_out(self, input_features: Any = None) -> Array:
-        """The names of the features, which stay."""
-        check_is_fitted(self)
-        return self._feature_names(input_features)
-
 
 Statistic = Callable[[Bags], Array]
 
 
 def _mean(bags: Bags) -> Array:
-    return _sums(bags, bags.elements) / np.maximum(bags.sizes, 1)[:, None]
+    return _reduce(np.add, bags, bags.elements) / np.maximum(bags.sizes, 1)[:, None]
 
 
 def _deviation(bags: Bags) -> Array:
     centred = bags.elements - np.repeat(_mean(bags), bags.sizes, axis=0)
-    return np.sqrt(_sums(bags, centred**2) / np.maximum(bags.sizes, 1)[:, None])
-
-
-def _sums(bags: Bags, values: Array) -> Array:
-    return _reduce(np.add, bags, values)
+    return np.sqrt(_reduce(np.add, bags, centred**2) / np.maximum(bags.sizes, 1)[:, None])
 
 
 def _reduce(operation: Any, bags: Bags, values: Array) -> Array:
@@ -87,7 +78,7 @@ STATISTICS: dict[str, Statistic] = {
     "min": lambda bags: _reduce(np.minimum, bags, bags.elements),
     "max": lambda bags: _reduce(np.maximum, bags, bags.elements),
     "std": _deviation,
-    "sum": lambda bags: _sums(bags, bags.elements),
+    "sum": lambda bags: _reduce(np.add, bags, bags.elements),
     "count": lambda bags: bags.sizes[:, None].astype(bags.elements.dtype),
 }
 
@@ -133,7 +124,7 @@ class BagStatistics(TransformerMixin, BagReader):
     def get_feature_names_out(self, input_features: Any = None) -> Array:
         """`mean(dollars)` and the like, and `count`."""
         check_is_fitted(self, "n_features_in_")
-        features = self._feature_names(input_features)
+        features = _check_feature_names_in(self, input_features)
         names = [
             [name] if name == "count" else [f"{name}({feature})" for feature in features]
             for name in self.statistics
