@@ -104,10 +104,11 @@ def _place(
 ) -> Path:
     """The directory of a run with these settings, or this one, which must be free."""
     from equipool.training import ConfigMismatchError
-    from equipool.training.config import chosen_config, differences_of_choice
+    from equipool.training.config import chosen_config, differences
 
-    wanted = chosen_config(task, config)  # the data is read when a run starts
-    different = {path: differences_of_choice(saved, wanted) for path, saved in existing.items()}
+    wanted = chosen_config(task, config)  # without data, which is read when a run starts
+    different = {path: differences(saved | {"data": {}}, wanted)
+                 for path, saved in existing.items()}  # fmt: skip
     if same := [path for path, lines in different.items() if not lines]:
         return same[0]
     if folder in existing:

@@ -101,7 +101,7 @@ class TrainingConfig:
 def run_config(task: Task, config: TrainingConfig) -> dict[str, Any]:
     """What identifies a run, as JSON: the settings, and the task's `facts` as `data`, if any."""
     chosen, facts = chosen_config(task, config), task.facts()
-    return chosen | {"data": _as_json(facts)} if facts else chosen
+    return chosen | {"data": json.loads(json.dumps(facts))} if facts else chosen
 
 
 def chosen_config(task: Task, config: TrainingConfig) -> dict[str, Any]:
@@ -109,10 +109,6 @@ def chosen_config(task: Task, config: TrainingConfig) -> dict[str, Any]:
     if not hasattr(task, "__dataclass_fields__"):
         raise TypeError(f"task is a {type(task).__name__}, expected a dataclass: see Task")
     return {"task": task.name, "fields": to_json(task), "training": to_json(config)}
-
-
-def _as_json(content: dict[str, Any]) -> dict[str, Any]:
-    return json.loads(json.dumps(content))
 
 
 def differences(saved: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
@@ -129,16 +125,6 @@ def differences(saved: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]
         for name in sorted(before.keys() | now.keys())
         if name not in before or name not in now or before[name] != now[name]
     ]
-
-
-def differences_of_choice(saved: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
-    """Like `differences`, without those of the data."""
-    return differences({**saved, "data": {}}, {**given, "data": {}})
-
-
-def differences_of_data(saved: Mapping[str, Any], task: Task) -> list[str]:
-    """How the task's data differs from the data of a run, a line per difference."""
-    return differences({"data": saved.get("data", {})}, {"data": _as_json(task.facts())})
 
 
 def extended(saved: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,8 @@ from equipool.files import FileError
 from equipool.training.checkpoint import ConfigMismatchError, RunFolder
 from equipool.training.config import (
     TrainingConfig,
-    differences_of_data,
+    differences,
+    run_config,
     task_from_config,
     training_from_config,
 )
@@ -43,8 +44,10 @@ def load_network(
         which: `"best"` by the task's monitor, or `"last"`.
         device: where to put it.
     """
-    config, task, _ = _settings(run)
-    if different := differences_of_data(config, task):
+    config, task, training = _settings(run)
+    now = run_config(task, training)
+    data = ({"data": one.get("data", {})} for one in (config, now))
+    if different := differences(*data):
         lines = "".join(f"\n  {line}" for line in different)
         raise ConfigMismatchError(f"the data is not what {run} was trained on:{lines}")
     return load_weights(make_network(task), run, which).to(device)
