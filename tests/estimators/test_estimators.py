@@ -193,6 +193,15 @@ def test_weights_of_classes():
     assert balanced.mean() < plain.mean()
 
 
+def test_balanced_classes_count_alike_in_each_column():
+    columns = np.stack([np.arange(60) < 6, np.arange(60) < 45], axis=1).astype(float)
+    columns[50:, 0] = np.nan
+    targets = quick(class_weight="balanced")._make_targets(columns, np.ones(60), again=False)
+    for label, weights in zip(columns.T, targets.weights.T, strict=True):
+        assert weights[label == 1].sum() == pytest.approx(weights[label == 0].sum())
+        assert not weights[np.isnan(label)].any()
+
+
 def test_features_are_scaled_by_bags_not_by_elements():
     bags = as_bags([np.zeros((1000, 1)), np.full((1, 1), 2.0)])
     scaling = measure_scaling(bags)

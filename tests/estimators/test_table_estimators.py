@@ -40,10 +40,6 @@ def fitted(frame):
     return model.fit_table(frame, **COLUMNS, exclude=["score"], missing="mean")
 
 
-def rows_of(table):
-    return {row["bag"]: row for row in table.to_pylist()}
-
-
 def test_a_table_is_fitted_as_its_bags_to_the_bit(tmp_path):
     bags, labels = make_bags(20, max_size=9, random_state=1)
     bags = [bag.astype(np.float64) for bag in bags]
@@ -55,21 +51,6 @@ def test_a_table_is_fitted_as_its_bags_to_the_bit(tmp_path):
         predicted = model.predict_table(path)
         found = np.stack([predicted[f"probability of {name}"] for name in (0, 1)], axis=1)
         assert np.array_equal(found, by_bags)
-
-
-def test_predictions_have_a_row_per_bag_with_label_and_probabilities(frame, fitted):
-    found = fitted.predict_table(frame)
-    assert found.column_names == [
-        "bag",
-        "predicted_label",
-        "probability of ill",
-        "probability of well",
-    ]
-    assert found["bag"].to_pylist() == list(frame["bag"].unique())
-    for row in found.to_pylist():
-        likely = max(("ill", "well"), key=lambda name: row[f"probability of {name}"])
-        assert row["predicted_label"] == likely
-        assert row["probability of ill"] + row["probability of well"] == pytest.approx(1)
 
 
 def test_influence_is_what_leaving_the_row_out_changes(frame, fitted):

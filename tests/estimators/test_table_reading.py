@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from equipool.estimators import make_bags, write_table
 from equipool.estimators.tables import read_table, read_training_table, values_from
 from equipool.tables import write_csv
 
@@ -113,18 +112,6 @@ def test_bags_are_those_of_grouping_by_hand(seed):
     assert list(found.y) == list(first["response"])
     assert list(found.group) == [str(one) for one in first["site"]]
     assert np.array_equal(found.weight, first["trust"])
-
-
-def test_bags_of_python_come_back_from_every_file(tmp_path):
-    bags, labels = make_bags(20, random_state=3)
-    for ending in (".csv", ".csv.gz", ".parquet"):
-        path = tmp_path / f"bags{ending}"
-        write_table(path, bags, labels)
-        _, found = read_training_table(path, bag="bag", label="label")
-        assert found.ids == [str(number) for number in range(20)]
-        assert np.array_equal(found.y, labels)
-        for one, other in zip(found.bags, bags, strict=True):
-            assert np.array_equal(one.astype(np.float32), other)
 
 
 def test_prediction_reads_a_table_as_training_did():

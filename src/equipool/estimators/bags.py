@@ -80,7 +80,7 @@ def as_bags(X: Any) -> Bags:
     |---|---|
     | list, tuple or object array of `[n_i, d]` arrays, lists, tensors or data frames | each item |
     | 3-D array `[B, n, d]` | each row, all of one size |
-    | awkward array `[B, var, d]` or `[B, var]` of records | each item |
+    | awkward array `[B, var, d]` | each item |
     | jagged nested tensor `[B, j, d]` | each item |
     | 2-D array `[B, d]`, data frame, list of rows | one element each |
 
@@ -91,8 +91,9 @@ def as_bags(X: Any) -> Bags:
     if isinstance(X, torch.Tensor):
         return _from_tensor(X)
     if type(X).__module__.split(".")[0] == "awkward":
-        return _checked(_from_awkward(X))
-    if isinstance(X, list | tuple) or _is_object_array(X):
+        X = list(X)
+    objects = isinstance(X, np.ndarray) and X.dtype == object and X.ndim == 1
+    if isinstance(X, list | tuple) or objects:
         if len(X) == 0:
             raise ValueError("X is empty, expected at least one bag")
         items = [as_array(item) for item in X]
@@ -114,10 +115,6 @@ def as_bags(X: Any) -> Bags:
     return Bags(rows, np.arange(len(rows) + 1), _names_of([X]))
 
 
-def _is_object_array(X: Any) -> bool:
-    return isinstance(X, np.ndarray) and X.dtype == object and X.ndim == 1
-
-
 def as_array(item: Any) -> Array:
     if isinstance(item, torch.Tensor):
         return item.detach().cpu().numpy()
@@ -134,22 +131,6 @@ def _from_tensor(X: torch.Tensor) -> Bags:
         raise ValueError("X is a nested tensor, expected a jagged one of shape [B, j, d]")
     nested: Any = X
     return _checked(Bags(_as_floats(as_array(nested.values())), as_array(nested.offsets())))
-
-
-def _from_awkward(X: Any) -> Bags:
-    import awkward
-
-    names = tuple(awkward.fields(X)) or None
-    if X.ndim != (2 if names else 3):
-        raise ValueError(
-            f"X is an awkward array of type {X.type}, expected bags of vectors or of records"
-        )
-    ptr = _offsets(awkward.to_numpy(awkward.num(X, axis=1)))
-    flat = awkward.flatten(X, axis=1)
-    if names is None:
-        return Bags(_as_floats(awkward.to_numpy(flat)), ptr)
-    columns = [awkward.to_numpy(flat[name]) for name in names]
-    return Bags(_as_floats(np.stack(columns, axis=1)), ptr, names)
 
 
 def _from_items(items: list[Array], names: tuple[str, ...] | None) -> Bags:

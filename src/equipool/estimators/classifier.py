@@ -129,11 +129,9 @@ class SetClassifier(ClassifierMixin, SetEstimator):
         self.classes_, self.multilabel_ = np.arange(values.shape[1]), True
         of_targets = np.where(missing, 0.0, weights[:, None])
         if self.class_weight == "balanced":
-            for target in (0, 1):
-                share = (of_targets * (values == target)).sum(0) / of_targets.sum(0)
-                of_targets[values == target] /= np.broadcast_to(
-                    2 * np.maximum(share, 1e-12), values.shape
-                )[values == target]
+            zeros, ones = ((of_targets * (values == target)).sum(0) for target in (0, 1))
+            sizes = np.maximum([zeros, ones], 1e-12)
+            of_targets *= sizes.sum(0) / np.where(values == 1, sizes[1], sizes[0])
         elif self.class_weight is not None:
             raise ValueError(
                 f"class_weight is {self.class_weight!r}, expected None or 'balanced' where y has "

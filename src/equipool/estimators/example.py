@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
-from equipool.tables import check_ending, write_file
+from equipool.tables import write_file
 
 SHIFT, SPREAD = 2.0, 0.5  # of the elements that positive bags have in addition
 
@@ -62,7 +62,6 @@ def write_table(
         bags: arrays `[n_i, d]`, none of them empty.
         labels: of the bags.
     """
-    check_ending(path)
     if not all(len(bag) for bag in bags):
         raise ValueError("a bag is empty: a table cannot have bags without rows")
     sizes = [len(bag) for bag in bags]
