@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from equipool import EquilibriumAggregation, Nesterov, ResNetPotential, SquaredNorm
+from equipool.sets import Sets
 from equipool.starts import Start
 
 SCALINGS = ("log", "log-mean", "sum", "mean")
@@ -69,6 +70,13 @@ def first_seed(suits: Callable[[int], bool], start: int = 0) -> int:
     """The first of the seeds `start`, `start + 1`, ... whose case suits a test, which may presume
     that a search converges, say. So the test does not depend on the seed that it starts with."""
     return next(seed for seed in range(start, start + 100) if suits(seed))
+
+
+class SumStart(Start):
+    """A start that reads the elements."""
+
+    def forward(self, x: Tensor, sets: Sets) -> Tensor:
+        return sets.sum(x)
 
 
 class Quadratic(nn.Module):

@@ -1,6 +1,7 @@
 """Processes that share the elements of sets compute what one process does that has all of them."""
 
 import time
+from contextlib import nullcontext
 from datetime import timedelta
 
 import pytest
@@ -11,13 +12,14 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import equipool
-from cases import assert_near, flatten, make_layer, make_sets
+from cases import SumStart, assert_near, flatten, make_layer, make_sets
 from equipool import (
     ConvexPotential,
     EquilibriumAggregation,
     FixedSteps,
     Implicit,
     LearnedStart,
+    Nesterov,
     NormalStart,
     RandomSteps,
     ResNetPotential,
@@ -101,16 +103,16 @@ def shared_step(name, rank, group):
     return {**found, **gradients(model), "by_x": by_x / size}
 
 
-def train(model, x, index, num_sets, group=None):
+def train(model, x, index, num_sets, group=None, aux_weight=0.0):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     for _ in range(2):
         optimizer.zero_grad()
-        if group is None:
+        shared = nullcontext() if group is None else sharded(group)
+        with shared, equipool.record(diagnostics=False) as solutions:
             out = model(x, index, num_sets)
-        else:
-            with sharded(group):
-                out = model(x, index, num_sets)
-        (out - 1).square().mean().backward()
+        loss = (out - 1).square().mean()
+        # Without a weight, nothing of it: a zero would reach every parameter as well.
+        (loss + aux_weight * solutions.aux_loss if aux_weight else loss).backward()
         optimizer.step()
     state = model.state_dict().items()
     return {n.removeprefix("module."): v.clone() for n, v in state if v.is_floating_point()}
@@ -126,6 +128,31 @@ def mesh(rank, group):
     x, index = x[mine], index[mine] - 2 * (rank // 2)
     model = DistributedDataParallel(Model(Unrolled(), FixedSteps(4)))
     return train(model, x[rank % 2 :: 2], index[rank % 2 :: 2], 2, group)
+
+
+# How to differentiate, weight of the auxiliary loss, and the parts that learn nothing that way.
+WHOLE_SETS = {
+    "unrolled": (Unrolled(), 0.1, ()),
+    "one step": (Truncated(1), 0.0, ("pool.start",)),
+    "implicit": (Implicit(), 0.0, ("pool.start", "pool.solver")),
+}
+
+
+def converging(differentiation):
+    model = Model(differentiation, FixedSteps(300), Nesterov(0.03, 0.8))
+    model.pool.potential = ConvexPotential(3, 4, (5, 3)).double()
+    return model
+
+
+def whole_sets(rank):
+    """DistributedDataParallel alone: two of four sets on each of two processes."""
+    x, index = MESH
+    mine, found = index // 2 == rank, {}
+    for name, (differentiation, aux_weight, _) in WHOLE_SETS.items():
+        model = DistributedDataParallel(converging(differentiation))
+        found[name] = train(model, x[mine], index[mine] - 2 * rank, 2, aux_weight=aux_weight)
+        assert all(parameter.grad is not None for parameter in model.parameters())
+    return found
 
 
 def strongly_convex():
@@ -205,6 +232,7 @@ def work(rank, folder):
     rows = [dist.new_group([2 * i, 2 * i + 1]) for i in range(2)]
     found = {name: shared_step(name, rank, groups[case[2]])
              for name, case in CASES.items() if rank < case[2]}  # fmt: skip
+    found["whole sets"] = whole_sets(rank // 2)
     if rank < 2:
         found["other calls"] = other_calls(rank, groups[2])
         found["messages"] = {case: message(case, rank, groups[2]) for case in DISAGREE}
@@ -228,6 +256,14 @@ def found(tmp_path_factory):
     return [torch.load(folder / f"found.{rank}", weights_only=True) for rank in range(RANKS)]
 
 
+def assert_all(found, expected):
+    """Equal to the bit between the processes, and near what one process finds."""
+    for one in found:
+        for name, value in expected.items():
+            assert torch.equal(one[name], found[0][name]), name
+            assert_near(one[name].double(), value.double(), 1e-10)
+
+
 @needs_gloo
 @pytest.mark.processes
 class TestProcesses:
@@ -236,20 +272,23 @@ class TestProcesses:
         *settings, size, solver = CASES[name]
         model, (x, index) = Model(*settings, solver), batch()
         expected, by_x = step(model, x, index)
+        assert_all([one[name] for one in found[:size]], expected | gradients(model))
         for rank in range(size):
-            mine = found[rank][name]
-            for key in expected:
-                assert torch.equal(mine[key], found[0][name][key]), key  # to the bit
-            for key, value in (expected | gradients(model)).items():
-                assert_near(mine[key].double(), value.double(), 1e-10)
-            assert_near(mine["by_x"], part(by_x, rank, size), 1e-10)
+            assert_near(found[rank][name]["by_x"], part(by_x, rank, size), 1e-10)
 
     def test_beside_ddp_over_sets(self, found):
         expected = train(Model(Unrolled(), FixedSteps(4)), *MESH, 4)
-        for rank in range(RANKS):
-            for name, value in expected.items():
-                assert torch.equal(found[rank]["mesh"][name], found[0]["mesh"][name]), name
-                assert_near(found[rank]["mesh"][name], value, 1e-10)
+        assert_all([one["mesh"] for one in found], expected)
+
+    @pytest.mark.parametrize("name", WHOLE_SETS)
+    def test_ddp_over_whole_sets(self, name, found):
+        differentiation, aux_weight, unlearned = WHOLE_SETS[name]
+        model = converging(differentiation)
+        start = {key: value.clone() for key, value in model.named_parameters()}
+        expected = train(model, *MESH, 4, aux_weight=aux_weight)
+        assert_all([one["whole sets"][name] for one in found], expected)
+        for key, value in start.items():
+            assert torch.equal(expected[key], value) == key.startswith(unlearned), key
 
     def test_other_calls(self, found):
         one, two = (found[rank]["other calls"] for rank in range(2))
@@ -275,11 +314,6 @@ class TestProcesses:
     @pytest.mark.parametrize(("case", "expected"), DISAGREE.items())
     def test_processes_that_disagree_are_named(self, case, expected, found):
         assert all(expected in found[rank]["messages"][case] for rank in range(2))
-
-
-class MeanStart(equipool.starts.Start):
-    def forward(self, x, sets):
-        return sets.sum(x)
 
 
 def without_processes():
@@ -327,7 +361,7 @@ class TestOneProcess:
         ("part", "named"),
         [
             ({"potential": ResNetPotential(3, 3, (7, 5), dropout=0.5)}, "dropout is 0.5"),
-            ({"start": MeanStart()}, "MeanStart, which may read"),
+            ({"start": SumStart()}, "SumStart, which may read"),
         ],
     )
     def test_parts_that_cannot_be_shared_are_named(self, group, part, named):

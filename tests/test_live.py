@@ -126,7 +126,7 @@ def test_many_edits_leave_no_drift():
     live, model = make_empty(20), Model(20)
     generator = torch.Generator().manual_seed(torch.initial_seed())
     kinds = ("add", "add", "replace", "remove")
-    choices = torch.randint(0, 1000, (300, 2), generator=generator).tolist()
+    choices = torch.randint(0, 1000, (150, 2), generator=generator).tolist()
     for number, (kind, some) in enumerate(choices):
         model.edit(live, kinds[kind % 4], some, generator)
         if number % 3 == 0:  # solve, so that the next start is this end
@@ -320,8 +320,8 @@ def test_a_state_of_another_layer_is_solved_again():
 
 class TestModes:
     def test_training_mode_and_dropout(self):
-        potential = equipool.ResNetPotential(3, 4, dropout=0.5)
-        layer = make_layer(potential=potential, solver=None).train()
+        potential = equipool.ResNetPotential(3, 4, (8, 4), dropout=0.5)
+        layer = make_layer(potential=potential, solver=None, steps=ToTolerance(0.1, 50)).train()
         live = make_live(layer=layer)
         first = live.y
         assert layer.training

@@ -103,10 +103,3 @@ def test_the_model_learns_with_the_calls_of_torchmils_trainer():
         optimizer.step()
     assert history[-1] < 0.8 * history[0]
     assert all(parameter.grad is not None for parameter in model.parameters())
-
-
-def test_an_empty_bag_does_not_change_the_others():
-    pool, x = mean_pool(), batch()
-    z = pool(x, MASK)
-    torch.testing.assert_close(pool(x[:2], MASK[:2]), z[:2])
-    assert z.isfinite().all()

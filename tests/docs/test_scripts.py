@@ -52,21 +52,11 @@ class TestRecords:
             "config": {}, "versions": {}, "hardware": {},
         } | changed)  # fmt: skip
 
-    def test_a_step_is_timed_after_the_first_evaluation(self):
-        from records import seconds_per_step
-
-        assert seconds_per_step(self.run([5.0, 6.0, 7.0])) == 0.1
-
     def test_a_run_that_others_disturbed_times_nothing(self):
         from records import seconds_per_step
 
         with pytest.raises(ValueError, match="seconds per step"):
             seconds_per_step(self.run([5.0, 6.0, 9.0]))
-
-    def test_a_metric_is_selected_where_the_monitor_is_highest(self):
-        run = self.run([5.0, 6.0, 7.0])
-        assert run.selected("training_seconds", "mse") == 5.0
-        assert run.last("mse") == 2.0
 
     def test_a_finished_run_becomes_a_line(self, tmp_path):
         from add_record import line_of
@@ -101,11 +91,6 @@ class TestTiming:
 
 
 class TestBags:
-    def test_the_best_threshold_is_found(self):
-        from bags import peeked
-
-        assert peeked(np.array([-0.3, -0.1, 0.1]), np.array([0, 1, 1])) == 1.0
-
     def test_trials_of_the_record_are_skipped(self, tmp_path):
         from bags import Trial, missing
 

@@ -1,11 +1,4 @@
-"""The explorer in a real browser: what a reader does, and what the page then shows.
-
-Screenshots are kept in the directory that EQUIPOOL_SCREENSHOTS names, else in pytest's temporary
-directory, which is printed.
-"""
-
-import os
-from pathlib import Path
+"""The explorer in a real browser: what a reader does, and what the page then shows."""
 
 import numpy as np
 import pytest
@@ -36,15 +29,6 @@ def browser():
         found = start_browser(playwright)
         yield found
         found.close()
-
-
-@pytest.fixture(scope="module")
-def screenshots(tmp_path_factory):
-    named = os.environ.get("EQUIPOOL_SCREENSHOTS")
-    folder = Path(named) if named else tmp_path_factory.mktemp("screenshots")
-    folder.mkdir(parents=True, exist_ok=True)
-    print(f"Screenshots: {folder}")
-    return folder
 
 
 @pytest.fixture
@@ -219,19 +203,13 @@ def test_contributions_are_listed_and_select_their_element(page):
     )
 
 
-SIZES = {"laptop": (1280, 800), "phone": (360, 740)}
-
-
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("size", SIZES)
-def test_phone_and_laptop_light_and_dark(browser, screenshots, size, dark):
-    page = open_page(browser, PAGE.as_uri(), width=SIZES[size][0], height=SIZES[size][1], dark=dark)
+@pytest.mark.parametrize(("width", "height", "dark"), [(1280, 800, False), (360, 740, True)])
+def test_phone_and_laptop_light_and_dark(browser, width, height, dark):
+    page = open_page(browser, PAGE.as_uri(), width=width, height=height, dark=dark)
     for space, pooling in (("Numbers", "mean"), ("Plane", "geometric-median")):
         choose(page, space, pooling)
         assert not page.evaluate(SCROLLS)
         page.wait_for_function(LISTED)
-        name = f"{size}-{'dark' if dark else 'light'}-{space.lower()}.png"
-        page.screenshot(path=screenshots / name, full_page=size == "phone")
     background = "() => getComputedStyle(document.body).backgroundColor"
     before = page.evaluate(background)
     page.locator("#theme").click()
@@ -256,7 +234,7 @@ def model(tmp_path_factory):
 
 
 class TestOwnModel:
-    def test_switching_an_element_off_predicts_again(self, browser, screenshots, model):
+    def test_switching_an_element_off_predicts_again(self, browser, model):
         estimator, bag, file = model
         page = open_page(browser, file.as_uri())
         assert page.title() == "Bag 1"
@@ -275,11 +253,10 @@ class TestOwnModel:
         page.get_by_role("button", name="Switch all on").click()
         assert page.locator(".bag-element[aria-checked=false]").count() == 0
         page.wait_for_selector("#contributions:not(.stale)")
-        page.screenshot(path=screenshots / "model-laptop.png")
         assert page.problems == []
         page.context.close()
 
-    def test_axes_and_colours_at_phone_width(self, browser, screenshots, model):
+    def test_axes_and_colours_at_phone_width(self, browser, model):
         page = open_page(browser, model[2].as_uri(), width=360, height=740, dark=True)
         before = page.locator(".bag-element").nth(0).get_attribute("transform")
         page.locator("#choose-across").select_option(label="x1")
@@ -291,7 +268,6 @@ class TestOwnModel:
         assert fills > 2
         assert not page.evaluate(SCROLLS)
         page.wait_for_selector("#contributions:not(.stale)")
-        page.screenshot(path=screenshots / "model-phone.png", full_page=True)
         assert page.problems == []
         page.context.close()
 

@@ -86,7 +86,7 @@ class TestNetworks:
         cases, targets = [], []
         for task in self.record["tasks"]:
             channels, target = set_tasks.TARGETS[task["answer"]]
-            x, mask = set_tasks.sample_sets(60, channels, torch.Generator().manual_seed(2**40))
+            x, mask = set_tasks.sample_sets(30, channels, torch.Generator().manual_seed(2**40))
             elements = [one[real].tolist() for one, real in zip(x, mask, strict=True)]
             for network in task["networks"].values():
                 targets.append((network["rmse"], target(x, mask)))

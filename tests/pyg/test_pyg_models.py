@@ -254,18 +254,6 @@ def test_a_graph_is_read_out_alone_as_in_a_batch(kind, graphs):
         assert network(batch.x, batch.edge_index, batch.batch).is_inference()
 
 
-def test_record_sees_every_solve(graphs):
-    network = Network("gcn").double()
-    batch = Batch.from_data_list(graphs)
-    with equipool.record(diagnostics=True) as solutions:
-        out = network(batch.x, batch.edge_index, batch.batch, batch.batch_size)
-    assert [len(solution.y) for solution in solutions] == [batch.num_nodes, batch.batch_size]
-    assert_near(network.head(solutions[1].y), out, 1e-12)
-    solutions.aux_loss.backward()
-    for aggregation in (network.second.aggr_module, network.readout):
-        assert aggregation.potential.linears[0].weight.grad.any()
-
-
 def test_a_network_is_explained(graphs):
     explainer = Explainer(
         Network("gcn").double(), GNNExplainer(epochs=2), explanation_type="model",

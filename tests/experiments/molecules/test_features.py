@@ -85,7 +85,7 @@ def test_scaffolds_are_rings_and_what_links_them():
 
 @pytest.mark.processes
 def test_processes_give_what_one_gives(monkeypatch):
-    smiles = [*ODD, *BROKEN] * 40
+    smiles = [*ODD, *BROKEN] * 8
     alone = featurise(smiles, scaffolds=True)
     monkeypatch.setattr(features, "MIN_ROWS", 0)
     many = featurise(smiles, scaffolds=True)

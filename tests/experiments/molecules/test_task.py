@@ -184,9 +184,8 @@ def test_it_trains_and_resumes(tmp_path, molecules, fields):
     assert_same_run(tmp_path / "whole", tmp_path / "pieces")
 
 
-@pytest.mark.parametrize("precision", ["bf16-mixed", "64-true"])
-def test_other_precisions(precision, tmp_path, molecules):
-    training = dataclasses.replace(TRAINING, precision=precision, steps=4)
+def test_short_products(tmp_path, molecules):
+    training = dataclasses.replace(TRAINING, precision="bf16-mixed", steps=4)
     found = run(tiny(**BOTH, convolution="gcn"), training, tmp_path / "run")
     assert found.skipped == 0
     assert math.isfinite(found.metrics["valid_loss"])
