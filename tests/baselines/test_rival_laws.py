@@ -136,13 +136,3 @@ def test_a_broken_set_breaks_no_other(name):
     broken = layer(torch.cat(batch), ptr=offsets(batch))
     assert_near(broken[::2], y[::2], 1e-11)
     assert not bool(broken[1].isfinite().all())
-
-
-@pytest.mark.parametrize("name", AGGREGATIONS)
-@pytest.mark.parametrize("num_sets", [0, 2])
-def test_no_elements_at_all(name, num_sets):
-    layer = rival(name, "float64")
-    x, index = torch.zeros(0, 3, dtype=torch.float64), torch.zeros(0, dtype=torch.long)
-    y = layer(x, index, dim_size=num_sets)
-    assert y.shape == (num_sets, 4)
-    assert bool(y.isfinite().all())

@@ -157,7 +157,7 @@ def test_solver_step_size_and_momentum(page):
     page.locator("#solver").select_option("gradient-descent")
     assert state(page)["solver"]["kind"] == "gradient-descent"
     assert page.locator("#momentum").count() == 0
-    page.locator("#solver").select_option("nesterov")
+    page.locator("#solver").select_option("restrained-nesterov")
     page.locator("#learning-rate").fill("-1")
     page.locator("#momentum").fill("0.3")
     solver = state(page)["solver"]
@@ -196,7 +196,7 @@ def test_contributions_are_listed_and_select_their_element(page):
     rows = page.locator(".contributions tbody tr")
     assert rows.count() == 6
     assert rows.first.text_content().startswith("6 at 1.75")
-    assert rows.first.locator(".number").all_text_contents() == ["\u22120.40", "\u22120.40"]
+    assert rows.first.locator(".number").all_text_contents() == ["+0.40", "+0.40"]
     rows.first.click()
     assert page.evaluate("() => document.activeElement.getAttribute('aria-label')").startswith(
         "Element 6"

@@ -63,7 +63,7 @@ def test_outputs_energies_and_gradients_are_those_of_the_layer():
         close(found["energy"], energy[0].detach())
         close(found["gradient"], gradient[0])
     # It is the third that stops at a tolerance.
-    assert run_engine(cases[2:3])[0]["steps"] == expected[2][0].steps.item() < 300
+    assert run_engine(cases[2:3])[0]["steps"] == expected[2][0].num_steps.item() < 300
 
 
 KNOWN = {
