@@ -83,21 +83,14 @@ def foreign(metadata=None, tensors=None):
     return write
 
 
-def damaged(change):
-    def write(path):
-        path.write_bytes(change(path.read_bytes()))
-
-    return write
+def flipped(path):
+    file = bytearray(path.read_bytes())
+    file[-9] ^= 1
+    path.write_bytes(file)
 
 
 NO_MODELS = {
-    "a flipped bit": (damaged(lambda file: file[:-9] + bytes([file[-9] ^ 1]) + file[-8:]),
-                      "damaged: its checksum"),
-    "cut off": (damaged(lambda file: file[:-10]), "cut off"),
-    "empty": (damaged(lambda file: b""), "not a file that equipool wrote"),
-    "text": (damaged(lambda file: b"[]"), "not a file that equipool wrote"),
-    "another version": (lambda path: save_tensors(path, {}, {}, "equipool estimator 0"),
-                        "of kind 'equipool estimator 0', expected 'equipool estimator 1'"),
+    "a flipped bit": (flipped, "damaged: its checksum"),
     "a list": (foreign([]), "no estimator of this version"),
     "no parameters": (foreign({"parameters": None}), "no estimator"),
     "another class": (foreign({"estimator": "dict"}), "no estimator.*'dict'"),

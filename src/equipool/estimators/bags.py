@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_array
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import _check_n_features, validate_data
 
 Array = NDArray[Any]
 
@@ -227,7 +227,6 @@ class BagReader(BaseEstimator):
         if _is_table(X):
             validate_data(self, X, reset=reset, skip_check_array=True)
         elif reset:
-            self.n_features_in_ = bags.num_features
             self.__dict__.pop("feature_names_in_", None)
             if bags.names is not None:
                 self.feature_names_in_ = np.array(bags.names, dtype=object)
@@ -240,11 +239,7 @@ class BagReader(BaseEstimator):
             raise ValueError(
                 "Found array with 0 sample(s) (shape=(0,)) while a minimum of 1 is required."
             )
-        if bags.num_features != self.n_features_in_:
-            raise ValueError(
-                f"X has {bags.num_features} features, but {type(self).__name__} is expecting "
-                f"{self.n_features_in_} features as input"
-            )
+        _check_n_features(self, bags.elements, reset=reset)
         return bags
 
 

@@ -117,16 +117,11 @@ class TableMethods:
         if not is_classifier(self):
             values = model.predict(bags).reshape(len(bags), len(labels))
             return {f"predicted_{label}": values[:, column] for column, label in enumerate(labels)}
-        probabilities = model.predict_proba(bags)
-        if len(labels) > 1:
-            return {
-                f"probability of {label}": probabilities[:, column]
-                for column, label in enumerate(labels)
-            }
-        found = {f"predicted_{labels[0]}": model.classes_[probabilities.argmax(1)]}
-        for column, name in enumerate(model.classes_):
-            found[f"probability of {name}"] = probabilities[:, column]
-        return found
+        several = len(labels) > 1
+        columns = model.predict_proba(bags).T
+        found = {} if several else {f"predicted_{labels[0]}": model.classes_[columns.argmax(0)]}
+        titles = [f"probability of {name}" for name in (labels if several else model.classes_)]
+        return found | dict(zip(titles, columns, strict=True))
 
 
 def fit_bags(estimator: Any, schema: TableSchema, found: TableBags) -> None:
