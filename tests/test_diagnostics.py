@@ -139,7 +139,7 @@ def test_usual_methods():
     assert (found["Implicit, CG"].converged, found["Implicit, CG"].fallback) == (0.0, 1.0)
     expected = found["Truncated(5)"].parameters.cosine
     assert found["Implicit, CG"].parameters.cosine == pytest.approx(expected, abs=1e-5)
-    hill = EquilibriumAggregation(3, 3, potential=Hill(), regularizer=0)
+    hill = EquilibriumAggregation(3, 3, potential=Hill(), regularizer=0, steps=2)
     row = rows_of(hill, SETS[1], methods={"mine": Implicit()})["mine"]
     assert (row.converged, row.fallback) == (1.0, 1.0)
 

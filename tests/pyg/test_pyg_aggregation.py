@@ -55,7 +55,8 @@ def test_diagnostics_accept_the_adapter(layout):
         "mask": {"mask": mask},
     }[layout]
     x = x if layout == "mask" else x[mask]
-    parts = {"potential": equipool.ConvexPotential(3, 4), "steps": equipool.ToTolerance(1e-5, 2000)}
+    potential = equipool.ConvexPotential(3, 4, (6,))
+    parts = {"potential": potential, "steps": equipool.ToTolerance(1e-3, 500)}
     aggregation, core = (
         kind(3, 4, **parts).double().eval()
         for kind in (EquilibriumAggregation, equipool.EquilibriumAggregation)
@@ -66,11 +67,9 @@ def test_diagnostics_accept_the_adapter(layout):
             getattr(question(each, x, **arguments), answer) for each in (aggregation, core)
         )
         assert torch.equal(found, expected)
-    for question in (
-        equipool.diagnostics.path_independence,
-        equipool.diagnostics.compare_gradients,
-    ):
-        question(aggregation, x, **arguments)
+    diagnostics, exact = equipool.diagnostics, {"exact": equipool.Unrolled()}
+    assert diagnostics.path_independence(aggregation, x, **arguments, steps=(1, 2), num_starts=1)
+    assert diagnostics.compare_gradients(aggregation, x, **arguments, methods=exact, repeats=1)
 
 
 # What PyTorch Geometric's tests of its own layer ask for.
