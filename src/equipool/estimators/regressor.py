@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import RegressorMixin
+from sklearn.utils import check_array
 from sklearn.utils.validation import column_or_1d
 from torch import Tensor
 
@@ -82,18 +83,12 @@ class SetRegressor(RegressorMixin, SetEstimator):
         values = np.asarray(y)
         columns = values.ndim == 2 and values.shape[1] > 1
         values = values if columns else column_or_1d(y, warn=True)[:, None]
-        try:
-            values = values.astype(np.float64)
-        except (TypeError, ValueError):
-            raise ValueError(
-                f"y has values that are not numbers, its dtype is {values.dtype}: a regressor "
-                "needs numbers"
-            ) from None
+        values = check_array(
+            values, dtype=np.float64, ensure_all_finite="allow-nan", input_name="y"
+        )
         missing = np.isnan(values)
         if missing.any() and not columns:
             raise ValueError("Input y contains NaN.")
-        if not np.isfinite(values[~missing]).all():
-            raise ValueError("Input y contains infinity or a value too large for dtype('float64').")
         of_targets = np.where(missing, 0.0, weights[:, None])
         total = of_targets.sum(0)
         if not total.all():
