@@ -9,6 +9,7 @@ import argparse
 import json
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch import nn
 from equipool.environment import hardware, now, versions
 from equipool.explore.describe import describe_network
 from equipool.recipes import AUX_WEIGHT
-from equipool.training import TrainingConfig, fit
+from equipool.training import TrainingConfig, load_network, train
 
 NETWORKS = Path(__file__).parent / "networks.json"
 METHODS = ("equilibrium", "sum", "attention")
@@ -44,14 +45,15 @@ def round_weights(network: nn.Module) -> None:
 
 def train_one(task: SetTask, steps: int) -> dict[str, Any]:
     """Train and test one network; its description, errors and size."""
-    fitted = fit(task, training(steps), "cpu")
-    network = fitted.network
+    with TemporaryDirectory() as run:
+        record = train(task, training(steps), run, device="cpu", progress=False)
+        network = load_network(run, "last")
     assert isinstance(network, SetNetwork)
     round_weights(network)
     found: dict[str, Any] = {
         "rmse": error(task, network),
-        "parameters": fitted.record.num_parameters,
-        "training_seconds": round(fitted.record.training_seconds, 1),
+        "parameters": record.num_parameters,
+        "training_seconds": round(record.training_seconds, 1),
         "network": describe_network(network.encoder, network.aggregation, network.head),
     }
     if task.method == "equilibrium":

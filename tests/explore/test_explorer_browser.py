@@ -157,7 +157,7 @@ def test_solver_step_size_and_momentum(page):
     page.locator("#solver").select_option("gradient-descent")
     assert state(page)["solver"]["kind"] == "gradient-descent"
     assert page.locator("#momentum").count() == 0
-    page.locator("#solver").select_option("restrained-nesterov")
+    page.locator("#solver").select_option("bounded-nesterov")
     page.locator("#learning-rate").fill("-1")
     page.locator("#momentum").fill("0.3")
     solver = state(page)["solver"]

@@ -7,7 +7,7 @@ export type SolverData =
   | { kind: "gradient-descent"; learning_rate: number }
   | { kind: "nesterov"; learning_rate: number; momentum: number }
   | {
-      kind: "restrained-nesterov";
+      kind: "bounded-nesterov";
       learning_rate: number;
       momentum: number;
       max_step: number | null;
@@ -64,7 +64,7 @@ function takeStep(solver: SolverData, state: State, gradient: Vector): State {
   const momentum = solver.momentum;
   let scaled = gradient;
   let curvature = 0;
-  if (solver.kind === "restrained-nesterov") {
+  if (solver.kind === "bounded-nesterov") {
     scaled = cut(gradient, solver.max_gradient);
     if (solver.curvature_safe) {
       curvature = Math.max(state.curvature, secant(state, gradient));
@@ -73,7 +73,7 @@ function takeStep(solver: SolverData, state: State, gradient: Vector): State {
     }
   }
   let velocity = state.velocity.map((value, i) => momentum * value - rate * scaled[i]);
-  if (solver.kind === "restrained-nesterov") velocity = cut(velocity, solver.max_step);
+  if (solver.kind === "bounded-nesterov") velocity = cut(velocity, solver.max_step);
   const y = state.y.map((value, i) => value + velocity[i]);
   const point = y.map((value, i) => value + momentum * velocity[i]);
   return { y, point, velocity, gradient, lastPoint: state.point, curvature };

@@ -22,7 +22,7 @@ const PLAY_MS = 70; // between two steps
 const SOLVERS: Record<SolverData["kind"], string> = {
   "gradient-descent": "gradient descent",
   nesterov: "Nesterov",
-  "restrained-nesterov": "restrained Nesterov",
+  "bounded-nesterov": "Nesterov, bounded steps",
 };
 
 export class Controls {

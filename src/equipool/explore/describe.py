@@ -153,7 +153,7 @@ def _describe_solver(solver: Solver[Any]) -> Data:
         return {"kind": "gradient-descent", "learning_rate": rate}
     data = {"kind": "nesterov", "learning_rate": rate, "momentum": momentum}
     limits = {name: getattr(solver, name) for name in LIMITS}
-    return data | {"kind": "restrained-nesterov", **limits} if any(limits.values()) else data
+    return data | {"kind": "bounded-nesterov", **limits} if any(limits.values()) else data
 
 
 LIMITS = ("max_step", "max_gradient", "curvature_safe")

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import sys
+import time
 import warnings
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from equipool.files import jsonable, naming, write_text
+
+WIDTH = 20  # of the bar
 
 
 def format_numbers(numbers: Mapping[str, float | None]) -> str:
@@ -23,25 +29,38 @@ def format_numbers(numbers: Mapping[str, float | None]) -> str:
 
 
 class Progress:
-    """Prints a line per entry of the log, or nothing if `quiet`. A subclass may show its messages
-    elsewhere."""
+    """Shows a run: in a terminal a bar that moves, elsewhere a line per entry of the log, nothing
+    if `quiet`. A subclass may show its messages elsewhere."""
 
     def __init__(self, quiet: bool = False) -> None:
         self._quiet, self._run, self._steps = quiet, "", 0
+        self._first, self._began = 0, 0.0
+        self._bar = ""  # on the terminal's last line
 
     def begin(self, run: str, step: int, steps: int) -> None:
         """A run of this name starts or resumes at `step` of `steps`."""
         self._run, self._steps = run, steps
+        self._first, self._began = step, time.monotonic()
         self.message(f"{run}: from step {step} to {steps}")
 
     def report(self, step: int, numbers: Mapping[str, float | None]) -> None:
         """The latest numbers of the run."""
-        self.message(f"{self._run}: {step}/{self._steps}  {format_numbers(numbers)}")
+        filled = round(WIDTH * step / self._steps)
+        bar = "#" * filled + "-" * (WIDTH - filled)
+        seconds = (time.monotonic() - self._began) / max(step - self._first, 1)
+        left = timedelta(seconds=round(seconds * (self._steps - step)))
+        text = f"{self._run}: {bar} {step}/{self._steps}, {left} left  {format_numbers(numbers)}"
+        if self._quiet or not sys.stdout.isatty():
+            self.message(text)
+        else:
+            self._bar = text[: shutil.get_terminal_size().columns - 1]
+            print(f"\r\033[K{self._bar}", end="\n" if step == self._steps else "", flush=True)
 
     def message(self, text: str) -> None:
         """A message to the user."""
         if not self._quiet:
-            print(text, flush=True)
+            print(f"\n{text}" if self._bar else text, flush=True)
+            self._bar = ""
 
 
 # An entry of the log. Without an `event` it summarises training since the entry before it.
