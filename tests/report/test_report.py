@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -128,3 +129,24 @@ def test_sections_without_anything_to_show_are_left_out(make, runs):
     make("a", [1.0])
     found = [section(runs()) for section in page.SECTIONS]
     assert [one.title for one in found if one] == ["Results", "Runs", "Settings"]
+
+
+@pytest.mark.processes
+def test_the_score_is_beside_the_method_on_a_phone(make, runs, tmp_path, drawn):
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    playwright = pytest.importorskip("playwright.sync_api")
+    if chromium is None:
+        pytest.skip("needs chromium")
+    for name, method in (("a", "equilibrium"), ("b", "attention")):
+        make(name, [0.00123456, 0.00012345], aggregation=method)
+    file = tmp_path / "page.html"
+    write_page(runs(), file)
+    with playwright.sync_playwright() as started:
+        flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        browser = started.chromium.launch(executable_path=chromium, args=flags)
+        page = browser.new_page(viewport={"width": 400, "height": 800})
+        page.goto(file.as_uri())
+        box = page.locator("table").first.locator("tbody tr").first.locator("td, th").nth(1)
+        right = box.bounding_box()
+        browser.close()
+    assert right["x"] + right["width"] <= 400
