@@ -346,3 +346,9 @@ def test_other_numbers_are_refused():
     ):
         with pytest.raises(ValueError, match=message):
             SetRegressor(**QUICK).fit(BAGS, LABELS, sample_weight=weights)
+
+
+@pytest.mark.parametrize("verbose", [0, 1])
+def test_progress_is_printed_on_request(capsys, verbose):
+    quick(aggregation="mean", verbose=verbose, n_estimators=1).fit(BAGS, LABELS)
+    assert ("training loss" in capsys.readouterr().out) == bool(verbose)

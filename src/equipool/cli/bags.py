@@ -78,13 +78,14 @@ class FitOptions:
         console.report_line(f"Feature columns: {listed([one.name for one in schema.features])}")
         return schema, found
 
-    def estimator(self, task: str, aggregation: str) -> Any:
+    def estimator(self, task: str, aggregation: str, verbose: int = 0) -> Any:
         from equipool.estimators import SetClassifier, SetRegressor
 
         kind: Any = SetClassifier if task == "classification" else SetRegressor
         return kind(
             aggregation, clip=self.clip, max_iter=self.max_iter or "auto", n_jobs=self.n_jobs,
             max_seconds=self.max_seconds, random_state=self.seed, device=self.device,
+            verbose=verbose,
         )  # fmt: skip
 
 

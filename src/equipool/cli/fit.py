@@ -39,7 +39,7 @@ def fit(table: console.Table, options: Options) -> None:
 
         schema, found = options.read(table, options.missing)
         task = bags.choose_task(found.y, options.task)
-        estimator = options.estimator(task, options.aggregation)
+        estimator = options.estimator(task, options.aggregation, verbose=1)
         fit_bags(estimator, schema, found)
         estimator.save(out)
         reasons = zip(estimator.history_, estimator.stopped_, strict=True)

@@ -80,6 +80,7 @@ class SetEstimator(TableMethods, BagReader, ABC):
     device: str = "auto"
     n_jobs: int | None = None
     random_state: Any = None
+    verbose: int = 0
 
     networks_: list[BagNetwork] = field(init=False)
     history_: list[dict[str, Array]] = field(init=False)
@@ -206,6 +207,7 @@ class SetEstimator(TableMethods, BagReader, ABC):
         return Settings(
             size, steps, size == count, held_out, self.n_iter_no_change, self.max_elements,
             self.learning_rate, self.weight_decay, self.max_seconds, self._device(),
+            self.verbose > 0,
         )  # fmt: skip
 
     def _device(self) -> torch.device:

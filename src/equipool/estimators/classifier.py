@@ -56,6 +56,7 @@ class SetClassifier(ClassifierMixin, SetEstimator):
         device: `"auto"` for a GPU if there is one, `"cpu"` or `"cuda"`.
         n_jobs: number of processes that train networks in parallel. Each uses one thread.
         random_state: seed. The same seed gives the same numbers on the same machine.
+        verbose: 1 prints the progress of training.
 
     Attributes:
         networks_: the trained `BagNetwork`s, on the CPU.

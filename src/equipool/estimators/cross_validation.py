@@ -70,7 +70,7 @@ def estimate_score(estimator: Any, found: TableBags) -> tuple[float | None, str]
     rarest = np.unique(y, return_counts=True)[1].min() if stratified else len(y)
     if rarest < FOLDS:
         return None, f"not measured: {rarest} bags in a class are too few for {FOLDS} folds"
-    single = clone(estimator).set_params(n_estimators=1, warm_start=False)
+    single = clone(estimator).set_params(n_estimators=1, warm_start=False, verbose=0)
     scores = []
     for train, test in make_folds(y, None, folds=FOLDS, stratified=stratified, random_state=0):
         weights = None if weight is None else weight[train]

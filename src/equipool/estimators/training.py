@@ -102,6 +102,7 @@ class Settings:
     weight_decay: float
     max_seconds: float | None
     device: torch.device
+    verbose: bool
 
     @property
     def dtype(self) -> Any:
@@ -182,6 +183,9 @@ class _Run:
         worse, every = 0, max(settings.steps // EVALUATIONS, 1)
         for step in range(1, settings.steps + 1):
             self.step(step, next(batches))
+            if settings.verbose and (step % every == 0 or step == settings.steps):
+                loss = float(self.losses[-1])
+                print(f"step {step} of {settings.steps}, training loss {loss:.4g}", flush=True)
             if len(validation) and step % every == 0:
                 value = self.evaluate(step, validation)
                 worse = 0 if value <= min(one for _, one in self.evaluations) else worse + 1
