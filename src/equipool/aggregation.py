@@ -65,7 +65,8 @@ class EquilibriumAggregation(nn.Module):
             the device.
         cuda_graphs: on a GPU, record the solve and its backward pass as CUDA graphs on the second
             call and replay them from then on, for batches of any size. Results are the same.
-        device, dtype: where and in which precision the parameters are, those of given parts too.
+        device: where the parameters are, those of given parts too.
+        dtype: their precision.
 
     Shapes:
         `x [N, C]` with `index [N]` or `ptr [B + 1]`, `x [B, L, C]` with `mask [B, L]`, a jagged
