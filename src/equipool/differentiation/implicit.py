@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,8 +12,8 @@ from equipool.checks import as_count
 from equipool.descent import Descent, Search
 from equipool.differentiation.base import Differentiation
 from equipool.differentiation.last_steps import follow_last_steps
-from equipool.linear_solvers import Cholesky, ConjugateGradients, LinearSolution
-from equipool.objective import LinearMap, Objective
+from equipool.linear_solvers import Cholesky, ConjugateGradients
+from equipool.objective import Objective
 from equipool.ops.derivatives import attach
 from equipool.ops.execution import shapes_are_fixed
 from equipool.private_torch import is_transforming
@@ -82,10 +81,21 @@ class Implicit(Differentiation):
             raise ValueError(f"linear_solver is {linear_solver!r}, expected 'cg' or 'cholesky'")
         if tolerance is not None and not tolerance >= 0:
             raise ValueError(f"tolerance is {tolerance!r}, expected 0 or more")
-        self.linear_solver = linear_solver
         self.tolerance = tolerance
         self.fallback_steps = as_count("fallback_steps", fallback_steps, least=1)
-        self.max_products = as_count("max_products", max_products, least=1)
+        self._max_products = as_count("max_products", max_products, least=1)
+        # made here and not where it is called, because torch.compile cannot call what it has made
+        self._linear_solver = (
+            Cholesky() if linear_solver == "cholesky" else ConjugateGradients(self._max_products)
+        )
+
+    @property
+    def linear_solver(self) -> Literal["cg", "cholesky"]:
+        return "cholesky" if isinstance(self._linear_solver, Cholesky) else "cg"
+
+    @property
+    def max_products(self) -> int:
+        return self._max_products
 
     def __call__(self, search: Search) -> Descent:
         if is_transforming():
@@ -100,7 +110,7 @@ class Implicit(Differentiation):
         gradient = attach(search.objective.gradient(end), *search.solver.parameters())
         converged = gradient.detach().abs().amax(-1) <= tolerance
         system = AdjointSystem(
-            solve=self._solve,
+            linear_solver=self._linear_solver,
             objective=search.objective,
             y=end,
             gradient=gradient.detach(),
@@ -118,17 +128,12 @@ class Implicit(Differentiation):
             f"{self.max_products})"
         )
 
-    def _solve(self, product: LinearMap, b: Tensor) -> LinearSolution:
-        if self.linear_solver == "cholesky":
-            return Cholesky()(product, b)
-        return ConjugateGradients(self.max_products)(product, b)
-
 
 @dataclass(frozen=True, eq=False)
 class AdjointSystem:
     """The linear systems that the backward pass solves."""
 
-    solve: Callable[[LinearMap, Tensor], LinearSolution]
+    linear_solver: Cholesky | ConjugateGradients
     objective: Objective
     y: Tensor  # [num_rows, K] the end of the search
     gradient: Tensor  # [num_rows, K] there
@@ -145,7 +150,7 @@ class AdjointSystem:
             nothing = torch.zeros_like(by_y)
             return by_y, nothing, nothing
         with self.autocast:
-            w, solved, _ = self.solve(self.objective.hessian(self.y), wanted)
+            w, solved, _ = self.linear_solver(self.objective.hessian(self.y), wanted)
         # No curvature at all in the wanted direction: an empty set, which stays at its start, or a
         # minimum that is not unique.
         flat = wanted.any(-1) & ~w.any(-1)
