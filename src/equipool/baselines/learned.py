@@ -46,9 +46,6 @@ class AttentionPooling(RaggedRival):
         values = weights.unsqueeze(-1) * self.values(x).unflatten(-1, shape)
         return sets.sum(values).flatten(1).to(x.dtype)
 
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, heads={self.heads}"
-
 
 class GatedAttentionPooling(RaggedRival):
     r"""Gated attention, from [Attention-based Deep Multiple Instance

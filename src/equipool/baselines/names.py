@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from torch import nn
 
 from equipool.aggregation import EquilibriumAggregation
@@ -16,20 +19,20 @@ from equipool.baselines.packaged import PNAPooling, Set2SetPooling, SetTransform
 from equipool.baselines.reductions import MaxPooling, MeanPooling, SumPooling
 from equipool.checks import check_sizes
 
-AGGREGATIONS = {
-    "equilibrium": "the layer, with its defaults",
-    "sum": "sum",
-    "scaled-sum": "sum divided by the usual number of elements, a constant",
-    "mean": "mean",
-    "max": "maximum in each channel",
-    "attention": "attention with learned queries, four heads",
-    "gated-attention": "mean with weights from gated attention",
-    "pna": "mean, minimum, maximum and standard deviation, each with three scalings",
-    "laf": "quotients of learned power sums",
-    "set2set": "a recurrent network that reads the set by attention",
-    "set-transformer": "self-attention, then attention with a learned query",
-    "janossy": "mean of a network over ordered pairs",
-    "frechet": "Fréchet mean under a learned distance",
+AGGREGATIONS: dict[str, Callable[..., nn.Module]] = {
+    "equilibrium": EquilibriumAggregation,  # with its defaults
+    "sum": SumPooling,
+    "scaled-sum": SumPooling,  # divided by the usual number of elements, a constant
+    "mean": MeanPooling,
+    "max": MaxPooling,
+    "attention": AttentionPooling,
+    "gated-attention": GatedAttentionPooling,
+    "pna": PNAPooling,
+    "laf": LAFPooling,
+    "set2set": Set2SetPooling,
+    "set-transformer": SetTransformerPooling,
+    "janossy": JanossyPooling,
+    "frechet": FrechetPooling,
 }
 
 
@@ -52,20 +55,10 @@ def aggregation_from_name(
         torch.Size([2, 8])
     """
     check_sizes(set_size=set_size)
-    match name:
-        case "equilibrium":
-            return EquilibriumAggregation(in_channels, out_channels)
-        case "scaled-sum":
-            return SumPooling(in_channels, out_channels, scale=1 / set_size)
-        case "pna":
-            return PNAPooling(in_channels, out_channels, sizes=[set_size])
-    if name not in PLAIN:
+    if name not in AGGREGATIONS:
         raise ValueError(f"the aggregation is {name!r}, expected one of {list(AGGREGATIONS)}")
-    return PLAIN[name](in_channels, out_channels)
-
-
-PLAIN: dict[str, type[nn.Module]] = {
-    "sum": SumPooling, "mean": MeanPooling, "max": MaxPooling, "attention": AttentionPooling,
-    "gated-attention": GatedAttentionPooling, "laf": LAFPooling, "set2set": Set2SetPooling,
-    "set-transformer": SetTransformerPooling, "janossy": JanossyPooling, "frechet": FrechetPooling,
-}  # fmt: skip
+    sized: dict[str, dict[str, Any]] = {
+        "scaled-sum": {"scale": 1 / set_size},
+        "pna": {"sizes": [set_size]},
+    }
+    return AGGREGATIONS[name](in_channels, out_channels, **sized.get(name, {}))

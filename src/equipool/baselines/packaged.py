@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import gcd
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +14,16 @@ from equipool.baselines.base import DenseRival, RaggedRival, match_channels
 from equipool.extras import check_extras
 from equipool.sets import Sets
 
-PYG = {"pyg": ["torch_geometric"]}
 AGGREGATORS = ["mean", "min", "max", "std"]
 SCALERS = ["identity", "amplification", "attenuation"]
+
+
+def geometric() -> Any:
+    """The aggregations of PyTorch Geometric."""
+    check_extras("this", {"pyg": ["torch_geometric"]})
+    from torch_geometric.nn import aggr
+
+    return aggr
 
 
 class PNAPooling(RaggedRival):
@@ -33,11 +41,8 @@ class PNAPooling(RaggedRival):
         self, in_channels: int, out_channels: int, *, sizes: Sequence[int] = (100,)
     ) -> None:
         super().__init__(in_channels, out_channels)
-        check_extras("this", PYG)
-        from torch_geometric.nn.aggr import DegreeScalerAggregation
-
         histogram = torch.bincount(torch.tensor(sizes))
-        self.aggregation = DegreeScalerAggregation(AGGREGATORS, SCALERS, histogram)
+        self.aggregation = geometric().DegreeScalerAggregation(AGGREGATORS, SCALERS, histogram)
         self.linear = nn.Linear(len(AGGREGATORS) * len(SCALERS) * in_channels, out_channels)
 
     def pool(self, x: Tensor, sets: Sets) -> Tensor:
@@ -55,10 +60,7 @@ class Set2SetPooling(RaggedRival):
 
     def __init__(self, in_channels: int, out_channels: int, *, num_steps: int = 3) -> None:
         super().__init__(in_channels, out_channels)
-        check_extras("this", PYG)
-        from torch_geometric.nn.aggr import Set2Set
-
-        self.aggregation = Set2Set(in_channels, num_steps)
+        self.aggregation = geometric().Set2Set(in_channels, num_steps)
         self.linear = nn.Linear(2 * in_channels, out_channels)
 
     def pool(self, x: Tensor, sets: Sets) -> Tensor:
@@ -80,10 +82,9 @@ class SetTransformerPooling(DenseRival):
 
     def __init__(self, in_channels: int, out_channels: int, *, heads: int = 4) -> None:
         super().__init__(in_channels, out_channels)
-        check_extras("this", PYG)
-        from torch_geometric.nn.aggr import SetTransformerAggregation
-
-        self.aggregation = SetTransformerAggregation(in_channels, heads=gcd(heads, in_channels))
+        self.aggregation = geometric().SetTransformerAggregation(
+            in_channels, heads=gcd(heads, in_channels)
+        )
         self.linear = match_channels(in_channels, out_channels)
 
     def pool(self, x: Tensor, mask: Tensor) -> Tensor:

@@ -29,9 +29,6 @@ class SumPooling(RaggedRival):
     def pool(self, x: Tensor, sets: Sets) -> Tensor:
         return self.linear((self.scale * sum_wide(x, sets)).to(x.dtype))
 
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, scale={self.scale:g}"
-
 
 class MeanPooling(RaggedRival):
     r"""$y = \frac{1}{N} \sum_{x \in X} x$, zero for an empty set, followed by a linear map if the

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 from torch_geometric.nn.aggr import equilibrium as packaged
 
-from equipool.learned_scalars import LearnedScalar
-from equipool.potentials.base import Potential
+from equipool.potentials.base import Potential, wide
 from equipool.pyg.adapter import EquilibriumAggregation
 from equipool.regularizers import SquaredNorm
 from equipool.solvers import GradientDescent
@@ -104,18 +103,32 @@ def from_pyg(layer: packaged.EquilibriumAggregation) -> EquilibriumAggregation:
         >>> bool(torch.allclose(ours(x), theirs(x), atol=1e-5))
         True
     """
-    in_channels, hidden = read_sizes(layer)
-    potential = InputSkipPotential(in_channels, layer.output_dim, hidden)
-    regularizer, solver = SquaredNorm(), GradientDescent(momentum=0.9)
+    if type(layer) is not packaged.EquilibriumAggregation:
+        raise TypeError(
+            f"layer is a {type(layer).__module__}.{type(layer).__qualname__}, expected a "
+            "torch_geometric.nn.aggr.EquilibriumAggregation; subclasses cannot be converted"
+        )
+    *skips, last_skip = layer.potential.res_trans
+    in_channels, out_channels = last_skip.in_features - layer.output_dim, layer.output_dim
+    hidden = [skip.out_features for skip in skips]
+    check_parts(layer, packaged.EquilibriumAggregation(in_channels, out_channels, hidden))
+    rate, momentum = layer.optimizer._lr, layer.optimizer._mom
+    solver = GradientDescent(number(softplus, rate), number(torch.sigmoid, momentum))
+    solver.raw_learning_rate.raw.requires_grad_(rate.requires_grad)
+    solver.raw_momentum.raw.requires_grad_(momentum.requires_grad)
+    potential = InputSkipPotential(in_channels, out_channels, hidden)
     converted = EquilibriumAggregation(
-        in_channels, layer.output_dim, potential=potential, regularizer=regularizer, solver=solver,
-        steps=layer.grad_iter, scaling="mean",
+        in_channels, out_channels, potential=potential, solver=solver, steps=layer.grad_iter,
+        regularizer=SquaredNorm(number(softplus, layer.lamb), layer.lamb.requires_grad),
+        scaling="mean",
     ).to(layer.lamb)  # fmt: skip
     copy_potential(layer.potential, potential)
-    copy_scalar("lamb", layer.lamb, softplus, regularizer.raw_weight)
-    copy_scalar("optimizer._lr", layer.optimizer._lr, softplus, solver.raw_learning_rate)
-    copy_scalar("optimizer._mom", layer.optimizer._mom, torch.sigmoid, solver.raw_momentum)
     return converted.train(layer.training)
+
+
+def number(constrain: Callable[[Tensor], Tensor], learned: Tensor) -> float:
+    """The number that a learned scalar stands for."""
+    return float(constrain(wide(learned.detach())))
 
 
 @torch.no_grad()
@@ -138,82 +151,9 @@ def copy_parameters(source: nn.Module, target: nn.Module) -> None:
         parameter.requires_grad_(source.get_parameter(name).requires_grad)
 
 
-@torch.no_grad()
-def copy_scalar(
-    name: str, source: Tensor, constrain: Callable[[Tensor], Tensor], target: LearnedScalar
-) -> None:
-    """Set target to `constrain(source)`, in full precision."""
-    value = constrain(source.to(target.origin.dtype)).reshape(())
-    upper = 1.0 if constrain is torch.sigmoid else float("inf")
-    if not 0 < float(value) < upper:
-        raise ValueError(
-            f"layer.{name} is {source.item():.4g}, and its {constrain.__name__} {value.item():.4g} "
-            f"in {value.dtype}, expected more than 0 and less than {upper:g}"
-        )
-    target.origin.copy_(value)
-    target.given = float(value)
-    target.raw.requires_grad_(source.requires_grad)
-
-
-def read_sizes(layer: packaged.EquilibriumAggregation) -> tuple[int, list[int]]:
-    """Its `in_channels` and hidden sizes, after a check that it is PyTorch Geometric's own in all
-    its parts."""
-    if type(layer) is not packaged.EquilibriumAggregation:
-        raise TypeError(
-            f"layer is a {full_name(layer)}, expected a torch_geometric.nn.aggr."
-            "EquilibriumAggregation; subclasses cannot be converted"
-        )
-    check_part("potential", layer.potential, packaged.ResNetPotential)
-    check_part("optimizer", layer.optimizer, packaged.MomentumOptimizer)
-    for i, skip in enumerate(layer.potential.res_trans):
-        check_part(f"potential.res_trans.{i}", skip, nn.Linear)
-    *skips, last_skip = layer.potential.res_trans
-    hidden = [skip.out_features for skip in skips]
-    in_channels = last_skip.in_features - layer.output_dim
-    new = packaged.EquilibriumAggregation(in_channels, layer.output_dim, num_layers=hidden)
-    check_structure(layer, new)
-    kinds = {f"{parameter.dtype} on {parameter.device}" for parameter in layer.parameters()}
-    if len(kinds) > 1:
-        raise ValueError(
-            f"layer has parameters of {' and '.join(sorted(kinds))}, expected one kind"
-        )
-    return in_channels, hidden
-
-
-def check_part(name: str, part: nn.Module, expected: type[nn.Module]) -> None:
-    if type(part) is not expected:
-        raise ValueError(
-            f"layer.{name} is a {full_name(part)}, expected a {expected.__module__}."
-            f"{expected.__name__}; other parts cannot be converted"
-        )
-
-
-def check_structure(layer: nn.Module, reference: nn.Module) -> None:
-    """Check that all modules, methods and parameters are those of a new layer of that size."""
-    found, expected = dict(layer.named_modules()), dict(reference.named_modules())
-    for name in expected | found:
-        here, there = (describe(modules.get(name)) for modules in (found, expected))
-        if here != there:
-            raise ValueError(f"layer.{name} is {here}, expected {there} as in a new layer")
-    for name, module in found.items():
-        for method in vars(module):
-            if callable(getattr(type(module), method, None)):
-                path = ".".join(filter(None, ("layer", name, method)))
-                raise ValueError(f"{path} was replaced, so layer cannot be converted")
-    surplus = set(layer.state_dict()) ^ set(reference.state_dict())
-    if surplus:
-        raise ValueError(
-            f"layer and a new layer differ in the parameters {sorted(surplus)}; first remove "
-            "parametrizations such as weight normalisation"
-        )
-
-
-def describe(module: nn.Module | None) -> str:
-    """A module's type, with its settings if it has no submodules."""
-    if module is None:
-        return "nothing"
-    return full_name(module) if len(list(module.children())) else f"{full_name(module)} {module}"
-
-
-def full_name(thing: object) -> str:
-    return f"{type(thing).__module__}.{type(thing).__qualname__}"
+def check_parts(layer: nn.Module, new: nn.Module) -> None:
+    """Check that the parts are those of a new layer, as far as they print."""
+    for name, expected in new.named_children():
+        found = layer.get_submodule(name)
+        if str(found) != str(expected):
+            raise ValueError(f"layer.{name} is {found}, expected that of a new layer: {expected}")
