@@ -18,7 +18,7 @@ class Options(bags.FitOptions):
     """Flags of `equipool compare`.
 
     Args:
-        aggregation: methods to compare; p-values are against the first.
+        aggregation: methods to compare.
         folds: number of folds.
         repeats: number of repeats, each with new folds.
         group: column of groups; all bags of a group are in the same fold.
@@ -39,8 +39,7 @@ def compare(table: console.Table, options: Options) -> None:
     """Compare methods by cross-validation on a table of bags.
 
     All methods use the same folds of bags, stratified by class. Scaling, imputation and early
-    stopping see only the training bags. P-values are from the corrected resampled t-test against
-    the first method.
+    stopping see only the training bags.
     """
     out = options.out
     with console.plain_errors(console.WRONG_USE):
@@ -86,11 +85,9 @@ def _metric(name: str | None, task: str, y: Any) -> str:
 
 
 def _print(results: list[MethodScores], metric: str) -> None:
-    against = f"p, against {results[0].name}"
-    headings = ["aggregation", f"mean {metric}", "deviation", against, "seconds"]
+    headings = ["aggregation", f"mean {metric}", "deviation", "seconds"]
     console.print_table(headings, [
-        (one.name, f"{one.mean:.4f}", f"{one.deviation:.4f}",
-         "" if one.p_value is None else f"{one.p_value:.3g}", f"{one.seconds:,.0f}")
+        (one.name, f"{one.mean:.4f}", f"{one.deviation:.4f}", f"{one.seconds:,.0f}")
         for one in results
     ])  # fmt: skip
 
@@ -101,13 +98,12 @@ def _write(
 ) -> None:  # fmt: skip
     """All scores, with what they were measured with."""
     from equipool.environment import hardware, now, versions
-    from equipool.estimators.cross_validation import TEST
     from equipool.files import write_json
     from equipool.training.devices import resolve_device
 
     methods = [asdict(one) | {"mean": one.mean, "deviation": one.deviation} for one in results]
     out.parent.mkdir(parents=True, exist_ok=True)
     write_json(out, {"table": table.name} | asdict(options) | chosen | {
-        "out": out.name, "test": TEST, "methods": methods, "date": now(), "versions": versions(),
+        "out": out.name, "methods": methods, "date": now(), "versions": versions(),
         "hardware": hardware(resolve_device(device)),
     })  # fmt: skip

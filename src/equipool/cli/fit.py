@@ -49,10 +49,5 @@ def fit(table: console.Table, options: Options) -> None:
                 losses += f"; best validation loss {min(history['validation_loss']):.4g}"
             steps = f"{len(history['loss']):,} steps, ended by {stopped}"
             console.report_line(f"Network {number}: {steps}; {losses}")
-    with console.plain_errors(), bags.warnings_as_lines():
-        from equipool.estimators.cross_validation import estimate_score
-
-        score, about = estimate_score(estimator, found)
-        console.report_line(f"Score: {about}" if score is None else f"Score: {score:.3g} {about}")
     console.report_line(f"The model is in {out}")
     console.report_line(f"Predict: {console.command_line(['predict', str(out), 'TABLE'], {})}")

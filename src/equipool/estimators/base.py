@@ -86,7 +86,6 @@ class SetEstimator(TableMethods, BagReader, ABC):
     history_: list[dict[str, Array]] = field(init=False)
     n_iter_: int = field(init=False)
     stopped_: list[Stopped] = field(init=False)
-    score_: float | None = field(init=False)
 
     @abstractmethod
     def _make_targets(self, y: Any, weights: Array, again: bool) -> Targets:
@@ -137,7 +136,6 @@ class SetEstimator(TableMethods, BagReader, ABC):
         self.history_ = [one.history for one in trained]
         self.n_iter_ = max(len(one.history["loss"]) for one in trained)
         self.stopped_ = [one.stopped for one in trained]
-        self.score_ = self._score_held_out(trained, bags, values, of_targets)
         return self
 
     def _train(self, train: Callable[..., Trained], count: int, again: bool) -> list[Trained]:
@@ -157,29 +155,6 @@ class SetEstimator(TableMethods, BagReader, ABC):
             delayed(train)(maker, seed) for maker, seed in zip(makers, seeds, strict=True)
         )
         return trained
-
-    def _score_held_out(
-        self, trained: list[Trained], bags: Bags, values: Array, weights: Array
-    ) -> float | None:
-        """The score of each network on the bags that it did not see, on average; None if it saw
-        all."""
-        device, scores = self._device(), []
-        for one in trained:
-            held_out = one.held_out
-            if not len(held_out):
-                return None
-            outputs = predict_bags([one.network], self.scaling_, bags.take(held_out), device)
-            scores.append(self._score(outputs, values[held_out], weights[held_out]))
-        return float(np.mean(scores))
-
-    @abstractmethod
-    def _score(self, outputs: Array, values: Array, weights: Array) -> float:
-        """How well outputs `[B, O]` predict the targets `[B, T]`, which count by their weights."""
-
-    def score_on(self, bags: Bags, y: Any) -> float:
-        """The score of other bags, which may lack some of several labels."""
-        targets = self._make_targets(y, np.ones(len(bags)), again=True)
-        return self._score(self._outputs(bags), targets.values, targets.weights)
 
     def _network_arguments(self, bags: Bags, num_outputs: int) -> dict[str, Any]:
         few = DROPOUT if len(bags) < FEW else 0.0

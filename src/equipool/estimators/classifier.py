@@ -65,7 +65,6 @@ class SetClassifier(ClassifierMixin, SetEstimator):
         n_iter_: the number of steps, of the network that took the most.
         stopped_: for each network, the parameter that ended its training: `"max_iter"`,
             `"n_iter_no_change"` or `"max_seconds"`.
-        score_: accuracy on the bags held out for early stopping, None if there are none.
         scaling_: mean, scale and clipping of the features.
         n_features_in_: number of features.
         feature_names_in_: their names, if X had some.
@@ -142,11 +141,6 @@ class SetClassifier(ClassifierMixin, SetEstimator):
             raise ValueError("y has no label, expected at least one that is not NaN")
         values = np.where(missing, 0.0, values)
         return Targets("binary", values, of_targets / of_targets.mean(), values.shape[1])
-
-    def _score(self, outputs: Array, values: Array, weights: Array) -> float:
-        one_each = outputs.shape[1] == values.shape[1]
-        predicted = outputs > 0 if one_each else outputs.argmax(1)[:, None]
-        return float(np.average(predicted == values, weights=weights > 0))
 
     def decision_function(self, X: Any) -> Array:
         """Logits: `[B]` for two classes, `[B, classes]` for more, `[B, columns]` for several

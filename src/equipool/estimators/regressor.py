@@ -61,7 +61,6 @@ class SetRegressor(RegressorMixin, SetEstimator):
         n_iter_: the number of steps, of the network that took the most.
         stopped_: for each network, the parameter that ended its training: `"max_iter"`,
             `"n_iter_no_change"` or `"max_seconds"`.
-        score_: R² on the bags held out for early stopping, None if there are none.
         scaling_: mean, scale and clipping of the features.
         n_features_in_: number of features.
         feature_names_in_: their names, if X had some.
@@ -108,12 +107,6 @@ class SetRegressor(RegressorMixin, SetEstimator):
             raise ValueError(f"y has {values.shape[1]} columns, unlike y of the first fit")
         scaled = (values - self.target_mean_) / self.target_scale_
         return Targets("numbers", scaled, of_targets / of_targets.mean(), values.shape[1])
-
-    def _score(self, outputs: Array, values: Array, weights: Array) -> float:
-        known = (weights > 0).astype(float)
-        means = (known * values).sum(0) / np.maximum(known.sum(0), 1)
-        left, spread = ((known * (values - one) ** 2).sum(0) for one in (outputs, means))
-        return float((1 - left / np.maximum(spread, np.finfo(float).tiny)).mean())
 
     def predict(self, X: Any) -> Array:
         """A number for each bag `[B]`, or for each bag and column `[B, columns]`."""

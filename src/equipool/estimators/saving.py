@@ -26,7 +26,6 @@ KIND = "equipool estimator 1"
 # Attributes of fitted estimators; those that one has not are left out.
 IN_JSON = (
     "n_features_in_", "network_arguments_", "multilabel_", "columns_", "n_iter_", "stopped_",
-    "score_",
 )  # fmt: skip
 AS_LABELS = ("feature_names_in_", "classes_")
 AS_TENSORS = ("target_mean_", "target_scale_")

@@ -126,13 +126,11 @@ class Trained:
     Args:
         history: `loss` per step; with held-out bags also `validation_loss` and `step`.
         stopped: the parameter that ended the training.
-        held_out: positions of the bags that were held out.
     """
 
     network: BagNetwork
     history: dict[str, Array]
     stopped: Stopped
-    held_out: Array
 
 
 def train_network(
@@ -156,7 +154,7 @@ def train_network(
         batches = _batches(training.to(settings.device), settings, seed)
         validation = data.take(held_out, settings.max_elements).to(settings.device)
         stopped = run.train(batches, validation)
-    return Trained(network.cpu().eval(), run.history(), stopped, held_out.numpy())
+    return Trained(network.cpu().eval(), run.history(), stopped)
 
 
 class _Run:
