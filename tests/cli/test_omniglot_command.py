@@ -5,7 +5,6 @@ import json
 import pytest
 
 import tiny_omniglot as tiny
-from equipool.experiments import data
 from equipool.training import read_record
 from finished_runs import numbers
 
@@ -30,7 +29,7 @@ def place(tmp_path_factory):
 def nowhere(monkeypatch, tmp_path):
     """Unless it is said, there is no data, and nothing is downloaded."""
     monkeypatch.setenv("EQUIPOOL_DATA", str(tmp_path / "nothing"))
-    monkeypatch.setattr(data, "find_spec", lambda name: None)
+    monkeypatch.setattr("equipool.experiments.omniglot.data.fetch", None)
 
 
 def test_stopped_resumed_evaluated_and_reported(equipool, tmp_path, place, stop_at):

@@ -10,7 +10,7 @@ import torch
 
 import molecule_table
 from commands import call
-from equipool.experiments.data import using_data_folder
+from equipool.experiments.common import using_data_folder
 from equipool.experiments.molecules.features import featurise
 from equipool.experiments.molecules.predictor import MoleculePredictor
 from equipool.experiments.molecules.task import predict as outputs

@@ -10,8 +10,8 @@ import pytest
 import torch.distributed as dist
 
 from equipool import training
+from equipool.experiments.common import EXPERIMENTS, Preset
 from equipool.experiments.median import MedianTask
-from equipool.experiments.presets import EXPERIMENTS, Preset
 from equipool.files import StorageError
 from equipool.training import read_record
 

@@ -7,8 +7,8 @@ import json
 import pytest
 import torch
 
-from equipool.experiments.median import MedianTask
-from equipool.experiments.omniglot import OmniglotTask
+from equipool.experiments.median import MedianTask, held_out_sets
+from equipool.experiments.omniglot.task import OmniglotTask
 from equipool.training import Shard
 from equipool.training.config import task_from_config
 
@@ -33,17 +33,13 @@ def module_of(task):
     return importlib.import_module(type(task).__module__)
 
 
-def clear_held_out(task):
-    module_of(task).held_out_sets.cache_clear()
-
-
 def test_drawing_leaves_torchs_own_stream_alone(task):
     network = task.network()
     torch.manual_seed(0)
     expected = torch.rand(3)
     torch.manual_seed(0)
     task.batches(0, 3, CPU, Shard())
-    clear_held_out(task)
+    held_out_sets.cache_clear()
     task.evaluate(network, CPU)
     assert torch.equal(torch.rand(3), expected)
 
@@ -64,7 +60,7 @@ def test_a_batch_that_cannot_be_shared_out_is_refused(task):
 def test_evaluation_depends_neither_on_the_seed_nor_on_its_parts(task, monkeypatch):
     network, other = task.network(), dataclasses.replace(task, seed=9, batch_size=2)
     before = task.evaluate(network, CPU)
-    clear_held_out(task)
+    held_out_sets.cache_clear()
     assert other.evaluate(network, CPU) == before
     monkeypatch.setattr(module_of(task), "SETS_AT_ONCE", 70)
     assert task.evaluate(network, CPU) == pytest.approx(before, rel=1e-5)

@@ -7,7 +7,7 @@ from equipool import EquilibriumAggregation
 from equipool.cli.tasks import base_values, build
 from equipool.experiments.median import MedianTask
 from equipool.experiments.molecules.task import MoleculeTask
-from equipool.experiments.omniglot import OmniglotTask
+from equipool.experiments.omniglot.task import OmniglotTask
 from equipool.recipes import AUX_WEIGHT
 
 SETTINGS = {

@@ -53,8 +53,7 @@ def evaluate(
             raise ValueError(f"--starts is {starts}, expected 2 or more, with --over-steps")
 
         from equipool import training
-        from equipool.experiments.data import using_data_folder
-        from equipool.experiments.presets import import_task
+        from equipool.experiments.common import import_task, using_data_folder
         from equipool.training.config import task_from_config
         from equipool.training.devices import check_extras
 

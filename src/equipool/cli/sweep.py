@@ -11,7 +11,7 @@ import typer
 
 from equipool.cli import console, tasks
 from equipool.cli.tasks import Request, RunOptions
-from equipool.experiments.presets import EXPERIMENTS
+from equipool.experiments.common import EXPERIMENTS
 
 if TYPE_CHECKING:
     from equipool.training import Stop, Task, TrainingConfig
@@ -36,7 +36,7 @@ class Plan(NamedTuple):
 def run(request: Request, options: RunOptions) -> None:
     """Train what is not finished, and print the results of all."""
     with console.plain_errors(console.WRONG_USE):
-        from equipool.experiments.data import using_data_folder
+        from equipool.experiments.common import using_data_folder
         from equipool.training import Stop
         from equipool.training.devices import check_extras
 

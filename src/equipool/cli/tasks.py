@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from equipool.cli import console
-from equipool.experiments.presets import EXPERIMENTS, RECIPES
+from equipool.experiments.common import EXPERIMENTS, RECIPES
 from equipool.settings import Range, Setting, as_text, from_json, settings_of, to_json
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ class Options(RunOptions):
 def run(request: Request, options: Options) -> None:
     with console.plain_errors(console.WRONG_USE):
         from equipool import training
-        from equipool.experiments.data import using_data_folder
+        from equipool.experiments.common import using_data_folder
         from equipool.training.devices import check_extras
 
         check_extras()

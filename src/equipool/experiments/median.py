@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from equipool.baselines import aggregation_from_name
-from equipool.experiments.inner_loop import Aggregation, InnerLoop, StepsSetting
+from equipool.experiments.common import Aggregation, InnerLoop, StepsSetting
 from equipool.experiments.residual import ResidualNetwork
 from equipool.settings import Count
 from equipool.training import Batch, Loss, Shard, Task, generator_for
@@ -53,11 +53,7 @@ class MedianNetwork(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.predict(self.aggregation(self.embedding(x.unsqueeze(-1))))
-
-    def predict(self, y: Tensor) -> Tensor:
-        """The prediction for a pooled vector, `[..., channels] -> [...]`."""
-        return self.head(y).squeeze(-1)
+        return self.head(self.aggregation(self.embedding(x.unsqueeze(-1)))).squeeze(-1)
 
 
 @dataclass(frozen=True)

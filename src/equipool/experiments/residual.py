@@ -33,8 +33,6 @@ class ResidualNetwork(nn.Module):
 
     def __init__(self, sizes: Sequence[int]) -> None:
         super().__init__()
-        if len(sizes) < 2 or min(sizes) < 1:
-            raise ValueError(f"sizes is {tuple(sizes)}, expected two or more, each 1 or more")
         pairs = list(pairwise(sizes))
         self.linears = nn.ModuleList(nn.Linear(a, b) for a, b in pairs)
         self.norms = nn.ModuleList(nn.LayerNorm(b) for _, b in pairs[:-1])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from equipool.experiments.presets import import_task
+from equipool.experiments.common import import_task
 from equipool.settings import as_text
 from equipool.training import Task, read_over_steps, read_record
 from equipool.training.config import FREE, known_tasks

@@ -7,7 +7,6 @@ import sys
 import pytest
 import torch
 
-from equipool.experiments.data import MissingDataError, using_data_folder
 from equipool.experiments.molecules.prepare import TENSORS, load_molecules
 from equipool.experiments.molecules.sources import SmilesTable
 
@@ -79,7 +78,7 @@ def test_a_changed_source_or_a_damaged_file_is_prepared_again(qm9, folder):
     assert len(load_molecules("qm9").molecules) == 11
     path.write_bytes(intact[:100])
     qm9.unlink()
-    with pytest.raises(MissingDataError, match=r"is cut off.*MoleculeNet's .*qm9.csv"):
+    with pytest.raises(FileNotFoundError, match=r"is cut off.*MoleculeNet's .*qm9.csv"):
         load_molecules("qm9")
 
 
@@ -102,14 +101,6 @@ def test_a_private_table_is_not_copied_to_the_shared_folder(mine, folder, cache)
     assert len(list(cache.iterdir())) == 2
 
 
-@pytest.mark.parametrize("how", ["argument", "context"])
-def test_a_chosen_folder_takes_private_tables(mine, cache, tmp_path, how):
-    with using_data_folder(tmp_path / "chosen" if how == "context" else None):
-        load_molecules(mine, tmp_path / "chosen" if how == "argument" else None)
-    assert len(files_in(tmp_path / "chosen" / "molecules")) == 1
-    assert not cache.exists()
-
-
 def test_a_read_only_folder_is_left_alone(qm9, folder, cache, no_preparation):
     folder.chmod(0o555)
     load_molecules("qm9")
@@ -129,13 +120,13 @@ def test_training_molecules_are_required(tmp_path):
 
 def test_what_is_missing_is_named(folder, tmp_path, monkeypatch):
     (folder / "pcba" / "raw").mkdir(parents=True)
-    with pytest.raises(MissingDataError) as raised:
+    with pytest.raises(FileNotFoundError) as raised:
         load_molecules("molpcba")
     for words in (f"not found in {folder}", "lacks raw/num-node-list.csv.gz", "--data-dir",
                   "GraphPropPredDataset", "pcba.zip"):  # fmt: skip
         assert words in str(raised.value)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(MissingDataError, match=rf"nope.csv does not exist.*--csv.*{tmp_path}"):
+    with pytest.raises(FileNotFoundError, match=rf"nope.csv does not exist.*--csv.*{tmp_path}"):
         load_molecules(SmilesTable("nope.csv"))
     with pytest.raises(ValueError, match="'zinc': expected one of molhiv"):
         load_molecules("zinc")
@@ -143,18 +134,16 @@ def test_what_is_missing_is_named(folder, tmp_path, monkeypatch):
 
 def test_training_needs_neither_rdkit_nor_ogb(mine, tmp_path):
     """A GPU machine may have neither; the table and the prepared file are copied to it."""
-    load_molecules(mine, tmp_path / "data")
+    load_molecules(mine)
     shutil.copy(mine.path, tmp_path / "mine.csv")
     code = f"""
 import sys
 sys.modules |= dict.fromkeys(["rdkit", "ogb", "torch_geometric"])  # None: importing them fails
-from equipool.experiments.data import using_data_folder
 from equipool.experiments.molecules.task import MoleculeTask
 from equipool.training import TrainingConfig, train
 task = MoleculeTask("sum", csv={str(tmp_path / "mine.csv")!r}, split="random", batch_size=2,
                     width=4, depth=2)
-with using_data_folder({str(tmp_path / "data")!r}):
-    train(task, TrainingConfig(steps=2), {str(tmp_path / "run")!r}, device="cpu")
+train(task, TrainingConfig(steps=2), {str(tmp_path / "run")!r}, device="cpu")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -1,14 +1,23 @@
 """The forms in which Omniglot comes, and what is wrong with others."""
 
+import hashlib
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
 import numpy as np
 import pytest
 import torch
 
 import tiny_omniglot as tiny
 from equipool import extras
-from equipool.experiments import data
-from equipool.experiments.data import MissingDataError
-from equipool.experiments.omniglot.files import load_omniglot, read_archive, read_pictures
+from equipool.experiments.omniglot import data
+from equipool.experiments.omniglot.data import (
+    fetch,
+    load_omniglot,
+    read_archive,
+    read_pictures,
+)
 
 PARTS = ("background", "evaluation")
 
@@ -43,19 +52,17 @@ def test_pictures_that_are_not_as_expected_are_refused(tmp_path, change):
     content |= {name: change}
     if change is None:
         del content[name]
-    with pytest.raises(ValueError, match=r"images_background.zip is not a part of Omniglot"):
+    with pytest.raises(ValueError, match=r"images_background.zip is not Omniglot"):
         read_pictures(tiny.write_zip(tmp_path, "background", content))
 
 
 @pytest.mark.parametrize("damage", [lambda c: c[: len(c) // 2], lambda _: b"404: Not Found"])
 def test_damaged_files_are_named(tmp_path, damage):
-    zipped, archive = tiny.write_zip(tmp_path, "evaluation"), tiny.write_archive(tmp_path)
-    for file in (zipped, archive):
+    for file, read in ((tiny.write_zip(tmp_path, "evaluation"), read_pictures),
+                       (tiny.write_archive(tmp_path), read_archive)):  # fmt: skip
         file.write_bytes(damage(file.read_bytes()))
-    with pytest.raises(ValueError, match=r"images_evaluation.zip is not a part of Omniglot"):
-        read_pictures(zipped)
-    with pytest.raises(ValueError, match=r"omniglot.npz is not an Omniglot archive.*copy it"):
-        load_omniglot(tmp_path)
+        with pytest.raises(ValueError, match=f"{file} is not Omniglot, or is damaged"):
+            read(file)
 
 
 SPLIT, ALPHABET = tiny.arrays()["split"], tiny.arrays()["alphabet"]
@@ -73,24 +80,38 @@ WRONG = {
 @pytest.mark.parametrize(("changed", "message"), WRONG.values(), ids=WRONG)
 def test_archives_that_are_not_as_expected_are_refused(tmp_path, changed, message):
     file = tiny.write_archive(tmp_path, **changed)
-    with pytest.raises(ValueError, match=rf"omniglot.npz is not an Omniglot archive: .*{message}"):
+    with pytest.raises(ValueError, match=rf"omniglot.npz is not Omniglot.*{message}"):
         read_archive(file)
 
 
 def test_what_is_missing_is_named_with_its_address(tmp_path, monkeypatch):
-    monkeypatch.setattr(data, "find_spec", lambda name: None)
-    with pytest.raises(MissingDataError, match=r"brendenlake/omniglot/\S+/images_background.zip"):
+    found = extras.find_spec
+    monkeypatch.setattr(extras, "find_spec", lambda name: None if name == "pooch" else found(name))
+    advice = r"brendenlake/omniglot/\S+/images_background.zip and put it .*needs pooch"
+    with pytest.raises(FileNotFoundError, match=advice):
         load_omniglot(tmp_path)
     tiny.write_zip(tmp_path, "background")
-    with pytest.raises(MissingDataError, match=r"put it at .*images_evaluation.zip"):
+    with pytest.raises(FileNotFoundError, match=r"put it at .*images_evaluation.zip"):
         load_omniglot(tmp_path)
-    monkeypatch.setattr(extras, "find_spec", lambda name: None)
-    with pytest.raises(ImportError, match="PIL"):
-        read_pictures(tmp_path / "images_background.zip")
 
 
-@tiny.needs_real_data
-def test_the_real_data():
-    found = load_omniglot(tiny.REAL.parent)
-    assert [len(part) for part in found] == [964, 659]
-    assert all(own.shape == (20, 105, 105) for part in found for own in part.values())
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *values): ...
+
+
+def test_a_missing_file_is_downloaded_once_and_checked(tmp_path, monkeypatch):
+    (tmp_path / "server").mkdir()
+    (tmp_path / "server" / "d.zip").write_bytes(b"some data")
+    handler = partial(Quiet, directory=tmp_path / "server")
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        monkeypatch.setattr(data, "PUBLISHED", f"http://127.0.0.1:{server.server_port}")
+        file = tmp_path / "new" / "folder" / "d.zip"
+        for name, checksum in (("d.zip", "md5:" + 32 * "0"), ("other.zip", "md5:?")):
+            with pytest.raises(FileNotFoundError, match=r"put it at .*\((MD5 hash|404)"):
+                fetch(file.with_name(name), checksum)
+        assert list(file.parent.iterdir()) == []
+        assert fetch(file, f"md5:{hashlib.md5(b'some data').hexdigest()}") == file
+        server.shutdown()
+    assert fetch(file, "md5:?").read_bytes() == b"some data"

@@ -8,7 +8,7 @@ import torch
 
 from cases import assert_near
 from equipool.baselines import AGGREGATIONS
-from equipool.experiments.omniglot import OmniglotTask
+from equipool.experiments.omniglot.task import OmniglotTask
 from tasks_on_gpu import CUDA, assert_captured_trains_as_eager, assert_nothing_waits
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("tiny_data")]

@@ -2,6 +2,7 @@ import pytest
 import torch
 
 import tiny_omniglot as tiny
+from equipool.experiments.common import data_folder
 from equipool.experiments.omniglot.data import character_images, held_out, shrink
 
 pytestmark = pytest.mark.usefixtures("tiny_data")
@@ -18,7 +19,7 @@ def names_of(data, part):
 
 
 def test_the_parts_are_those_of_the_data_set():
-    data = character_images(12, 5, CPU)
+    data = character_images(data_folder(), 12, 5, CPU)
     train, validation, test = (names_of(data, part) for part in ("train", "validation", "test"))
     assert list(test) == tiny.names("evaluation")
     assert sorted(train + validation) == tiny.names("background")
@@ -29,7 +30,7 @@ def test_the_parts_are_those_of_the_data_set():
 
 
 def test_images_belong_to_their_names():
-    data = character_images(12, 5, CPU)
+    data = character_images(data_folder(), 12, 5, CPU)
     images = {
         name: torch.from_numpy(images)
         for part in ("background", "evaluation")
@@ -46,19 +47,17 @@ def test_names_alone_decide_what_is_held_out():
     assert few < more
     assert len(more) == 9
     assert held_out(names[::-1], 9) == more
-    for number in (0, 30, 64):
-        message = f"validation_characters is {number}, expected 1 to 29"
-        with pytest.raises(ValueError, match=message):
-            character_images(12, number, CPU)
+    with pytest.raises(ValueError, match="validation_characters is 30, expected fewer than 30"):
+        held_out(names, 30)
 
 
 @tiny.needs_real_data
-def test_the_real_data(monkeypatch):
-    monkeypatch.setenv("EQUIPOOL_DATA", str(tiny.REAL.parent))
-    data = character_images(4, 64, CPU)
+def test_the_real_data():
+    data = character_images(tiny.REAL.parent, 4, 64, CPU)
     numbers = {part: pool.characters for part, pool in data.pools.items()}
     assert numbers == {"train": 900, "validation": 64, "test": 659}
     assert names_of(data, "validation")[:2] == PINNED
+    assert {pool.drawings for pool in data.pools.values()} == {20}
 
 
 def naive(image, size):
@@ -88,9 +87,3 @@ def test_it_is_the_average_over_areas(source, size):
     # halves may be rounded either way
     assert (found.flatten(0, 1) - expected).abs().max() <= 1
     assert (found.flatten(0, 1) == expected).float().mean() > 0.95
-
-
-@pytest.mark.parametrize("size", [0, 10])
-def test_images_are_not_magnified(size):
-    with pytest.raises(ValueError, match=f"size is {size}, expected 1 to 9"):
-        shrink(torch.zeros(3, 9, 9), size)

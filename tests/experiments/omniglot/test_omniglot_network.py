@@ -3,7 +3,7 @@ import torch
 from torch.nn import functional
 
 from equipool.baselines import aggregation_from_name
-from equipool.experiments.inner_loop import InnerLoop
+from equipool.experiments.common import InnerLoop
 from equipool.experiments.omniglot.network import ConvolutionalBlock, ImageEncoder, OmniglotNetwork
 
 

@@ -3,10 +3,11 @@ import dataclasses
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 import tiny_omniglot as tiny
 from equipool import EquilibriumAggregation
-from equipool.experiments.omniglot import OmniglotTask
+from equipool.experiments.omniglot.task import OmniglotTask, confusion
 from equipool.training import Shard
 
 CPU = torch.device("cpu")
@@ -95,12 +96,24 @@ def test_evaluation_of_a_constant():
         assert 0.2 < share < 0.5
         assert metrics[f"{part}_accuracy"] == pytest.approx(share)
         logits = torch.tensor([0.0, 1.0, 0.5]).expand(200, 3)
-        entropy = nn.functional.cross_entropy(logits, numbers - 1).item()
+        entropy = functional.cross_entropy(logits, numbers - 1).item()
         assert metrics[f"{part}_cross_entropy"] == pytest.approx(entropy, rel=1e-5)
     by_count = [metrics[f"test_accuracy_{number}"] for number in (1, 2, 3)]
     assert by_count == [0, 1, 0]
     assert len(metrics) == 9
     assert set(OmniglotTask.reported) | {OmniglotTask.monitor} <= set(metrics)
+
+
+def test_confusion_is_written(tmp_path):
+    answers = torch.tensor([0, 0, 0, 1, 1, 3])
+    logits = functional.one_hot(torch.tensor([0, 1, 1, 1, 3, 3]), 4).double()
+    expected = [[1, 2, 0, 0], [0, 1, 0, 1], [0, 0, 0, 0], [0, 0, 0, 1]]
+    assert confusion(logits, answers).tolist() == expected
+    SMALL.write_results(Constant(), CPU, tmp_path / "results")
+    numbers = torch.bincount(SMALL.held_out("test", CPU).num_classes, minlength=4).tolist()
+    assert (tmp_path / "results" / "confusion-test.csv").read_text().splitlines() == [
+        "true,1,2,3", *(f"{i},0,{numbers[i]},0" for i in (1, 2, 3)),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 import torch
 from torch import Tensor
 
 from equipool.environment import leads
-from equipool.experiments.data import print_status
 from equipool.experiments.molecules.molecule_set import MoleculeSet
 from equipool.experiments.molecules.prepare import load_molecules
 from equipool.experiments.molecules.scores import has_both, label_moments
@@ -63,7 +64,8 @@ class TrainingData:
             if not scored.all():
                 ignored = [names[at] for at in (~scored).nonzero().flatten().tolist()]
                 lacking = "both a 0 and a 1" if binary else "a value"
-                print_status(
+                print(
                     f"The {part} score ignores {len(ignored)} of {len(names)} labels, which do not "
-                    f"have {lacking} there: {listed(ignored)}"
+                    f"have {lacking} there: {listed(ignored)}",
+                    file=sys.stderr,
                 )

@@ -14,7 +14,6 @@ from typing import TextIO
 import torch
 from torch import Tensor, nn
 
-from equipool.experiments.data import print_status
 from equipool.experiments.molecules.features import Problem, featurise
 from equipool.experiments.molecules.network import Units
 from equipool.experiments.molecules.task import MoleculeTask, predict
@@ -159,5 +158,5 @@ def write_predictions(
         cells = ("" if row in unread else str(value) for value in values)
         writer.writerow([*kept, smiles, *cells])
     for problem in found.problems:
-        print_status(f"row {problem.row}: {problem.smiles!r}: {problem.reason}")
+        print(f"row {problem.row}: {problem.smiles!r}: {problem.reason}", file=sys.stderr)
     return len(unread)

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from equipool.experiments import data
+from equipool.experiments.common import cache_folder, data_folder
 from equipool.experiments.molecules.datasets import dataset_named
 from equipool.experiments.molecules.features import Problem
 from equipool.experiments.molecules.molecule_set import PARTS, TENSORS, MoleculeSet
@@ -31,25 +32,22 @@ class Prepared:
     fingerprint: str
 
 
-def load_molecules(which: str | MoleculeSource, data_dir: str | Path | None = None) -> Prepared:
+def load_molecules(which: str | MoleculeSource) -> Prepared:
     """A data set.
 
     The first call reads the source on all cores and writes one file; later calls read that file. It
     is made again if the source has changed or the file is damaged.
 
     The file of a public data set is written to `molecules` in the data folder, and is enough
-    without the source. The file of a table of your own holds a copy of its content, so it is not
-    written to the folder that `EQUIPOOL_DATA` names: it goes to `molecules` in the folder you pass
-    as `data_dir` (`--data-dir`), or else in your own cache folder (`~/.cache/equipool`), with the
-    permissions of the table. A folder that cannot be written is skipped in favour of your own cache
-    folder. The path is printed when the file is written.
+    without the source; if that folder cannot be written, to `molecules` in the cache folder. The
+    file of a table of your own holds a copy of its content, so it always goes to the cache folder,
+    with the permissions of the table. The path is printed when the file is written.
 
     Args:
         which: `"molhiv"`, `"molpcba"`, `"toxcast"`, `"tox21"`, `"qm9"`, or a source such as
             `SmilesTable(path)`.
-        data_dir: the data folder (default: see `equipool.experiments.data.data_folder`).
     """
-    source, paths = _locate(which, data_dir)
+    source, paths = _locate(which)
     expected = None if source is None else source.fingerprint()
     damaged = ""
     for path in filter(Path.is_file, paths):
@@ -61,7 +59,7 @@ def load_molecules(which: str | MoleculeSource, data_dir: str | Path | None = No
         if expected in (None, found.fingerprint):
             return found
     if source is None or expected is None:
-        raise data.MissingDataError(damaged + _advice(which, data_dir))
+        raise FileNotFoundError(damaged + _advice(which))
     prepared = Prepared(*source.read(), expected)
     if not len(prepared.molecules.positions("train")):
         advice = "try --split random or add rows"
@@ -69,7 +67,8 @@ def load_molecules(which: str | MoleculeSource, data_dir: str | Path | None = No
     path = _write(prepared, paths)
     if not isinstance(which, str):
         shutil.copymode(source.files[0], path)
-    data.print_status(f"{source.location.name}: {describe(prepared)}\nPrepared molecules: {path}")
+    text = f"{source.location.name}: {describe(prepared)}\nPrepared molecules: {path}"
+    print(text, file=sys.stderr)
     return prepared
 
 
@@ -86,28 +85,23 @@ def describe(prepared: Prepared) -> str:
     return text
 
 
-def _locate(
-    which: str | MoleculeSource, data_dir: str | Path | None
-) -> tuple[MoleculeSource | None, list[Path]]:
+def _locate(which: str | MoleculeSource) -> tuple[MoleculeSource | None, list[Path]]:
     """The source of a data set if it is there, and where its prepared file may be."""
-    folder = data.data_folder(data_dir)
     if isinstance(which, str):
         dataset = dataset_named(which)
-        name, source, folders = dataset.name, dataset.find(folder), [folder, data.cache_folder()]
+        name, source = dataset.name, dataset.find(data_folder())
+        folders = [data_folder(), cache_folder()]
     else:
         source, name = None if which.missing() else which, which.location.name.split(".")[0]
         name += "" if source is None else f"-{source.fingerprint()}"
-        # others may read the folder of EQUIPOOL_DATA
-        folders = (
-            [folder, data.cache_folder()] if data.is_chosen(data_dir) else [data.cache_folder()]
-        )
+        folders = [cache_folder()]  # others may read the data folder
     return source, [each / FOLDER / f"{name}.safetensors" for each in dict.fromkeys(folders)]
 
 
-def _advice(which: str | MoleculeSource, data_dir: str | Path | None) -> str:
+def _advice(which: str | MoleculeSource) -> str:
     """What is missing, and how to get it."""
     if isinstance(which, str):
-        return dataset_named(which).describe_missing(data.data_folder(data_dir))
+        return dataset_named(which).describe_missing(data_folder())
     absent = ("is not a file" if file.exists() else "does not exist" for file in which.missing())
     reasons = ", ".join(f"{file} {why}" for file, why in zip(which.missing(), absent, strict=True))
     base = "" if which.location.is_absolute() else f", which is relative to {Path.cwd()}"

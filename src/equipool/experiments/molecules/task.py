@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from equipool.baselines import aggregation_from_name
-from equipool.experiments.inner_loop import Aggregation, InnerLoop, StepsSetting
+from equipool.experiments.common import Aggregation, InnerLoop, StepsSetting
 from equipool.experiments.molecules.convolutions import CONVOLUTIONS, MessageSum
 from equipool.experiments.molecules.dataset import TrainingData
 from equipool.experiments.molecules.datasets import DATASETS

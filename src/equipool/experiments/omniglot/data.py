@@ -1,23 +1,116 @@
-"""Random sets of drawings, and the images that they are drawn from: shrunk, on the device, split
-for training and testing."""
+"""Omniglot, 1,623 handwritten characters of 50 alphabets, each drawn by 20 people: its files, the
+images as a network sees them, and random sets of them."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+import io
+import re
+import zipfile
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from equipool.experiments.data import data_folder
-from equipool.experiments.omniglot.files import load_omniglot
+from equipool.extras import check_extras
 
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
-IMAGES_AT_ONCE = 4096
+
+# From the repository of Lake, Salakhutdinov and Tenenbaum, "Human-level concept learning through
+# probabilistic program induction" (Science 2015).
+PUBLISHED = "https://raw.githubusercontent.com/brendenlake/omniglot/master/python"
+PARTS = {
+    "images_background.zip": "md5:68d2efa1b9178cc56df9314c21c6e718",
+    "images_evaluation.zip": "md5:6b91aef0f799c5bb55b94e3f2daec811",
+}
+PICTURE = re.compile(
+    r"images_[a-z]+/([^/]+/[^/]+)/[^/.][^/]*\.png"
+)  # part/alphabet/character/drawing
+
+# The drawings of each character, `[num_drawings, size, size]`, uint8, 1 for ink and 0 for paper, by
+# its name, "Alphabet/character01"; sorted by name.
+Characters = dict[str, Tensor]
+
+
+def load_omniglot(folder: Path) -> list[Characters]:
+    """The two parts of the data set, which share no alphabet, for training and for testing: from
+    `omniglot.npz` if the folder has it, else from the official `images_background.zip` and
+    `images_evaluation.zip`, which are downloaded if they are missing.
+
+    Both forms give the same data, except for the order of a character's drawings.
+    """
+    archive = folder / "omniglot.npz"
+    if archive.exists():
+        return read_archive(archive)
+    return [read_pictures(fetch(folder / name, checksum)) for name, checksum in PARTS.items()]
+
+
+def fetch(file: Path, checksum: str) -> Path:
+    """A published file, downloaded if it is missing."""
+    if file.exists():
+        return file
+    url = f"{PUBLISHED}/{file.name}"
+    try:
+        check_extras("downloading it", {"data": ["pooch"]})
+        import pooch
+
+        return Path(pooch.retrieve(url, checksum, file.name, file.parent))
+    except (ImportError, OSError, ValueError) as error:
+        raise FileNotFoundError(
+            f"a file of Omniglot is missing: get {url} and put it at {file}, or give its directory "
+            f"with --data-dir or EQUIPOOL_DATA ({error})"
+        ) from error
+
+
+@contextmanager
+def naming(file: Path) -> Iterator[None]:
+    """Name the file in errors: zipfile, numpy and Pillow report damaged files in many ways."""
+    try:
+        yield
+    except Exception as error:
+        raise ValueError(f"{file} is not Omniglot, or is damaged: {error!r}") from error
+
+
+def read_archive(file: Path) -> list[Characters]:
+    """Read a numpy archive with `images` uint8 `[characters, drawings, size, size]`, 1 for ink,
+    and for each character the strings `alphabet`, `character` and `split`, which is `background`
+    or `evaluation`. The characters may be in any order. Nothing is unpickled."""
+    parts: dict[str, Characters] = {"background": {}, "evaluation": {}}
+    with naming(file), file.open("rb") as stream, np.load(stream) as content:
+        images, split = content["images"], content["split"]
+        names = np.char.add(np.char.add(content["alphabet"], "/"), content["character"])
+        if images.dtype != np.uint8 or images.ndim != 4 or images.max() > 1:
+            found = f"images is {images.dtype} of shape {images.shape}"
+            raise ValueError(f"{found}, expected uint8 with four dimensions, 1 for ink")
+        if not len(np.unique(names)) == len(split) == len(images):
+            raise ValueError("it has not one name and one split for each character")
+        for at in names.argsort():
+            parts[split[at]][str(names[at])] = torch.from_numpy(images[at])
+    return list(parts.values())
+
+
+def read_pictures(file: Path) -> Characters:
+    """Read one part of the data set as published, a zip file of black on white PNGs such as
+    `images_background/Alphabet/character01/0709_01.png`, sorted by name."""
+    check_extras(f"reading the pictures in {file}", {"data": ["PIL"]})
+    from PIL import Image
+
+    drawings: dict[str, list[np.ndarray]] = {}
+    with naming(file), zipfile.ZipFile(file) as archive:
+        for name in sorted(archive.namelist()):
+            if found := PICTURE.fullmatch(name):
+                with Image.open(io.BytesIO(archive.read(name)), formats=["PNG"]) as picture:
+                    ink = np.asarray(picture.convert("L")) < 128
+                drawings.setdefault(found[1], []).append(ink.astype(np.uint8))
+        # one shape for all, which stacking checks
+        images = torch.from_numpy(np.stack([np.stack(own) for own in drawings.values()]))
+    return dict(zip(drawings, images, strict=True))
 
 
 class Pool(NamedTuple):
@@ -52,23 +145,17 @@ class CharacterImages:
         return digest.hexdigest()
 
 
+# Unbounded: a captured step reads this memory for as long as it lives.
+@cache
 def character_images(
-    size: int, validation_characters: int, device: torch.device
+    folder: Path, size: int, validation_characters: int, device: torch.device
 ) -> CharacterImages:
-    """The data set in `data_folder()`, as images of `size` times `size` on the device.
+    """The data set in a folder, as images of `size` times `size` on the device.
 
     Characters of the official background set are for training, except for some that are held out
     for validation, always the same ones (see `held_out`); those of the evaluation set are for
     testing.
     """
-    return _load(data_folder().absolute(), size, validation_characters, device)
-
-
-# Unbounded: a captured step reads this memory for as long as it lives.
-@cache
-def _load(
-    folder: Path, size: int, validation_characters: int, device: torch.device
-) -> CharacterImages:
     background, evaluation = load_omniglot(folder)
     held = held_out(background, validation_characters)
     parts = {
@@ -78,21 +165,18 @@ def _load(
     }
     pools, names, pixels = dict[str, Pool](), list[str](), []
     for part, characters in parts.items():
-        images = torch.stack(list(characters.values()))
+        images = torch.stack([shrink(own, size) for own in characters.values()])
         pools[part] = Pool(len(names), *images.shape[:2])
         names += characters
-        pixels.append(shrink(images, size).flatten(0, 1))
+        pixels.append(images.flatten(0, 1))
     return CharacterImages(torch.cat(pixels).to(device), pools, tuple(names))
 
 
 def held_out(names: Collection[str], number: int) -> set[str]:
     """Names of the held-out characters: those with the smallest BLAKE2b digests. Only the names
     decide, so every run holds out the same characters, whatever the file format."""
-    if not 0 < number < len(names):
-        raise ValueError(
-            f"validation_characters is {number}, expected 1 to {len(names) - 1}, as there are "
-            f"{len(names)} characters in the background set"
-        )
+    if number >= len(names):
+        raise ValueError(f"validation_characters is {number}, expected fewer than {len(names)}")
     return set(sorted(names, key=lambda name: hashlib.blake2b(name.encode()).digest())[:number])
 
 
@@ -108,16 +192,8 @@ def shrink(images: Tensor, size: int) -> Tensor:
         >>> shrink(torch.tensor([[0, 1, 1], [0, 1, 1], [0, 0, 0]], dtype=torch.uint8), 1)
         tensor([[113]], dtype=torch.uint8)
     """
-    height, width = images.shape[-2:]
-    if not 1 <= size <= min(height, width):
-        raise ValueError(f"size is {size}, expected 1 to {min(height, width)}, as in the images")
-    rows, columns = area_weights(height, size), area_weights(width, size)
-    flat = images.reshape(-1, height, width)
-    shrunk = [
-        (rows @ part.float() @ columns.T).mul_(255).round_().to(torch.uint8)
-        for part in flat.split(IMAGES_AT_ONCE)
-    ]
-    return torch.cat(shrunk).reshape(*images.shape[:-2], size, size)
+    weights = area_weights(images.shape[-1], size)
+    return (weights @ images.float() @ weights.T).mul_(255).round_().to(torch.uint8)
 
 
 def area_weights(source: int, target: int) -> Tensor:
@@ -158,11 +234,6 @@ def sample_sets(
         >>> all(len(set(s.tolist())) == k for s, k in zip(sets.images // 20, sets.num_classes))
         True
     """
-    if not 1 <= max_classes <= min(set_size, pool.characters):
-        raise ValueError(
-            f"max_classes is {max_classes}, expected 1 to {min(set_size, pool.characters)}: sets "
-            f"of {set_size} are drawn from {pool.characters} characters"
-        )
     device = generator.device
     count = torch.randint(1, max_classes + 1, shape, generator=generator, device=device)
     characters = pool.first + sample_distinct(shape, max_classes, pool.characters, generator)

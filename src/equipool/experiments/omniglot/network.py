@@ -61,9 +61,7 @@ class ImageEncoder(nn.Module):
 
     def __init__(self, image_size: int, channels: Sequence[int], embedding: int) -> None:
         super().__init__()
-        if not channels or min(channels) < 1:
-            raise ValueError(f"channels is {tuple(channels)}, expected one or more, each 1 or more")
-        if image_size < 1 or image_size % 2 ** len(channels):
+        if image_size % 2 ** len(channels):
             raise ValueError(
                 f"image_size is {image_size}, expected a multiple of {2 ** len(channels)}, as "
                 f"each of the {len(channels)} blocks halves it"

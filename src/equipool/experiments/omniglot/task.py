@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from equipool.baselines import aggregation_from_name
-from equipool.experiments.inner_loop import Aggregation, InnerLoop, StepsSetting
+from equipool.experiments.common import Aggregation, InnerLoop, StepsSetting, data_folder
 from equipool.experiments.omniglot.data import (
     TEST,
     TRAIN,
     VALIDATION,
     CharacterImages,
     CharacterSets,
-    Pool,
     character_images,
     sample_sets,
 )
-from equipool.experiments.omniglot.evaluation import Counted, metrics_of, write_results
 from equipool.experiments.omniglot.network import ImageEncoder, OmniglotNetwork
+from equipool.files import write_text
 from equipool.settings import Count
 from equipool.training import Batch, Loss, Shard, Task, generator_for
 
@@ -110,7 +108,9 @@ class OmniglotTask(InnerLoop, Task):
 
     def data(self, device: torch.device) -> CharacterImages:
         """The images on the device; read at the first call."""
-        return character_images(self.image_size, self.validation_characters, device)
+        return character_images(
+            data_folder().absolute(), self.image_size, self.validation_characters, device
+        )
 
     def facts(self) -> dict[str, Any]:
         """Characters of each part, and a digest of all images: evaluation sets are positions of
@@ -140,32 +140,48 @@ class OmniglotTask(InnerLoop, Task):
     def evaluate(self, network: nn.Module, device: torch.device) -> dict[str, float]:
         """Accuracy and cross entropy on sets of training, validation and test characters, and the
         accuracy on test sets for each number of characters."""
-        return metrics_of({p: self.counted(network, p, device) for p in (TRAIN, VALIDATION, TEST)})
+        metrics: dict[str, float] = {}
+        for part in (TRAIN, VALIDATION, TEST):
+            logits, answer = self.answers(network, part, device)
+            metrics[f"{part}_accuracy"] = (logits.argmax(-1) == answer).double().mean().item()
+            metrics[f"{part}_cross_entropy"] = functional.cross_entropy(logits, answer).item()
+        for number, row in enumerate(confusion(logits, answer).tolist(), 1):  # of the test
+            if any(row):
+                metrics[f"{TEST}_accuracy_{number}"] = row[number - 1] / sum(row)
+        return metrics
 
     @torch.no_grad()
     def write_results(self, network: nn.Module, device: torch.device, folder: Path) -> None:
         """The confusion matrices of sets of validation and test characters."""
-        counted = {part: self.counted(network, part, device) for part in (VALIDATION, TEST)}
-        write_results(counted, folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        for part in (VALIDATION, TEST):
+            table = confusion(*self.answers(network, part, device)).tolist()
+            rows = [
+                ["true", *range(1, len(table) + 1)],
+                *([i, *row] for i, row in enumerate(table, 1)),
+            ]
+            text = "".join(",".join(map(str, row)) + "\n" for row in rows)
+            write_text(folder / f"confusion-{part}.csv", text)
 
-    def counted(self, network: nn.Module, part: str, device: torch.device) -> Counted:
-        """The network's predictions for the evaluation sets of a part."""
+    def answers(self, network: nn.Module, part: str, device: torch.device) -> tuple[Tensor, Tensor]:
+        """The network's logits `[n, max_classes]` for the evaluation sets of a part, and the right
+        position among them."""
         pixels, sets = self.data(device).pixels, self.held_out(part, device)
-        parts = sets.images.split(SETS_AT_ONCE)
-        logits = torch.cat([network(pixels[images]).double() for images in parts])
-        return Counted(sets, logits)
+        logits = [network(pixels[images]).double() for images in sets.images.split(SETS_AT_ONCE)]
+        return torch.cat(logits), sets.num_classes - 1
 
     def held_out(self, part: str, device: torch.device) -> CharacterSets:
         """The evaluation sets of a part: the same on every device and for every seed."""
-        pool, sizes = self.data(device).pools[part], (self.set_size, self.max_classes)
-        return held_out_sets(part, pool, self.evaluation_sets, *sizes, device)
+        generator = generator_for(torch.device("cpu"), "omniglot", "held out", part)
+        sets = sample_sets(
+            (self.evaluation_sets,), self.data(device).pools[part], generator,
+            set_size=self.set_size, max_classes=self.max_classes,
+        )  # fmt: skip
+        return CharacterSets(*(tensor.to(device) for tensor in sets))
 
 
-@lru_cache(maxsize=8)
-def held_out_sets(
-    part: str, pool: Pool, num_sets: int, set_size: int, max_classes: int, device: torch.device
-) -> CharacterSets:
-    """Evaluation sets drawn from a part's pool."""
-    generator = generator_for(torch.device("cpu"), "omniglot", "held out", part)
-    sets = sample_sets((num_sets,), pool, generator, set_size=set_size, max_classes=max_classes)
-    return CharacterSets(*(tensor.to(device) for tensor in sets))
+def confusion(logits: Tensor, answer: Tensor) -> Tensor:
+    """How many sets of `i + 1` characters were predicted to have `j + 1`, `[i, j]`."""
+    size = logits.shape[1]
+    pairs = answer * size + logits.argmax(-1)
+    return torch.bincount(pairs, minlength=size * size).view(size, size)
