@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 from recording import arguments, header, summarize, write
-from torch import Tensor
+from torch import Tensor, nn
 
 import equipool
-from equipool import EquilibriumAggregation, ToTolerance, closed_form
+from equipool import EquilibriumAggregation, GradientDescent, ToTolerance
 from equipool.live import LiveSets
 
 CHANNELS, MAX_STEPS, TRAINING_STEPS = 8, 2000, 250
@@ -51,20 +51,28 @@ def trained_weights() -> dict[str, Tensor]:
     return layer.state_dict()
 
 
+class Huber(nn.Module):
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return nn.functional.huber_loss(y, x, reduction="none").sum(-1)
+
+
 def untrained() -> EquilibriumAggregation:
     potential = equipool.ResNetPotential(CHANNELS, CHANNELS, hidden=(32, 32, 16))
     return EquilibriumAggregation(CHANNELS, CHANNELS, potential=potential, **equipool.converging())
 
 
 def make_layer(name: str, dtype: torch.dtype, tolerance: float) -> EquilibriumAggregation:
-    """The convex layer, the closed form of Huber's mean, or the trained one."""
+    """The convex layer, Huber's mean, or the trained one."""
     torch.manual_seed(0)
     if name == "convex":
         potential = equipool.ConvexPotential(CHANNELS, 16, hidden=(32,))
         solver = equipool.StronglyConvexNesterov()
         layer = EquilibriumAggregation(CHANNELS, 16, potential=potential, solver=solver)
     elif name == "huber":
-        layer = closed_form.huber(CHANNELS)
+        layer = EquilibriumAggregation(
+            CHANNELS, CHANNELS, potential=Huber(), regularizer=0, scaling="mean",
+            solver=GradientDescent(1.0, learnable=False),
+        )  # fmt: skip
     else:
         layer = untrained()
         layer.load_state_dict(trained_weights())

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import equipool
+import known_minima
 from cases import flatten, make_layer, make_sets, offsets
 from equipool import (
     ConvexPotential,
@@ -18,7 +19,6 @@ from equipool import (
     SquaredNorm,
     Truncated,
     Unrolled,
-    closed_form,
 )
 from equipool.diagnostics import compare_gradients, path_independence, usual_methods
 from equipool.diagnostics.gradients import agreement, peak_bytes_of
@@ -41,7 +41,7 @@ def rows_of(layer, *call, **named):
 
 def mean_layer(learning_rate, num_steps):
     """The mean, by gradient descent on the mean of `|x - y|^2`."""
-    return closed_form.mean(3, learning_rate=learning_rate, num_steps=num_steps)
+    return known_minima.mean(3, learning_rate=learning_rate, num_steps=num_steps)
 
 
 def converging_layer(num_steps):

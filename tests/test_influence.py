@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import equipool
+import known_minima
 from cases import SCALINGS, Quadratic, assert_near, flatten, make_sets, offsets
 from equipool import (
     ConvexPotential,
@@ -16,7 +17,6 @@ from equipool import (
     SafeguardedNesterov,
     SquaredNorm,
     ToTolerance,
-    closed_form,
     influence,
 )
 from equipool.leave_one_out.newton import newton_changes
@@ -251,7 +251,7 @@ class TestNotPositiveDefinite:
 
     def test_an_energy_without_curvature_is_marked(self):
         """The median's energy is made of straight pieces."""
-        layer = closed_form.median(1).double()
+        layer = known_minima.median(1).double()
         with pytest.warns(UserWarning, match="5 of 5 removals"):
             found = influence(layer, torch.arange(5.0, dtype=torch.float64).unsqueeze(-1))
         assert not found.solved.any()
@@ -328,7 +328,7 @@ class TestLaws:
 
         own = convex()
         own.regularizer = Quartic()
-        for layer in (closed_form.mean(3).double(), own):
+        for layer in (known_minima.mean(3).double(), own):
             newton, exact = (found_by(layer, method=method).change for method in METHODS)
             several = INDEX != 1
             assert float((newton - exact)[several].norm() / exact[several].norm()) < 0.1
@@ -415,6 +415,6 @@ class TestRanking:
         assert {row[:2] for row in rows} == {(b, e) for b in (0, 1) for e in range(3)}
 
     def test_positive_means_that_the_element_speaks_for_it(self):
-        found = influence(closed_form.mean(1), torch.tensor([[1.0], [2.0], [6.0]]),
+        found = influence(known_minima.mean(1), torch.tensor([[1.0], [2.0], [6.0]]),
                           function=lambda y: y)  # fmt: skip
         assert found.score.sign().tolist() == [-1, -1, 1]

@@ -55,7 +55,6 @@ MAY_IMPORT = {
 }  # fmt: skip
 PARTS = set(MAY_IMPORT) - {"reference"}
 MAY_IMPORT["aggregation"] = PARTS
-MAY_IMPORT["closed_form"] = PARTS | {"aggregation"}
 MAY_IMPORT["recipes"] = PARTS
 # What stands on the layer.
 MAY_IMPORT["chunks"] = PARTS
@@ -65,7 +64,7 @@ for room in ("diagnostics", "leave_one_out", "posterior"):
     MAY_IMPORT[room] = PARTS | {"aggregation"}
 MAY_IMPORT["public"] = set(MAY_IMPORT) - {"reference"}
 MAY_IMPORT["__init__"] = {"public"}
-MAY_IMPORT["pyg"] = PARTS | {"aggregation", "closed_form", "__init__"}
+MAY_IMPORT["pyg"] = PARTS | {"aggregation", "__init__"}
 MAY_IMPORT["torchmil"] = PARTS | {"aggregation", "leave_one_out", "recipes"}
 
 # Rooms around the core, and what each may import of the others around it. Each may import anything

@@ -4,18 +4,45 @@ from __future__ import annotations
 
 import torch
 from drawing import BLUE, GREY, ORANGE, picture
-from idea import energy_at, path_of
+from idea import Penalty, descent, energy_at, path_of
+from torch import Tensor, nn
 
-from equipool import closed_form
+from equipool import LearnedStart, SquaredNorm
 
 SET = torch.tensor([[1.0], [2.0], [3.5], [4.0], [6.5]])
+
+
+class Sum(nn.Module):
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return -(x * y).sum(-1)
+
+
+class Attention(nn.Module):
+    def __init__(self, query: Tensor) -> None:
+        super().__init__()
+        self.query = query
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return torch.exp(x @ self.query) * (x - y).square().sum(-1)
+
+
+def pinball(r: Tensor) -> Tensor:
+    return torch.maximum(0.25 * r, -0.75 * r)
+
+
+def huber(r: Tensor) -> Tensor:
+    return nn.functional.huber_loss(r, torch.zeros_like(r), reduction="none")
+
+
+BELOW = LearnedStart(1, 1.0, learnable=False)
+HALF = SquaredNorm(0.5, learnable=False)
 CASES = {
-    "mean": closed_form.mean(1, learning_rate=0.05, num_steps=60),
-    "median": closed_form.median(1, learning_rate=0.25, num_steps=60),
-    "max": closed_form.max(1, learning_rate=0.5, num_steps=60),
-    "sum": closed_form.sum(1, learning_rate=0.1, num_steps=60),
-    "quantile 0.25": closed_form.quantile(1, 0.25, learning_rate=0.5, num_steps=60),
-    "Huber, delta = 1": closed_form.huber(1, 1.0, learning_rate=0.2, num_steps=60),
+    "mean": descent(Penalty(torch.square), 1, 0.05, 60),
+    "median": descent(Penalty(torch.abs), 1, 0.25, 60),
+    "max": descent(Penalty(torch.relu), 1, 0.5, 60, start=BELOW),
+    "sum": descent(Sum(), 1, 0.1, 60, regularizer=HALF, scaling="sum"),
+    "quantile 0.25": descent(Penalty(pinball), 1, 0.5, 60),
+    "Huber, delta = 1": descent(Penalty(huber), 1, 0.2, 60),
 }
 
 
@@ -36,14 +63,12 @@ def draw_attention() -> None:
     x = torch.tensor([[-1.5, -0.5], [-0.5, 1.2], [0.4, -1.0], [1.2, 0.9], [1.8, -0.3]])
     query = torch.tensor([0.9, 0.4])
     weights = torch.exp(x @ query)
-    layer = closed_form.attention(query, learning_rate=0.03, num_steps=150)
+    layer = descent(Attention(query), 2, 0.03, 150)
     path = path_of(layer, x)
     across, up = torch.linspace(-2.1, 3.0, 60), torch.linspace(-1.6, 1.7, 60)
-    points = torch.cartesian_prod(across, up)
-    ys = torch.cat([points, weights.mean().expand(len(points), 1)], dim=-1)
     with picture("closed-forms-attention", 1, 1, (6.5, 2.8)) as axes:
         ax = axes[0, 0]
-        energy = energy_at(layer, x, ys).reshape(60, 60).T
+        energy = energy_at(layer, x, torch.cartesian_prod(across, up)).reshape(60, 60).T
         ax.contour(across, up, energy, levels=12, cmap="Blues_r", linewidths=0.8)
         ax.scatter(*x.T, s=25 * weights, color=BLUE, label="elements, sized by weight", zorder=3)
         ax.plot(path[:, 0], path[:, 1], ".-", color=ORANGE, ms=3, label="path of $y_r$")

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from drawing import BLUE, GREEN, GREY, ORANGE, picture
 from torch import Tensor, nn
 
 import equipool
-from equipool import closed_form
 
 TRAINING_STEPS = 1000
+
+
+class Penalty(nn.Module):
+    """The sum of `f(x - y)` over the coordinates."""
+
+    def __init__(self, f: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.f = f
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.f(x - y).sum(-1)
 
 
 class Norm(nn.Module):
@@ -34,14 +45,31 @@ def path_of(layer: equipool.EquilibriumAggregation, x: Tensor) -> Tensor:
     return trajectory[:, 0].detach()
 
 
+def descent(
+    potential: nn.Module, channels: int, learning_rate: float, num_steps: int, **settings: Any
+) -> equipool.EquilibriumAggregation:
+    """Plain gradient descent on the mean of the potentials."""
+    return equipool.EquilibriumAggregation(
+        channels, channels, potential=potential, steps=num_steps,
+        solver=equipool.GradientDescent(learning_rate, learnable=False),
+        **{"regularizer": 0, "scaling": "mean"} | settings,
+    )  # fmt: skip
+
+
+def maximum(start: float, learning_rate: float) -> equipool.EquilibriumAggregation:
+    """It must start below the set."""
+    below = equipool.LearnedStart(1, start, learnable=False)
+    return descent(Penalty(torch.relu), 1, learning_rate, 1000, start=below)
+
+
 def draw_energies() -> None:
     """One set, three potentials."""
     x = torch.tensor([[-1.2], [-0.6], [-0.1], [0.5], [3.0]])
     grid = torch.linspace(-2.5, 3.8, 400)[:, None]
     cases = {
-        "$F = (x - y)^2$: the mean": closed_form.mean(1),
-        "$F = |x - y|$: the median": closed_form.median(1),
-        r"$F = \max(0, x - y)$: the maximum": closed_form.max(1, learning_rate=0.02),
+        "$F = (x - y)^2$: the mean": descent(Penalty(torch.square), 1, 0.5, 1),
+        "$F = |x - y|$: the median": descent(Penalty(torch.abs), 1, 0.01, 1000),
+        r"$F = \max(0, x - y)$: the maximum": maximum(-1.2, 0.02),
     }
     with picture("idea-energies", 1, 3, (10, 3)) as axes:
         for axis, (title, layer) in zip(axes[0], cases.items(), strict=True):
@@ -131,7 +159,7 @@ def draw_level_sets() -> None:
     panels = {
         "the maximum": x.amax(1),
         "sum pooling, one number, trained": rival(x).detach(),
-        "the layer, one number": closed_form.max(1)(x).detach(),
+        "the layer, one number": maximum(-1.0, 0.01)(x).detach(),
     }
     levels = torch.linspace(-0.8, 0.8, 9).tolist()
     with picture("idea-level-sets", 1, 3, (10, 3.4)) as axes:

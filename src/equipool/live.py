@@ -61,12 +61,15 @@ class LiveSets:
             layer's own, which must have one.
 
     Example:
-        >>> layer = equipool.closed_form.mean(1)
+        >>> mean = equipool.potentials.FrechetMean(torch.nn.PairwiseDistance())
+        >>> layer = equipool.EquilibriumAggregation(
+        ...     1, 1, potential=mean, regularizer=0, scaling="mean", solver=equipool.Newton()
+        ... )
         >>> x, steps = torch.tensor([[1.0], [2.0]]), equipool.ToTolerance(1e-6)
         >>> sets = equipool.live.LiveSets(layer, x, steps=steps)
         >>> ids = sets.add(torch.tensor([[6.0]]))
         >>> sets.y
-        tensor([[3.]])
+        tensor([[3.0000]])
         >>> sets.remove(ids)
         >>> sets.y, sets.solution.converged
         (tensor([[1.5000]]), tensor([True]))

@@ -238,8 +238,11 @@ def laplace(
         temperature: factor of the covariance, see `Laplace.fit_temperature`.
 
     Example:
-        >>> layer = equipool.closed_form.mean(channels=2)  # the energy is sum |x - y|^2
-        >>> posterior = equipool.laplace(layer, torch.randn(50, 2))
+        >>> mean = equipool.potentials.FrechetMean(torch.nn.PairwiseDistance())
+        >>> layer = equipool.EquilibriumAggregation(
+        ...     2, 2, potential=mean, regularizer=0, scaling="mean", solver=equipool.Newton()
+        ... )
+        >>> posterior = equipool.laplace(layer, torch.randn(50, 2))  # the energy is sum |x - y|^2
         >>> posterior.variance  # 1 / (2 * 50)
         tensor([[0.0100, 0.0100]])
         >>> lower, upper = posterior.interval(lambda y: y.sum(-1))[1:]

@@ -1,7 +1,6 @@
 """What `equipool` exports. Importing it imports torch."""
 
 from equipool import (
-    closed_form,
     cuda,
     diagnostics,
     distributed,
@@ -37,6 +36,6 @@ __all__ = [
     "GradientDescent", "Implicit", "Influence", "Laplace", "LearnedStart", "Nesterov", "Newton",
     "NormalStart", "RandomSteps", "ResNetPotential", "SafeguardedNesterov", "Sets", "Solution",
     "Solutions", "SquaredNorm", "StronglyConvexNesterov", "ToTolerance", "Truncated", "Unrolled",
-    "closed_form", "converging", "cuda", "diagnostics", "distributed", "influence", "laplace",
+    "converging", "cuda", "diagnostics", "distributed", "influence", "laplace",
     "large", "live", "potentials", "record", "regularizers", "solvers", "starts",
 ]  # fmt: skip

@@ -64,9 +64,8 @@ class Sets:
 
         Example:
             >>> sets = Sets.from_index(torch.tensor([1, 0, 1]), dim_size=2)
-            >>> equipool.closed_form.mean(1)(torch.tensor([[1.0], [2.0], [5.0]]), sets)
-            tensor([[2.],
-                    [3.]])
+            >>> equipool.EquilibriumAggregation(3, 8)(torch.randn(3, 3), sets).shape
+            torch.Size([2, 8])
         """
         return _read(index, index.shape, index=index, dim_size=dim_size)
 

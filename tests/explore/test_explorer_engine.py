@@ -6,6 +6,7 @@ from explorer_engine import close, needs_node, run_engine
 from torch import nn
 
 import equipool
+import known_minima
 from cases import SCALINGS
 from equipool import (
     EquilibriumAggregation,
@@ -15,11 +16,12 @@ from equipool import (
     ResNetPotential,
     SquaredNorm,
     ToTolerance,
-    closed_form,
 )
 from equipool.baselines.learned import AttentionPooling, GatedAttentionPooling
 from equipool.baselines.reductions import MaxPooling, MeanPooling, SumPooling
 from equipool.explore.describe import describe_aggregation, describe_network
+from equipool.potentials import FrechetMean
+from known_minima import Sum, descent
 
 SOLVERS = [
     GradientDescent(0.05),
@@ -67,27 +69,22 @@ def test_outputs_energies_and_gradients_are_those_of_the_layer():
 
 
 KNOWN = {
-    "mean": (closed_form.mean(2, learning_rate=0.1, num_steps=5), {"kind": "mean"}),
-    "median": (closed_form.median(2, num_steps=50), {"kind": "median"}),
-    "quantile": (closed_form.quantile(2, 0.8, num_steps=50), {"kind": "quantile", "tau": 0.8}),
-    "huber": (closed_form.huber(2, 0.4, num_steps=20), {"kind": "huber", "delta": 0.4}),
-    "sum": (closed_form.sum(2, learning_rate=0.3, num_steps=5), {"kind": "sum"}),
+    "mean": (known_minima.mean(2, learning_rate=0.1, num_steps=5), {"kind": "mean"}),
+    "median": (known_minima.median(2, num_steps=50), {"kind": "median"}),
+    "quantile": (known_minima.quantile(2, 0.8, num_steps=50), {"kind": "quantile", "tau": 0.8}),
+    "huber": (known_minima.huber(2, 0.4, num_steps=20), {"kind": "huber", "delta": 0.4}),
+    "sum": (
+        descent(Sum(), 2, 2, 0.3, 5, regularizer=SquaredNorm(0.5), scaling="sum"),
+        {"kind": "sum"},
+    ),
     "distance": (
-        closed_form.frechet_mean(
-            2,
-            lambda x, y: torch.linalg.vector_norm(x - y, dim=-1).sqrt(),
-            start=LearnedStart(2, value=1.5, learnable=False),
-            num_steps=5,
+        descent(
+            FrechetMean(lambda x, y: torch.linalg.vector_norm(x - y, dim=-1).sqrt()),
+            2, 2, 0.1, 5, start=LearnedStart(2, value=1.5, learnable=False),
         ),
         {"kind": "distance"},
     ),
-    "max": (
-        EquilibriumAggregation(
-            2, 2, potential=equipool.potentials.Max(), regularizer=0,
-            solver=GradientDescent(0.1), steps=9, scaling="mean",
-        ),
-        {"kind": "max"},
-    ),
+    "max": (known_minima.maximum(2, learning_rate=0.1, num_steps=9), {"kind": "max"}),
 }  # fmt: skip
 
 

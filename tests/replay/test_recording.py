@@ -98,7 +98,7 @@ def test_settings_that_alternate_keep_their_graphs(layer):
     assert len(layer._replays) == 4
 
 
-def test_a_function_in_a_closed_form_is_never_recorded():
+def test_a_function_in_a_potential_is_never_recorded():
     network, scale = nn.Linear(3, 2).to(DEVICE), [1.0]
 
     def distance(x, y):

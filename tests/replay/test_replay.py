@@ -204,15 +204,6 @@ def test_recorded_solutions_train_the_same(layer):
         assert_same(*losses)
 
 
-@pytest.mark.parametrize("name", ["mean", "max"])
-def test_closed_forms(name):
-    steps = {} if name == "mean" else {"num_steps": 5}
-    layer = getattr(equipool.closed_form, name)(3, **steps).to(DEVICE)
-    for seed in range(3):
-        check(layer, *make_batch(seed=seed), gradients=False)
-    assert len(layer._replays) == 1
-
-
 def test_a_second_gradient_is_refused_with_advice(layer):
     x, index = make_batch()
     y = layer(x.requires_grad_(), index)

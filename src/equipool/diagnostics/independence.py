@@ -86,7 +86,10 @@ def path_independence(
         seed: of the random starts.
 
     Example:
-        >>> layer = equipool.closed_form.mean(3)
+        >>> mean = equipool.potentials.FrechetMean(torch.nn.PairwiseDistance())
+        >>> layer = equipool.EquilibriumAggregation(
+        ...     3, 3, potential=mean, regularizer=0, scaling="mean", solver=equipool.Newton()
+        ... )
         >>> found = equipool.diagnostics.path_independence(layer, torch.randn(9, 3), steps=(1, 2))
         >>> round(found.alignment, 4), found.rows[-1].converged
         (1.0, 1.0)

@@ -143,7 +143,10 @@ def influence(
         method: `"newton"` or `"exact"`.
 
     Example:
-        >>> layer = equipool.closed_form.mean(1)
+        >>> mean = equipool.potentials.FrechetMean(torch.nn.PairwiseDistance())
+        >>> layer = equipool.EquilibriumAggregation(
+        ...     1, 1, potential=mean, regularizer=0, scaling="mean", solver=equipool.Newton()
+        ... )
         >>> found = influence(layer, torch.tensor([[1.0], [2.0], [6.0]]))
         >>> found.change  # the mean is 3; without the last it would be 1.5
         tensor([[-1.0000],
