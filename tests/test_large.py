@@ -26,8 +26,7 @@ from equipool import (
     Truncated,
     Unrolled,
 )
-from equipool.chunks import read_ahead
-from equipool.large import chunked, solve_chunks
+from equipool.large import Passes, chunked, solve_chunks
 from known_minima import Sum
 
 NAN = float("nan")
@@ -141,14 +140,10 @@ def test_bounds_are_added_up(batch):
     x, index = batch
     whole, parts = layer.solve(x, index), solve_chunks(layer, cut(x, index, [9, 20]), dim_size=3)
     assert whole.converged.all()
-    assert_near(parts.y, whole.y, 1e-10)
     assert (parts.error_bound >= whole.error_bound * 0.5).all()
-    gradients = []
-    for solution in (whole, parts):
-        layer.zero_grad()
-        solution.y.square().sum().backward()
-        gradients.append(layer.potential.from_y.grad.clone())
-    assert_near(gradients[1], gradients[0], 1e-9)
+    expected, found = outcome(whole, [layer]), outcome(parts, [layer])
+    for name in (n for n in expected if n in ("y", "energy") or n.startswith("0.")):
+        assert_near(found[name], expected[name], 1e-8)
 
 
 def test_anything_that_can_be_sliced(batch, tmp_path):
@@ -216,29 +211,6 @@ class TestEncoder:
             assert_near(found[name], expected[name], 1e-10)
 
 
-def test_gradcheck():
-    torch.manual_seed(2)
-    layer = make_layer(in_channels=2, out_channels=1, hidden=(3, 2), num_steps=2)
-    x = torch.randn(5, 2, dtype=torch.float64)
-    names = [name for name, _ in layer.named_parameters()]
-
-    class Function(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = layer
-
-        def forward(self):
-            return solve_chunks(self.layer, cut(x, cuts=[2])).y
-
-    def of_parameters(*values):
-        own = {f"layer.{name}": value for name, value in zip(names, values, strict=True)}
-        return torch.func.functional_call(Function(), own, ())
-
-    torch.autograd.gradcheck(
-        of_parameters, [p.detach().requires_grad_() for p in layer.parameters()]
-    )
-
-
 def test_hooks_of_parameters_run_once_with_the_sum_of_all_chunks(batch):
     x, _ = batch
     layer, calls = make_layer(num_steps=3), []
@@ -261,11 +233,12 @@ def test_a_parameter_changed_before_the_backward_pass_is_noticed(batch):
         y.sum().backward()
 
 
-def test_a_second_gradient_is_named(batch):
+def test_a_second_gradient_is_refused(batch):
     layer = make_layer()
-    y = solve_chunks(layer, [batch[0]], diagnostics=False).y
-    with pytest.raises(RuntimeError, match="does not pass through chunks"):
-        torch.autograd.grad(y.sum(), layer.potential.linears[0].weight, create_graph=True)
+    y, weight = solve_chunks(layer, [batch[0]]).y, layer.potential.linears[0].weight
+    (gradient,) = torch.autograd.grad(y.sum(), weight, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
 
 
 def test_autocast_is_that_of_the_forward_pass(batch):
@@ -303,56 +276,34 @@ def test_how_often_chunks_are_read(batch):
 
 X, INDEX = torch.zeros(4, 3, dtype=torch.float64), torch.tensor([0, 1, 2, 0])
 DROPS = EquilibriumAggregation(3, 4, potential=ResNetPotential(3, 4, (7, 5), dropout=0.5)).double()
-
-
-class Network(nn.Module):
-    def __init__(self, part):
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(7, 7), part, nn.Tanh())
-
-    def forward(self, x, y):
-        return self.layers(torch.cat([x, y], -1)).square().sum(-1)
-
-
-def with_part(part):
-    return EquilibriumAggregation(3, 4, potential=Network(part)).double()
+READS_ELEMENTS = EquilibriumAggregation(3, 3, start=SumStart()).double()
 
 
 @pytest.mark.parametrize(
     ("chunks", "error", "named", "others"),
     [
         ((x for x in [X]), TypeError, "generator", {}),
-        (X, TypeError, "Tensor", {}),
         (X.numpy(), TypeError, "ndarray", {}),
         ([], ValueError, "chunks is empty", {}),
-        ([X[:, :2]], ValueError, "x has 2 channels", {}),
         ([X, X[:, :2]], ValueError, "x has 2 channels", {}),
         ([X.float()], TypeError, "x has dtype torch.float32", {}),
-        ([X.long()], TypeError, "chunk 0 is torch.int64", {}),
-        ([X[0]], TypeError, r"shape \[3\]", {}),
-        ([(X, INDEX)], ValueError, "expected", {}),
-        ([(X, INDEX - 1)], ValueError, "negative", {"dim_size": 3}),
-        ([(X, INDEX[:2])], ValueError, "index of chunk 0", {"dim_size": 3}),
-        ([(X, INDEX.double())], TypeError, "index of chunk 0", {"dim_size": 3}),
-        ([X], ValueError, "no index and dim_size is 3", {"dim_size": 3}),
-        ([X], ValueError, "dim_size is 0", {"dim_size": 0}),
+        ([X[0]], ValueError, r"x has shape \[3\]", {}),
+        ([(X, INDEX)], ValueError, "index has the value 2", {}),
+        ([(X, INDEX[:2])], ValueError, r"index has shape \[2\]", {"dim_size": 3}),
+        ([X], ValueError, "x without index is one set", {"dim_size": 3}),
         (Reads([X], [X[:3]]), RuntimeError, "3 elements in this pass and 4", {}),
         ([X.clone().requires_grad_()], ValueError, "requires grad", {}),
         ([X], ValueError, "potential's dropout is 0.5", {"layer": DROPS}),
-        ([X], ValueError, "potential's dropout", {"layer": with_part(nn.Dropout(0.5))}),
-        ([X], ValueError, "BatchNorm1d", {"layer": with_part(nn.BatchNorm1d(7))}),
-        ([X], ValueError, "SumStart",
-         {"layer": EquilibriumAggregation(3, 3, start=SumStart()).double()}),
+        ([X], ValueError, "SumStart", {"layer": READS_ELEMENTS}),
         ([X], TypeError, "layer is Quadratic", {"layer": Quadratic()}),
         ([X], ValueError, "encoder's dropout is 0.5", {"encoder": nn.Dropout(0.5)}),
         ([X], ValueError, "BatchNorm1d", {"encoder": nn.BatchNorm1d(3).double()}),
         ([X], ValueError, r"returned shape \[12\]", {"encoder": nn.Flatten(0)}),
-        ([X], ValueError, "x has 5 channels", {"encoder": nn.Linear(3, 5).double()}),
     ],
-)  # fmt: skip
+)
 def test_bad_input_is_named(chunks, error, named, others):
     with pytest.raises(error, match=named):
-        solve_chunks(others.pop("layer", make_layer()), chunks, **others)
+        solve_chunks(**{"layer": make_layer(), "chunks": chunks} | others)
 
 
 def test_in_evaluation_mode_dropout_is_fine(batch):
@@ -382,33 +333,33 @@ class TestReadAhead:
     def test_reads_while_the_caller_works(self):
         read = threading.Event()
 
-        def items():
-            yield 1
-            read.set()
-            yield 2
+        class Chunks:
+            def __iter__(self):
+                yield X
+                read.set()
+                yield X[:2]
 
-        reader = read_ahead(items())
-        assert next(reader) == 1
+        reader = iter(Passes(Chunks(), 1, X.device))
+        assert torch.equal(next(reader)[0], X)
         assert read.wait(10)
-        assert list(reader) == [2]
+        assert [len(x) for x, _ in reader] == [2]
         assert not self.alive()
 
     def test_errors_are_passed_on(self):
-        def items():
-            yield 1
-            raise OSError("the disk is gone")
+        class Chunks:
+            def __iter__(self):
+                yield X
+                raise OSError("the disk is gone")
 
-        reader = read_ahead(items())
-        assert next(reader) == 1
         with pytest.raises(OSError, match="the disk is gone"):
-            next(reader)
+            solve_chunks(make_layer(), Chunks())
         assert not self.alive()
 
-    def test_an_error_of_the_caller_ends_the_thread(self, batch):
+    def test_an_error_of_the_caller_ends_the_thread(self):
         class Fails(nn.Module):
             def forward(self, x):
                 raise RuntimeError("no encoder")
 
         with pytest.raises(RuntimeError, match="no encoder"):
-            solve_chunks(make_layer(), [batch[0]] * 50, encoder=Fails())
+            solve_chunks(make_layer(), [X] * 50, encoder=Fails())
         assert not self.alive()

@@ -57,9 +57,8 @@ PARTS = set(MAY_IMPORT) - {"reference"}
 MAY_IMPORT["aggregation"] = PARTS
 MAY_IMPORT["recipes"] = PARTS
 # What stands on the layer.
-MAY_IMPORT["chunks"] = PARTS
 MAY_IMPORT["live"] = PARTS | {"aggregation"}
-MAY_IMPORT["large"] = PARTS | {"aggregation", "chunks"}
+MAY_IMPORT["large"] = PARTS | {"aggregation"}
 for room in ("diagnostics", "leave_one_out", "posterior"):
     MAY_IMPORT[room] = PARTS | {"aggregation"}
 MAY_IMPORT["public"] = set(MAY_IMPORT) - {"reference"}

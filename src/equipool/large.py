@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from equipool.aggregation import EquilibriumAggregation
 from equipool.checks import as_count, check_part
-from equipool.chunks import Passes, chunked
-from equipool.inference import outside_inference_mode
+from equipool.inference import normal, outside_inference_mode
 from equipool.objective import Bounds, LinearMap
 from equipool.potentials.base import Potential, SummedPotential, check_no_dropout, sum_over
 from equipool.sets import Sets, gather_sets
@@ -23,6 +24,34 @@ from equipool.starts import check_start
 __all__ = ["chunked", "solve_chunks"]
 
 Method = Literal["value", "gradient"]
+
+CHUNK_SIZE = 65536  # elements
+
+
+class chunked:  # noqa: N801, called like a function
+    """Chunks of anything that has a length and can be sliced: a tensor, a NumPy array or memory
+    map, or an object of your own with `__len__` and `__getitem__`.
+
+    Args:
+        x: the elements, `[N, C]`.
+        index: the set of each element, `[N]`; None if there is one set.
+        size: elements per chunk.
+
+    Example:
+        >>> [len(chunk) for chunk in equipool.large.chunked(torch.randn(10, 3), size=4)]
+        [4, 4, 2]
+    """
+
+    def __init__(self, x: Any, index: Any = None, size: int = CHUNK_SIZE) -> None:
+        self.x, self.index = x, index
+        self.size = as_count("size", size, least=1)
+        if index is not None and len(index) != len(x):
+            raise ValueError(f"index has {len(index)} elements, expected {len(x)}, as x has")
+
+    def __iter__(self) -> Iterator[Any]:
+        for start in range(0, len(self.x), self.size):
+            rows = slice(start, start + self.size)
+            yield self.x[rows] if self.index is None else (self.x[rows], self.index[rows])
 
 
 def solve_chunks(
@@ -39,7 +68,7 @@ def solve_chunks(
     Every step of the search reads all chunks, and so does every step that the backward pass
     differentiates: the memory is that of a few chunks, whatever the number of elements or steps.
     One more pass at the beginning counts the elements. A thread reads the next chunk while one is
-    computed; on a GPU it is copied there meanwhile.
+    computed.
 
     Args:
         layer: the layer. Its potential must have no dropout, and its start must not read elements.
@@ -68,7 +97,7 @@ def solve_chunks(
     encoder = nn.Identity() if encoder is None else encoder
     _check_repeatable(layer, encoder)
     with outside_inference_mode():
-        passes = Passes(chunks, as_count("dim_size", dim_size, least=1), _device(layer, encoder))
+        passes = Passes(chunks, dim_size, _device(layer, encoder))
         x, sets = _count(layer, passes, encoder)
         over_chunks = _with_potential(layer, ChunkedPotential(layer.potential, encoder, passes))
         if diagnostics:
@@ -89,6 +118,70 @@ def _with_potential(layer: EquilibriumAggregation, potential: Potential) -> Equi
     return other
 
 
+class Passes:
+    """Chunks that are read again by each iteration, each while the one before it is computed:
+    elements `[n, C]` in set order, and their sets.
+
+    Args:
+        chunks: the caller's, a re-iterable.
+        num_sets: the number of sets.
+        device: where the chunks are computed.
+    """
+
+    def __init__(self, chunks: Iterable[Any], num_sets: int, device: torch.device) -> None:
+        if hasattr(chunks, "shape") or isinstance(chunks, Iterator):
+            raise TypeError(
+                f"chunks is a {type(chunks).__name__}, expected a list, equipool.large.chunked(x) "
+                "or an object whose __iter__ begins again: every step reads all chunks"
+            )
+        self.chunks = chunks
+        self.num_sets = num_sets
+        self.device = device
+        self.num_elements: int | None = None  # in all chunks, after the first pass
+        self.recorded = torch.is_grad_enabled()
+        self.stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Sets]]:
+        count, chunks = 0, iter(self.chunks)
+        with ThreadPoolExecutor(1, thread_name_prefix="equipool-chunks") as reader:
+            following = reader.submit(self._read, chunks)
+            while (chunk := following.result()) is not None:
+                following = reader.submit(self._read, chunks)
+                x, index = chunk
+                count += len(x)
+                yield gather_sets(x, index, dim_size=self.num_sets)
+        if self.num_elements is None:
+            self.num_elements = count
+        if count != self.num_elements:
+            raise RuntimeError(
+                f"chunks gave {count} elements in this pass and {self.num_elements} in the first, "
+                "expected the same in every pass: every step of the search reads them again"
+            )
+
+    def _read(self, chunks: Iterator[Any]) -> tuple[Tensor, Tensor | None] | None:
+        """The next chunk, on the device."""
+        # In the thread that reads, where gradients would always be recorded, and in every pass, of
+        # which most record none: the caller's chunks must not depend on it.
+        torch.set_grad_enabled(self.recorded)
+        torch.cuda.set_stream(self.stream)  # type: ignore[arg-type]  # None changes nothing
+        chunk = next(chunks, None)
+        if chunk is None:
+            return None
+        x, index = chunk if isinstance(chunk, tuple | list) else (chunk, None)
+        x = _as_tensor(x)
+        if x.requires_grad and self.recorded:
+            raise ValueError(
+                "a chunk requires grad, but gradients do not reach the chunks: pass the module "
+                "that computes it as encoder=..., or call the layer itself"
+            )
+        return x.to(self.device), None if index is None else _as_tensor(index).to(self.device)
+
+
+def _as_tensor(array: Any) -> Tensor:
+    # A copy of an array: a file that is mapped to memory is read here.
+    return normal(array) if isinstance(array, Tensor) else torch.tensor(array)
+
+
 @torch.no_grad()
 def _count(
     layer: EquilibriumAggregation, passes: Passes, encoder: nn.Module
@@ -97,7 +190,7 @@ def _count(
     counts = torch.zeros(passes.num_sets, dtype=torch.long, device=passes.device)
     invalid = torch.zeros_like(counts, dtype=torch.bool)
     like = None
-    for x, index in passes:
+    for x, sets in passes:
         if like is not None and len(x) == 0:
             continue
         encoded = encoder(x)
@@ -108,9 +201,8 @@ def _count(
             )
         layer._check_fits(encoded)
         like = encoded.new_empty(0, encoded.shape[1])  # no view, which would keep the chunk
-        index = index if index is not None else counts.new_zeros(len(x))
-        counts += torch.bincount(index, minlength=passes.num_sets)
-        invalid[index[~torch.isfinite(encoded).all(-1)]] = True
+        counts += sets.counts
+        invalid[sets.index[~torch.isfinite(encoded).all(-1)]] = True
     if like is None:
         raise ValueError("chunks is empty, expected one chunk or more")
     valid = ~invalid.unsqueeze(-1) if bool(invalid.any()) else None
@@ -143,33 +235,23 @@ class ChunkedPotential(Potential):
 
     def __init__(self, potential: nn.Module, encoder: nn.Module, passes: Passes) -> None:
         super().__init__()
-        self.chunk_sum = ChunkSum(potential, encoder)
-        self.passes = passes
-
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.chunk_sum.potential(self.chunk_sum.encoder(x), y)
-
-    def bind(self, x: Tensor, sets: Sets) -> ChunkedSum:
-        """The sum over all chunks; there are no other elements. Elements of a set that is not valid
-        are left out, as zero times NaN is NaN."""
-        valid = None if sets.valid is None else sets.valid.squeeze(-1)
-        return ChunkedSum(self.chunk_sum, self.passes, valid)
-
-
-class ChunkSum(nn.Module):
-    """What one chunk adds to the sum, as a module of all that is trained by it."""
-
-    def __init__(self, potential: nn.Module, encoder: nn.Module) -> None:
-        super().__init__()
         self.potential = potential
         self.encoder = encoder
+        self.passes = passes
 
-    def bind(self, x: Tensor, sets: Sets) -> SummedPotential:
-        """The potential summed over the elements of the chunk."""
+    def bind(self, x: Tensor, sets: Sets) -> ChunkedSum:
+        """The sum over all chunks; there are no other elements."""
+        return ChunkedSum(self, sets.valid)
+
+    def of_chunk(self, x: Tensor, sets: Sets) -> SummedPotential:
+        """The sum over one chunk."""
         return sum_over(self.potential, self.encoder(x), sets)
 
-    def forward(self, method: Method, x: Tensor, sets: Sets, y: Tensor) -> Tensor:
-        summed = self.bind(x, sets)
+    def forward(  # type: ignore[override]
+        self, method: Method, x: Tensor, sets: Sets, y: Tensor
+    ) -> Tensor:
+        """What one chunk adds, as a function of all that is trained by it."""
+        summed = self.of_chunk(x, sets)
         return summed.value(y) if method == "value" else summed.gradient(y)
 
 
@@ -178,17 +260,16 @@ class ChunkedSum(SummedPotential):
     which keeps nothing but y.
 
     Args:
-        part: what one chunk adds.
-        passes: the chunks.
-        valid: whether the elements of a set count, `[num_sets]`; None if all do.
+        potential: of all chunks.
+        valid: whether the elements of a set count, `[num_sets, 1]`; None if all do.
     """
 
-    def __init__(self, part: ChunkSum, passes: Passes, valid: Tensor | None) -> None:
-        self.part = part
-        self.passes = passes
+    def __init__(self, potential: ChunkedPotential, valid: Tensor | None) -> None:
+        self.potential = potential
+        self.passes = potential.passes
         self.valid = valid
-        self.trainable = {n: p for n, p in part.named_parameters() if p.requires_grad}
-        device = passes.device.type
+        self.trainable = {n: p for n, p in potential.named_parameters() if p.requires_grad}
+        device = self.passes.device.type
         self.autocast = torch.autocast(
             device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
         )
@@ -205,7 +286,8 @@ class ChunkedSum(SummedPotential):
         @torch.no_grad()
         def product(direction: Tensor) -> Tensor:
             return self.total(
-                torch.zeros_like(y), lambda x, sets: self.part.bind(x, sets).hessian(y)(direction)
+                torch.zeros_like(y),
+                lambda x, sets: self.potential.of_chunk(x, sets).hessian(y)(direction),
             )
 
         return product
@@ -215,21 +297,21 @@ class ChunkedSum(SummedPotential):
         lower = upper = torch.zeros(self.passes.num_sets, device=self.passes.device)
         with torch.no_grad():
             for x, sets in self.chunks():
-                bounds = self.part.bind(x, sets).bounds()
+                bounds = self.potential.of_chunk(x, sets).bounds()
                 if bounds is None:
                     return None
                 lower, upper = lower + bounds.lower, upper + bounds.upper
         return Bounds(lower, upper)
 
     def chunks(self) -> Iterator[tuple[Tensor, Sets]]:
-        """The elements of each chunk in set order, and their sets; none that are empty."""
-        for x, index in self.passes:
+        """The elements of each chunk and their sets; none that are empty. Elements of a set that is
+        not valid are left out, as zero times NaN is NaN."""
+        for x, sets in self.passes:
             if self.valid is not None:
-                index = index if index is not None else torch.zeros_like(x[:, 0], dtype=torch.long)
-                kept = self.valid[index]
-                x, index = x[kept], index[kept]
+                kept = self.valid.squeeze(-1)[sets.index]
+                x, sets = gather_sets(x[kept], sets.index[kept], dim_size=sets.num_sets)
             if len(x):
-                yield gather_sets(x, index, dim_size=self.passes.num_sets)
+                yield x, sets
 
     def total(self, zeros: Tensor, evaluate: Callable[[Tensor, Sets], Tensor]) -> Tensor:
         """The sum of what each chunk gives."""
@@ -245,7 +327,7 @@ class ChunkedSum(SummedPotential):
                 # Aliases: hooks of the parameters are to run once, with the sum of all chunks.
                 point = y.detach().requires_grad_()
                 own = {n: p.detach().requires_grad_() for n, p in self.trainable.items()}
-                value = torch.func.functional_call(self.part, own, (method, x, sets, point))
+                value = torch.func.functional_call(self.potential, own, (method, x, sets, point))
             if not value.requires_grad:
                 continue
             found = torch.autograd.grad(value, [point, *own.values()], by, allow_unused=True)
@@ -265,17 +347,11 @@ class _ReadAll(torch.autograd.Function):
     ) -> Tensor:
         ctx.summed, ctx.method = summed, method
         ctx.save_for_backward(y, *parameters)
-        ctx.set_materialize_grads(False)
         zeros = y.new_zeros(y.shape[0]) if method == "value" else torch.zeros_like(y)
-        return summed.total(zeros, lambda x, sets: summed.part(method, x, sets, y))
+        return summed.total(zeros, lambda x, sets: summed.potential(method, x, sets, y))
 
     @staticmethod
-    def backward(ctx: Any, by: Tensor | None) -> tuple[Any, ...]:
-        y, *parameters = ctx.saved_tensors
-        if by is None:  # nothing depends on it
-            return (None,) * (3 + len(parameters))
-        if torch.is_grad_enabled():
-            raise RuntimeError(
-                "the gradient of a gradient does not pass through chunks: call the layer itself"
-            )
+    @once_differentiable
+    def backward(ctx: Any, by: Tensor) -> tuple[Any, ...]:
+        y, *_ = ctx.saved_tensors
         return None, None, *ctx.summed.derivatives(ctx.method, y, by)
