@@ -55,7 +55,6 @@ OPTIONS = {
     "step size from 0.02": Option((("learning_rate", 0.02),)),
     "momentum from 0.5": Option((("momentum", 0.5),)),
     "steps no longer than 0.5": Option(SHORT),
-    "inner gradient no longer than 1": Option((("max_gradient", 1.0),)),
     "step size below 1 / curvature": Option((("curvature_safe", True),)),
     "step size and momentum 10 times slower": Option(solver_rate=0.1),
     "gradient clipped at 1": Option(clip=1.0),

@@ -158,7 +158,6 @@ BAD_SETTINGS = [
     (Nesterov, "gtol", (-1.0, NAN), "0 or more"),
     (Nesterov, "clip_value", (0.0,), "more than 0"),
     (Nesterov, "max_step", (0,), "more than 0"),
-    (Nesterov, "max_gradient", (0,), "more than 0"),
     (Newton, "damping", (0.0, -1.0, NAN, INF), "more than 0"),
     (Newton, "num_steps", (0, -1, 1.5, True), "int of 1 or more"),
     (Newton, "after", (0.125,), "an instance of Solver"),

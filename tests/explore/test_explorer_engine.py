@@ -27,7 +27,7 @@ SOLVERS = [
     GradientDescent(0.05),
     Nesterov(0.05, 0.5),
     Nesterov(0.1, 0.5, max_step=0.3, curvature_safe=True),
-    Nesterov(0.1, 0.7, max_gradient=0.5),
+    Nesterov(0.1, 0.7, max_step=0.5),
 ]
 
 

@@ -5,10 +5,9 @@ import torch
 
 from equipool import EquilibriumAggregation, Nesterov, ResNetPotential
 from equipool.ops import kernels
-from equipool.ops.momentum import History, Limits, momentum_step
+from equipool.ops.momentum import History, momentum_step
 
-OPTIONS = [(None, None, False), (None, 1.5, True), (0.5, None, True), (0.5, 1.5, False),
-           (0.5, 1.5, True)]  # fmt: skip
+OPTIONS = [(None, False), (None, True), (0.5, False), (0.5, True)]
 CASES = [*(((5, 7), options) for options in OPTIONS), ((1, 1), OPTIONS[-1]), ((9, 16), OPTIONS[0])]
 USED = [((0,), False), ((1,), True), ((2,), False), ((0, 2), True), ((0, 1, 2), True),
         ((0, 1, 2), False)]  # fmt: skip
@@ -27,10 +26,10 @@ def inputs(shape, device, dtype=torch.float32):
     return moving, History(point, last_point, last_gradient, curvature)
 
 
-def run(moving, limits, history, used=(0, 1, 2)):
+def run(moving, max_step, history, used=(0, 1, 2)):
     for tensor in moving:
         tensor.grad = None
-    outs = momentum_step(*moving, limits, history)
+    outs = momentum_step(*moving, max_step, history)
     weights = [torch.linspace(-1, k + 1, outs[0].numel(), device=outs[0].device) for k in range(3)]
     sum((w * outs[k].flatten()).sum() for k, w in enumerate(weights) if k in used).backward()
     return [*outs, *(t.grad for t in moving)]
@@ -52,7 +51,7 @@ def assert_same(fused, plain, tolerance=2e-5):
 @pytest.mark.parametrize(("shape", "options"), CASES)
 def test_fused_step(shape, options, device, forced, monkeypatch):
     moving, history = inputs(shape, device)
-    case = moving, Limits(*options[:2]), history if options[2] else None
+    case = moving, options[0], history if options[1] else None
     fused = run(*case)
     plainly(monkeypatch)
     assert_same(fused, run(*case))
@@ -65,7 +64,7 @@ def test_parts_that_nothing_depends_on(used, restrained, device, forced, monkeyp
     monkeypatch.setattr(kernels, "BLOCK", 16)
     assert kernels.Shape(torch.zeros(5, 7), by_rows=restrained).grid == (3,)
     moving, history = inputs((5, 7), device)
-    case = (moving, Limits(0.5, 1.5), history) if restrained else (moving, Limits(), None)
+    case = (moving, 0.5, history) if restrained else (moving, None, None)
     fused = run(*case, used)
     plainly(monkeypatch)
     assert_same(fused, run(*case, used))
@@ -102,8 +101,8 @@ def test_rows_left_out_of_the_loss_contribute_nothing(bad, kind, options, device
 
     def derivatives(rows):
         y, velocity, gradient = (tensor[rows] for tensor in moving[:3])
-        mine = History(*(tensor[rows] for tensor in history)) if options[2] else None
-        step = momentum_step(y, velocity, gradient, *moving[3:], Limits(*options[:2]), mine)
+        mine = History(*(tensor[rows] for tensor in history)) if options[1] else None
+        step = momentum_step(y, velocity, gradient, *moving[3:], options[0], mine)
         used = kept if len(rows) > len(kept) else list(range(len(kept)))
         loss = (step.y + 2 * step.velocity + 3 * step.ahead)[used].square().sum()
         return torch.autograd.grad(loss, moving)
@@ -115,7 +114,7 @@ def test_second_derivatives(device, forced, monkeypatch):
     moving, history = inputs((5, 7), device)
 
     def by_gradient():
-        y, velocity, ahead, *_ = momentum_step(*moving, Limits(0.5, 1.5), history)
+        y, velocity, ahead, *_ = momentum_step(*moving, 0.5, history)
         total = (y.square() + velocity * ahead).sum()
         firsts = torch.autograd.grad(total, moving, create_graph=True)
         return torch.autograd.grad(sum(first.square().sum() for first in firsts), moving)

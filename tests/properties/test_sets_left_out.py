@@ -21,7 +21,7 @@ SOLVERS = {
     "heavy ball": lambda: equipool.GradientDescent(0.05, 0.5),
     "gradient descent": lambda: equipool.GradientDescent(0.05),
     "restrained": lambda: equipool.Nesterov(
-        0.05, 0.5, max_step=0.5, max_gradient=10.0, curvature_safe=True
+        0.05, 0.5, max_step=0.5, curvature_safe=True
     ),
     "safeguarded": lambda: equipool.SafeguardedNesterov(0.05),
     "newton": lambda: equipool.Newton(),

@@ -43,11 +43,6 @@ class TestBoundedSteps:
         assert lengths.max() <= 0.05 * (1 + 1e-5)
         assert (lengths < 0.04).any()
 
-    def test_long_gradients_are_cut(self):
-        layer = quadratic_layer(Nesterov(max_gradient=1.0), num_steps=1)
-        y = layer(torch.tensor([[1.0, 2.0, 3.0]]))
-        torch.testing.assert_close(y.norm(), torch.tensor(0.125), rtol=1e-5, atol=0)
-
     def test_curvature_keeps_a_step_size_from_diverging(self):
         x = torch.tensor([[1.0, 2.0, 3.0], [-1.0, 0.5, 0.0]])
         index = torch.tensor([0, 1])
@@ -104,7 +99,7 @@ class TestBoundedSteps:
         solution.y[0, 0].backward()
         torch.testing.assert_close(x.grad, torch.tensor([[1.0, 0.0, 0.0]]))
 
-    @pytest.mark.parametrize("limits", [{}, {"max_step": 5.0, "max_gradient": 50.0}])
+    @pytest.mark.parametrize("limits", [{}, {"max_step": 5.0}])
     @pytest.mark.parametrize("curvature_safe", [False, True])
     def test_what_is_within_its_limits_is_left_alone(self, limits, curvature_safe):
         x = torch.rand(4, 3)

@@ -11,7 +11,6 @@ export type SolverData =
       learning_rate: number;
       momentum: number;
       max_step: number | null;
-      max_gradient: number | null;
       curvature_safe: boolean;
     };
 
@@ -64,13 +63,10 @@ function takeStep(solver: SolverData, state: State, gradient: Vector): State {
   const momentum = solver.momentum;
   let scaled = gradient;
   let curvature = 0;
-  if (solver.kind === "bounded-nesterov") {
-    scaled = cut(gradient, solver.max_gradient);
-    if (solver.curvature_safe) {
-      curvature = Math.max(state.curvature, secant(state, gradient));
-      const divisor = Math.max(1, rate * curvature);
-      scaled = scaled.map((value) => value / divisor);
-    }
+  if (solver.kind === "bounded-nesterov" && solver.curvature_safe) {
+    curvature = Math.max(state.curvature, secant(state, gradient));
+    const divisor = Math.max(1, rate * curvature);
+    scaled = gradient.map((value) => value / divisor);
   }
   let velocity = state.velocity.map((value, i) => momentum * value - rate * scaled[i]);
   if (solver.kind === "bounded-nesterov") velocity = cut(velocity, solver.max_step);

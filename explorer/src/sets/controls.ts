@@ -137,5 +137,5 @@ function converted(solver: SolverData, kind: SolverData["kind"]): SolverData {
   const momentum = solver.kind === "gradient-descent" ? 0.5 : solver.momentum;
   if (kind === "gradient-descent") return { kind, learning_rate };
   if (kind === "nesterov") return { kind, learning_rate, momentum };
-  return { kind, learning_rate, momentum, max_step: 0.5, max_gradient: null, curvature_safe: true };
+  return { kind, learning_rate, momentum, max_step: 0.5, curvature_safe: true };
 }

@@ -156,7 +156,7 @@ def _describe_solver(solver: Solver[Any]) -> Data:
     return data | {"kind": "bounded-nesterov", **limits} if any(limits.values()) else data
 
 
-LIMITS = ("max_step", "max_gradient", "curvature_safe")
+LIMITS = ("max_step", "curvature_safe")
 
 
 def _regularizer_weight(regularizer: Regularizer) -> Any:

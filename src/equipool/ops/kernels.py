@@ -121,8 +121,8 @@ def _times(by, values):
 @triton.jit
 def momentum_step(
     y, velocity, gradient, learning_rate, momentum, point, last_point, last_gradient, curvature,
-    new_y, new_velocity, ahead, new_curvature, size, width, closest, longest, longest_gradient,
-    CUT: tl.constexpr, CUT_GRADIENT: tl.constexpr, SAFE: tl.constexpr,
+    new_y, new_velocity, ahead, new_curvature, size, width, closest, longest,
+    CUT: tl.constexpr, SAFE: tl.constexpr,
     ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     mu, alpha = tl.load(momentum).to(tl.float32), tl.load(learning_rate).to(tl.float32)
@@ -134,8 +134,6 @@ def momentum_step(
         mask = (columns < width) & (at < size)
         g = tl.load(gradient + at, mask=mask, other=0.0).to(tl.float32)
         step = alpha * g
-        if CUT_GRADIENT:
-            step = step * (longest_gradient / tl.maximum(_length(g), longest_gradient))
         if SAFE:
             within = rows < num_rows
             here = tl.load(point + at, mask=mask, other=0.0).to(tl.float32)
@@ -161,9 +159,9 @@ def momentum_step_backward(
     by_y, by_velocity, by_ahead,
     velocity, gradient, learning_rate, momentum, curvature,
     out_y, out_velocity, out_gradient, by_scalars, size, width, num_programs,
-    longest, longest_gradient,
+    longest,
     HAS_Y: tl.constexpr, HAS_VELOCITY: tl.constexpr, HAS_AHEAD: tl.constexpr,
-    CUT: tl.constexpr, CUT_GRADIENT: tl.constexpr, SAFE: tl.constexpr,
+    CUT: tl.constexpr, SAFE: tl.constexpr,
     ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """The step once more, and then back through it."""
@@ -179,10 +177,7 @@ def momentum_step_backward(
         mask = (columns < width) & (at < size)
         v = tl.load(velocity + at, mask=mask, other=0.0).to(tl.float32)
         g = tl.load(gradient + at, mask=mask, other=0.0).to(tl.float32)
-        followed = g
-        if CUT_GRADIENT:
-            followed = g * (longest_gradient / tl.maximum(_length(g), longest_gradient))
-        step = alpha * followed
+        step = alpha * g
         if SAFE:
             curved = tl.load(curvature + rows, mask=rows < num_rows, other=0.0).to(tl.float32)
             share = 1 / tl.maximum(alpha * curved, 1.0)
@@ -208,12 +203,10 @@ def momentum_step_backward(
         by_mu += _times(to_v, v)
         to_g = -alpha * to_v
         if SAFE:  # where the curvature limits the step, alpha cancels
-            by_alpha -= tl.where(alpha * curved < 1.0, _times(to_v, followed), 0.0)
+            by_alpha -= tl.where(alpha * curved < 1.0, _times(to_v, g), 0.0)
             to_g = _times(to_g, share)
         else:
-            by_alpha -= _times(to_v, followed)
-        if CUT_GRADIENT:
-            to_g = _by_cut(to_g, g, longest_gradient)
+            by_alpha -= _times(to_v, g)
         tl.store(out_y + at, to_y, mask=mask)
         tl.store(out_velocity + at, mu * to_v, mask=mask)
         tl.store(out_gradient + at, to_g, mask=mask)

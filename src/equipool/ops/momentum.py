@@ -15,17 +15,6 @@ from equipool.ops.execution import kernels_serve
 LARGEST_WIDTH = 4096  # of a row whose length one program of the kernels measures
 
 
-class Limits(NamedTuple):
-    """Bounds on the length of a step."""
-
-    max_step: float | None = None
-    max_gradient: float | None = None  # longer gradients are shortened to this
-
-    @property
-    def any(self) -> bool:
-        return self.max_step is not None or self.max_gradient is not None
-
-
 class History(NamedTuple):
     """What a row's curvature is estimated from. Not differentiated."""
 
@@ -50,28 +39,28 @@ def momentum_step(
     gradient: Tensor,
     learning_rate: Tensor,
     momentum: Tensor,
-    limits: Limits = Limits(),  # noqa: B008 (it cannot be changed)
+    max_step: float | None = None,
     history: History | None = None,
 ) -> Step:
-    r"""`v <- cut_s(mu v - alpha c cut_r(g))`, `y <- y + v`, and the look-ahead `y + mu v` after it.
+    r"""`v <- cut(mu v - alpha c g)`, `y <- y + v`, and the look-ahead `y + mu v` after it.
 
-    `cut_r(a) = a / max(1, |a| / r)`, or `a` without a limit. With a history
+    `cut(a) = a / max(1, |a| / max_step)`, or `a` without a limit. With a history
     `c = min(1, 1 / (alpha L))`, where L is the largest curvature so far, this step's included:
     $L = \lVert g - g' \rVert / \lVert p - p' \rVert$. Without one c is 1.
 
     y, velocity and gradient are `[num_rows, K]`; the learning rate, alpha, and the momentum, mu,
-    are scalars; the limits are s and r. A row with a zero cotangent contributes nothing to those
-    of the scalars, even if it is non-finite.
+    are scalars. A row with a zero cotangent contributes nothing to those of the scalars, even if it
+    is non-finite.
     """
-    by_rows = limits.any or history is not None
+    by_rows = max_step is not None or history is not None
     if kernels_serve(y) and (not by_rows or y.shape[-1] <= LARGEST_WIDTH):
         rows = (tensor.contiguous() for tensor in (y, velocity, gradient))
         constant = [None] * 4 if history is None else [t.detach().contiguous() for t in history]
-        return Step(*_FusedStep.apply(*rows, learning_rate, momentum, limits, *constant))
+        return Step(*_FusedStep.apply(*rows, learning_rate, momentum, max_step, *constant))
     curvature = None
     if history is not None:
         curvature = torch.maximum(history.curvature, _secant(gradient, history))
-    stepped = _plain_step(y, velocity, gradient, learning_rate, momentum, curvature, limits)
+    stepped = _plain_step(y, velocity, gradient, learning_rate, momentum, curvature, max_step)
     return Step(*stepped, curvature)
 
 
@@ -93,16 +82,14 @@ def closest(dtype: torch.dtype) -> float:
 
 def _plain_step(
     y: Tensor, velocity: Tensor, gradient: Tensor, learning_rate: Tensor, momentum: Tensor,
-    curvature: Tensor | None, limits: Limits,
+    curvature: Tensor | None, max_step: float | None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    if limits.max_gradient is not None:
-        gradient = cut(gradient, limits.max_gradient)
     if curvature is not None:
         gradient, rest = separate(gradient)
         gradient = gradient / (learning_rate * curvature.nan_to_num()).clamp(min=1) + rest
     velocity = scaled(momentum, velocity) - scaled(learning_rate, gradient)
-    if limits.max_step is not None:
-        velocity = cut(velocity, limits.max_step)
+    if max_step is not None:
+        velocity = cut(velocity, max_step)
     y = y + velocity
     return y, velocity, y + scaled(momentum, velocity)
 
@@ -114,36 +101,25 @@ def cut(vectors: Tensor, longest: float) -> Tensor:
     return vectors * (longest / norms.clamp(min=longest)) + rest
 
 
-def _constants(limits: Limits, curvature: Tensor | None) -> dict[str, Any]:
-    """The limits as the kernels read them."""
-    return {
-        "longest": limits.max_step or 0.0,
-        "longest_gradient": limits.max_gradient or 0.0,
-        "CUT": limits.max_step is not None,
-        "CUT_GRADIENT": limits.max_gradient is not None,
-        "SAFE": curvature is not None,
-    }
-
-
 class _FusedStep(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, y: Tensor, velocity: Tensor, gradient: Tensor, learning_rate: Tensor,
-        momentum: Tensor, limits: Limits, *history: Tensor | None,
+        momentum: Tensor, max_step: float | None, *history: Tensor | None,
     ) -> tuple[Tensor | None, ...]:  # fmt: skip
         from equipool.ops import kernels
 
         curvature = history[-1]
         new_y, new_velocity, ahead = (torch.empty_like(y) for _ in range(3))
         new_curvature = None if curvature is None else torch.empty_like(curvature)
-        shape = kernels.Shape(y, by_rows=limits.any or curvature is not None)
+        shape = kernels.Shape(y, by_rows=max_step is not None or curvature is not None)
         kernels.momentum_step[shape.grid](
             y, velocity, gradient, learning_rate, momentum, *history,
             new_y, new_velocity, ahead, new_curvature, y.numel(), shape.width,
-            closest=closest(torch.float32), **_constants(limits, curvature),
-            ROWS=shape.rows, WIDTH=shape.block,
+            closest(torch.float32), max_step or 0.0, CUT=max_step is not None,
+            SAFE=curvature is not None, ROWS=shape.rows, WIDTH=shape.block,
         )  # fmt: skip
-        ctx.limits = limits
+        ctx.max_step = max_step
         ctx.save_for_backward(velocity, gradient, learning_rate, momentum, new_curvature)
         ctx.set_materialize_grads(False)
         if new_curvature is not None:
@@ -154,7 +130,7 @@ class _FusedStep(torch.autograd.Function):
     def backward(ctx: Any, *by_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
         from equipool.ops import kernels
 
-        by = by_outputs[:3]
+        by, max_step = by_outputs[:3], ctx.max_step
         constant = (None,) * 5
         if all(part is None for part in by):  # nothing depends on the step
             return (None,) * 10
@@ -162,18 +138,18 @@ class _FusedStep(torch.autograd.Function):
         velocity, gradient, learning_rate, momentum = inputs
         if is_plain_backward(*by):
             y = torch.zeros_like(velocity)  # the derivative does not depend on it
-            step = partial(_plain_step, curvature=curvature, limits=ctx.limits)
+            step = partial(_plain_step, curvature=curvature, max_step=max_step)
             return (*plain_adjoint(step, [y, *inputs], by), *constant)
         given = [None if part is None else part.contiguous() for part in by]
         outs = tuple(torch.empty_like(velocity) for _ in range(3))
-        shape = kernels.Shape(velocity, by_rows=ctx.limits.any or curvature is not None)
+        shape = kernels.Shape(velocity, by_rows=max_step is not None or curvature is not None)
         by_scalars = velocity.new_empty(2, shape.grid[0], dtype=torch.float32)
         kernels.momentum_step_backward[shape.grid](
             *given, velocity, gradient, learning_rate, momentum, curvature, *outs, by_scalars,
-            velocity.numel(), shape.width, shape.grid[0],
+            velocity.numel(), shape.width, shape.grid[0], max_step or 0.0,
             HAS_Y=given[0] is not None, HAS_VELOCITY=given[1] is not None,
-            HAS_AHEAD=given[2] is not None,
-            **_constants(ctx.limits, curvature), ROWS=shape.rows, WIDTH=shape.block,
+            HAS_AHEAD=given[2] is not None, CUT=max_step is not None, SAFE=curvature is not None,
+            ROWS=shape.rows, WIDTH=shape.block,
         )  # fmt: skip
         by_rate, by_momentum = kernels.total(by_scalars).unbind()
         return (*outs, by_rate.to(learning_rate.dtype), by_momentum.to(momentum.dtype), *constant)

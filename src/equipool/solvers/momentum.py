@@ -11,7 +11,7 @@ from torch import Tensor
 from equipool.learned_scalars import FractionScalar, PositiveScalar
 from equipool.objective import Objective
 from equipool.ops.derivatives import scaled
-from equipool.ops.momentum import History, Limits, momentum_step
+from equipool.ops.momentum import History, momentum_step
 from equipool.solvers.base import Solver
 
 
@@ -35,19 +35,19 @@ class Momentum(Solver[MomentumState]):
 
     def __init__(
         self, learning_rate: float, momentum: float, gtol: float, clip_value: float | None,
-        learnable: bool, limits: Limits = Limits(),  # noqa: B008 (it cannot be changed)
+        learnable: bool, max_step: float | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         if not (math.isfinite(gtol) and gtol >= 0):
             raise ValueError(f"gtol is {gtol}, expected 0 or more")
-        for name, bound in (("clip_value", clip_value), *limits._asdict().items()):
+        for name, bound in (("clip_value", clip_value), ("max_step", max_step)):
             if bound is not None and not bound > 0:
                 raise ValueError(f"{name} is {bound}, expected more than 0, or None")
         self.raw_learning_rate = PositiveScalar("learning_rate", learning_rate, learnable)
         self.raw_momentum = FractionScalar("momentum", momentum, learnable)
         self.gtol = gtol
         self.clip_value = clip_value
-        self.max_step, self.max_gradient = limits
+        self.max_step = max_step
 
     @property
     def learning_rate(self) -> Tensor:
@@ -80,9 +80,8 @@ class Momentum(Solver[MomentumState]):
             history = History(last_point, state.last_point, state.gradient, state.curvature)
         rate, momentum = state.learning_rate, state.momentum
         y, velocity, ahead, curvature = momentum_step(
-            state.y, state.velocity, g, rate, momentum,
-            Limits(self.max_step, self.max_gradient), history,
-        )  # fmt: skip
+            state.y, state.velocity, g, rate, momentum, self.max_step, history
+        )
         if self.gtol > 0 or self.clip_value is not None:
             y = self._restrain(state.y, velocity, g)
             ahead = y + scaled(momentum, velocity)
@@ -107,10 +106,10 @@ class Nesterov(Momentum):
 
     Steps may be bounded, set by set:
 
-    $$v \leftarrow \mathrm{cut}_s(\mu v - \alpha\, c\, \mathrm{cut}_r(\nabla E(y + \mu v))),
+    $$v \leftarrow \mathrm{cut}_s(\mu v - \alpha\, c\, \nabla E(y + \mu v)),
       \qquad y \leftarrow y + v,$$
 
-    where $\mathrm{cut}_r(a) = a / \max(1, \lVert a \rVert / r)$ and $c = \min(1, 1 / (\alpha L))$.
+    where $\mathrm{cut}_s(a) = a / \max(1, \lVert a \rVert / s)$ and $c = \min(1, 1 / (\alpha L))$.
     $L$ is the largest curvature that the set has met, $\lVert g_k - g_{k-1} \rVert /
     \lVert p_k - p_{k-1} \rVert$ between the points $p$ where the gradients $g$ were taken. It costs
     no evaluation. Points so close that the difference may be rounding do not count.
@@ -124,7 +123,6 @@ class Nesterov(Momentum):
         learning_rate: initial step size $\alpha$, used exactly as given.
         momentum: $\mu$, at least 0 and less than 1; a momentum of 0 stays 0.
         max_step: $s$, the largest length of a step; None for no limit.
-        max_gradient: $r$, the largest norm of the gradient; None for no limit.
         curvature_safe: whether steps are shortened by $c$. $L$ is held constant in the derivative,
             so the gradient of `Unrolled` is not exact for a set where $c < 1$.
         gtol: a set keeps its y while its largest gradient component is below this. Its momentum
@@ -143,18 +141,15 @@ class Nesterov(Momentum):
 
     def __init__(
         self, learning_rate: float = 0.125, momentum: float = 0.9, max_step: float | None = None,
-        max_gradient: float | None = None, curvature_safe: bool = False, gtol: float = 0.0,
-        clip_value: float | None = None, learnable: bool = True,
+        curvature_safe: bool = False, gtol: float = 0.0, clip_value: float | None = None,
+        learnable: bool = True,
     ) -> None:  # fmt: skip
-        limits = Limits(max_step, max_gradient)
-        super().__init__(learning_rate, momentum, gtol, clip_value, learnable, limits)
+        super().__init__(learning_rate, momentum, gtol, clip_value, learnable, max_step)
         self.curvature_safe = curvature_safe
 
     def extra_repr(self) -> str:
-        return (
-            f"max_step={self.max_step}, max_gradient={self.max_gradient}, "
-            f"curvature_safe={self.curvature_safe}, {super().extra_repr()}"
-        )
+        own = f"max_step={self.max_step}, curvature_safe={self.curvature_safe}"
+        return f"{own}, {super().extra_repr()}"
 
 
 class GradientDescent(Momentum):
