@@ -7,7 +7,7 @@ import pytest
 from typer.main import get_command
 
 from equipool.cli import make_app
-from equipool.cli.tasks import settings_of_task
+from equipool.cli.train import settings_of_task
 from python_blocks import ROOT
 
 FOUND = [*ROOT.glob("docs/**/*.md"), *(ROOT / name for name in ("README.md", "records/README.md"))]

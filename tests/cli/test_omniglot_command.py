@@ -43,7 +43,7 @@ def test_stopped_resumed_evaluated_and_reported(equipool, tmp_path, place, stop_
     equipool(*how.split()[1:])
     assert numbers(broken) == numbers(whole)
     swept = equipool("sweep", "omniglot", TINY | data, "--out", tmp_path)
-    assert "1 finished, 0 to resume, 0 to start" in swept.output
+    assert "1 finished, 0 to train" in swept.output
 
     found = equipool("evaluate", broken, "--device", "cpu", data)
     stored = json.loads((broken / "evaluation-best.json").read_text())

@@ -119,24 +119,23 @@ def test_a_list_has_one_molecule_per_line(predict, tmp_path, ending):
 
 def test_if_nothing_could_be_read_the_command_fails(predict):
     done = predict("numbers", "--smiles", BROKEN, "--smiles", "", status=1)
-    assert "none of the 2 molecules could be read" in done.stderr
+    assert "2 of 2 molecules could not be read" in done.stderr
     assert rows_of(done.stdout)[1:] == [[BROKEN, "", ""], ["", "", ""]]
 
 
 @pytest.mark.parametrize(
     ("words", "status", "expected"),
     [
-        ([], 2, "either a FILE or --smiles"),
-        (["table.csv", "--smiles", "C"], 2, "either a FILE or --smiles"),
-        (["--smiles", "C", "--out", "."], 2, "--out is ., expected a file"),
+        ([], 2, "either --smiles or a FILE"),
+        (["table.csv", "--smiles", "C"], 2, "either --smiles or a FILE"),
         (["table.csv", "--out", "table.csv"], 2, "which is the input"),
         (["table.csv", "--column", "molecule"], 1, "no column 'molecule': its columns are 'struct"),
         (["list.tsv"], 1, "FILE is 'list.tsv', expected a file that ends in"),
         (["list.smi", "--column", "smiles"], 1, "but list.smi has no columns"),
-        (["--smiles", "C", "--keep", "a"], 2, "--keep requires a FILE with columns"),
+        (["--smiles", "C", "--keep", "a"], 2, "a FILE, which --keep requires"),
         (["table.csv", "--keep", "part,part"], 2, "expected different names separated by commas"),
-        (["nothing.csv"], 2, "FILE is 'nothing.csv', which does not exist"),
-        (["bytes.smi"], 1, "none of the 1 molecules could be read"),
+        (["nothing.csv"], 1, "No such file"),
+        (["bytes.smi"], 1, "1 of 1 molecules could not be read"),
         (["broken.csv"], 1, "broken.csv, line 3"),
     ],
 )
@@ -149,7 +148,7 @@ def test_wrong_use_is_named(place, predict, monkeypatch, tmp_path, words, status
     tmp_path.joinpath("broken.csv").write_text("structure,name\nCCO,a\nCC\n")
     before = (tmp_path / "table.csv").read_text()
     done = predict("classes", *words, status=status)
-    assert expected in done.stderr
+    assert expected in " ".join(done.stderr.split())
     assert (tmp_path / "table.csv").read_text() == before
 
 

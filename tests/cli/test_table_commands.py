@@ -11,7 +11,7 @@ import pytest
 from test_documented_commands import PAGES
 
 from commands import call
-from equipool.cli.bags import choose_task
+from equipool.cli.fit import choose_task
 from equipool.estimators import load, make_bags, write_table
 from python_blocks import ROOT, run_page
 
@@ -29,9 +29,8 @@ def place(tmp_path_factory):
     write_table(folder / "bags.csv", bags, labels)
     done = call("fit", folder / "bags.csv", COLUMNS, CHEAP, {"--out": folder / "model"})
     assert f"{sum(map(len, bags)):,} elements in 24 bags of 5 to 9; 4 features" in done.output
-    assert "Task: classification of 2 classes: 0, 1" in done.stdout
-    for number in (1, 2, 3):
-        assert f"Network {number}: 4 steps, ended by max_iter; training loss " in done.stdout
+    assert "Task: classification of 2 classes\n" in done.stdout
+    assert "Network 3: 4 steps, ended by max_iter\n" in done.stdout
     assert f"equipool predict {folder / 'model'} TABLE" in done.stdout
     return folder
 
@@ -101,44 +100,39 @@ def test_methods_are_compared_on_folds_that_keep_groups_together(frame, tmp_path
     done = call("compare", tmp_path / "bags.csv", COLUMNS, QUICK, given)
     assert "4 features" in done.stdout  # the group is none
     record = json.loads(out.read_text())
-    assert {"versions", "hardware", "date", "seed"} <= set(record)
     assert (record["folds"], record["metric"]) == (3, "accuracy")
     first, second = record["methods"]
     assert (first["name"], second["name"]) == ("mean", "max")
     assert len(first["scores"]) == len(second["scores"]) == 6
     for one in record["methods"]:
-        assert one["mean"] == pytest.approx(np.mean(one["scores"]))
-        assert f"{one['mean']:.4f}" in done.stdout
+        assert f"{np.mean(one['scores']):.4f}" in done.stdout
     assert "max: fold 6 of 6" in done.stderr
 
 
 MODEL = ["fit", "bags.csv", COLUMNS, {"--out": "m"}]
 WRONG = [
-    ([*MODEL, {"--aggregation": "median"}], "--aggregation is 'median', expected one of"),
+    ([*MODEL, {"--aggregation": "median"}], "aggregation is 'median', expected one of"),
     ([*MODEL, {"--features": "x0,,x1"}], "expected different names separated by commas"),
     ([*MODEL, {"--bag": "patient"}], "no column 'patient'"),
     ([*MODEL, {"--clip": "few"}], "--clip is 'few', expected a number more than 0, or none"),
-    ([*MODEL, {"--device": "tpu"}], "--device is 'tpu'"),
+    ([*MODEL, {"--device": "tpu"}], "device is 'tpu'"),
     (["fit", "bags.csv", COLUMNS, {"--out": "model"}], "which exists: choose another name"),
-    (["fit", "bags.csv", {"--bag": "bag", "--out": "m"}], "--label is missing"),
-    (["predict", "model"], "FILE is missing"),
-    (["predict", "model", "none.csv"], "FILE is 'none.csv', which does not exist"),
-    (["predict", "model", "bags.csv", {"--smiles": "CCO"}], "--smiles is for molecules"),
+    (["fit", "bags.csv", {"--bag": "bag", "--out": "m"}], "Missing option '--label'"),
+    (["predict", "model"], "give a FILE"),
+    (["predict", "model", "none.csv"], "No such file"),
+    (["predict", "model", "bags.csv", {"--smiles": "CCO"}], "without --smiles"),
     (["predict", "model", "bags.csv", {"--out": "bags.csv"}], "which is the input"),
     (["predict", "model", "bags.csv", {"--out": "p.xlsx"}], "--out is 'p.xlsx', expected"),
     (["predict", ".", "bags.csv"], "holds no run"),
     (["predict", "bags.csv", "model"], "bags.csv is not a file that equipool wrote"),
     (["influence", "model", "bags.csv", {"--bag": "99"}], "the table has no bag '99'"),
     (["explore", "bags.csv", "model", {"--bag": "1"}], "bags.csv is not a file that equipool"),
+    (["explore", "model", "bags.csv", {"--bag": "99"}], "the table has no bag '99'"),
+    (["explore", "model", "bags.csv", {"--bag": "3", "--out": "bags.csv"}], "ends in .html"),
     (["compare", "bags.csv", COLUMNS, {"--label": "label,x0"}], "expected one column"),
-    (
-        ["compare", "bags.csv", COLUMNS, {"--folds": "1"}],
-        "--folds is 1, expected",
-    ),
-    (
-        ["compare", "bags.csv", COLUMNS, {"--metric": "beauty"}],
-        "'beauty' is not a valid scoring value",
-    ),
+    (["compare", "bags.csv", COLUMNS, {"--aggregation": "mean,summ"}], "--aggregation is"),
+    (["compare", "bags.csv", COLUMNS, {"--folds": "1"}], "--folds is 1, expected"),
+    (["compare", "bags.csv", COLUMNS, {"--metric": "beauty"}], "'beauty' is not a valid"),
 ]
 
 
@@ -161,8 +155,6 @@ def test_what_is_wrong_is_named(place, monkeypatch, words, message):
 def test_the_task_is_that_of_the_labels(labels, task):
     assert choose_task(np.array(labels), None) == task
     assert choose_task(np.array(labels), "regression") == "regression"
-    with pytest.raises(ValueError, match="all bags have the label 'a'"):
-        choose_task(np.array(["a", "a"]), None)
 
 
 def test_the_page_runs(tmp_path, monkeypatch):

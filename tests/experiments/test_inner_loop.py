@@ -4,7 +4,7 @@ import pytest
 
 import equipool
 from equipool import EquilibriumAggregation
-from equipool.cli.tasks import base_values, build
+from equipool.cli.train import base_values, build
 from equipool.experiments.median import MedianTask
 from equipool.experiments.molecules.task import MoleculeTask
 from equipool.experiments.omniglot.task import OmniglotTask

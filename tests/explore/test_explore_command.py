@@ -37,20 +37,3 @@ def test_the_page_predicts_what_the_model_predicts(place):
     assert data["names"] == [f"row {row}" for row in rows]
     case = {"method": "bag", "data": data, "active": [True] * len(rows)}
     close(run_engine([case])[0]["values"], model.predict_proba([found.bags[3]])[0])
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["none.csv", {"--bag": "3"}], "'none.csv' does not exist"),
-        (["bags.csv", {"--bag": "99"}], "--bag is '99', which bags.csv does not have; it has '0',"),
-        (["bags.csv", {"--bag": "3", "--out": "page.txt"}], "--out is page.txt, expected a name"),
-        (["bags.csv", {"--bag": "3", "--out": "."}], "--out is ., expected a name"),
-        (["bags.csv"], "--bag"),
-    ],
-)
-def test_what_is_wrong_is_named(place, monkeypatch, words, message):
-    monkeypatch.chdir(place)
-    done = call("explore", "model", *words, status=None)
-    assert done.exit_code in (1, 2)
-    assert message in " ".join(done.stderr.split())

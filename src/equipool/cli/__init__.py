@@ -12,17 +12,17 @@ from equipool.extras import advice
 if TYPE_CHECKING:
     import typer
 
-# The function of each command.
+# The function of each command, and what it does.
 COMMANDS = {
-    "fit": "equipool.cli.fit:fit",
-    "predict": "equipool.cli.predict:predict",
-    "compare": "equipool.cli.compare:compare",
-    "influence": "equipool.cli.influence:influence",
-    "explore": "equipool.cli.explore:explore",
-    "train": "equipool.cli.train:commands",
-    "evaluate": "equipool.cli.evaluate:evaluate",
-    "sweep": "equipool.cli.sweep:commands",
-    "report": "equipool.cli.report:report",
+    "fit": ("equipool.cli.fit:fit", "Train a model on a table of bags."),
+    "predict": ("equipool.cli.model:predict", "Predict bags or molecules with a trained model."),
+    "compare": ("equipool.cli.compare:compare", "Compare methods by cross-validation."),
+    "influence": ("equipool.cli.model:influence", "Measure the influence of each element."),
+    "explore": ("equipool.cli.model:explore", "Write a page that shows a bag and its prediction."),
+    "train": ("equipool.cli.train:train", "Train the network of an experiment."),
+    "evaluate": ("equipool.cli.evaluate:evaluate", "Evaluate a trained network."),
+    "sweep": ("equipool.cli.sweep:sweep", "Train a network for each combination of settings."),
+    "report": ("equipool.cli.report:report", "Write a page of tables and plots from runs."),
 }
 
 
@@ -47,13 +47,15 @@ def make_app(words: Sequence[str]) -> typer.Typer:
         name="equipool", no_args_is_help=True, rich_markup_mode=None, add_completion=False,
         pretty_exceptions_enable=False,
     )  # fmt: skip
-    app.callback()(top)
-    called = words[0] if words else None
-    for name in (called,) if called in COMMANDS else COMMANDS:
-        found = resolve_name(COMMANDS[name])
-        if name in ("train", "sweep"):
-            task = words[1] if name == called and len(words) > 1 else None
-            app.add_typer(found(task), name=name)
+    app.callback(invoke_without_command=True)(top)
+    for name, (where, about) in COMMANDS.items():
+        if [name] != list(words[:1]):
+            app.command(name, help=about)(lambda: None)
+        elif name in ("train", "sweep"):
+            from equipool.cli.train import experiment_commands
+
+            group = experiment_commands(resolve_name(where), words[1] if len(words) > 1 else None)
+            app.add_typer(group, name=name)
         else:
-            app.command(name)(command(found))
+            app.command(name)(command(resolve_name(where)))
     return app

@@ -5,17 +5,17 @@ from __future__ import annotations
 import inspect
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING, is_dataclass
+from dataclasses import MISSING
+from inspect import Parameter
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TypeVar, get_type_hints
+from typing import Annotated, Any, NoReturn
 
 import typer
 
-from equipool.settings import NOTHING, Count, Setting, as_text, expected, from_text, settings_of
-
-T = TypeVar("T")
+from equipool.settings import NOTHING, Setting, as_text, expected, settings_of
 
 WRONG_USE = 2
 STOPPED = 3  # stopped early; can be resumed
@@ -25,82 +25,59 @@ Table = Annotated[Path, typer.Argument(
     metavar="TABLE")]  # fmt: skip
 Model = Annotated[Path, typer.Argument(
     help="file that equipool fit wrote", exists=True, dir_okay=False, metavar="MODEL")]  # fmt: skip
-Threads = Count
 
 
-def command(function: Callable[..., None]) -> Callable[..., None]:
-    """The function as typer reads it: a parameter that is a dataclass of settings becomes a flag
-    for each field."""
-    hints = get_type_hints(function, include_extras=True)
-    given = inspect.signature(function).parameters
-    groups = {name: settings_of(hints[name]) for name in given if is_dataclass(hints[name])}
-    flags = {name: option_of(one) for group in groups.values() for name, one in group.items()}
+def command(function: Callable[..., None], more: Sequence[Parameter] = ()) -> Callable[..., None]:
+    """The function as typer reads it: its parameter `options`, a dataclass of settings, becomes a
+    flag for each field, and its `**texts` become the parameters in `more`. Expected errors end the
+    command with a message, and warnings are printed as lines."""
+    parameters = dict(inspect.signature(function, eval_str=True).parameters)
+    kind = parameters.pop("options").annotation
+    parameters.pop("texts", None)
+    settings = settings_of(kind)
 
     def call(**values: Any) -> None:
+        texts = {name: values.pop(name) for name in settings}
         with plain_errors(WRONG_USE):
-            made = {name: options_from(hints[name], values) for name in groups}
-        function(**made, **{name: values[name] for name in own})
+            given = {k: settings[k].read(text) for k, text in texts.items() if text is not None}
+            options = kind(**given)
+        with plain_errors(), warnings.catch_warnings():
+            warnings.simplefilter("always", UserWarning)
+            warnings.showwarning = lambda message, *where: note(f"Warning: {message}")
+            function(**values, options=options)
 
-    own = {name: (hints[name], given[name].default) for name in given if name not in groups}
-    return with_signature(call, own | flags, function.__doc__)
-
-
-def with_signature(
-    function: Callable[..., None], parameters: Mapping[str, tuple[Any, Any]], about: str | None
-) -> Callable[..., None]:
-    """Let typer see these parameters, each with its annotation and default."""
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    function.__doc__ = about
-    function.__signature__ = inspect.Signature([  # type: ignore[attr-defined]
-        inspect.Parameter(name, keyword, default=default, annotation=hint)
-        for name, (hint, default) in parameters.items()
+    flags = [flag_of(one, one.default) for one in settings.values()]
+    call.__doc__ = function.__doc__
+    call.__signature__ = inspect.Signature([  # type: ignore[attr-defined]
+        one.replace(kind=Parameter.KEYWORD_ONLY) for one in (*parameters.values(), *more, *flags)
     ])  # fmt: skip
-    return function
+    return call
 
 
-def option_of(setting: Setting) -> tuple[Any, Any]:
-    """As `flag_of`; a setting that is false by default is a flag without a value."""
-    if setting.default is False:
-        return Annotated[bool, typer.Option(setting.flag, help=setting.about.rstrip("."))], False
-    return flag_of(setting, setting.default)
-
-
-def flag_of(setting: Setting, default: Any) -> tuple[Any, Any]:
-    """The annotation and the default of a parameter that takes a setting as text."""
+def flag_of(setting: Setting, default: Any) -> Parameter:
+    """The parameter, as typer reads it, that takes a setting as text."""
     about = re.sub(r"\$[^$]*\$,? ?", "", setting.about).replace("`", "").rstrip(".")
     about = re.sub(r"\bNone\b", NOTHING, about)
     _, one_of, names = expected(setting.hint).partition("one of ")
     if names and names != setting.metavar.replace("|", ", "):
         about += f"; {one_of}{names}"
-    if default is MISSING:
-        about += "  [required]"
-    elif default not in (None, ()):
+    if default not in (None, (), MISSING):
         about += f"  [default: {as_text(default)}]"
     option = typer.Option(setting.flag, help=about, metavar=setting.metavar)
-    return Annotated[str | None, option], None
-
-
-def options_from(kind: type[T], values: Mapping[str, Any]) -> T:
-    """The dataclass of the values that typer read for its flags."""
-    given = {name: values[name] for name in settings_of(kind)}
-    texts = {name: as_text(v) if isinstance(v, bool) else v for name, v in given.items()}
-    return from_text(kind, texts)
-
-
-def _print_version(asked: bool) -> None:
-    if asked:
-        import equipool
-
-        typer.echo(f"equipool {equipool.__version__}")
-        raise typer.Exit
+    return Parameter(
+        setting.name, Parameter.KEYWORD_ONLY, annotation=Annotated[str | None, option],
+        default=Parameter.empty if default is MISSING else None,
+    )  # fmt: skip
 
 
 def top(
-    version: Annotated[bool, typer.Option(
-        "--version", callback=_print_version, is_eager=True, help="print the version and exit",
-    )] = False,
-) -> None:  # fmt: skip
+    version: Annotated[bool, typer.Option("--version", help="print the version and exit")] = False,
+) -> None:
     """Equilibrium Aggregation for PyTorch."""
+    import equipool
+
+    if version:
+        typer.echo(f"equipool {equipool.__version__}")
 
 
 def fail(message: str, status: int = 1) -> NoReturn:
@@ -129,12 +106,7 @@ def choose_device(name: str, threads: int = 1) -> str | None:
     from equipool.training.devices import resolve_device
 
     torch.set_num_threads(threads)
-    if name == "auto":
-        return None
-    try:
-        return str(resolve_device(name))
-    except ValueError as error:
-        raise ValueError(f"--{error}, or auto") from None
+    return None if name == "auto" else str(resolve_device(name))
 
 
 def report_line(text: str) -> None:
@@ -150,18 +122,18 @@ def note(text: str) -> None:
     typer.echo(text, err=True)
 
 
-def command_line(words: Sequence[str], options: Mapping[str, object]) -> str:
-    """A command that can be copied into a shell; options that are None or False are left out.
+def number(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.6g}"
+
+
+def command_line(*words: object) -> str:
+    """A command that can be copied into a shell.
 
     Example:
-        >>> command_line(["train", "median"], {"--out": "my runs", "--resume": True})
+        >>> command_line("train", "median", "--out", Path("my runs"), "--resume")
         "equipool train median --out 'my runs' --resume"
     """
-    parts = ["equipool", *words]
-    for name, value in options.items():
-        if value is not None and value is not False:
-            parts += [name] if value is True else [name, str(value)]
-    return shlex.join(parts)
+    return shlex.join(["equipool", *map(str, words)])
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

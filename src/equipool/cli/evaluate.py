@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
+from equipool import training
 from equipool.cli import console
+from equipool.environment import versions
+from equipool.experiments.common import import_task, using_data_folder
+from equipool.files import write_json
+from equipool.settings import Count, Range, read
 
-if TYPE_CHECKING:
-    from equipool.training import AtSteps, Task
+Steps = Annotated[int, Range(least=0)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +25,6 @@ class Options:
     Args:
         which: best or last checkpoint.
         over_steps: evaluate with each of these numbers of inner steps, such as 1,10,100.
-        starts: with --over-steps: number of random starts to compare.
         device: cpu, cuda, cuda:1, ... or auto.
         threads: CPU threads.
         data_dir: data directory (default: $EQUIPOOL_DATA, then the cache directory).
@@ -30,9 +32,8 @@ class Options:
 
     which: Literal["best", "last"] = "best"
     over_steps: str | None = None
-    starts: int = 0
     device: str = "auto"
-    threads: console.Threads = 1
+    threads: Count = 1
     data_dir: Path | None = None
 
 
@@ -46,68 +47,28 @@ def evaluate(
     With --over-steps, prints and stores the metrics, the residuals and the share of converged sets
     for each number of inner steps.
     """
-    which, starts = options.which, options.starts
-    with console.plain_errors():
-        numbers = None if options.over_steps is None else _numbers(options.over_steps)
-        if starts and (numbers is None or starts < 2):
-            raise ValueError(f"--starts is {starts}, expected 2 or more, with --over-steps")
-
-        from equipool import training
-        from equipool.experiments.common import import_task, using_data_folder
-        from equipool.training.config import task_from_config
-        from equipool.training.devices import check_extras
-
-        check_extras()
-        device = console.choose_device(options.device, options.threads)
-        with using_data_folder(options.data_dir):
-            config = training.RunFolder(run).read_config()
-            import_task(config["task"])
-            task = task_from_config(config)
-            console.report_line(f"Evaluating {run}")
-            if numbers is not None:
-                rows = training.evaluate_over_steps(
-                    run, numbers, which, num_starts=starts, device=device
-                )
-                _print_over_steps(task, rows)
-                content = {"over_steps": [asdict(row) for row in rows]}
-                _store(run / f"over-steps-{which}.json", which, task, content)
-                return
+    which, typed = options.which, options.over_steps
+    steps = {read("--over-steps", text, Steps) for text in typed.split(",")} if typed else ()
+    device = console.choose_device(options.device, options.threads)
+    import_task(training.RunFolder(run).read_config()["task"])
+    console.report_line(f"Evaluating {run}")
+    with using_data_folder(options.data_dir):
+        content: dict[str, Any]
+        if steps:
+            found = training.evaluate_over_steps(run, sorted(steps), which, device=device)
+            file, content = f"over-steps-{which}.json", {"over_steps": [*map(asdict, found)]}
+            headings = ["inner steps", *found[0].metrics, "residual", "99 %", "converged"]
+            numbers = ([one.num_steps, *one.metrics.values(), one.residual, one.residual_99,
+                        one.converged] for one in found)  # fmt: skip
+            rows = [[*map(console.number, one)] for one in numbers]
+        else:
             folder = run / f"results-{which}"
             metrics = training.evaluate(run, which, device=device, results=folder)
-            console.print_table(
-                ("metric", which), [(name, f"{value:.6g}") for name, value in metrics.items()]
-            )
-            _store(run / f"evaluation-{which}.json", which, task, {"metrics": metrics})
+            file, content = f"evaluation-{which}.json", {"metrics": metrics}
+            headings = ["metric", which]
+            rows = [[name, console.number(value)] for name, value in metrics.items()]
             if folder.exists():
                 console.report_line(f"Tables are in {folder}")
-
-
-def _numbers(text: str) -> list[int]:
-    """Numbers of steps, as typed: with commas between them."""
-    parts = text.split(",")
-    if not all(part.strip().isdecimal() for part in parts):
-        raise ValueError(f"--over-steps is {text!r}, expected whole numbers such as 1,10,100")
-    return sorted({int(part) for part in parts})
-
-
-def _print_over_steps(task: Task, rows: Sequence[AtSteps]) -> None:
-    metrics = [task.monitor, *task.reported]
-    table = []
-    for row in rows:
-        cells = [*(row.metrics[name] for name in metrics)]
-        cells += [row.residual, row.residual_99, row.converged]
-        cells += [] if row.spread is None else [row.spread]
-        table.append([f"{row.num_steps}", *(f"{cell:,.4g}" for cell in cells)])
-    headings = ["inner steps", *metrics, "residual", "99 %", "converged", "spread"]
-    console.print_table(headings[: len(table[0])], table)
-
-
-def _store(file: Path, which: str, task: Task, content: dict[str, Any]) -> None:
-    from equipool.environment import now, versions
-    from equipool.files import write_json
-    from equipool.training import RunFolder
-
-    step = RunFolder(file.parent).read(which, lambda broken: None).step
-    about = {"task": task.name, "which": which, "step": step, "versions": versions()}
-    write_json(file, about | {"date": now()} | content)
-    console.report_line(f"Stored in {file}")
+    console.print_table(headings, rows)
+    write_json(run / file, content | {"versions": versions()})
+    console.report_line(f"Stored in {run / file}")

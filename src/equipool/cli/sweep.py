@@ -5,160 +5,111 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import typer
 
-from equipool.cli import console, tasks
-from equipool.cli.tasks import Request, RunOptions
-from equipool.experiments.common import EXPERIMENTS
+from equipool import training
+from equipool.cli import console, train
+from equipool.experiments.common import EXPERIMENTS, using_data_folder
+from equipool.extras import check_extras
+from equipool.files import StorageError
+from equipool.training import RunFolder, Stop, Task, TrainingConfig
+from equipool.training.config import chosen_config, differences
 
-if TYPE_CHECKING:
-    from equipool.training import Stop, Task, TrainingConfig
-
-ABOUT = """Train a network for each combination of settings.
-
-Separate several values of a flag with commas, as in --seed 0,1,2. Finished runs are skipped;
-interrupted ones resume."""
-
-
-class Plan(NamedTuple):
-    """A run of the sweep."""
-
-    task: Task
-    config: TrainingConfig
-    out: Path
-
-    def has(self, file: str) -> bool:
-        return (self.out / file).exists()
+RESUME = "repeat this command"
+Plan = dict[Path, tuple[Task, TrainingConfig]]  # the runs by their directories
 
 
-def run(request: Request, options: RunOptions) -> None:
-    """Train what is not finished, and print the results of all."""
+def sweep(task: str, *, options: train.RunOptions, **texts: str | None) -> None:
+    """Train a network for each combination of settings.
+
+    Separate several values of a flag with commas, as in --seed 0,1,2. Finished runs are skipped;
+    interrupted ones resume.
+    """
+    given = {name: text for name, text in texts.items() if text is not None}
+    out = options.out or options.folder(task)
     with console.plain_errors(console.WRONG_USE):
-        from equipool.experiments.common import using_data_folder
-        from equipool.training import Stop
-        from equipool.training.devices import check_extras
-
-        check_extras()
+        check_extras("a sweep", {"train": ("filelock", "safetensors"), "report": ("pandas",)})
         device = console.choose_device(options.device, options.threads)
-        out = options.out or tasks.default_folder(request.task, options)
-        planned = plan_runs(request, options, out)
-        stop = Stop(options.max_seconds, console.report_line)
-    how = console.command_line(["sweep", *request.words()], options.typed() | {"--out": out})
-    waiting = [plan for plan in planned if not plan.has("record.json")]
-    started = sum(plan.has("config.json") for plan in waiting)
-    with console.plain_errors(), using_data_folder(options.data_dir):
-        console.report_line(
-            f"{len(planned)} runs in {out}: {len(planned) - len(waiting)} finished, "
-            f"{started} to resume, {len(waiting) - started} to start"
-        )
-        try:
-            with stop.on_signals():
-                failed = _train(waiting, device, stop, how)
-        except KeyboardInterrupt:
-            failed = 0
-        finished = [plan.out for plan in planned if plan.has("record.json")]
-        _show_results(finished, out)
-        if failed:
-            console.fail(f"{failed} runs failed, for the reasons above")
-        if len(finished) < len(planned):
-            done = f"{len(finished)} of {len(planned)} runs are finished"
-            console.report_line(f"{done}. To resume: {how}")
-            raise typer.Exit(console.STOPPED)
+        planned = plan_runs(task, given, options, out)
+    waiting = [run for run in planned if not RunFolder(run).record.exists()]
+    finished = len(planned) - len(waiting)
+    console.report_line(
+        f"{len(planned)} runs in {out}: {finished} finished, {len(waiting)} to train"
+    )
+    stop = Stop(options.max_seconds, console.report_line)
+    with using_data_folder(options.data_dir), stop.on_signals():
+        failed = _train({run: planned[run] for run in waiting}, device, stop)
+    done = [run for run in planned if RunFolder(run).record.exists()]
+    if done:
+        _show_results(done, out)
+    if failed:
+        console.fail(f"{failed} runs failed, for the reasons above")
+    if len(done) < len(planned):
+        console.report_line(f"{len(done)} of {len(planned)} runs are finished. To resume, {RESUME}")
+        raise typer.Exit(console.STOPPED)
 
 
-def axes_of(request: Request, preset: str | None) -> dict[str, Sequence[Any]]:
-    """The values of each setting that is given, else those of the preset."""
-    known = EXPERIMENTS[request.task].presets
-    axes: dict[str, Sequence[Any]] = dict(known[preset].axes) if preset is not None else {}
-    for name, text in request.given.items():
-        axes[name] = request.settings[name].read_several(text)
-    return {name: axes[name] for name in request.settings if name in axes}
-
-
-def plan_runs(request: Request, options: RunOptions, out: Path) -> list[Plan]:
-    """A run for each combination of the values. A run of the same settings that is in `out` already
-    is used, whatever its name."""
-    from equipool.training import RunFolder
-
-    values = tasks.base_values(request.task, options.preset, options.recipe)
-    axes = axes_of(request, options.preset)
+def plan_runs(task: str, given: Mapping[str, str], options: train.RunOptions, out: Path) -> Plan:
+    """A run for each combination of the values that are given, else of the preset's. A run of the
+    same settings that is in `out` already is used, whatever its name."""
+    values = train.base_values(task, options.preset, options.recipe)
+    known = train.settings_of_task(task)
+    usual = dict(EXPERIMENTS[task].presets[options.preset].axes) if options.preset else {}
+    chosen = usual | {name: known[name].read_several(text) for name, text in given.items()}
+    axes = {name: chosen[name] for name in known if name in chosen}
     varied = [name for name, choices in axes.items() if len(choices) > 1]
     folders = [file.parent for file in sorted(out.glob("*/config.json"))]
     existing = {folder: RunFolder(folder).read_config() for folder in folders}
-    planned = []
+    planned: Plan = {}
     for combination in product(*axes.values()):
-        chosen = dict(zip(axes, combination, strict=True))
-        task, config = tasks.build(request.task, values | chosen)
-        tasks.check_kept(chosen, task)
-        name = tasks.run_name(task, values | chosen, varied)
-        planned.append(Plan(task, config, _place(task, config, out / name, existing)))
-    if len({plan.out for plan in planned}) < len(planned):
-        raise ValueError("two of the runs would have one name: sweep them with an --out for each")
+        own = dict(zip(axes, combination, strict=True))
+        made, config = train.build(task, values | own)
+        train.check_kept(own, made)
+        folder = out / train.run_name(made, values | own, varied)
+        run = _place(chosen_config(made, config), folder, existing)
+        if run in planned:
+            raise ValueError(f"two runs would be {run}: sweep them with an --out for each")
+        planned[run] = made, config
     return planned
 
 
-def _place(
-    task: Task, config: TrainingConfig, folder: Path, existing: Mapping[Path, dict[str, Any]]
-) -> Path:
+def _place(config: dict[str, Any], folder: Path, existing: Mapping[Path, dict[str, Any]]) -> Path:
     """The directory of a run with these settings, or this one, which must be free."""
-    from equipool.training import ConfigMismatchError
-    from equipool.training.config import chosen_config, differences
-
-    wanted = chosen_config(task, config)  # without data, which is read when a run starts
-    different = {path: differences(saved | {"data": {}}, wanted)
-                 for path, saved in existing.items()}  # fmt: skip
-    if same := [path for path, lines in different.items() if not lines]:
+    # without data, which is read when a run starts
+    different = {run: differences(saved | {"data": {}}, config) for run, saved in existing.items()}
+    if same := [run for run, lines in different.items() if not lines]:
         return same[0]
     if folder in existing:
-        advice = "drop these flags or choose another --out"
-        lines = "".join(f"\n  {line}" for line in different[folder])
-        raise ConfigMismatchError(f"{folder} was started with other settings: {advice}{lines}")
+        lines = "\n  ".join(["drop these flags or choose another --out", *different[folder]])
+        raise ValueError(f"{folder} was started with other settings: {lines}")
     return folder
 
 
-def _train(waiting: Sequence[Plan], device: str | None, stop: Stop, how: str) -> int:
+def _train(waiting: Plan, device: str | None, stop: Stop) -> int:
     """Train until everything is finished or it is time to stop; how many runs failed."""
-    from equipool import training
-    from equipool.files import StorageError
-
     failed = 0
-    for number, plan in enumerate(waiting, 1):
+    for number, (run, plan) in enumerate(waiting.items(), 1):
         # at the end of a run all processes have agreed whether to stop
         if stop.reason is not None or (number == 1 and stop.due()):
-            console.report_line(f"Stopping before the next run: {stop.reason}")
             break
-        console.report_line(f"[{number}/{len(waiting)}] {plan.out.name}")
+        console.report_line(f"[{number}/{len(waiting)}] {run.name}")
         try:
-            record = training.train(*plan, True, device, stop_after=stop, how_to_resume=how)
+            training.train(*plan, run, True, device, stop_after=stop, how_to_resume=RESUME)
         except StorageError:
             raise  # the next run would fail as well
         except Exception as error:  # one run's failure must not stop the others
             failed += 1
-            console.report_line(f"{plan.out.name} failed, {type(error).__name__}: {error}")
-            continue
-        if not record.complete:
-            break
+            console.report_line(f"{run.name} failed, {type(error).__name__}: {error}")
     return failed
 
 
-def _show_results(finished: Sequence[Path], out: Path) -> None:
-    from equipool.extras import advice
-
-    if not finished:
-        return
-    if missing := advice("The table of results", {"report": ("pandas",)}):
-        console.report_line(missing)
-        return
+def _show_results(runs: Sequence[Path], out: Path) -> None:
     from equipool.report import conclusion, read_runs, results
 
-    runs = read_runs(finished)
-    table = results(runs)
+    found = read_runs(runs)
+    table = results(found)
     console.print_table(list(table), table.to_numpy().tolist())
-    console.report_line(conclusion(runs))
-    console.report_line(f"For the curves: {console.command_line(['report', str(out)], {})}")
-
-
-def commands(task: str | None) -> typer.Typer:
-    return tasks.task_commands(ABOUT, run, RunOptions, task)
+    console.report_line(conclusion(found))
+    console.report_line(f"For the curves: {console.command_line('report', out)}")
