@@ -8,7 +8,7 @@ import equipool
 from cases import Quadratic, assert_near, flatten, make_layer, make_sets, offsets
 from equipool import LearnedStart
 from equipool.ops import execution
-from equipool.solution import active_recorders
+from equipool.solution import recorders
 
 pytestmark = [
     pytest.mark.compile,
@@ -203,7 +203,7 @@ def test_record_inside():
     )
     for a, b in zip(found, expected, strict=True):
         assert_near(a, b, 1e-12)
-    assert not active_recorders()
+    assert not recorders.active
 
 
 def assert_same_loss(compiled, layer, x, arguments):

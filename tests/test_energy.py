@@ -12,7 +12,7 @@ from equipool import (
     SafeguardedNesterov,
     ToTolerance,
 )
-from equipool.scalings import Weights
+from equipool.energy import Weights
 
 SIZES = (4, 0, 1, 6)
 

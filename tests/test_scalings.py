@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cases import SCALINGS
-from equipool.scalings import scaling_weights
+from equipool.energy import scaling_weights
 
 COUNTS = [0, 1, 2, 7, 1000, 0, 123_456]
 

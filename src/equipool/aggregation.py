@@ -10,27 +10,30 @@ from typing import Any, SupportsIndex, cast
 import torch
 from torch import Tensor, nn
 
-from equipool.checks import FLOATS, as_count, check_like, check_part
+from equipool.checks import as_count, check_part
 from equipool.config import as_tensor, config_of, differences, from_tensor
-from equipool.descent import Descent, Keep, Search
-from equipool.differentiation import Differentiation, Unrolled
+from equipool.descent import Descent, Differentiation, Keep, Search, Unrolled
 from equipool.distributed import (
     ShardedSum,
     of_first_process,
+    open_blocks,
     over_processes,
     with_mean_derivative,
 )
-from equipool.energy import Energy, RowEnergy
-from equipool.inference import normal, outside_inference_mode
+from equipool.energy import SCALINGS, Energy, RowEnergy, ScalingName, scaling_weights
 from equipool.objective import Objective
-from equipool.ops.execution import announce_compilation
+from equipool.ops.execution import (
+    announce_compilation,
+    graphs_serve,
+    normal,
+    outside_inference_mode,
+)
 from equipool.potentials.base import Potential, sum_over
 from equipool.potentials.resnet import ResNetPotential
 from equipool.regularizers import Regularizer, as_regularizer
-from equipool.replay import Program, Replays, graphs_serve
-from equipool.scalings import SCALINGS, ScalingName, scaling_weights
-from equipool.sets import Sets, empty_invalid_sets, gather_sets
-from equipool.solution import Solution, active_recorders, make_solution
+from equipool.replay import Program, Replays
+from equipool.sets import FLOATS, Sets, check_like, empty_invalid_sets, gather_sets
+from equipool.solution import Solution, make_solution, recorders
 from equipool.solvers import Nesterov, Solver
 from equipool.starts import Start, ZeroStart
 from equipool.steps import Budget, Steps, as_steps
@@ -197,10 +200,9 @@ class EquilibriumAggregation(nn.Module):
         """
         with outside_inference_mode():
             x, sets = self._gather(x, index, ptr, mask, dim_size)
-            recorders, budget = active_recorders(), self.steps.budget(self.training)
-            keep = Keep(squared_gradient=bool(recorders))
+            budget, keep = self.steps.budget(self.training), Keep(bool(recorders.active))
             descent, energy = self._descend(x, sets, budget, keep)
-            for recorder in recorders:
+            for recorder in recorders.active:
                 diagnosed = None
                 if recorder.diagnostics:
                     diagnosed = energy = energy or self._bind(x, sets)
@@ -280,7 +282,7 @@ class EquilibriumAggregation(nn.Module):
         x, sets = gather_sets(x, index, ptr=ptr, mask=mask, dim_size=dim_size)
         self._check_fits(x)
         x, sets = empty_invalid_sets(normal(x), sets)
-        return x, over_processes(self, x, sets)
+        return x, over_processes(self, x, sets) if open_blocks else sets
 
     def _descend(
         self, x: Tensor, sets: Sets, budget: Budget, keep: Keep, start: Tensor | None = None

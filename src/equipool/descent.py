@@ -1,7 +1,8 @@
-"""The loop of the search."""
+"""The loop of the search, and how gradients pass through it."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
 import torch
@@ -169,6 +170,43 @@ def _stop_rows(before: Descent, after: Descent, reached: Tensor) -> Descent:
         total = choose_rows(before.moving, total, before.with_rows().squared_gradient)
     path = (*before.path, state.y) if after.path else ()
     return after._replace(state=state, squared_gradient=total, path=path)
+
+
+class Differentiation(ABC):
+    """How gradients pass through the search.
+
+    A subclass must provide `__call__`: it runs the search and returns a `Descent` whose `y` carries
+    the gradient. `Unrolled` returns `search.solve()`, which autograd records step by step.
+
+    Example:
+        A gradient that ignores the search: `y` as a constant.
+
+        >>> class NoGradient(equipool.differentiation.Differentiation):
+        ...     def __call__(self, search):
+        ...         with torch.no_grad():
+        ...             return search.solve()
+        >>> layer = equipool.EquilibriumAggregation(3, 8, differentiation=NoGradient())
+        >>> layer(torch.randn(5, 3)).requires_grad
+        False
+    """
+
+    capturable = True
+    """Whether the backward pass can be recorded as a CUDA graph."""
+
+    @abstractmethod
+    def __call__(self, search: Search) -> Descent:
+        """Run the search."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class Unrolled(Differentiation):
+    """Differentiate through every step, as the paper does: the exact gradient of the output,
+    converged or not."""
+
+    def __call__(self, search: Search) -> Descent:
+        return search.solve()
 
 
 class Ended(NamedTuple):

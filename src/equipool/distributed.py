@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, distributed, nn
 
-from equipool.checks import values_are_at_hand
 from equipool.layer_identity import settings
 from equipool.objective import Bounds, LinearMap
-from equipool.ops.execution import shapes_are_fixed
+from equipool.ops.execution import shapes_are_fixed, values_are_at_hand
 from equipool.potentials.base import SummedPotential, check_no_dropout
 from equipool.sets import Sets
 from equipool.starts import check_start
@@ -31,7 +30,7 @@ class _Block(NamedTuple):
     compared: list[nn.Module]
 
 
-_open: list[_Block] = []  # of this process, the innermost last
+open_blocks: list[_Block] = []  # of this process, the innermost last
 
 
 @contextmanager
@@ -66,11 +65,11 @@ def sharded(group: ProcessGroup | None = None) -> Iterator[None]:
         equipool.distributed.average_gradients(layer)
         ```
     """
-    _open.append(_Block(_initialised(group), []))
+    open_blocks.append(_Block(_initialised(group), []))
     try:
         yield
     finally:
-        _open.pop()
+        open_blocks.pop()
 
 
 def average_gradients(module: nn.Module, group: ProcessGroup | None = None) -> None:
@@ -112,7 +111,7 @@ def _initialised(group: ProcessGroup | None) -> ProcessGroup:
 
 def refuse_sharded(name: str) -> None:
     """Reject a call that needs all elements of a set in this process."""
-    if _open:
+    if open_blocks:
         raise RuntimeError(
             f"{name} is called inside sharded(), expected outside: it needs all elements of a set "
             "on one process"
@@ -120,12 +119,9 @@ def refuse_sharded(name: str) -> None:
 
 
 def over_processes(layer: Any, x: Tensor, sets: Sets) -> Sets:
-    """In a `sharded` block the sets with the numbers of elements of all processes, which must agree
-    on the call; else the sets as they are. A set that is not valid on one process is valid on none.
-    """
-    if not _open:
-        return sets
-    block = _open[-1]
+    """The sets of an open block, with the numbers of elements of all processes, which must agree on
+    the call. A set that is not valid on one process is valid on none."""
+    block = open_blocks[-1]
     if not shapes_are_fixed() and not any(layer is other for other in block.compared):
         block.compared.append(layer)
         _check_agreement(block.group, layer, x, sets)

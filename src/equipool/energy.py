@@ -1,17 +1,54 @@
-"""The energy that an output minimises."""
+"""The energy that an output minimises, and how it is scaled."""
 
 from __future__ import annotations
+
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
-from equipool.checks import FLOATS, check_like
-from equipool.inference import normal, outside_inference_mode
 from equipool.objective import Bounds, LinearMap, assemble
+from equipool.ops.execution import is_exporting, normal, outside_inference_mode
 from equipool.potentials.base import SummedPotential
 from equipool.regularizers import BoundRegularizer, Regularizer
-from equipool.scalings import Weights
-from equipool.sets import Sets
+from equipool.sets import FLOATS, Sets, check_like
+
+EPSILON = 1e-8
+
+ScalingName = Literal["log", "log-mean", "sum", "mean"]
+SCALINGS: tuple[ScalingName, ...] = get_args(ScalingName)
+
+
+class Weights(NamedTuple):
+    """Weights of the two parts of a set's energy, `[num_rows, 1]` each."""
+
+    regularizer: Tensor
+    potential: Tensor
+
+
+def scaling_weights(name: ScalingName, counts: Tensor, dtype: torch.dtype) -> Weights:
+    """Weights of each row's energy, from the rows' counts N of elements, `[num_rows]`.
+
+    - `"log"`, the paper's Eq. 8: the whole energy times `log2(N + 1) / (N + eps)`.
+    - `"log-mean"`: `R + log2(N + 1) mean F`. In contrast to `"log"`, the curvature that `R` gives
+      the energy does not vanish in large sets, so that as many steps reach the minimum of a set of
+      any size.
+    - `"sum"`: `R + sum F`, without scaling.
+    - `"mean"`: `R + mean F`, independent of N, so `R` must not be divided by it.
+
+    An empty set has weights of 0: it has no energy, and its output is the start.
+    """
+    counts = counts.to(dtype).unsqueeze(-1)
+    if name == "log":
+        weight = torch.log2(counts + 1) / (counts + EPSILON)
+        if is_exporting():  # ONNX takes so small a number for 0: an empty set's would be NaN
+            weight = torch.where(counts > 0, weight, 0)
+        return Weights(weight, weight)
+    occupied = counts.clamp(max=1)
+    if name == "sum":
+        return Weights(occupied, occupied)
+    growth = occupied if name == "mean" else torch.log2(counts + 1)
+    return Weights(occupied, growth / counts.clamp(min=1))
 
 
 class RowEnergy:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -27,19 +27,3 @@ def inference_context(device: torch.device) -> Iterator[None]:
     cannot be used elsewhere."""
     with torch.inference_mode(False), torch.no_grad(), torch.autocast(device.type, enabled=False):
         yield
-
-
-def outside_inference_mode() -> AbstractContextManager[object]:
-    """Leaves inference mode, in which `torch.func.grad` gives zeros before torch 2.12. Gradients
-    stay off."""
-    if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():
-        return nullcontext()
-    stack = ExitStack()
-    stack.enter_context(torch.inference_mode(False))
-    stack.enter_context(torch.no_grad())
-    return stack
-
-
-def normal(tensor: Tensor) -> Tensor:
-    """A tensor that autograd can use: one made in inference mode is copied."""
-    return tensor.clone() if not torch.compiler.is_compiling() and tensor.is_inference() else tensor

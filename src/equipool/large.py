@@ -14,8 +14,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from equipool.aggregation import EquilibriumAggregation
 from equipool.checks import as_count, check_part
-from equipool.inference import normal, outside_inference_mode
 from equipool.objective import Bounds, LinearMap
+from equipool.ops.execution import normal, outside_inference_mode
 from equipool.potentials.base import Potential, SummedPotential, check_no_dropout, sum_over
 from equipool.sets import Sets, gather_sets
 from equipool.solution import Solution, record

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from equipool.aggregation import EquilibriumAggregation
-from equipool.checks import INTEGERS, check_like, check_part, check_range
+from equipool.checks import check_part
 from equipool.distributed import refuse_sharded
 from equipool.inference import in_evaluation_mode, inference_context
 from equipool.layer_identity import LayerIdentity
-from equipool.sets import Sets, gather_positions
+from equipool.sets import INTEGERS, Sets, check_like, check_range, gather_positions
 from equipool.solver_state import put_rows, take_rows
 from equipool.steps import Steps
 

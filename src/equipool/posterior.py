@@ -15,9 +15,8 @@ from torch import Tensor
 from equipool.aggregation import EquilibriumAggregation
 from equipool.checks import as_count, check_part
 from equipool.distributed import refuse_sharded
-from equipool.energy import Energy
+from equipool.energy import Energy, Weights
 from equipool.inference import in_evaluation_mode, inference_context
-from equipool.scalings import Weights
 from equipool.sets import Sets
 from equipool.solution import ConvergenceWarning
 from equipool.spectrum import Spectrum, extreme_spectrum, full_spectrum

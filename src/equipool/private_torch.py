@@ -10,21 +10,34 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.modules import module as _hooks
 from torch.nn.modules.dropout import _DropoutNd
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def is_transforming() -> bool:
-    """Whether a transform of `torch.func` is active."""
-    return torch._C._are_functorch_transforms_active()
+is_transforming: Callable[[], bool] = torch._C._are_functorch_transforms_active
+"""Whether a transform of `torch.func` is active."""
 
+stands_for_several: Callable[[Tensor], bool] = torch._C._functorch.is_legacy_batchedtensor
+"""Whether a tensor is a batch in disguise, as with `autograd.grad(is_grads_batched=True)`."""
 
-def stands_for_several(tensor: Tensor) -> bool:
-    """Whether a tensor is a batch in disguise, as with `autograd.grad(is_grads_batched=True)`."""
-    return torch._C._functorch.is_legacy_batchedtensor(tensor)
+current_backward: Callable[[], int] = torch._C._current_graph_task_id
+"""The number of the backward pass that is running in this thread, -1 for none."""
+
+Dropout = _DropoutNd
+"""The class of torch's dropouts, of rate `p`."""
+
+GLOBAL_BACKWARD_HOOKS = _hooks._global_backward_hooks, _hooks._global_backward_pre_hooks
+"""The backward hooks of all modules."""
+
+GLOBAL_HOOKS = (
+    *GLOBAL_BACKWARD_HOOKS,
+    _hooks._global_forward_hooks,
+    _hooks._global_forward_pre_hooks,
+)
+"""The hooks of all modules, of any kind."""
 
 
 def is_dispatch_mode_active() -> bool:
@@ -32,7 +45,7 @@ def is_dispatch_mode_active() -> bool:
     return torch._C._len_torch_dispatch_stack() > 0
 
 
-def is_exporting() -> bool:
+def export_flag() -> bool:
     """`torch.compiler.is_exporting()`, which in torch 2.11 is True inside `torch.compile` as well
     (pytorch#176347)."""
     return bool(getattr(torch.compiler, "_is_exporting_flag", False))
@@ -51,32 +64,11 @@ def outside_compiler(function: F) -> F:
     return torch._disable_dynamo(function)  # type: ignore[attr-defined,return-value]
 
 
-def current_backward() -> int:
-    """The number of the backward pass that is running in this thread, -1 for none."""
-    return torch._C._current_graph_task_id()
-
-
 def clear_workspaces() -> None:
     """Free the scratch memory that torch keeps for matrix products; nothing without CUDA."""
     clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
     if clear is not None:
         clear()
-
-
-def global_backward_hooks() -> tuple[dict[int, Any], ...]:
-    """The backward hooks of all modules."""
-    return _hooks._global_backward_hooks, _hooks._global_backward_pre_hooks
-
-
-def has_global_hooks() -> bool:
-    """Whether all modules have a hook of any kind."""
-    forward = _hooks._global_forward_hooks, _hooks._global_forward_pre_hooks
-    return any(forward) or any(global_backward_hooks())
-
-
-def is_dropout(module: nn.Module) -> bool:
-    """Whether a module is one of torch's dropouts, of rate `p`."""
-    return isinstance(module, _DropoutNd)
 
 
 def profiled_events(profile: torch.profiler.profile) -> Iterable[Any]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, TypedDict
 
 from equipool.differentiation import Differentiation, Truncated
+from equipool.energy import ScalingName
 from equipool.regularizers import Regularizer, SquaredNorm
-from equipool.scalings import ScalingName
 from equipool.solvers import Nesterov, Solver
 from equipool.steps import RandomSteps, Steps
 

@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import torch
 from torch import Tensor
 
-from equipool.checks import (
-    INTEGERS,
-    as_dim_size,
-    check_agrees,
-    check_elements,
-    check_like,
-    check_nested,
-    check_offsets,
-    check_range,
-    refuse_with,
-    values_are_at_hand,
-)
+from equipool.checks import as_count
 from equipool.ops import segments
-from equipool.ops.execution import is_batched
+from equipool.ops.execution import is_batched, is_exporting, values_are_at_hand
 from equipool.ops.segments import segment_sum
-from equipool.private_torch import is_exporting
 
 if TYPE_CHECKING:  # torch may be built without it
     from torch.distributed import ProcessGroup
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,17 +58,22 @@ class Sets:
             >>> equipool.EquilibriumAggregation(3, 8)(torch.randn(3, 3), sets).shape
             torch.Size([2, 8])
         """
-        return _read(index, index.shape, index=index, dim_size=dim_size)
+        return cls._of(index, index.shape, index=index, dim_size=dim_size)
 
     @classmethod
     def from_ptr(cls, ptr: Tensor) -> Sets:
         """Sets of elements that are contiguous, from where each begins and ends, `[B + 1]`."""
-        return _read(ptr, (int(ptr[-1]),), ptr=ptr)
+        return cls._of(ptr, torch.Size([int(ptr[-1])]), ptr=ptr)
 
     @classmethod
     def from_mask(cls, mask: Tensor) -> Sets:
         """Sets of a padded batch, `[B, L]`, True for real elements."""
-        return _read(mask, mask.shape, mask=mask)
+        return cls._of(mask, mask.shape, mask=mask)
+
+    @classmethod
+    def _of(cls, like: Tensor, shape: torch.Size, **layout: Any) -> Sets:
+        order, sets = _places(like, shape, **layout)
+        return replace(sets, order=order, shape=shape)
 
     @property
     def num_rows(self) -> int:
@@ -155,14 +151,6 @@ def empty_invalid_sets(x: Tensor, sets: Sets) -> tuple[Tensor, Sets]:
     return x, replace(sets, counts=counts, valid=valid.unsqueeze(-1))
 
 
-def _read(like: Tensor, shape: tuple[int, ...], **layout: Any) -> Sets:
-    """The sets of elements `[*shape, C]` in this layout, and where these are."""
-    # The layout's own code sorts the places. All of them are exact in float64.
-    places = torch.arange(math.prod(shape), dtype=torch.float64, device=like.device)
-    places, sets = gather_sets(places.view(*shape, 1), **layout)
-    return replace(sets, order=places.squeeze(-1).long(), shape=tuple(shape))
-
-
 def gather_sets(
     x: Tensor, index: Tensor | Sets | None = None, *, ptr: Tensor | None = None,
     mask: Tensor | None = None, dim_size: SupportsIndex | None = None,
@@ -185,33 +173,35 @@ def gather_sets(
     of sets must be read from `index` anyway. On a GPU with `dim_size` or `ptr` given, nothing waits
     for the device.
     """
-    check_elements(x)
-    num_sets = as_dim_size(dim_size)
+    _check_elements(x)
+    num_sets: int | None = dim_size  # type: ignore[assignment]
+    if dim_size is not None and not isinstance(dim_size, torch.SymInt):
+        expected = "the number of sets as an int of 0 or more"
+        num_sets = as_count("dim_size", dim_size, expected=expected)
     if isinstance(index, Sets):
-        refuse_with("sets", ptr=ptr, mask=mask)
-        check_agrees(num_sets, index.num_sets, "the sets are given")
+        _refuse_with("sets", ptr=ptr, mask=mask)
+        _check_agrees(num_sets, index.num_sets, "the sets are given")
         return _from_sets(x, index)
     if x.is_nested:
-        refuse_with("a nested x", index=index, ptr=ptr, mask=mask)
-        check_nested(x)
+        _refuse_with("a nested x", index=index, ptr=ptr, mask=mask)
+        jagged = x.layout == torch.jagged and x.dim() == 3 and isinstance(x.shape[2], int)
+        if not jagged or x.lengths() is not None:  # type: ignore[attr-defined]
+            raise ValueError(
+                "x is a nested tensor of another kind, expected a contiguous jagged one of shape "
+                "[B, j, C]: torch.nested.nested_tensor(list_of_sets, layout=torch.jagged)"
+            )
         return _from_ptr(x.values(), x.offsets(), num_sets)  # type: ignore[attr-defined]
     if x.dim() == 3:
-        refuse_with("a padded x of shape [B, L, C]", index=index, ptr=ptr)
-        return _from_padded(x, mask, num_sets)
-    if ptr is not None:
-        refuse_with("ptr", index=index, mask=mask)
+        _refuse_with("a padded x of shape [B, L, C]", index=index, ptr=ptr)
+        _check_agrees(num_sets, x.shape[0], "x has one row for each set")
+    elif ptr is not None:
+        _refuse_with("ptr", index=index, mask=mask)
         return _from_ptr(x, ptr, num_sets)
+    elif index is None:
+        _check_agrees(num_sets, 1, "x without index is one set")
     if mask is not None:
-        check_like("mask", mask, x, x.shape[:1], (torch.bool,))
-        if index is not None:
-            check_like("index", index, x, x.shape[:1], INTEGERS)
-        if values_are_at_hand(x):  # padding is dropped rather than carried along
-            x, index, mask = x[mask], index if index is None else index[mask], None
-    if index is not None:
-        return _from_index(x, index, mask, num_sets)
-    check_agrees(num_sets, 1, "x without index is one set")
-    zeros = torch.zeros(x.shape[0], dtype=torch.long, device=x.device)
-    return _arrange(x, zeros, mask, 1, in_order=mask is None)
+        check_like("mask", mask, x, x.shape[:-1], (torch.bool,))
+    return _from_index(x, index, mask, num_sets)
 
 
 def gather_positions(
@@ -220,18 +210,21 @@ def gather_positions(
 ) -> tuple[Tensor, Sets]:  # fmt: skip
     """Where the elements are in x, `[M]`, counted over its first dimensions, in set order and
     without padding; and their sets."""
-    check_elements(x)
-    flat = x.values() if x.is_nested else x
-    # The layout's own code sorts the positions. All of them are exact in float64.
-    places = torch.arange(flat.shape[:-1].numel(), dtype=torch.float64, device=x.device)
+    _check_elements(x)
     if x.is_nested:
-        ptr = x.offsets()  # type: ignore[attr-defined]
-    places, sets = gather_sets(
-        places.view(*flat.shape[:-1], 1), index, ptr=ptr, mask=mask, dim_size=dim_size
-    )
+        x, ptr = x.values(), x.offsets()  # type: ignore[attr-defined]
+    places, sets = _places(x, x.shape[:-1], index=index, ptr=ptr, mask=mask, dim_size=dim_size)
     real = sets.index < sets.num_sets
     counts = sets.real(sets.counts)
-    return places[real, 0].long(), make_sets(sets.index[real], counts, sets.num_sets, padded=False)
+    return places[real], make_sets(sets.index[real], counts, sets.num_sets, padded=False)
+
+
+def _places(like: Tensor, shape: torch.Size, **layout: Any) -> tuple[Tensor, Sets]:
+    """Where each element is, counted over `shape`, in set order; and the sets."""
+    # The layout's own code sorts the places. All of them are exact in float64.
+    places = torch.arange(shape.numel(), dtype=torch.float64, device=like.device)
+    places, sets = gather_sets(places.view(*shape, 1), **layout)
+    return places.squeeze(-1).long(), sets
 
 
 def _from_sets(x: Tensor, sets: Sets) -> tuple[Tensor, Sets]:
@@ -252,15 +245,24 @@ def _from_sets(x: Tensor, sets: Sets) -> tuple[Tensor, Sets]:
 
 
 def _from_index(
-    x: Tensor, index: Tensor, mask: Tensor | None, dim_size: int | None
+    x: Tensor, index: Tensor | None, mask: Tensor | None, num_sets: int | None
 ) -> tuple[Tensor, Sets]:
+    """Without an index, a padded batch or one set."""
+    in_order = index is None
+    if index is None:
+        shape = x.shape[:-1] if x.dim() == 3 else (1, x.shape[0])
+        num_sets = shape[0]
+        index = torch.arange(num_sets, device=x.device).unsqueeze(-1).expand(shape).flatten()
+        x, mask = x.flatten(0, -2), None if mask is None else mask.flatten()
     check_like("index", index, x, x.shape[:1], INTEGERS)
-    index, ascends = index.long(), False
-    if dim_size is None and torch.compiler.is_compiling():
+    index = index.long()
+    if mask is not None and values_are_at_hand(x):  # padding is dropped, not carried along
+        x, index, mask = x[mask], index[mask], None
+    if num_sets is None and torch.compiler.is_compiling():
         raise ValueError("give dim_size (the number of sets) to compile or export the layer")
-    if dim_size is None or values_are_at_hand(x):
-        dim_size, ascends = _look_at(index if mask is None else index[mask], dim_size)
-    return _arrange(x, index, mask, dim_size, in_order=ascends and mask is None)
+    if num_sets is None or (not in_order and values_are_at_hand(x)):
+        num_sets, in_order = _look_at(index if mask is None else index[mask], num_sets)
+    return _arrange(x, index, mask, num_sets, in_order=in_order and mask is None)
 
 
 def _look_at(index: Tensor, dim_size: int | None) -> tuple[int, bool]:
@@ -280,9 +282,15 @@ def _from_ptr(x: Tensor, ptr: Tensor, dim_size: int | None) -> tuple[Tensor, Set
     if ptr.dim() != 1 or ptr.shape[0] == 0:
         raise ValueError(f"ptr has shape {list(ptr.shape)}, expected [B + 1] offsets")
     ptr, num_sets = ptr.long(), ptr.shape[0] - 1
-    check_agrees(dim_size, num_sets, "ptr has one offset more than there are sets")
+    _check_agrees(dim_size, num_sets, "ptr has one offset more than there are sets")
     if values_are_at_hand(x):
-        check_offsets(ptr, x.shape[0])
+        if bool((ptr.diff() < 0).any()):
+            raise ValueError("ptr decreases, expected offsets that never do")
+        if int(ptr[0]) != 0 or int(ptr[-1]) != x.shape[0]:
+            raise ValueError(
+                f"ptr runs from {int(ptr[0])} to {int(ptr[-1])}, expected 0 to {x.shape[0]}, "
+                "the number of elements"
+            )
     index = _index_of(ptr, x.shape[0])
     if values_are_at_hand(x) or torch.compiler.is_compiling():
         return x, make_sets(index, ptr.diff(), num_sets, padded=False)
@@ -298,21 +306,6 @@ def _index_of(ptr: Tensor, num_elements: int) -> Tensor:
         return begins.cumsum(0)[:num_elements] - 1
     positions = torch.arange(num_elements, device=ptr.device)
     return torch.searchsorted(ptr[1:], positions, right=True)
-
-
-def _from_padded(x: Tensor, mask: Tensor | None, dim_size: int | None) -> tuple[Tensor, Sets]:
-    num_sets, length = x.shape[:2]
-    check_agrees(dim_size, num_sets, "x has one row for each set")
-    if mask is not None:
-        check_like("mask", mask, x, x.shape[:2], (torch.bool,))
-    index = torch.arange(num_sets, device=x.device).unsqueeze(-1).expand(-1, length).flatten()
-    values, keep = x.flatten(0, 1), None if mask is None else mask.flatten()
-    if keep is None:
-        counts = torch.full((num_sets,), length, device=x.device)
-        return values, make_sets(index, counts, num_sets, padded=False)
-    if values_are_at_hand(x):  # padding is dropped rather than carried along
-        values, index, keep = values[keep], index[keep], None
-    return _arrange(values, index, keep, num_sets, in_order=keep is None)
 
 
 def _arrange(
@@ -333,3 +326,56 @@ def _arrange(
     if mask is not None:
         counts = torch.nn.functional.pad(counts[:num_sets], (0, 1))
     return x, make_sets(index, counts, num_sets, padded=mask is not None)
+
+
+def check_like(
+    name: str, tensor: Tensor, x: Tensor, shape: Sequence[int] | None,
+    dtypes: tuple[torch.dtype, ...],
+) -> None:  # fmt: skip
+    """Check the dtype, shape and device of an argument against the elements."""
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name} is a {type(tensor).__name__}, expected a tensor")
+    if tensor.dtype not in dtypes:
+        kinds = {INTEGERS: "an integer dtype", FLOATS: "a floating-point dtype"}
+        expected = kinds.get(dtypes, str(dtypes[0]))
+        raise TypeError(f"{name} has dtype {tensor.dtype}, expected {expected}")
+    if shape is not None and tuple(tensor.shape) != tuple(shape):
+        raise ValueError(
+            f"{name} has shape {list(tensor.shape)}, expected {list(shape)} "
+            f"for x of shape {list(x.shape)}"
+        )
+    if tensor.device != x.device:
+        raise ValueError(f"{name} is on {tensor.device} and x on {x.device}, expected one device")
+
+
+def check_range(low: int, high: int, num_sets: int | None) -> None:
+    """Check the smallest and the largest index; any largest one may be the number of sets."""
+    if low < 0:
+        raise ValueError(f"index has the negative value {low}, expected values from 0")
+    if num_sets is not None and high >= num_sets:
+        raise ValueError(
+            f"index has the value {high}, expected values below {num_sets}, the number of sets"
+        )
+
+
+def _check_elements(x: Tensor) -> None:
+    if not isinstance(x, Tensor):
+        raise TypeError(f"x is a {type(x).__name__}, expected a tensor")
+    if not x.is_floating_point():
+        raise TypeError(f"x has dtype {x.dtype}, expected a floating-point dtype: call x.float()")
+    if x.dim() not in (2, 3):
+        raise ValueError(
+            f"x has shape {list(x.shape)}, expected [N, C] elements or a padded [B, L, C] batch"
+        )
+
+
+def _check_agrees(dim_size: int | None, num_sets: int, because: str) -> None:
+    if dim_size is not None and dim_size != num_sets:
+        raise ValueError(f"dim_size is {dim_size}, expected {num_sets}: {because}")
+
+
+def _refuse_with(layout: str, **arguments: object) -> None:
+    """Reject arguments that describe the sets a second time."""
+    given = [name for name, value in arguments.items() if value is not None]
+    if given:
+        raise ValueError(f"{' and '.join(given)} given beside {layout}, expected {layout} alone")

@@ -199,11 +199,10 @@ class _Recorders(threading.local):
     """The recorders of this thread's blocks. Not a context variable: torch.compile cannot trace
     those."""
 
-    def __init__(self) -> None:
-        self.active: list[Solutions] = []
+    active: tuple[Solutions, ...] = ()  # outermost first
 
 
-_recorders = _Recorders()
+recorders = _Recorders()
 
 
 @contextmanager
@@ -227,13 +226,8 @@ def record(diagnostics: bool = False) -> Iterator[Solutions]:
         >>> loss = out.square().mean() + 1e-4 * solutions.aux_loss
     """
     solutions = Solutions(diagnostics)
-    _recorders.active.append(solutions)
+    recorders.active = (*recorders.active, solutions)
     try:
         yield solutions
     finally:
-        _recorders.active[:] = [one for one in _recorders.active if one is not solutions]
-
-
-def active_recorders() -> list[Solutions]:
-    """The recorders of this thread's open blocks, outermost first."""
-    return _recorders.active
+        recorders.active = tuple(one for one in recorders.active if one is not solutions)

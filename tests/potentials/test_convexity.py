@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from cases import assert_near
 from equipool import SquaredNorm
-from equipool.energy import RowEnergy
-from equipool.scalings import scaling_weights
+from equipool.energy import RowEnergy, scaling_weights
 
 
 def hessians(summed, y):

@@ -1,6 +1,6 @@
 """How gradients pass through the search."""
 
-from equipool.differentiation.base import Differentiation, Unrolled
+from equipool.descent import Differentiation, Unrolled
 from equipool.differentiation.implicit import Implicit
 from equipool.differentiation.last_steps import Truncated
 

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from equipool.checks import as_count
-from equipool.descent import Descent, Search
-from equipool.differentiation.base import Differentiation
+from equipool.descent import Descent, Differentiation, Search
 from equipool.differentiation.last_steps import follow_last_steps
 from equipool.linear_solvers import Cholesky, ConjugateGradients
 from equipool.objective import Objective

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from equipool.checks import as_count
-from equipool.descent import Descent, Search
-from equipool.differentiation.base import Differentiation
+from equipool.descent import Descent, Differentiation, Search
 from equipool.ops.derivatives import attach
 from equipool.solver_state import with_shared, with_unchanged
 

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from equipool.aggregation import EquilibriumAggregation
+from equipool.energy import Weights, scaling_weights
 from equipool.estimators.bags import Array, Bags
 from equipool.estimators.network import BagNetwork
 from equipool.estimators.scaling import Scaling
 from equipool.large import solve_chunks
-from equipool.scalings import Weights, scaling_weights
 
 ELEMENTS = 1 << 16  # per batch
 LARGE = 1 << 13  # elements of a bag whose minimum is sought from that of a sample

@@ -53,7 +53,7 @@ class InnerLoop:
     solver: Annotated[str, SOLVER] = "nesterov"
     differentiation: Annotated[str, DIFFERENTIATION] = "unrolled"
     start: Annotated[str, START] = "zero"
-    scaling: Annotated[str, OneOf("equipool.scalings.SCALINGS")] = "log"
+    scaling: Annotated[str, OneOf("equipool.energy.SCALINGS")] = "log"
     regularizer_weight: Annotated[float, Range(above=0)] = 0.1
     potential_dropout: Share = 0.0
     bias_std: Annotated[float, Range(least=0)] = 0.0

@@ -6,10 +6,9 @@ import torch
 from torch import Tensor
 
 from equipool.aggregation import EquilibriumAggregation
-from equipool.energy import Energy
+from equipool.energy import Energy, Weights, scaling_weights
 from equipool.leave_one_out.removals import Removals
 from equipool.linear_solvers import ROUNDINGS, Cholesky, ConjugateGradients, LinearSolver
-from equipool.scalings import Weights, scaling_weights
 
 # Up to this output size the matrix of every removal is assembled and factored, which finds every
 # negative curvature; beyond it a few products per removal solve the same system.

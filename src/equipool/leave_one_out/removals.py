@@ -10,9 +10,8 @@ from typing import SupportsIndex
 import torch
 from torch import Tensor
 
-from equipool.checks import INTEGERS, check_like
 from equipool.ops.segments import segment_sum
-from equipool.sets import Sets, gather_positions, make_sets
+from equipool.sets import INTEGERS, Sets, check_like, gather_positions, make_sets
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equipool.ops.execution import is_batched, kernels_serve
-from equipool.private_torch import is_exporting
+from equipool.ops.execution import is_batched, is_exporting, kernels_serve
 
 
 def is_plain_backward(*by_outputs: Tensor | None) -> bool:

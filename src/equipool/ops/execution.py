@@ -7,12 +7,18 @@ import logging
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 
 import torch
 from torch import Tensor
 
-from equipool.private_torch import is_exporting, is_transforming, stands_for_several, while_tracing
+from equipool.private_torch import (
+    export_flag,
+    is_dispatch_mode_active,
+    is_transforming,
+    stands_for_several,
+    while_tracing,
+)
 
 
 class _Switch(threading.local):
@@ -49,6 +55,11 @@ def is_eager_on_gpu(x: Tensor) -> bool:
         and x.get_device() == torch.cuda.current_device()
         and not is_transforming()
     )
+
+
+def values_are_at_hand(x: Tensor) -> bool:
+    """Whether values can be read without a device sync: in eager mode, on the CPU."""
+    return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 OLDEST_TRITON = "3.4"  # that of torch 2.8
@@ -97,6 +108,11 @@ def announce_compilation(num_steps: int) -> None:
     )
 
 
+def is_exporting() -> bool:
+    """Whether the program is being exported."""
+    return torch.compiler.is_compiling() and export_flag()
+
+
 def is_batched(tensor: Tensor) -> bool:
     """Whether a transform of `torch.func` is active, or the tensor stands for several, as in
     `torch.autograd.grad(..., is_grads_batched=True)`."""
@@ -111,3 +127,24 @@ def shapes_are_fixed() -> bool:
     if torch.compiler.is_compiling():
         return True
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+
+
+def graphs_serve(x: Tensor) -> bool:
+    """Whether a solve of these elements may be replayed: it would launch kernels eagerly."""
+    return is_eager_on_gpu(x) and not shapes_are_fixed() and not is_dispatch_mode_active()
+
+
+def outside_inference_mode() -> AbstractContextManager[object]:
+    """Leaves inference mode, in which `torch.func.grad` gives zeros before torch 2.12. Gradients
+    stay off."""
+    if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():
+        return nullcontext()
+    stack = ExitStack()
+    stack.enter_context(torch.inference_mode(False))
+    stack.enter_context(torch.no_grad())
+    return stack
+
+
+def normal(tensor: Tensor) -> Tensor:
+    """A tensor that autograd can use: one made in inference mode is copied."""
+    return tensor.clone() if not torch.compiler.is_compiling() and tensor.is_inference() else tensor

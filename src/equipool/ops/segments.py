@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from equipool.private_torch import is_exporting
+from equipool.ops.execution import is_exporting
 
 # A float32 sum of many terms, one after the other, loses digits with their number. Beyond
 # BLOCKED_FROM elements a sum is taken over blocks first, then over the blocks' sums.

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from equipool.objective import Bounds, LinearMap
 from equipool.ops.derivatives import separate
 from equipool.ops.execution import is_batched, shapes_are_fixed
-from equipool.private_torch import global_backward_hooks, is_dropout
+from equipool.private_torch import GLOBAL_BACKWARD_HOOKS, Dropout
 from equipool.sets import Sets
 
 
@@ -210,7 +210,7 @@ def _check_draws_nothing(potential: nn.Module) -> None:
 
 def dropout_rate(module: nn.Module) -> float:
     """The rate at which a module by itself, not its parts, drops units now."""
-    rate = getattr(module, "p" if is_dropout(module) else "dropout", 0)
+    rate = getattr(module, "p" if isinstance(module, Dropout) else "dropout", 0)
     return float(rate) if module.training and isinstance(rate, int | float) else 0.0
 
 
@@ -229,7 +229,7 @@ def check_no_dropout(name: str, module: nn.Module, reason: str) -> None:
 
 def _has_backward_hooks(potential: object) -> bool:
     modules = potential.modules() if isinstance(potential, nn.Module) else ()
-    everywhere = any(global_backward_hooks())
+    everywhere = any(GLOBAL_BACKWARD_HOOKS)
     return everywhere or any(m._backward_hooks or m._backward_pre_hooks for m in modules)
 
 

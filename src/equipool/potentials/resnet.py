@@ -22,7 +22,7 @@ from equipool.potentials.base import (
     draw_weights,
     wide,
 )
-from equipool.private_torch import has_global_hooks
+from equipool.private_torch import GLOBAL_HOOKS
 from equipool.sets import Sets
 
 MIN_WIDTH = 16  # of the normalised layers, by default
@@ -194,7 +194,7 @@ def _is_factorable(potential: ResNetPotential) -> bool:
     ]
     return (
         type(potential) is ResNetPotential
-        and not has_global_hooks()
+        and not any(GLOBAL_HOOKS)
         and not any(map(_is_changed, potential.modules()))
         and list(map(_shape, potential.linears)) == [(b, a) for a, b in pairs]
         and list(map(_shape, potential.norms)) == [(b,) for _, b in pairs[:-1]]

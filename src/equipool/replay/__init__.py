@@ -6,6 +6,6 @@ than running them. The layer therefore records the solve, and the backward pass 
 share a capacity.
 """
 
-from equipool.replay.replays import Program, Replays, graphs_serve
+from equipool.replay.replays import Program, Replays
 
-__all__ = ["Program", "Replays", "graphs_serve"]
+__all__ = ["Program", "Replays"]

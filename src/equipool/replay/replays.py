@@ -15,9 +15,8 @@ from torch import Tensor, nn
 
 from equipool.descent import Descent, Ended, Search, outputs_of
 from equipool.layer_identity import LayerIdentity, freeze
-from equipool.ops.execution import is_eager_on_gpu, shapes_are_fixed
 from equipool.potentials.base import drops_units
-from equipool.private_torch import has_global_hooks, is_dispatch_mode_active
+from equipool.private_torch import GLOBAL_HOOKS
 from equipool.replay.capacity import LEAST_WASTE, MOST_WASTE, Capacity, capacity_for
 from equipool.replay.graphs import Memory, Replay, SolveGraph
 from equipool.replay.stopping import StoppingGraph
@@ -68,7 +67,7 @@ class Replays:
         launched kernel by kernel: on a first call, where the program may do what a graph does not,
         and after recording has failed."""
         differentiation = freeze(program.differentiate)
-        if self.failed or differentiation is None or has_global_hooks() or min(_size(sets)) == 0:
+        if self.failed or differentiation is None or any(GLOBAL_HOOKS) or min(_size(sets)) == 0:
             return None
         with self._lock:
             identity = self._current_identity(program.module)
@@ -184,11 +183,6 @@ class Replays:
             "this",
             stacklevel=2,
         )
-
-
-def graphs_serve(x: Tensor) -> bool:
-    """Whether a solve of these elements may be replayed: it would launch kernels eagerly."""
-    return is_eager_on_gpu(x) and not shapes_are_fixed() and not is_dispatch_mode_active()
 
 
 def _size(sets: Sets) -> Capacity:

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from equipool.checks import values_are_at_hand
 from equipool.objective import Bounds, Objective
+from equipool.ops.execution import values_are_at_hand
 from equipool.solvers.base import Solver
 
 

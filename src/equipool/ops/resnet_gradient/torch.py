@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from equipool.ops import segments
-from equipool.ops.execution import is_batched
+from equipool.ops.execution import is_batched, is_exporting
 from equipool.ops.resnet_gradient.folding import ReverseOnly, Spec, unavailable
 from equipool.ops.resnet_gradient.network import Columns, Network, Parameters
-from equipool.private_torch import is_exporting, is_transforming
+from equipool.private_torch import is_transforming
 
 # Pre-activations at a time on the CPU, so that what is computed for them stays in its caches.
 # Not too many rows either: a sum over them is taken one after the other, and loses digits.
