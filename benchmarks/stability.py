@@ -9,6 +9,7 @@ Every option trains a small network for the median with several seeds.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import median_low
 from typing import Any
 
 import torch
@@ -16,7 +17,6 @@ from medians import MedianNetwork, draw, train
 from recording import arguments, header, write
 
 from equipool import EquilibriumAggregation, LearnedStart, Nesterov, ResNetPotential
-from equipool.training import count_spikes
 
 CHANNELS, WIDTH, INNER_STEPS, BATCH, SET_SIZE, TEST_SETS = 4, 16, 5, 16, 16, 4000
 # Rate of Adam, and squared outputs of the potential.
@@ -67,6 +67,14 @@ OPTIONS = {
     "steps + momentum + start": Option(SLOW, start=1.0),
     "steps + momentum + curvature + biases": Option(SAFE, bias_std=0.3),
 }
+
+
+def count_spikes(losses: torch.Tensor) -> int:
+    """Losses above ten times the median of the last 1,000 finite ones before them, from the
+    hundredth on."""
+    known = losses[losses.isfinite()].tolist()
+    medians = (median_low(known[max(at - 1000, 0) : at]) for at in range(100, len(known)))
+    return sum(loss > 10 * median for loss, median in zip(known[100:], medians, strict=True))
 
 
 def measure(name: str, setting: str, seeds: int, steps: int) -> dict[str, Any]:

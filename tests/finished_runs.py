@@ -9,7 +9,7 @@ CLOCK = {"seconds", "training_seconds", "steps_per_second"}
 
 def last_tensors(folder):
     """All tensors of the last checkpoint, by name, such as `model/head.weight`."""
-    return RunFolder(folder).newest(print).tensors
+    return RunFolder(folder).newest().tensors
 
 
 def numbers(folder):

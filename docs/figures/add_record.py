@@ -9,8 +9,8 @@ from typing import Any
 
 from records import RECORDS, Run
 
-KEPT = {"seed", "steps", "complete", "seconds", "training_seconds", "num_parameters", "spikes",
-        "skipped", "together", "config", "versions", "hardware", "date"}  # fmt: skip
+KEPT = {"seed", "steps", "complete", "seconds", "training_seconds", "num_parameters",
+        "together", "config", "versions", "hardware", "date"}  # fmt: skip
 
 
 def line_of(folder: Path, study: str, label: str) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def convergence(found: Recipes, metric: str, form: str) -> str:
             value
             for run in runs
             for checkpoint in run.over_steps.values()
-            for value in checkpoint["spread"]
+            for value in checkpoint.get("spread", ())
             if value is not None
         ]
         rows.append((

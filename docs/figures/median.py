@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Sequence
 
 from drawing import draw_curves, legend_below, picture, styles
-from records import RECORDS, Run, group, ran_on, read_lines, read_runs
+from records import RECORDS, Run, group, ran_on, read_lines, read_runs, total
 from tables import columns, number, span, spread, table
 
 PAGE = "reproduction/median.md"
@@ -68,8 +68,8 @@ def results(runs: Sequence[Run]) -> str:
             for name in DISTRIBUTIONS
         },
         "parameters": lambda g: f"{g[0].num_parameters:,}",
-        "spikes": lambda g: str(sum(run.spikes for run in g)),
-        "skipped": lambda g: str(sum(run.skipped for run in g)),
+        "spikes": lambda g: total(g, "spikes"),
+        "skipped": lambda g: total(g, "skipped"),
     })  # fmt: skip
 
 
@@ -109,8 +109,8 @@ def settings(runs: Sequence[Run]) -> str:
         "mean squared error": lambda g: spread(errors(g)),
         "/ unchanged": lambda g: f"{mean_error(g) / unchanged(g):.3g}",
         "best seed": lambda g: number(min(errors(g))),
-        "spikes": lambda g: str(sum(run.spikes for run in g)),
-        "skipped": lambda g: str(sum(run.skipped for run in g)),
+        "spikes": lambda g: total(g, "spikes"),
+        "skipped": lambda g: total(g, "skipped"),
     })  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from drawing import draw_curves, legend_below, picture, styles
 from matplotlib.ticker import PercentFormatter
-from records import RECORDS, Run, group, ran_on, read_lines, read_runs, seconds_per_step
+from records import RECORDS, Run, group, ran_on, read_lines, read_runs, seconds_per_step, total
 from tables import columns, span, table
 from tables import spread as spread_of
 
@@ -79,8 +79,8 @@ def costs(groups: Sequence[Sequence[Run]]) -> str:
         "sets seen": lambda g: span([run.last_step * batch_size(run) for run in g]),
         "training seconds": lambda g: f"{statistics.fmean(r.training_seconds for r in g):,.0f}",
         "parameters": lambda g: f"{g[0].num_parameters:,}",
-        "spikes": lambda g: str(sum(run.spikes for run in g)),
-        "skipped": lambda g: str(sum(run.skipped for run in g)),
+        "spikes": lambda g: total(g, "spikes"),
+        "skipped": lambda g: total(g, "skipped"),
     })  # fmt: skip
 
 

@@ -31,14 +31,14 @@ class Run:
     complete: bool
     seconds: float
     training_seconds: float
-    spikes: int
-    skipped: int
     curve: dict[str, list[Any]]
     config: dict[str, Any]
     versions: dict[str, str]
     hardware: dict[str, Any]
     date: str = ""
     num_parameters: int = 0
+    spikes: int | None = None  # this and the next are no longer counted
+    skipped: int | None = None
     together: int | None = None  # runs that shared the device
     timed_by: tuple[str, ...] = ()  # runs of the study "speed" with the same cost of a step
     inner: dict[str, list[Any]] = field(default_factory=dict)
@@ -61,6 +61,12 @@ class Run:
     def selected(self, metric: str, monitor: str) -> float:
         """The metric where `monitor` is highest."""
         return self.curve[metric][self.curve[monitor].index(max(self.curve[monitor]))]
+
+
+def total(runs: Sequence[Run], name: str) -> str:
+    """The sum of a number over runs; `-` if one of them does not have it."""
+    found = [getattr(run, name) for run in runs]
+    return "-" if None in found else str(sum(found))
 
 
 def read_lines(file: Path) -> list[dict[str, Any]]:

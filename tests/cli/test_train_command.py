@@ -108,7 +108,7 @@ def test_a_run_that_learned_nothing_fails(equipool, tiny, tmp_path, monkeypatch)
 
     monkeypatch.setattr(MedianTask, "loss", not_a_number)
     done = equipool("train", "median", tiny, "--out", tmp_path / "run", status=1)
-    assert "the run failed" in done.stderr
+    assert "step 0: the loss is nan" in done.stderr
 
 
 def test_evaluation_is_that_of_the_run(equipool, tiny, tmp_path):

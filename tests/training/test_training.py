@@ -1,107 +1,88 @@
-"""The loop: what it computes, and which steps it skips."""
+"""The loop: what it computes, logs and shows, and where it stops."""
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar
+import sys
 
 import pytest
 import torch
-from runs import Heard, run
+from runs import run
 from toy import Toy, config
 
 import equipool
-from equipool.training import Loss, Shard, evaluate, read_log, read_record
-from equipool.training.optimizer import average_weight
+from equipool.training import RunFolder, Shard, evaluate, load_network, read_record, train
+from equipool.training.loop import Progress
 from equipool.training.step import make_network
-from finished_runs import last_tensors
+from finished_runs import last_tensors, numbers
 
 
 def naive_training(task, training):
-    """The same, as plainly as it can be written. Weights and their average."""
-    network = make_network(task).double()
-    adam = torch.optim.Adam(network.parameters())
-    averages = [torch.zeros_like(p) for p in network.parameters()]
+    """The same, as plainly as it can be written; the weights."""
+    network = make_network(task)
+    adam = torch.optim.AdamW(network.parameters(), weight_decay=training.weight_decay)
     for step in range(training.steps):
         first = step - step % training.chunk
         chunk = task.batches(first, training.chunk, torch.device("cpu"), Shard())
-        batch = {name: values[step - first].double() for name, values in chunk.items()}
-        with equipool.record(diagnostics=True) as solutions:
+        batch = {name: values[step - first] for name, values in chunk.items()}
+        with equipool.record() as solutions:
             loss = task.loss(network, batch).value
         adam.zero_grad()
         (loss + training.aux_weight_at(step) * solutions.aux_loss).backward()
-        torch.nn.utils.clip_grad_norm_(network.parameters(), training.clip_norm)
-        adam.param_groups[0]["lr"] = training.learning_rate * training.learning_rate_factor(step)
+        if training.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(network.parameters(), training.clip_norm)
+        adam.param_groups[0]["lr"] = training.learning_rate_at(step)
         adam.step()
-        with torch.no_grad():
-            for average, parameter in zip(averages, network.parameters(), strict=True):
-                average.lerp_(parameter, average_weight(training.ema_decay, step + 1))
-    return dict(network.named_parameters()), averages
+    return dict(network.named_parameters())
 
 
 @pytest.mark.parametrize(
     ("kind", "more"),
-    [("plain", {}), ("pooled", {}), ("pooled", {"aux_initial": 1e-3})],
+    [
+        ("plain", {"clip_norm": None}),
+        ("plain", {"clip_norm": 0.1, "weight_decay": 0.1}),
+        ("pooled", {"aux_weight": 0.1}),
+        ("pooled", {"aux_weight": 0.1, "aux_initial": 1e-3}),
+        ("pooled", {"aux_weight": 0.0}),
+    ],
 )
 def test_it_trains_as_a_plain_loop_does(tmp_path, kind, more):
-    task, training = Toy(kind=kind), config(aux_weight=0.1, precision="64-true", **more)
+    task, training = Toy(kind=kind, double=True), config(**more)
     found = last_tensors(run(tmp_path, task, training))
-    weights, averages = naive_training(task, training)
-    for (name, weight), average in zip(weights.items(), averages, strict=True):
+    for name, weight in naive_training(task, training).items():
         torch.testing.assert_close(found[f"model/{name}"], weight.detach(), rtol=1e-5, atol=1e-7)
-        torch.testing.assert_close(found[f"average/{name}"], average, rtol=1e-5, atol=1e-7)
 
 
-def test_the_norm_of_gradients_is_clipped(tmp_path):
-    # Adam does not see the size of gradients that are all shortened alike: so one is not
-    clipped, free = (
-        last_tensors(run(tmp_path, Toy(large_steps=(7,)), config(clip_norm=norm), name=str(norm)))
-        for norm in (1.0, None)
-    )
-    name = "optimizer/exp_avg_sq/layers.2.bias"
-    assert clipped[name].max() < 1.0 < free[name].max()
+def test_the_log_has_the_numbers_of_each_interval(tmp_path):
+    folder = run(tmp_path, Toy(kind="pooled"), config(log_every=1), name="each")
+    each = [entry for entry in numbers(folder) if "event" not in entry]
+    entries = [entry for entry in numbers(run(tmp_path, Toy(kind="pooled"))) if "loss" in entry]
+    assert [entry["step"] for entry in entries] == [5, 10, 15, 20]
+    for entry in entries:
+        steps = each[entry["step"] - 5 : entry["step"]]
+        assert entry["learning_rate"] == steps[-1]["learning_rate"]
+        assert entry["loss_max"] == max(one["loss"] for one in steps)
+        for name in ("loss", "aux_loss", "gradient_norm"):
+            assert entry[name] == pytest.approx(sum(one[name] for one in steps) / 5)
+        deviations = [one["metrics"]["deviation"] for one in steps]
+        assert entry["metrics"] == {"deviation": pytest.approx(sum(deviations) / 5)}
 
 
-def test_a_step_with_nan_is_skipped_counted_and_reported(tmp_path):
-    task, heard = Toy(kind="noisy", broken_steps=(6, 7)), Heard()
-    folder = run(tmp_path, task, progress=heard)
-    record = read_record(folder / "record.json")
-    assert record.skipped == 2
-    assert "skipped 2 steps before step 10" in heard
-    events = [e for e in read_log(folder / "log.jsonl") if e.get("event") == "skip"]
-    assert [(e["count"], e["steps"]) for e in events] == [(2, [6, 7])]
-    found = last_tensors(folder)
-    model = {name: v for name, v in found.items() if not name.endswith("history")}
-    assert all(value.isfinite().all() for value in model.values())
-    assert found["optimizer/step/head.weight"] == 18
-    points = [e for e in read_log(folder / "log.jsonl") if "event" not in e]
-    assert all(math.isfinite(point["loss"]) for point in points)
+@pytest.mark.parametrize("broken_step", [6, 19])
+def test_a_loss_that_is_not_finite_stops_the_run_before_it_is_saved(tmp_path, broken_step):
+    task = Toy(broken_step=broken_step)
+    for resume in (False, True):
+        with pytest.raises(FloatingPointError, match=f"step {broken_step}: the loss is nan"):
+            run(tmp_path, task, resume=resume)
+    assert RunFolder(tmp_path / "run").newest().step == broken_step // 6 * 6
+    assert all(p.isfinite().all() for p in load_network(tmp_path / "run", "last").parameters())
 
 
-@dataclass(frozen=True)
-class Infinite(Toy):
-    """A loss that is not finite though its gradient is."""
-
-    name: ClassVar[str] = "infinite toy"
-
-    def loss(self, network, batch):
-        return Loss(super().loss(network, batch).value + torch.inf)
-
-
-def test_a_loss_that_is_not_finite_is_skipped_whatever_its_gradient(tmp_path):
-    folder = run(tmp_path, Infinite())
-    assert read_record(folder / "record.json").skipped == 20
-    start = make_network(Infinite()).state_dict()
-    assert torch.equal(last_tensors(folder)["model/layers.0.weight"], start["layers.0.weight"])
-    points = [e for e in read_log(folder / "log.jsonl") if "event" not in e]
-    assert {point["loss"] for point in points} == {None}
-
-
-def test_a_step_that_explodes_is_skipped_and_a_spike(tmp_path):
-    training = config(steps=210, log_every=70, guard_factor=20.0, chunk=10, checkpoint_every=100)
-    folder = run(tmp_path, Toy(large_steps=(30, 180)), training)
-    record = read_record(folder / "record.json")
-    assert record.skipped == 1  # the first is before the average is trusted
-    assert record.spikes == 1
+def test_a_run_whose_evaluations_are_not_finite_has_failed(tmp_path, monkeypatch):
+    assert not read_record(run(tmp_path, name="good") / "record.json").failed
+    monkeypatch.setattr(Toy, "evaluate", lambda *_: {"error": math.nan})
+    folder = run(tmp_path)
+    assert read_record(folder / "record.json").failed
+    with pytest.warns(UserWarning, match="no evaluation gave a number"):
+        load_network(folder)
 
 
 def test_torchs_generator_is_as_it_was(tmp_path):
@@ -112,10 +93,37 @@ def test_torchs_generator_is_as_it_was(tmp_path):
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_other_precisions_train(tmp_path):
-    for precision in ("bf16-mixed", "bf16-true", "64-true"):
-        folder = run(tmp_path, training=config(precision=precision), name=precision)
-        record = read_record(folder / "record.json")
-        assert math.isfinite(record.metrics["error"])
-        assert evaluate(folder, "last", device="cpu") == record.metrics
-    assert last_tensors(folder)["model/layers.0.weight"].dtype == torch.float64
+def test_bfloat16_trains_and_is_evaluated_as_it_was_trained(tmp_path):
+    plain = run(tmp_path, Toy(kind="pooled"), name="plain")
+    folder = run(tmp_path, Toy(kind="pooled"), config(precision="bf16-mixed"))
+    record = read_record(folder / "record.json")
+    assert evaluate(folder, "last", device="cpu") == record.metrics
+    expected = read_record(plain / "record.json").metrics
+    assert record.metrics != expected
+    assert record.metrics["error"] == pytest.approx(expected["error"], rel=0.2)
+    assert last_tensors(folder)["model/head.weight"].dtype == torch.float32
+
+
+def test_the_progress_is_shown_unless_it_is_switched_off(tmp_path, capsys):
+    run(tmp_path, name="quiet")
+    assert not capsys.readouterr().out
+    train(Toy(), config(), tmp_path / "shown", device="cpu")
+    begin, *lines = capsys.readouterr().out.splitlines()
+    assert begin == "shown: from step 0 to 20"
+    assert [line.split(", ")[0].split()[-1] for line in lines if "loss" in line] == [
+        "5/20", "10/20", "15/20", "20/20"
+    ]  # fmt: skip
+    assert "evaluated error" in lines[-1]
+
+
+def test_a_terminal_shows_one_bar_that_moves(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    progress = Progress()
+    progress.begin("run", 0, 4)
+    progress.report(1, {"loss": 0.5})
+    progress.report(2, {"loss": None})
+    progress.message("saved")
+    begun, *bars = capsys.readouterr().out.split("\r\033[K")
+    assert begun == "run: from step 0 to 4\n"
+    assert [bar.count("#") for bar in bars] == [5, 10]
+    assert bars[-1].endswith("loss -\nsaved\n")

@@ -8,7 +8,6 @@ from toy import Toy, config
 
 from equipool.training import TrainingConfig
 from equipool.training.config import (
-    FREE,
     differences,
     run_config,
     task_from_config,
@@ -18,18 +17,15 @@ from equipool.training.config import (
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [
-        ("steps", 0), ("learning_rate", 0.0), ("learning_rate", math.nan), ("clip_norm", math.inf),
-        ("guard_factor", 1.0), ("ema_decay", 1.0), ("precision", "16-mixed"),
-    ],
-)  # fmt: skip
+    [("steps", 0), ("learning_rate", math.nan), ("clip_norm", 0.0), ("precision", "16-mixed")],
+)
 def test_a_value_out_of_range_is_named(name, value):
     with pytest.raises(ValueError, match=f"{name} is {value!r}, expected"):
         config(**{name: value})
 
 
 def test_a_config_comes_back_from_json():
-    task, training = Toy(seed=3, broken_steps=(1, 2)), config(steps=7)
+    task, training = Toy(seed=3, broken_step=1), config(steps=7)
     content = json.loads(json.dumps(run_config(task, training)))
     assert content.keys() == {"task", "fields", "training"}
     assert differences(content, run_config(task, training)) == []
@@ -39,7 +35,6 @@ def test_a_config_comes_back_from_json():
 
 def test_what_changes_no_number_may_differ():
     changed = {"capture": False, "compile": True, "checkpoint_every": 3}
-    assert changed.keys() == set(FREE)
     assert differences(run_config(Toy(), config()), run_config(Toy(), config(**changed))) == []
 
 
@@ -59,14 +54,14 @@ def test_a_subclass_does_not_take_the_name_that_it_inherits():
 STEPS, WARMUP = 50, 10
 
 
-def factors(schedule, warmup=WARMUP):
-    made = TrainingConfig(STEPS, schedule=schedule, warmup_steps=warmup)
-    return [made.learning_rate_factor(step) for step in range(STEPS)]
+def rates(schedule, warmup=WARMUP):
+    made = TrainingConfig(STEPS, learning_rate=0.5, schedule=schedule, warmup_steps=warmup)
+    return [2 * made.learning_rate_at(step) for step in range(STEPS)]
 
 
 @pytest.mark.parametrize("schedule", ["constant", "cosine"])
 def test_it_rises_linearly_to_one_and_falls_as_the_formula_says(schedule):
-    found = factors(schedule)
+    found = rates(schedule)
     assert found[:WARMUP] == pytest.approx([(step + 1) / 10 for step in range(WARMUP)])
     falls = math.pi / 2 if schedule == "cosine" else 0.0
     expected = [math.cos(falls * step / (STEPS - WARMUP)) ** 2 for step in range(STEPS - WARMUP)]
@@ -76,7 +71,7 @@ def test_it_rises_linearly_to_one_and_falls_as_the_formula_says(schedule):
 
 @pytest.mark.parametrize("warmup", [STEPS, STEPS + 5])
 def test_a_warm_up_as_long_as_the_run_is_a_warm_up(warmup):
-    assert factors("cosine", warmup)[-1] == pytest.approx(STEPS / warmup)
+    assert rates("cosine", warmup)[-1] == pytest.approx(STEPS / warmup)
 
 
 def aux_weights(**settings):
@@ -88,3 +83,5 @@ def test_the_weight_of_the_auxiliary_loss():
     assert aux_weights() == [1e-2] * 12
     rising = [1e-4 * 10 ** (step / 5) for step in range(10)]
     assert aux_weights(aux_initial=1e-4) == pytest.approx([*rising, 1e-2, 1e-2])
+    with pytest.raises(ValueError, match=r"aux_initial is 0\.1, expected None"):
+        TrainingConfig(steps=10, aux_weight=0.0, aux_initial=0.1)

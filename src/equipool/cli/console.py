@@ -89,13 +89,14 @@ def fail(message: str, status: int = 1) -> NoReturn:
 @contextmanager
 def plain_errors(status: int = 1) -> Iterator[None]:
     """End the command with a one-line message, not a traceback, on errors from outside the program:
-    wrong values, files that are missing or cannot be written, missing packages, too little memory.
+    wrong values, files that are missing or cannot be written, missing packages, too little memory,
+    a loss that is not finite.
     If the output pipe is closed, as by `| head`, typer ends the command silently."""
     try:
         yield
     except BrokenPipeError:
         raise
-    except (ValueError, OSError, ImportError, MemoryError) as error:
+    except (ValueError, OSError, ImportError, MemoryError, FloatingPointError) as error:
         fail(str(error) or type(error).__name__, status)
 
 

@@ -158,7 +158,7 @@ def train(
     console.print_table(headings, rows)
     console.report_line(f"{record.training_seconds:,.1f} s of training. The run is in {out}")
     if record.failed:
-        console.fail(f"the run failed: {record.warning}")
+        console.fail("the run failed: no evaluation gave a finite number")
 
 
 def _start(task: str, resume: bool, options: RunOptions) -> Values:

@@ -131,10 +131,9 @@ def draw_setting(runs: Runs, setting: str) -> bytes:
 
 
 def draw_over_steps(runs: Runs) -> bytes:
-    """The monitored metric, the residual and the spread of random starts over the number of inner
-    steps in evaluation."""
+    """The monitored metric and the residual over the number of inner steps in evaluation."""
     found = runs.over_steps.dropna(axis="columns", how="all")
-    shown = [name for name in (runs.kind.monitor, "residual", "spread") if name in found]
+    shown = [name for name in (runs.kind.monitor, "residual") if name in found]
     lines = found.groupby(found["run"] + ", " + found["checkpoint"], sort=False)
     looks = styles(lines.groups)
     with panels(len(shown)) as (axes, content):

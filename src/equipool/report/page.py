@@ -86,8 +86,7 @@ def over_steps_section(runs: Runs) -> Section | None:
     text = (
         "Metrics with other numbers of inner steps than in training. If the search has found a "
         "minimum, further steps change nothing. The residual is the largest component of the "
-        "gradient, as the median over all sets; the spread is the root mean squared distance "
-        "between predictions from random starts and their mean."
+        "gradient, as the median over all sets."
     )
     shown = runs.over_steps.drop(columns=["metrics", "method"])
     columns = dict.fromkeys(["run", "checkpoint", "num_steps", runs.kind.monitor, *shown])
@@ -102,11 +101,7 @@ def runs_section(runs: Runs) -> Section:
     columns = [found.set_index("run")[monitor].map(number).rename(f"{name} {monitor}")
                for name, found in scores.items()]  # fmt: skip
     shown = pd.concat([*columns, runs.table.set_index("run")[list(MEASURED)]], axis=1)
-    text = (
-        "Steps with a gradient that was not finite or far too long were skipped. A spike is a step "
-        "whose loss exceeded ten times the median of the steps before."
-    )
-    return Section("Runs", text, shown.reset_index(names="run"))
+    return Section("Runs", "One row per run.", shown.reset_index(names="run"))
 
 
 def common_section(runs: Runs) -> Section:

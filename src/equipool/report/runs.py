@@ -13,7 +13,7 @@ import pandas as pd
 from equipool.experiments.common import import_task
 from equipool.settings import as_text
 from equipool.training import Task, read_over_steps, read_record
-from equipool.training.config import FREE, known_tasks
+from equipool.training.config import FREE
 
 METHOD, SIZE = "aggregation", "embedding"
 # Settings in which runs of one method may differ.
@@ -22,7 +22,7 @@ REPEATED = {"seed", "log_every", "evaluate_every", *FREE}
 # What was measured of a run: column, and name in its record.
 MEASURED = {
     "steps taken": "steps", "training seconds": "training_seconds",
-    "parameters": "num_parameters", "skipped": "skipped", "spikes": "spikes",
+    "parameters": "num_parameters",
 }  # fmt: skip
 
 
@@ -75,10 +75,10 @@ def read_runs(paths: Iterable[str | Path]) -> Runs:
     if len(tasks) > 1:
         raise ValueError(f"the runs are of the tasks {', '.join(tasks)}, expected one task")
     import_task(tasks[0])
-    if tasks[0] not in known_tasks():
-        known = f"expected one of {sorted(known_tasks())}: import the module that defines it"
+    if tasks[0] not in Task.registry:
+        known = f"expected one of {sorted(Task.registry)}: import the module that defines it"
         raise ValueError(f"the task of the runs is {tasks[0]!r}, {known}")
-    return _frames(known_tasks()[tasks[0]], found)
+    return _frames(Task.registry[tasks[0]], found)
 
 
 def _places(path: Path) -> Iterator[Path]:

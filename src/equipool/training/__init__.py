@@ -4,8 +4,7 @@ A task defines what is trained (`Task`), a config how (`TrainingConfig`). `train
 directory.
 """
 
-from equipool.training.checkpoint import ConfigMismatchError, RunFolder
-from equipool.training.config import TrainingConfig
+from equipool.training.config import Batch, Loss, Shard, Task, TrainingConfig, generator_for
 from equipool.training.evaluation import (
     AtSteps,
     evaluate,
@@ -13,15 +12,17 @@ from equipool.training.evaluation import (
     load_network,
     read_over_steps,
 )
+from equipool.training.folder import (
+    ConfigMismatchError,
+    Record,
+    RunFolder,
+    read_log,
+    read_record,
+)
 from equipool.training.loop import Stop, train
-from equipool.training.progress import Progress, read_log
-from equipool.training.record import Record, count_spikes, read_record
-from equipool.training.step import make_network
-from equipool.training.task import Batch, Loss, Shard, Task, generator_for
 
 __all__ = [
-    "AtSteps", "Batch", "ConfigMismatchError", "Loss", "Progress", "Record",
-    "RunFolder", "Shard", "Stop", "Task", "TrainingConfig", "count_spikes", "evaluate",
-    "evaluate_over_steps", "generator_for", "load_network", "make_network",
+    "AtSteps", "Batch", "ConfigMismatchError", "Loss", "Record", "RunFolder", "Shard", "Stop",
+    "Task", "TrainingConfig", "evaluate", "evaluate_over_steps", "generator_for", "load_network",
     "read_log", "read_over_steps", "read_record", "train",
 ]  # fmt: skip

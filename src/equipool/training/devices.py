@@ -11,12 +11,10 @@ from importlib import import_module
 from typing import Any
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, distributed
 
 from equipool import extras
-from equipool.training.task import Shard
-
-_MASK = (1 << 64) - 1
+from equipool.training.config import Shard, seed_of
 
 
 def check_extras() -> None:
@@ -28,71 +26,31 @@ def resolve_device(device: str | torch.device | None) -> torch.device:
     """The device with this name; None picks a GPU if there is one."""
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(device)
-    except RuntimeError:
-        raise ValueError(f"device is {device!r}, expected 'cpu' or 'cuda'") from None
-    if device.type not in ("cpu", "cuda"):
+    kind = str(device).partition(":")[0]
+    if kind not in ("cpu", "cuda"):
         raise ValueError(f"device is {str(device)!r}, expected 'cpu' or 'cuda'")
-    if device.type == "cuda" and not torch.cuda.is_available():
+    if kind == "cuda" and not torch.cuda.is_available():
         raise ValueError("device is 'cuda', but torch finds no CUDA device")
-    return device
-
-
-class InPrecision(nn.Module):
-    """A network that computes in bfloat16 or float64: inputs are cast to that dtype; with bfloat16,
-    outputs are cast to float32."""
-
-    def __init__(self, network: nn.Module, precision: str) -> None:
-        super().__init__()
-        self.network, self.mixed = network, precision == "bf16-mixed"
-        self.inputs = torch.bfloat16 if self.mixed else dtype_of_weights(precision)
-        self.outputs = torch.promote_types(self.inputs, torch.float32)
-
-    def forward(self, *arguments: Any, **named: Any) -> Any:
-        arguments, named = _cast((arguments, named), self.inputs)
-        device = next(self.network.parameters()).device.type
-        with torch.autocast(device, torch.bfloat16, enabled=self.mixed):
-            found = self.network(*arguments, **named)
-        return _cast(found, self.outputs)
-
-
-def _cast(values: Any, dtype: torch.dtype) -> Any:
-    """Tensors of floating point numbers in this dtype, also those in tuples, lists and dicts."""
-    if isinstance(values, Tensor):
-        return values.to(dtype) if values.is_floating_point() else values
-    if isinstance(values, dict):
-        return {name: _cast(value, dtype) for name, value in values.items()}
-    if type(values) in (tuple, list):
-        return type(values)(_cast(value, dtype) for value in values)
-    return values
-
-
-def dtype_of_weights(precision: str) -> torch.dtype:
-    return {"64-true": torch.float64, "bf16-true": torch.bfloat16}.get(precision, torch.float32)
+    return torch.device(device)
 
 
 def leave_group() -> None:
-    """End the process group and its threads.
-
-    A network wrapped for several processes is part of a cycle of references and keeps the group
-    alive until it is collected; threads that outlive the interpreter can abort the process.
-    """
+    """End the process group and its threads, which would abort the process if they outlived the
+    interpreter. A network that is distributed is part of a cycle, which keeps the group alive."""
     gc.collect()
     if distributed.is_initialized():
         distributed.destroy_process_group()
 
 
 class Accelerator:
-    """The device, the precision and the processes of a run.
+    """The device and the processes of a run.
 
     Under `torchrun` its processes share every batch; otherwise there is one process.
     """
 
-    def __init__(self, device: str | torch.device | None, precision: str) -> None:
-        check_extras()
+    def __init__(self, device: str | torch.device | None) -> None:
         wanted = resolve_device(device)
-        self.precision, self.shard = precision, Shard()
+        self.shard = Shard()
         launched = distributed.is_available() and distributed.is_torchelastic_launched()
         several = launched and int(os.environ["WORLD_SIZE"]) > 1
         index = int(os.environ["LOCAL_RANK"]) if several else wanted.index or 0
@@ -116,25 +74,6 @@ class Accelerator:
         """Whether this process writes the files."""
         return self.shard.rank == 0
 
-    def place(self, network: nn.Module) -> nn.Module:
-        """Move a network to the device and to the precision of its weights; returns what is to be
-        called in its stead."""
-        network.to(self.device, dtype_of_weights(self.precision))
-        plain = self.precision in ("32-true", "tf32")
-        return network if plain else InPrecision(network, self.precision)
-
-    def send(self, rows: list[list[float]]) -> Tensor:
-        """Copy numbers to the device without waiting for it."""
-        numbers = torch.tensor(rows)
-        if self.device.type == "cuda":
-            numbers = numbers.pin_memory()
-        return numbers.to(self.device, non_blocking=True)
-
-    def barrier(self) -> None:
-        """Wait for the other processes. Every process must call this."""
-        if not self.alone:
-            distributed.barrier()
-
     def any(self, flag: bool) -> bool:
         """Whether the flag is set in any process. Every process must call this."""
         number = torch.tensor(float(flag), device=self.device)
@@ -154,6 +93,11 @@ class Accelerator:
         if not self.alone:
             distributed.broadcast_object_list(values)
         return values[0]
+
+
+def autocast(precision: str, device: torch.device) -> torch.autocast:
+    """Autocast to bfloat16 inside the block if the precision is `"bf16-mixed"`."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16-mixed")
 
 
 @contextmanager
@@ -186,21 +130,10 @@ def isolated(device: torch.device, precision: str) -> Iterator[None]:
         torch.backends.cudnn.benchmark = tuned
 
 
-def mixed(seed: int, step: int, rank: int) -> int:
-    """A 63-bit hash of the three numbers (SplitMix64's finaliser, three times)."""
-    value = 0
-    for part in (seed, step, rank):
-        value = (value + part + 0x9E3779B97F4A7C15) & _MASK
-        value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-        value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
-        value ^= value >> 31
-    return value >> 1
-
-
 def seed_step(seed: int, step: int, rank: int, device: torch.device) -> None:
     """Seed torch's default generators before a step: dropout and the like become functions of
     seed, step and process, so that checkpoints need no generator state."""
-    value = mixed(seed, step, rank)
+    value = seed_of("step", seed, step, rank)
     torch.default_generator.manual_seed(value)
     if device.type == "cuda":
         torch.cuda.default_generators[device.index or 0].manual_seed(value)

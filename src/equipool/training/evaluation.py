@@ -7,7 +7,7 @@ import copy
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -15,26 +15,26 @@ import torch
 from torch import Tensor, nn
 
 import equipool
-from equipool import EquilibriumAggregation, FixedSteps, NormalStart
+from equipool import EquilibriumAggregation, FixedSteps
 from equipool.diagnostics.independence import quantiles
 from equipool.files import FileError
-from equipool.training.checkpoint import ConfigMismatchError, RunFolder
 from equipool.training.config import (
+    Task,
     TrainingConfig,
     differences,
     run_config,
     task_from_config,
     training_from_config,
 )
-from equipool.training.devices import Accelerator, check_extras, dtype_of_weights, products_in
-from equipool.training.step import evaluation_mode, make_network, part_of
-from equipool.training.task import Task
+from equipool.training.devices import autocast, check_extras, products_in, resolve_device
+from equipool.training.folder import ConfigMismatchError, RunFolder
+from equipool.training.step import evaluation_mode, make_network, weights_of
 
 
 def load_network(
     run: str | Path, which: str = "best", *, device: str | torch.device = "cpu"
 ) -> nn.Module:
-    """The network of a run, in evaluation mode, with averaged weights if the run keeps them.
+    """The network of a run, in evaluation mode.
 
     The class of the run's task must have been imported. If the task has data, it must be the data
     that the run was trained on.
@@ -54,21 +54,18 @@ def load_network(
 
 
 def load_weights(network: nn.Module, run: str | Path, which: str = "best") -> nn.Module:
-    """Load the weights of a run into a network, which gets their precision and evaluation mode.
-    The arguments are those of `load_network`."""
+    """Load the weights of a run into a network, which gets into evaluation mode. The arguments are
+    those of `load_network`."""
     check_extras()
-    folder = RunFolder(run)
-    network.to(dtype_of_weights(training_from_config(folder.read_config()).precision))
-    found = folder.read(which, print)
-    if which == "best" and found.best is None:
-        print(f"{run} has no best checkpoint because no evaluation gave a number: using the last")
-    network.load_state_dict(part_of(found.tensors, "model"))
-    average = part_of(found.tensors, "average")
-    with torch.no_grad():
-        for name, value in network.state_dict().items():
-            if name in average:
-                value.copy_(average[name])
+    network.load_state_dict(weights_of(RunFolder(run).read(which).tensors))
     return network.eval()
+
+
+@contextmanager
+def in_precision(precision: str, device: torch.device) -> Iterator[None]:
+    """A run's precision inside the block."""
+    with products_in(precision), autocast(precision, device):
+        yield
 
 
 def evaluate(
@@ -104,12 +101,12 @@ def _settings(run: str | Path) -> tuple[dict[str, Any], Task, TrainingConfig]:
 def _prepared(
     run: str | Path, which: str, device: str | torch.device | None
 ) -> Iterator[tuple[Task, nn.Module, torch.device]]:
-    """The task and its network, on the device, in its precision and in evaluation mode."""
+    """The task and its network on the device, in evaluation mode and in the run's precision."""
     _, task, training = _settings(run)
-    accelerator = Accelerator(device, training.precision)
-    network = accelerator.place(load_network(run, which))
-    with products_in(training.precision), evaluation_mode(network):
-        yield task, network, accelerator.device
+    place = resolve_device(device)
+    network = load_network(run, which, device=place)
+    with in_precision(training.precision, place), evaluation_mode(network):
+        yield task, network, place
 
 
 @dataclass(frozen=True)
@@ -118,8 +115,7 @@ class AtSteps:
 
     `residual` and `residual_99` are the median and the 99 % quantile over all sets of the largest
     component of the gradient where the search ends; `converged` is the share of sets where it is
-    within the layer's tolerance. `spread` is the root mean squared distance between predictions
-    from random starts and their mean; None without random starts.
+    within the layer's tolerance.
     """
 
     num_steps: int
@@ -127,7 +123,6 @@ class AtSteps:
     residual: float | None
     residual_99: float | None
     converged: float
-    spread: float | None = None
 
 
 def evaluate_over_steps(
@@ -135,7 +130,6 @@ def evaluate_over_steps(
     numbers: Sequence[int],
     which: str = "best",
     *,
-    num_starts: int = 0,
     device: str | torch.device | None = None,
 ) -> list[AtSteps]:
     """Evaluate a run's network with each of these numbers of inner steps.
@@ -144,86 +138,43 @@ def evaluate_over_steps(
         run: the run's directory.
         numbers: numbers of steps.
         which: `"best"` or `"last"`.
-        num_starts: number of starts, standard normal, from which predictions are compared; 0 for
-            none.
         device: where to compute; None for a GPU if there is one.
     """
     with _prepared(run, which, device) as (task, network, place):
         if not any(isinstance(module, EquilibriumAggregation) for module in network.modules()):
             raise ValueError(f"{run} has no equilibrium layer, so there are no inner steps to vary")
-        return [_at_steps(task, network, number, num_starts, place) for number in numbers]
+        return [_at_steps(task, copy.deepcopy(network), number, place) for number in numbers]
 
 
-def _at_steps(
-    task: Task, network: nn.Module, number: int, num_starts: int, device: torch.device
-) -> AtSteps:
-    calls = _Calls()
-    metrics: Any = calls.evaluate(task, _with_steps(network, number), device)
-    middle, large = quantiles(torch.cat(calls.residuals))
-    converged = float(torch.cat(calls.converged).double().mean())
-    spread = _spread(task, network, number, num_starts, device) if num_starts else None
-    return AtSteps(number, metrics, middle, large, converged, spread)
-
-
-def _spread(
-    task: Task, network: nn.Module, number: int, num_starts: int, device: torch.device
-) -> float:
-    found = []
-    for seed in range(num_starts):
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            torch.manual_seed(seed)
-            calls = _Calls()
-            calls.evaluate(task, _with_steps(network, number, random_start=True), device)
-        found.append(torch.cat(calls.predictions))
-    predictions = torch.stack(found)
-    return float((predictions - predictions.mean(0)).square().mean().sqrt())
-
-
-def _with_steps(network: nn.Module, number: int, random_start: bool = False) -> nn.Module:
-    """A copy of the network whose layers take so many steps."""
-    network = copy.deepcopy(network)
+def _at_steps(task: Task, network: nn.Module, number: int, device: torch.device) -> AtSteps:
     for layer in network.modules():
         if isinstance(layer, EquilibriumAggregation):
             layer.steps = FixedSteps(number, layer.steps.tolerance)
-            if random_start:
-                layer.start = NormalStart(layer.out_channels).train()
-    return network
+    residuals: list[Tensor] = []
+    converged: list[Tensor] = []
+    with equipool.record(diagnostics=True) as solutions:
 
+        def collect(*_: object) -> None:
+            for one in solutions:  # sets without elements do not count
+                assert one.residual is not None  # diagnostics are on
+                assert one.converged is not None
+                residuals.append(one.residual[one.occupied].cpu())
+                converged.append(one.converged[one.occupied].cpu())
+            solutions.clear()
 
-@dataclass
-class _Calls:
-    """What the calls of a network gave, of sets that have elements."""
-
-    residuals: list[Tensor] = field(default_factory=list)
-    converged: list[Tensor] = field(default_factory=list)
-    predictions: list[Tensor] = field(default_factory=list)
-
-    def evaluate(self, task: Task, network: nn.Module, device: torch.device) -> dict[str, float]:
-        """The task's metrics of the network."""
-        with equipool.record(diagnostics=True) as solutions:
-
-            def add(module: nn.Module, arguments: Any, output: Any) -> None:
-                for one in solutions:
-                    assert one.residual is not None  # diagnostics are on
-                    assert one.converged is not None
-                    self.residuals.append(one.residual[one.occupied].cpu())
-                    self.converged.append(one.converged[one.occupied].cpu())
-                labels = output if isinstance(output, Tensor) else output[0]
-                if solutions and len(solutions[-1].occupied) == len(labels):
-                    labels = labels[solutions[-1].occupied]  # the others fill up a batch
-                self.predictions.append(labels.double().cpu())
-                solutions.clear()
-
-            with network.register_forward_hook(add):
-                return dict(task.evaluate(network, device))
+        with network.register_forward_hook(collect):
+            metrics: Any = task.evaluate(network, device)
+    middle, large = quantiles(torch.cat(residuals))
+    return AtSteps(number, metrics, middle, large, float(torch.cat(converged).double().mean()))
 
 
 def read_over_steps(file: Path) -> list[AtSteps]:
     """Read what `equipool evaluate --over-steps` stored; empty if there is no file."""
     if not file.exists():
         return []
+    names = [one.name for one in fields(AtSteps)]
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        return [AtSteps(**row) for row in content["over_steps"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise FileError(f"{file} does not hold evaluations over steps: {error}") from error
+        rows = json.loads(file.read_text(encoding="utf-8"))["over_steps"]
+        return [AtSteps(**{name: row[name] for name in names}) for row in rows]
+    except (ValueError, KeyError, TypeError) as error:
+        raise FileError(f"{file} does not hold evaluations over steps: {error!r}") from error

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import math
+import shutil
 import signal
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from equipool.environment import hardware, now, versions
-from equipool.training.checkpoint import RunFolder
-from equipool.training.config import TrainingConfig, run_config
-from equipool.training.devices import Accelerator, isolated, seed_step
-from equipool.training.progress import Entry, LogFile, Progress
-from equipool.training.record import RECENT, Record, RunState, read_record, summarize
-from equipool.training.step import NUMBERS, Runner, TrainStep, evaluation_mode
-from equipool.training.task import Task
+from equipool.training.config import Task, TrainingConfig, run_config
+from equipool.training.devices import Accelerator, autocast, check_extras, isolated, seed_step
+from equipool.training.folder import Entry, LogFile, Record, RunFolder, read_record
+from equipool.training.step import COLUMNS, Runner, TrainStep, evaluation_mode
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+WIDTH = 20  # of the bar
 
 
 class Stop:
@@ -31,14 +35,14 @@ class Stop:
     def __init__(self, after: float | None, message: Callable[[str], None]) -> None:
         self._message, self._listening = message, False
         self.reason: str | None = None
-        self._deadline = None if after is None else time.monotonic() + after
+        self._deadline = math.inf if after is None else time.monotonic() + after
 
     def request(self, reason: str) -> None:
         self.reason = reason
 
     def due(self) -> bool:
-        if self.reason is None and self._deadline is not None:
-            self.reason = "time limit reached" if time.monotonic() >= self._deadline else None
+        if self.reason is None and time.monotonic() >= self._deadline:
+            self.reason = "time limit reached"
         return self.reason is not None
 
     @contextmanager
@@ -71,16 +75,54 @@ class Stop:
             restore()
 
 
+class Progress:
+    """Shows a run: in a terminal a bar that moves, elsewhere a line per entry of the log, nothing
+    if `quiet`."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self._quiet, self._run, self._steps = quiet, "", 0
+        self._first, self._began = 0, 0.0
+        self._bar = False  # whether it is the terminal's last line
+
+    def begin(self, run: str, step: int, steps: int) -> None:
+        """A run of this name starts or resumes at `step` of `steps`."""
+        self._run, self._steps = run, steps
+        self._first, self._began = step, time.monotonic()
+        self.message(f"{run}: from step {step} to {steps}")
+
+    def report(self, step: int, numbers: Mapping[str, float | None]) -> None:
+        """The latest numbers of the run."""
+        filled = round(WIDTH * step / self._steps)
+        bar = "#" * filled + "-" * (WIDTH - filled)
+        seconds = (time.monotonic() - self._began) / max(step - self._first, 1)
+        left = timedelta(seconds=round(seconds * (self._steps - step)))
+        shown = "  ".join(f"{k} -" if v is None else f"{k} {v:.4g}" for k, v in numbers.items())
+        text = f"{self._run}: {bar} {step}/{self._steps}, {left} left  {shown}"
+        if self._quiet or not sys.stdout.isatty():
+            self.message(text)
+        else:
+            self._bar = True
+            text = text[: shutil.get_terminal_size().columns - 1]
+            print(f"\r\033[K{text}", end="\n" if step == self._steps else "", flush=True)
+
+    def message(self, text: str) -> None:
+        """A message to the user."""
+        if not self._quiet:
+            print(f"\n{text}" if self._bar else text, flush=True)
+            self._bar = False
+
+
 def train(
     task: Task, config: TrainingConfig, out: str | Path, resume: bool = False,
     device: str | torch.device | None = None, *, stop_after: float | Stop | None = None,
-    progress: Progress | bool | None = None, how_to_resume: str | None = None,
+    progress: bool = True, how_to_resume: str | None = None,
 ) -> Record:  # fmt: skip
     """Train a task's network in a directory from which the run can be resumed.
 
     On Ctrl-C, SIGTERM or `stop_after` the run saves and returns. A killed run loses only the steps
     since its last checkpoint. A resumed run gives the same weights and the same log as one that was
-    never interrupted, bit for bit on a CPU.
+    never interrupted, bit for bit on a CPU. A loss or a gradient that is not finite is an error;
+    no checkpoint holds the weights after such a step.
 
     A run can be extended: resume it with more `steps`. This needs the constant schedule; the other
     schedules depend on the number of steps, so that the longer run would be a different one.
@@ -94,21 +136,20 @@ def train(
             has its own.
         stop_after: stop after this many seconds; or a `Stop` that several calls share. Its `reason`
             is set even if the run was complete when it was due.
-        progress: what to show; None for a line per entry of the log, False for nothing.
+        progress: whether to show the progress.
         how_to_resume: how to resume, for the message on an early stop; by default the Python call.
 
     Returns:
         The record, also in `out/record.json` if the run is complete. Check `record.complete`, and
-        `record.failed` for a run whose steps or evaluations were not finite.
+        `record.failed` for a run whose evaluations were not finite.
     """
+    check_extras()
     how = how_to_resume or f"train(task, config, {str(out)!r}, resume=True)"
     folder, identity = RunFolder(out), run_config(task, config)
-    if not isinstance(progress, Progress):
-        progress = Progress(quiet=progress is False)
     with ExitStack() as stack:
-        accelerator = Accelerator(device, config.precision)
+        accelerator = Accelerator(device)
         stack.enter_context(isolated(accelerator.device, config.precision))
-        shown = progress if accelerator.leads else Progress(quiet=True)
+        shown = Progress(quiet=not (progress and accelerator.leads))
         stop = stop_after if isinstance(stop_after, Stop) else Stop(stop_after, shown.message)
         stack.enter_context(stop.on_signals())
         if accelerator.leads:
@@ -130,6 +171,36 @@ def train(
         return record
 
 
+@dataclass
+class RunState:
+    """How far a run is. Checkpoints hold this, and the tensors of the training step."""
+
+    step: int = 0
+    seconds: float = 0.0  # over all parts of a resumed run
+    evaluation_seconds: float = 0.0
+    logged_step: int = 0  # steps before this one are in the log
+    best: dict[str, Any] | None = None  # the best entry of the curve
+    curve: list[dict[str, Any]] = field(default_factory=list)  # an entry per evaluation
+    parts: list[dict[str, Any]] = field(default_factory=list)  # `first_step`, hardware, versions
+
+    @property
+    def training_seconds(self) -> float:
+        return self.seconds - self.evaluation_seconds
+
+    def times(self) -> dict[str, Any]:
+        """Step and seconds, as each entry of the log has them."""
+        return {name: getattr(self, name) for name in ("step", "seconds", "training_seconds")}
+
+    def ran_on(self) -> list[dict[str, Any]]:
+        """Steps, hardware and versions of each part of a resumed run."""
+        ends = [*(part["first_step"] for part in self.parts[1:]), self.step]
+        return [
+            {"steps": end - part["first_step"]}
+            | {name: part[name] for name in ("hardware", "versions")}
+            for part, end in zip(self.parts, ends, strict=True)
+        ]
+
+
 class Run:
     """A run that takes one step per call of `advance`.
 
@@ -146,32 +217,33 @@ class Run:
         self._log: LogFile | None = None
         self._runner: Runner | None = None
         self._new = accelerator.leads and not folder.config.exists()
-        self.train_step = self._make_step()
+        batch = {name: values[0] for name, values in self._chunk(0).items()}
+        self.train_step = TrainStep(task, config, accelerator, batch)
         self._restore()  # claims the folder only now, when it is known that it can be trained
         self._saved_step = self.state.step
 
-    def _make_step(self) -> TrainStep:
-        accelerator, length = self.accelerator, self.config.chunk
-        chunk = self.task.batches(0, length, accelerator.device, accelerator.shard)
+    def _chunk(self, first: int) -> dict[str, Tensor]:
+        """The batches of the steps from this one on."""
+        length, accelerator = self.config.chunk, self.accelerator
+        chunk = self.task.batches(first, length, accelerator.device, accelerator.shard)
         for name, values in chunk.items():
-            if values.shape[:1] != (length,):
+            if len(values) != length:
                 found = f"{type(self.task).__name__}.batches gave {name!r} of shape"
                 shape = tuple(values.shape)
                 raise ValueError(f"{found} {shape}, expected {length} first: one per step")
-        batch = {name: values[0] for name, values in chunk.items()}
-        return TrainStep(self.task, self.config, accelerator, batch)
+        return chunk
 
     def _restore(self) -> None:
         """Load the newest intact checkpoint, if there is one."""
         folder, leads = self.folder, self.accelerator.leads
         if leads:
             folder.claim(self.identity)
-        found = folder.newest(self._message) if leads else None
+        found = folder.newest() if leads else None
         step = self.accelerator.from_leader(None if found is None else found.step)
         if step is None:
             return
         found = found or folder.read_step(step)
-        self.state = RunState.from_checkpoint(found)
+        self.state = RunState(**found.state)
         self.train_step.load(found.tensors, step)
 
     def start(self) -> None:
@@ -181,7 +253,7 @@ class Run:
         step = self.state.step
         self.progress.begin(self.folder.path.name, step, self.config.steps)
         if self.accelerator.leads:
-            self._log = LogFile(self.folder.log, step, self._message)
+            self._log = LogFile(self.folder.log, step)
         about = {"hardware": self._hardware(), "versions": versions()}
         self.state.parts.append({"first_step": step} | about)
         self._event("start" if step == 0 else "resume", {"date": now()} | about)
@@ -217,34 +289,13 @@ class Run:
 
     def advance(self) -> None:
         """Take a step, then log, evaluate and save if that is due."""
-        step = self.state.step
-        position = step % self.config.chunk
+        step, config = self.state.step, self.config
+        position = step % config.chunk
         if position == 0 or self._runner is None:
             self._runner = self._load(step - position)
         self._seed(step)
         self._runner.run(step)
-        self.state.step = step + 1
-        self._do_what_is_due()
-
-    def _seed(self, step: int) -> None:
-        seed_step(self.task.seed, step, self.accelerator.shard.rank, self.accelerator.device)
-
-    def _load(self, first: int) -> Runner:
-        length, accelerator = self.config.chunk, self.accelerator
-        chunk = self.task.batches(first, length, accelerator.device, accelerator.shard)
-        numbers = [self.train_step.numbers(step) for step in range(first, first + length)]
-        chunk = chunk | {NUMBERS: accelerator.send(numbers)}
-        if self._runner is None:
-            self._seed(self.state.step)
-            self._runner = Runner(self.train_step, chunk, accelerator, self.state.step)
-            if (reason := self._runner.problem) is not None:
-                self._event("not captured", {"reason": reason})
-                self._message(f"the step could not be captured and runs eagerly: {reason}")
-        self._runner.load(chunk)
-        return self._runner
-
-    def _do_what_is_due(self) -> None:
-        step, config = self.state.step, self.config
+        step = self.state.step = step + 1
         last, every = step == config.steps, config.checkpoint_every
         if last or step % config.log_every == 0:
             self._write_log()
@@ -252,26 +303,53 @@ class Run:
         if last or better or (every is not None and step % every == 0):
             self._save()
 
+    def _seed(self, step: int) -> None:
+        seed_step(self.task.seed, step, self.accelerator.shard.rank, self.accelerator.device)
+
+    def _load(self, first: int) -> Runner:
+        chunk = self._chunk(first)
+        if self._runner is None:
+            self._seed(self.state.step)
+            self._runner = Runner(self.train_step, chunk, self.accelerator, self.state.step)
+            if (reason := self._runner.problem) is not None:
+                self._event("not captured", {"reason": reason})
+                self._message(f"the step could not be captured and runs eagerly: {reason}")
+        self._runner.load(chunk)
+        return self._runner
+
+    def _numbers(self) -> Tensor:
+        """The rows of the steps since `logged_step`, `[steps, columns]`, on the CPU. An error if a
+        loss or a gradient was not finite. Every process must call this."""
+        rows = self.train_step.rows
+        self.accelerator.average_(rows)
+        steps = torch.arange(self.state.logged_step, self.state.step)
+        found = rows.cpu()[steps % len(rows)]
+        loss, _, norm = found.T[: len(COLUMNS)]
+        bad = (~(loss + norm).isfinite()).nonzero().flatten()
+        if len(bad):
+            at = bad[0]
+            raise FloatingPointError(
+                f"step {steps[at]}: the loss is {loss[at]:.4g} and the norm of its gradient "
+                f"{norm[at]:.4g}, expected finite numbers. Try a smaller learning_rate"
+            )
+        return found
+
     def _write_log(self) -> None:
-        state = self.state
-        self.accelerator.average_(self.train_step.history.rows)
-        columns = self.train_step.history.read(state.logged_step, state.step)
+        state, rows = self.state, self._numbers()
         self._read_clock()
         (step, seconds), self._lap = self._lap, (state.step, state.training_seconds)
         speed = (state.step - step) / max(state.training_seconds - seconds, 1e-9)
-        skipped = state.add_steps(columns)
-        if skipped:
-            self._event("skip", {"count": len(skipped), "steps": skipped[:20]})
-            self._message(
-                f"skipped {len(skipped)} steps before step {state.step}: their gradients "
-                "were not finite or far too large"
-            )
-        entry = state.times() | summarize(columns, self.train_step.metrics)
-        entry["learning_rate"] = self.train_step.numbers(state.step - 1)[0]
-        entry |= {"steps_per_second": speed, "skipped": state.skipped, "spikes": state.spikes}
-        self._write(entry)
-        shown = {"loss": entry["loss"], **entry["metrics"], "steps/s": speed}
-        self.progress.report(state.step, shown)
+        state.logged_step = state.step
+        means = rows.double().mean(0).tolist()
+        metrics = dict(zip(self.train_step.metrics, means[len(COLUMNS) :], strict=True))
+        self._write(
+            state.times()
+            | dict(zip(COLUMNS, means, strict=False))
+            | {"loss_max": rows[:, 0].max().item(), "metrics": metrics}
+            | {"learning_rate": self.config.learning_rate_at(state.step - 1)}
+            | {"steps_per_second": speed}
+        )
+        self.progress.report(state.step, {"loss": means[0], **metrics, "steps/s": speed})
 
     def _evaluate(self) -> bool:
         """Evaluate; returns whether it is the best so far."""
@@ -279,33 +357,35 @@ class Run:
         metrics = self._metrics()
         self.state.evaluation_seconds += self._read_clock()
         entry = self.state.times() | {"metrics": metrics}
-        value = metrics[self.task.monitor]
-        better = self.state.add_evaluation(entry, value, self.task.lower_is_better)
+        value, best = metrics[self.task.monitor], self.state.best
+        sign = 1 if self.task.lower_is_better else -1
+        better = math.isfinite(value) and (
+            best is None or sign * value < sign * best["metrics"][self.task.monitor]
+        )
+        self.state.curve.append(entry)
+        if better:
+            self.state.best = entry
         self._event("evaluation", entry | {"best": better})
         self.progress.report(self.state.step, {f"evaluated {self.task.monitor}": value})
         return better
 
     def _metrics(self) -> dict[str, float]:
-        network, average = self.train_step.network, self.train_step.average
-        averaged = nullcontext() if average is None else average.applied()
-        with evaluation_mode(network), averaged:
-            found = self.task.evaluate(network, self.accelerator.device)
+        network, device = self.train_step.network, self.accelerator.device
+        with evaluation_mode(network), autocast(self.config.precision, device):
+            found = self.task.evaluate(network, device)
         if self.task.monitor not in found:
             gave = f"{type(self.task).__name__}.evaluate gave {sorted(found)}"
-            monitor = f"{self.task.monitor!r}, the task's monitor"
-            raise ValueError(f"{gave}, expected {monitor}, among them")
+            raise ValueError(f"{gave}, expected {self.task.monitor!r}, the task's monitor")
         return {name: float(value) for name, value in found.items()}
 
     def _save(self) -> None:
         """Write a checkpoint. Every process must call this; the one that leads writes."""
+        self._numbers()  # which must be finite
         self._read_clock()
         self._saved_step = self.state.step
-        self.accelerator.average_(self.train_step.history.rows)
-        if self.accelerator.leads:
-            tensors = self.train_step.tensors() | {RECENT: self.state.recent_losses}
-            if self._log is not None:
-                self._log.sync()
-            self.folder.save(tensors, self.state.to_json(), self.identity)
+        if self._log is not None:
+            self._log.sync()
+            self.folder.save(self.train_step.tensors(), vars(self.state), self.identity)
 
     def stop(self, reason: str, how_to_resume: str) -> None:
         if self._saved_step != self.state.step:
@@ -319,44 +399,29 @@ class Run:
         if self._log is not None:
             self._log.close()
         if self._new and self.state.step == 0:
-            self.folder.discard()
+            for file in (self.folder.config, self.folder.log):
+                file.unlink(missing_ok=True)
 
     def finish(self) -> Record:
         """The run's record, which is written if the run is complete."""
         file, record = self.folder.record, self.record()
         if self.finished and file.exists():
-            record = read_record(file)
-        elif self.finished and self.accelerator.leads:
+            return read_record(file)
+        if self.finished and self.accelerator.leads:
             record.write(file)
-            if record.warning is not None:
-                self._message(f"WARNING: {record.warning}")
-            self._event("finish", {"date": record.date, "warning": record.warning})
-        self.accelerator.barrier()  # when one process returns, the others find the record
+            self._event("finish", {"date": record.date})
         return record
 
     def record(self) -> Record:
         state = self.state
-        at_best = [e for e in state.curve if state.best and e["step"] == state.best["step"]]
         return Record(
             task=self.task.name, seed=self.task.seed, config=self.identity, versions=versions(),
             hardware=self._hardware(), date=now(), steps=state.step, complete=self.finished,
             seconds=state.seconds, training_seconds=state.training_seconds,
             num_parameters=sum(p.numel() for p in self.train_step.module.parameters()),
             metrics=dict(state.curve[-1]["metrics"]) if state.curve else {},
-            best=at_best[-1] if at_best else None, curve=state.curve, spikes=state.spikes,
-            skipped=state.skipped, ran_on=state.ran_on(), warning=self._warning(),
+            best=state.best, curve=state.curve, ran_on=state.ran_on(),
         )  # fmt: skip
-
-    def _warning(self) -> str | None:
-        skipped, steps = self.state.skipped, self.state.step
-        if 2 * skipped > steps:
-            return (
-                f"{skipped} of {steps} steps were skipped, more than half: their gradients were "
-                "not finite or far too large. The network is hardly trained"
-            )
-        if self.state.curve and self.state.best is None:
-            return f"no evaluation gave a finite {self.task.monitor}"
-        return None
 
     def _hardware(self) -> dict[str, str | int]:
         return hardware(self.accelerator.device) | {"processes": self.accelerator.shard.world}

@@ -14,141 +14,110 @@ from torch.nn.parallel import DistributedDataParallel
 import equipool
 from equipool import EquilibriumAggregation, FixedSteps, RandomSteps
 from equipool.cuda import capture_step
-from equipool.training.config import TrainingConfig
-from equipool.training.devices import Accelerator, mixed
-from equipool.training.optimizer import (
-    Guard,
-    History,
-    Optimizer,
-    WeightAverage,
-    average_weight,
-    restore_,
-    running_statistics,
-)
-from equipool.training.task import Batch, Loss, Task
+from equipool.training.config import Batch, Loss, Task, TrainingConfig, seed_of
+from equipool.training.devices import Accelerator, autocast
 
-COLUMNS = ("loss", "aux_loss", "gradient_norm", "skipped")
-NUMBERS = "training/numbers"  # the engine's own part of a batch
+COLUMNS = ("loss", "aux_loss", "gradient_norm")  # of the rows; the task's metrics follow
 
 Depths = tuple[int, ...]  # number of steps of each layer that draws it
 
-ANY_RANK = -1  # no process has it: what is drawn is the same in all of them
-
 
 class TrainStep:
-    """Loss, backward, guard, clipping, a row in the history, Adam, average.
+    """Loss, backward, clipping, a row of numbers, AdamW.
 
     Its state is in tensors that stay where they are, so that it can be captured in a CUDA graph,
     saved and loaded. `batch` may be that of any step: it gives the names of the metrics.
+
+    `rows [log_every, columns]`, float32, has the numbers of recent steps, kept on the device until
+    the host reads them: step s has row `s % log_every`. `counter [1]` is the number of steps taken.
     """
 
     def __init__(
         self, task: Task, config: TrainingConfig, accelerator: Accelerator, batch: Batch
     ) -> None:
-        self.task, self.config = task, config
-        self.module = make_network(task)
+        self.task, self.config, self.device = task, config, accelerator.device
+        self.module = make_network(task).to(self.device).train()
         for module in self.module.modules():
             if isinstance(module, EquilibriumAggregation):
                 module.cuda_graphs = not task.capturable  # else the step is captured as a whole
-        network = accelerator.place(self.module).train()
-        self.network = network if accelerator.alone else DistributedDataParallel(network)
+        alone = accelerator.alone
+        self.network = self.module if alone else DistributedDataParallel(self.module)
         # Compiled for steps only: evaluations have other shapes and would compile for each.
         self._trained: Any = torch.compile(self.network) if config.compile else self.network
-        self.optimizer = Optimizer(self.module, config, accelerator.device)
-        self.average = None if config.ema_decay is None else WeightAverage(self.module)
-        self.metrics = self._metric_names(batch)
-        self.history = History([*COLUMNS, *self.metrics], config.log_every, accelerator.device)
-        self.guard = Guard(config.guard_factor, config.clip_norm, accelerator.device)
+        self.parameters = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
+        self.rate = torch.zeros((), device=self.device)
+        self.aux_weight = torch.zeros((), device=self.device)
+        self.adam = torch.optim.AdamW(
+            self.parameters.values(), self.rate, weight_decay=config.weight_decay, fused=True,
+            capturable=self.device.type == "cuda",
+        )  # fmt: skip
+        # torch creates the state in the first step; a checkpoint must be loaded before that
+        for parameter in self.parameters.values():
+            self.adam.state[parameter] = {
+                "step": torch.zeros((), device=self.device),
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+            }
+        with evaluation_mode(self.network), autocast(config.precision, self.device):
+            self.metrics = list(task.loss(self.network, batch).metrics)
+        columns = len(COLUMNS) + len(self.metrics)
+        self.rows = torch.zeros(config.log_every, columns, device=self.device)
+        self.counter = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.depths = DepthDraw(self.module, task.seed)
-        self._running = list(running_statistics(self.module).values())
-        constants = torch.tensor([0.0, 1.0, torch.nan], device=accelerator.device)
-        self._zero, self._one, self._unknown = constants.unbind()
-
-    def _metric_names(self, batch: Batch) -> list[str]:
-        with evaluation_mode(self.network):
-            loss = self.task.loss(self.network, batch)
-        for name, value in {"value": loss.value, **loss.metrics}.items():
-            if value.shape:
-                shape = tuple(value.shape)
-                raise ValueError(f"the loss's {name!r} has shape {shape}, expected a scalar")
-            if name in COLUMNS:
-                raise ValueError(f"a metric is called {name!r}, a name the engine uses itself")
-        return list(loss.metrics)
-
-    def numbers(self, step: int) -> list[float]:
-        """The step's numbers from the host: the learning rate, the weight of the auxiliary loss if
-        it changes, and the weight of the average."""
-        found = [self.config.learning_rate * self.config.learning_rate_factor(step)]
-        if self.config.aux_initial is not None:
-            found.append(self.config.aux_weight_at(step))
-        decay = self.config.ema_decay
-        return found if decay is None else [*found, average_weight(decay, step + 1)]
 
     def __call__(self, batch: Batch) -> None:
-        """Take the step on a batch that has the step's `numbers` under `NUMBERS`."""
-        numbers = batch[NUMBERS]
-        data = {name: value for name, value in batch.items() if name != NUMBERS}
-        before = [buffer.clone() for buffer in self._running]
-        self.optimizer.zero_grad()
-        loss, aux_loss = self._losses(data)
-        constant = self.config.aux_initial is None
-        self._backward(loss.value, aux_loss, self.config.aux_weight if constant else numbers[1])
+        """Take a step with the learning rate and the auxiliary weight that were set."""
+        self.adam.zero_grad()
+        with autocast(self.config.precision, self.device):
+            loss, aux_loss = self._losses(batch)
+        counts = self.config.aux_weight and aux_loss.requires_grad
+        (loss.value + self.aux_weight * aux_loss if counts else loss.value).backward()
+        longest = math.inf if self.config.clip_norm is None else self.config.clip_norm
+        norm = nn.utils.clip_grad_norm_(self.parameters.values(), longest)
+        metrics = (loss.metrics[name] for name in self.metrics)
+        row = torch.stack([one.detach().float() for one in (loss.value, aux_loss, norm, *metrics)])
+        self.rows.index_copy_(0, self.counter % len(self.rows), row[None])
+        self.counter += 1
+        self.adam.step()
 
-        norms = torch.stack(torch._foreach_norm(self.optimizer.gradients()))
-        metrics = [loss.metrics[name] for name in self.metrics]
-        norm, skipped, divisor = self.guard(norms)
-        self.history.write([loss.value, aux_loss, norm, skipped, *metrics])
-        self.optimizer.step(numbers[0], skipped, divisor)
-        restore_(self._running, before, skipped)
-        if self.average is not None:
-            self.average.update(numbers[-1])
-
-    def _losses(self, data: Batch) -> tuple[Loss, Tensor]:
+    def _losses(self, batch: Batch) -> tuple[Loss, Tensor]:
         """The task's loss and the layers' auxiliary loss, which is NaN if its weight is zero:
         computing it takes several kernels."""
         if not self.config.aux_weight:
-            return self.task.loss(self._trained, data), self._unknown
+            return self.task.loss(self._trained, batch), torch.full_like(self.rate, torch.nan)
         with equipool.record(diagnostics=False) as solutions:
-            loss = self.task.loss(self._trained, data)
-        return loss, solutions.aux_loss if solutions else self._zero
+            loss = self.task.loss(self._trained, batch)
+        return loss, solutions.aux_loss if solutions else torch.zeros_like(self.rate)
 
-    def _backward(self, loss: Tensor, aux_loss: Tensor, aux_weight: Tensor | float) -> None:
-        counts = self.config.aux_weight and aux_loss.requires_grad
-        total = loss + aux_weight * aux_loss if counts else loss
-        # The factor is 1 + 0 * loss: if the loss of one process is not finite, the gradients of
-        # all processes are NaN, and all of them skip the step.
-        factor = torch.add(self._one, total.detach(), alpha=0)
-        total.backward(factor)
+    def set_rates(self, step: int) -> None:
+        """Set the learning rate and the auxiliary weight of a step."""
+        self.rate.fill_(self.config.learning_rate_at(step))
+        self.aux_weight.fill_(self.config.aux_weight_at(step))
 
     def tensors(self) -> dict[str, Tensor]:
-        """All state, named `model/...`, `optimizer/...` and `average/...`."""
-        guard = {f"guard/{name}": value for name, value in self.guard.tensors().items()}
-        parts: dict[str, dict[str, Tensor]] = {
-            "model": self.module.state_dict(),
-            "optimizer": {**self.optimizer.tensors(), **guard, "history": self.history.rows},
-            "average": {} if self.average is None else self.average.values,
+        """All state, named `model/...` and `optimizer/...`."""
+        model = {f"model/{name}": value for name, value in self.module.state_dict().items()}
+        optimizer = {
+            f"optimizer/{key}/{name}": value
+            for name, parameter in self.parameters.items()
+            for key, value in self.adam.state[parameter].items()
         }
-        return {
-            f"{part}/{name}": value for part, own in parts.items() for name, value in own.items()
-        }
+        return model | optimizer | {"rows": self.rows}
 
     @torch.no_grad()
     def load(self, tensors: dict[str, Tensor], step: int) -> None:
         """Load the state after `step` steps, in place."""
-        self.module.load_state_dict(part_of(tensors, "model"))
+        self.module.load_state_dict(weights_of(tensors))
         for name, value in self.tensors().items():
             if not name.startswith("model/"):
                 value.copy_(tensors[name])
-        self.history.counter.fill_(step)
+        self.counter.fill_(step)
 
 
-def part_of(tensors: dict[str, Tensor], part: str) -> dict[str, Tensor]:
-    """The tensors of the `model`, for instance, by their names in it."""
-    return {
-        name.removeprefix(f"{part}/"): value
-        for name, value in tensors.items()
-        if name.startswith(f"{part}/")
-    }
+def weights_of(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The state of the network among the tensors of a step."""
+    names = (name for name in tensors if name.startswith("model/"))
+    return {name.removeprefix("model/"): tensors[name] for name in names}
 
 
 def make_network(task: Task) -> nn.Module:
@@ -173,7 +142,7 @@ class DepthDraw:
 
     def __call__(self, step: int) -> Depths:
         """The depths of a training step."""
-        return self._depths(mixed(self._seed, step, ANY_RANK) % self._sides)
+        return self._depths(seed_of("depth", self._seed, step) % self._sides)
 
     def all(self) -> list[Depths]:
         """All depths that can be drawn, the deepest first."""
@@ -200,8 +169,8 @@ class Runner:
 
     If `config.capture` allows it and the device can, the whole step is one CUDA graph, or one for
     each depth if the layers draw theirs. The chunk then has fixed memory, and the graph reads the
-    batch at `step % chunk length` from the step counter on the device: a step is one launch without
-    copies by the host. If that fails, `problem` is the reason, and steps run eagerly.
+    batch at `step % chunk length` from the step counter on the device, without copies by the host.
+    If that fails, `problem` is the reason, and steps run eagerly.
 
     `num_steps` is the number of steps taken before.
     """
@@ -242,7 +211,7 @@ class Runner:
 
     def _captured_step(self) -> None:
         length = len(next(iter(self.chunk.values())))
-        position = self.step.history.counter % length
+        position = self.step.counter % length
         self.step({name: v.index_select(0, position).squeeze(0) for name, v in self.chunk.items()})
 
     def load(self, chunk: Batch) -> None:
@@ -255,15 +224,13 @@ class Runner:
 
     def run(self, number: int) -> None:
         """Take the step of this number, whose batch is in the chunk."""
+        self.step.set_rates(number)
         depths = self.step.depths(number)
         if self._graphs:
             self._graphs[depths]()
             return
         with self.step.depths.set_to(depths):
-            self.step(self.batch(number))
-
-    def batch(self, number: int) -> Batch:
-        return {name: values[number % len(values)] for name, values in self.chunk.items()}
+            self.step({name: v[number % len(v)] for name, v in self.chunk.items()})
 
 
 @contextmanager

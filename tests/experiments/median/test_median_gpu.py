@@ -9,7 +9,7 @@ import torch
 from cases import assert_near
 from equipool.baselines import AGGREGATIONS, aggregation_from_name
 from equipool.experiments.median import MedianTask, held_out_sets
-from equipool.training.task import Shard
+from equipool.training import Shard
 from tasks_on_gpu import CUDA, assert_captured_trains_as_eager, assert_nothing_waits
 
 pytestmark = pytest.mark.gpu

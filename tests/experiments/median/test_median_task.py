@@ -13,7 +13,7 @@ from equipool.experiments.median import (
     MedianTask,
     held_out_sets,
 )
-from equipool.training.task import Shard
+from equipool.training import Shard
 
 CPU = torch.device("cpu")
 SMALL = MedianTask(

@@ -176,7 +176,6 @@ def test_it_trains_and_resumes(tmp_path, molecules, fields):
     task = tiny(**fields)
     whole = run(task, TRAINING, tmp_path / "whole")
     assert whole.complete
-    assert whole.skipped == 0
     assert all(math.isfinite(value) for value in whole.metrics.values())
     for stop in ({"stop_after": 0}, {}):
         run(task, TRAINING, tmp_path / "pieces", resume=True, **stop)
@@ -187,7 +186,6 @@ def test_it_trains_and_resumes(tmp_path, molecules, fields):
 def test_short_products(tmp_path, molecules):
     training = dataclasses.replace(TRAINING, precision="bf16-mixed", steps=4)
     found = run(tiny(**BOTH, convolution="gcn"), training, tmp_path / "run")
-    assert found.skipped == 0
     assert math.isfinite(found.metrics["valid_loss"])
 
 

@@ -13,7 +13,7 @@ from equipool.experiments.molecules.prepare import load_molecules
 from equipool.experiments.molecules.scores import has_both, label_moments
 from equipool.experiments.molecules.sources import MoleculeSource
 from equipool.tables import listed
-from equipool.training.task import generator_for
+from equipool.training import generator_for
 
 CPU = torch.device("cpu")
 

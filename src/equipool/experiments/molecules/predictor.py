@@ -6,7 +6,6 @@ import csv
 import gzip
 import sys
 from collections.abc import Sequence
-from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -18,10 +17,10 @@ from equipool.experiments.molecules.features import Problem, featurise
 from equipool.experiments.molecules.network import Units
 from equipool.experiments.molecules.task import MoleculeTask, predict
 from equipool.tables import open_table
-from equipool.training.checkpoint import RunFolder
+from equipool.training import RunFolder
 from equipool.training.config import task_from_config, training_from_config
-from equipool.training.devices import Accelerator, products_in
-from equipool.training.evaluation import load_weights
+from equipool.training.devices import resolve_device
+from equipool.training.evaluation import in_precision, load_weights
 from equipool.training.step import evaluation_mode
 
 STANDARD_INPUT = "-"
@@ -49,7 +48,7 @@ class MoleculePredictor:
         label_names: of its outputs.
         kind: `"classification"` or `"regression"`.
         device: of the network.
-        precision: one of `equipool.training.config.PRECISIONS`.
+        precision: as in `equipool.training.TrainingConfig`.
         smiles_column: SMILES column of the table that the network was trained on.
 
     Example:
@@ -75,7 +74,7 @@ class MoleculePredictor:
         found = featurise([text.strip() for text in smiles])
         values = torch.full((len(smiles), len(self.label_names)), torch.nan)
         if found.rows:
-            with products_in(self.precision), evaluation_mode(self.network):
+            with in_precision(self.precision, self.device), evaluation_mode(self.network):
                 own = predict(self.network, found.molecules.to(self.device))
             values[found.rows] = own.sigmoid() if self.kind == "classification" else own
         return Predictions(self.label_names, values, found.problems)
@@ -97,13 +96,11 @@ def load_predictor(
     labels, kind = tuple(config["data"]["labels"]), config["data"]["kind"]
     task, precision = task_from_config(config), training_from_config(config).precision
     assert isinstance(task, MoleculeTask)
-    place = Accelerator(device, precision)
+    place = resolve_device(device)
     # their values are among the weights
     units = None if kind == "classification" else Units(*torch.ones(2, len(labels)))
-    with redirect_stdout(sys.stderr):  # for messages about damaged checkpoints
-        network = load_weights(task.make_network(len(labels), units), run, which)
-    network = place.place(network)
-    return MoleculePredictor(network, labels, kind, place.device, precision, task.smiles)
+    network = load_weights(task.make_network(len(labels), units), run, which).to(place)
+    return MoleculePredictor(network, labels, kind, place, precision, task.smiles)
 
 
 def read_queries(

@@ -21,7 +21,7 @@ from equipool.experiments.molecules.scores import label_losses, score, usual_mea
 from equipool.experiments.molecules.sources import Kind, SmilesTable
 from equipool.experiments.molecules.splits import SCAFFOLD
 from equipool.settings import Count, OneOf, Range, Share
-from equipool.training.task import Batch, Loss, Shard, Task
+from equipool.training import Batch, Loss, Shard, Task
 
 TABLE_FIELDS = ("smiles", "labels", "split", "kind")
 EVALUATED = 512  # molecules at a time

@@ -1,23 +1,34 @@
-"""The directory of a run: its settings, its lock and its checkpoints."""
+"""The directory of a run: its settings, its lock, its log, its checkpoints and its record."""
 
 from __future__ import annotations
 
-import errno
 import json
-from collections.abc import Callable, Iterator, Mapping
+import os
+import warnings
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from equipool.environment import versions
-from equipool.files import FileError, load_tensors, naming, save_tensors, write_json
+from equipool.files import (
+    FileError,
+    jsonable,
+    load_tensors,
+    naming,
+    save_tensors,
+    write_json,
+    write_text,
+)
 from equipool.training.config import differences, extended
 
-KIND = "equipool checkpoint 3"
-PARTS = {"task": str, "fields": dict, "training": dict}  # of config.json
+KIND = "equipool checkpoint 4"
+
+# An entry of the log. Without an `event` it summarises training since the entry before it.
+Entry = dict[str, Any]
 
 
 class ConfigMismatchError(ValueError):
@@ -26,19 +37,12 @@ class ConfigMismatchError(ValueError):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    path: Path
     state: dict[str, Any]
-    tensors: dict[str, Tensor]  # named `model/...`, `optimizer/...` and `average/...`
+    tensors: dict[str, Tensor]
 
     @property
     def step(self) -> int:
         return int(self.state["step"])
-
-    @property
-    def best(self) -> int | None:
-        """The step of the best evaluation so far."""
-        best = self.state["best"]
-        return None if best is None else int(best["step"])
 
 
 class RunFolder:
@@ -57,32 +61,20 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Create the directory and keep other processes from training in it inside the block.
-
-        The system releases the lock when the process ends, however that happens. If no run was
-        started inside the block, the directory is left as it was.
-        """
+        """Create the directory and keep other processes from training in it inside the block. The
+        system releases the lock when the process ends, however that happens."""
         from filelock import FileLock, Timeout
 
-        file = self.path / "lock"
         with naming(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(file, blocking=False)
+        lock = FileLock(self.path / "lock", blocking=False)
         try:
             lock.acquire()
         except Timeout:
             raise BlockingIOError(f"another process is training in {self.path}") from None
-        except OSError as error:
-            if error.errno not in (errno.ENOLCK, errno.ENOTSUP):  # no locks on this file system
-                with naming(file):
-                    raise
         try:
             yield
         finally:
-            if not self.config.exists():
-                file.unlink(missing_ok=True)
-                with suppress(OSError):  # it has files of the user
-                    self.path.rmdir()
             lock.release()
 
     def check(self, config: dict[str, Any], resume: bool) -> None:
@@ -92,8 +84,7 @@ class RunFolder:
             raise FileExistsError(f"{self.path} already holds a run: {how}")
         if not self.config.exists():
             return
-        saved = self.read_config()
-        if different := differences(extended(saved, config), config):
+        if different := differences(extended(self.read_config(), config), config):
             problem = f"{self.path} was started with other settings"
             advice = "Use the same settings or choose another directory; a run can be extended to "
             advice += "more steps if its learning rate and auxiliary weight are constant"
@@ -107,16 +98,11 @@ class RunFolder:
             write_json(self.config, config | {"versions": versions()})
         saved = self.read_config()
         longer = extended(saved, config)
-        if longer["training"] != saved["training"]:
+        if longer is not saved:
             write_json(self.config, longer)
             self.record.unlink(missing_ok=True)  # of the shorter run
         for unfinished in self.path.rglob(".*.partial"):
             unfinished.unlink(missing_ok=True)
-
-    def discard(self) -> None:
-        """Remove a run that was started here but has not taken a step."""
-        for file in (self.config, self.log):
-            file.unlink(missing_ok=True)
 
     def read_config(self) -> dict[str, Any]:
         if not self.config.exists():
@@ -125,35 +111,30 @@ class RunFolder:
             content = json.loads(self.config.read_bytes())
         except ValueError as error:
             raise FileError(f"{self.config} is not JSON: {error}") from error
-        parts = content if isinstance(content, dict) else {}
-        if not all(isinstance(parts.get(name), kind) for name, kind in PARTS.items()):
-            expected = f"expected {', '.join(PARTS)} in it"
-            raise FileError(f"{self.config} is not the config of a run: {expected}")
-        return parts
+        if not isinstance(content, dict) or not {"task", "fields", "training"} <= content.keys():
+            raise FileError(f"{self.config} is not the config of a run")
+        return content
 
     def checkpoint(self, step: int) -> Path:
         return self.checkpoints / f"step-{step:08d}.safetensors"
 
     def steps(self) -> list[int]:
         """The steps that have checkpoints, intact or damaged, in order."""
-        names = (path.stem[5:] for path in self.checkpoints.glob("step-*.safetensors"))
-        return sorted(int(name) for name in names if name.isdigit())
+        return sorted(int(path.stem[5:]) for path in self.checkpoints.glob("step-*.safetensors"))
 
     def save(
         self, tensors: Mapping[str, Tensor], state: dict[str, Any], config: Mapping[str, Any]
     ) -> None:
         """Write the checkpoint of `state["step"]`, then remove those before it, except for the
         one before and the best."""
-        step, best = int(state["step"]), state["best"]
+        step, best = state["step"], state["best"]
         with naming(self.checkpoints):
             self.checkpoints.mkdir(exist_ok=True)
         save_tensors(self.checkpoint(step), tensors, {"config": config, "state": state}, KIND)
         earlier = [other for other in self.steps() if other <= step]
-        kept = {*earlier[-2:], best["step"] if best else step}
-        for other in earlier:
-            if other not in kept:
-                with suppress(OSError):  # keeping it does no harm
-                    self.checkpoint(other).unlink()
+        for other in {*earlier[:-2]} - {best["step"] if best else step}:
+            with suppress(OSError):  # keeping it does no harm
+                self.checkpoint(other).unlink()
 
     def read_step(self, step: int) -> Checkpoint:
         """The checkpoint of a step; a `FileError` if it is damaged or of another run."""
@@ -165,11 +146,9 @@ class RunFolder:
         config, here = content["config"], self.read_config()
         if different := differences(extended(config, here), here):
             raise FileError(f"{path} belongs to a run with other settings: {', '.join(different)}")
-        if content["state"]["step"] != step:
-            raise FileError(f"{path} is the checkpoint of step {content['state']['step']}")
-        return Checkpoint(path, content["state"], tensors)
+        return Checkpoint(content["state"], tensors)
 
-    def newest(self, warn: Callable[[str], None]) -> Checkpoint | None:
+    def newest(self) -> Checkpoint | None:
         """The newest intact checkpoint of this run; warns about those that are not.
 
         None if nothing was ever saved. An error if there were checkpoints and none is left.
@@ -182,7 +161,7 @@ class RunFolder:
                 broken.append(str(error))
                 continue
             for problem in broken:
-                warn(f"{problem}. Using the checkpoint of step {step} instead")
+                warnings.warn(f"{problem}. Using the checkpoint of step {step}", stacklevel=2)
             return found
         if not broken and not self.record.exists():
             return None
@@ -190,17 +169,122 @@ class RunFolder:
         advice = f"Restore one; or, to start again from step 0, remove {self.path}"
         raise FileError(f"{problem}, and no intact checkpoint is left. {advice}")
 
-    def read(self, which: str, warn: Callable[[str], None]) -> Checkpoint:
+    def read(self, which: str) -> Checkpoint:
         """The `"last"` or the `"best"` checkpoint; the last one if no evaluation was finite."""
         if which not in ("last", "best"):
             raise ValueError(f"which is {which!r}, expected 'best' or 'last'")
-        found = self.newest(warn)
+        found = self.newest()
         if found is None:
             raise FileNotFoundError(f"{self.path} has no checkpoint")
-        if which == "last" or found.best in (None, found.step):
+        best = found.state["best"]
+        if which == "last":
+            return found
+        if best is None:
+            reason = "no evaluation gave a number"
+            warnings.warn(f"{self.path}: {reason}, so the best is the last", stacklevel=2)
             return found
         try:
-            return self.read_step(found.best)
+            return self.read_step(best["step"])
         except FileError as error:
             how = "Use the newest intact one instead: which='last' (--which last)"
             raise FileError(f"{error}. {how}") from error
+
+
+def read_log(file: str | Path) -> list[Entry]:
+    """All entries of a log, each with its `step`; an empty list if there is no log.
+
+    Damaged lines are left out with a warning. A last line that was cut off is left out silently:
+    the process was killed while it wrote.
+
+    Args:
+        file: `log.jsonl` of a run.
+    """
+    file = Path(file)
+    entries = []
+    lines = file.read_bytes().split(b"\n") if file.exists() else []
+    for number, line in enumerate(lines, start=1):
+        try:
+            entry = json.loads(line)
+            int(entry["step"])
+            entries.append(entry)
+        except (ValueError, LookupError, TypeError):
+            if number < len(lines):
+                text = f"line {number} of {file} is damaged and is left out"
+                warnings.warn(text, stacklevel=2)
+    return entries
+
+
+class LogFile:
+    """Appends to `log.jsonl`. Opening it at a step drops the entries of later steps, which are
+    repeated."""
+
+    def __init__(self, file: Path, step: int) -> None:
+        self.file = file
+        kept = [entry for entry in read_log(file) if entry["step"] <= step]
+        write_text(file, "".join(map(_line, kept)))
+        self._stream = file.open("ab", buffering=0)  # survives if the process is killed
+
+    def write(self, entry: Entry) -> None:
+        """Append an entry."""
+        content = _line(entry).encode()
+        with naming(self.file):
+            while content:
+                content = content[self._stream.write(content) :]
+
+    def sync(self) -> None:
+        """Wait until everything is on the disk."""
+        with naming(self.file):
+            os.fsync(self._stream.fileno())
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+def _line(entry: Entry) -> str:
+    return json.dumps(jsonable(entry), allow_nan=False) + "\n"
+
+
+@dataclass(frozen=True)
+class Record:
+    """The summary of a run, written on completion as `record.json`.
+
+    `seconds` is wall-clock time, summed over all parts of a resumed run; `training_seconds`
+    excludes all evaluations. `versions` and `hardware` are those of the last part, and `ran_on` has
+    those of each part with its number of `steps`.
+
+    `metrics` are those of the last evaluation, `best` is the best entry of `curve`, and each entry
+    of `curve` is an evaluation: `step`, `seconds`, `training_seconds`, `metrics`.
+    """
+
+    task: str
+    seed: int
+    config: dict[str, Any]
+    versions: dict[str, str]
+    hardware: dict[str, str | int]
+    date: str
+    steps: int
+    complete: bool
+    seconds: float
+    training_seconds: float
+    num_parameters: int
+    metrics: dict[str, float | None]
+    best: dict[str, Any] | None
+    curve: list[dict[str, Any]]
+    ran_on: list[dict[str, Any]]
+
+    @property
+    def failed(self) -> bool:
+        """Whether no evaluation gave a finite value of the monitored metric."""
+        return bool(self.curve) and self.best is None
+
+    def write(self, file: str | Path) -> None:
+        write_json(file, asdict(self))
+
+
+def read_record(file: str | Path) -> Record:
+    """Read what `Record.write` wrote, now or in an earlier version."""
+    try:
+        content = json.loads(Path(file).read_text(encoding="utf-8"))
+        return Record(**{one.name: content[one.name] for one in fields(Record)})
+    except (ValueError, TypeError, KeyError) as error:
+        raise FileError(f"{file} is not the record of a run: {error!r}") from error
