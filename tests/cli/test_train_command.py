@@ -132,7 +132,7 @@ def test_metrics_over_the_inner_steps(equipool, tiny, tmp_path):
     rows = json.loads((out / "over-steps-last.json").read_text())["over_steps"]
     assert [row["num_steps"] for row in rows] == [1, 4, 8]
     assert rows[1]["metrics"] == pytest.approx(read_record(out / "record.json").metrics)
-    assert f"{rows[2]['metrics']['mse']:,.4g}" in done.output
+    assert f"{rows[2]['metrics']['mse']:.6g}" in done.output
     equipool("report", out, "--out", page)
     assert "Inner steps in evaluation" in page.read_text()
 
