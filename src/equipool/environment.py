@@ -1,4 +1,4 @@
-"""Versions, hardware and date, as every record has them."""
+"""Versions, devices and date, as every record has them."""
 
 from __future__ import annotations
 
@@ -36,6 +36,18 @@ def now() -> str:
 def leads() -> bool:
     """Whether this is the first of the processes that torchrun started, which prints and writes."""
     return int(os.environ.get("RANK", "0")) == 0
+
+
+def resolve_device(device: str | torch.device | None) -> torch.device:
+    """The device with this name; None picks a GPU if there is one."""
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    kind = str(device).partition(":")[0]
+    if kind not in ("cpu", "cuda"):
+        raise ValueError(f"device is {str(device)!r}, expected 'cpu' or 'cuda'")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device is 'cuda', but torch finds no CUDA device")
+    return torch.device(device)
 
 
 def hardware(device: torch.device) -> dict[str, str | int]:

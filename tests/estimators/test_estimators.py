@@ -9,7 +9,7 @@ from equipool import FixedSteps
 from equipool.baselines import AGGREGATIONS, MaxPooling
 from equipool.estimators import BagScaler, SetClassifier, SetRegressor, prediction, write_table
 from equipool.estimators.bags import as_bags
-from equipool.estimators.scaling import measure_scaling
+from equipool.estimators.transformers import measure_scaling
 
 BAGS, LABELS = make_bags()
 QUICK = {"hidden_size": 8, "channels": 4, "max_iter": 12, "n_estimators": 1, "random_state": 0}
@@ -314,7 +314,7 @@ def test_other_settings_are_refused(changed, message):
         (np.full((60, 2), 2.0), "values other than 0, 1 and NaN"),
         (LABELS[:-1], "inconsistent numbers of samples"),
         (np.linspace(0, 1, 60), "continuous"),
-        (None, "requires y"),
+        (None, "1d array"),
     ],
 )
 def test_other_targets_are_refused(y, message):

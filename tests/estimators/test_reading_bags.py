@@ -1,6 +1,5 @@
 """Bags in every form are read as the same."""
 
-import awkward
 import numpy as np
 import pandas
 import pytest
@@ -27,14 +26,9 @@ def assert_same(bags, expected):
         as_object_array,
         lambda bags: [bag.tolist() for bag in bags],  # an empty bag is []
         lambda bags: [torch.from_numpy(bag) for bag in bags],
-        lambda bags: [pandas.DataFrame(bag) for bag in bags],
-        lambda bags: awkward.from_regular(awkward.Array([bag.tolist() for bag in bags]), axis=2),
-        lambda bags: torch.nested.as_nested_tensor(
-            [torch.from_numpy(bag) for bag in bags], layout=torch.jagged
-        ),
         as_bags,
     ],
-    ids=["list", "tuple", "object", "lists", "tensors", "frames", "awkward", "nested", "bags"],
+    ids=["list", "tuple", "object", "lists", "tensors", "bags"],
 )
 def test_every_form_of_ragged_bags(form):
     read = as_bags(form(RAGGED))
@@ -53,11 +47,6 @@ def test_a_table_has_one_element_per_bag():
     rows = np.arange(6.0).reshape(3, 2)
     for X in (rows, rows.tolist(), pandas.DataFrame(rows), torch.from_numpy(rows)):
         assert_same(as_bags(X), rows[:, None])
-
-
-def test_data_frames_have_names():
-    frames = [pandas.DataFrame({"a": [1], "b": [2]})]
-    assert as_bags(frames).names == ("a", "b")
 
 
 def test_float32_stays():
@@ -84,17 +73,17 @@ NAN = [np.zeros((2, 3)), np.array([[0, 1, 2], [0, np.nan, 2]])]
 @pytest.mark.parametrize(
     ("X", "message"),
     [
-        ([np.zeros((2, 3)), np.zeros((2, 4))], "bag 1 of X has 4 features, but the bags before it"),
+        ([np.zeros((2, 3)), np.zeros((2, 4))], r"bag 1 of X has shape \[2, 4\], expected \[n, 3\]"),
         ([np.zeros((2, 3)), np.zeros(3)], r"bag 1 of X has shape \[3\], expected \[n, 3\]"),
         ([np.zeros((2, 3)), np.zeros((1, 2, 3))], r"bag 1 of X has shape \[1, 2, 3\]"),
         ([np.zeros((2, 3)), [["a", "b", "c"]]], "bag 1 of X has values that are not numbers"),
         (NAN, "X contains NaN: bag 1, element 1, feature 1"),
         ([np.full((1, 2), np.inf)], "X contains infinity: bag 0, element 0, feature 0"),
-        ([np.zeros((2, 0))], "0 features"),
-        ([np.zeros((2, 3), dtype=complex)], "Complex data not supported: bag 0"),
-        ([np.array([["2024-01-31"]], "M8[s]")], "bag 0 of X has dates"),
-        (np.array([["2024-01-31"]], "M8[s]"), "X has dates"),
-        (pandas.DataFrame({"t": pandas.to_datetime(["2024-01-31"])}), "column 't' of X has dates"),
+        ([np.zeros((2, 0))], r"bag 0 of X has shape \[2, 0\], expected \[n, d\]"),
+        ([np.zeros((2, 3), dtype=complex)], "bag 0 of X has dtype complex128"),
+        ([np.array([["2024-01-31"]], "M8[s]")], "bag 0 of X has dtype datetime64"),
+        (np.array([["2024-01-31"]], "M8[s]"), "X has dtype datetime64"),
+        (pandas.DataFrame({"t": pandas.to_datetime(["2024-01-31"])}), "X has dtype datetime64"),
         ([[[2**53 + 1]]], "bag 0 of X has whole numbers beyond 2.53"),
         (np.array([[-(2**60)]]), "X has whole numbers beyond"),
         (np.zeros(3), "Expected 2D array"),

@@ -38,7 +38,7 @@ REFUSED = {
     "no bag": (table(b=["u", None, "v", "w"]), {}, ["row 1", "'b' does not name a bag"]),
     "a missing number": (
         table(x=[1.0, 2.0, None, 4.0]), {},
-        ["row 2 (bag 'v')", "column 'x' has no value", "--missing mean", "--exclude x"],
+        ["row 2 (bag 'v')", "column 'x' has no value", "--missing mean"],
     ),
     "a missing category": (table(c=["red", "", "red", "blue"]), {}, ["row 1", "'c' has no value"]),
     "text where numbers belong": (

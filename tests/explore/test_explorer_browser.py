@@ -221,8 +221,7 @@ def test_phone_and_laptop_light_and_dark(browser, width, height, dark):
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     pytest.importorskip("sklearn")
-    from equipool.estimators import SetClassifier
-    from equipool.estimators.example import make_bags
+    from equipool.estimators import SetClassifier, make_bags
     from equipool.explore.model import model_page
 
     bags, labels = make_bags(30, num_features=3, random_state=0)

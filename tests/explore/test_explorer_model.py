@@ -13,8 +13,7 @@ from equipool.explore.page import page_data
 
 pytest.importorskip("sklearn")
 
-from equipool.estimators import SetClassifier, SetRegressor
-from equipool.estimators.example import make_bags
+from equipool.estimators import SetClassifier, SetRegressor, make_bags
 from equipool.explore.model import MOST_ELEMENTS, model_data, model_page, principal_components
 
 FAST = {

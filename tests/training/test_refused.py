@@ -7,9 +7,9 @@ import pytest
 from runs import run
 from toy import Toy, config
 
+from equipool.environment import resolve_device
 from equipool.files import FileError
 from equipool.training import ConfigMismatchError, load_network
-from equipool.training.devices import resolve_device
 
 
 def test_one_process_at_a_time_trains_in_a_directory(tmp_path):

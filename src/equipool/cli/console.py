@@ -104,7 +104,7 @@ def choose_device(name: str, threads: int = 1) -> str | None:
     """The engine's name of a device; refuses one that does not exist. Sets torch's threads."""
     import torch
 
-    from equipool.training.devices import resolve_device
+    from equipool.environment import resolve_device
 
     torch.set_num_threads(threads)
     return None if name == "auto" else str(resolve_device(name))

@@ -107,7 +107,7 @@ def fit(table: console.Table, options: Options) -> None:
     element. The label of a bag is repeated in all of its rows. Text columns become categories.
     `equipool predict` and `equipool influence` use the model.
     """
-    from equipool.estimators.table_methods import fit_bags
+    from equipool.estimators.tables import fit_bags
 
     out = options.out
     if out.exists():

@@ -7,14 +7,12 @@ check_extras(
     {"estimators": ["sklearn", "pyarrow", "safetensors"]},
 )
 
-from equipool.estimators.anndata import from_anndata  # noqa: E402
-from equipool.estimators.bags import Bags, as_bags  # noqa: E402
+from equipool.estimators.bags import Bags, as_bags, from_anndata, make_bags  # noqa: E402
 from equipool.estimators.classifier import SetClassifier  # noqa: E402
-from equipool.estimators.example import make_bags, write_table  # noqa: E402
-from equipool.estimators.network import BagNetwork  # noqa: E402
 from equipool.estimators.regressor import SetRegressor  # noqa: E402
 from equipool.estimators.saving import load  # noqa: E402
-from equipool.estimators.schema import TableSchema  # noqa: E402
+from equipool.estimators.tables import TableSchema, write_table  # noqa: E402
+from equipool.estimators.training import BagNetwork  # noqa: E402
 from equipool.estimators.transformers import BagScaler, BagStatistics  # noqa: E402
 from equipool.tables import TableError  # noqa: E402
 

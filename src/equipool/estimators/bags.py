@@ -1,19 +1,21 @@
-"""Bags of vectors in every form a user may have them, all read into one."""
+"""Bags of vectors, and where they come from."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
 import numpy as np
-import torch
+import pyarrow as pa
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_array
-from sklearn.utils.validation import _check_n_features, validate_data
+from sklearn.utils import check_array, check_random_state
+from sklearn.utils.validation import _check_n_features, _get_feature_names, validate_data
 
 Array = NDArray[Any]
+
+SHIFT, SPREAD = 2.0, 0.5  # of the elements that positive bags of `make_bags` have in addition
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,114 +59,78 @@ class Bags(Sequence[Array]):
     def __getitem__(self, at: slice | Array | list[int]) -> Bags: ...
 
     def __getitem__(self, at: int | slice | Array | list[int]) -> Array | Bags:
-        if isinstance(at, slice | np.ndarray | list):
-            return self.take(np.arange(len(self))[at])
-        position = range(len(self))[at]
-        return self.elements[self.ptr[position] : self.ptr[position + 1]]
-
-    def __iter__(self) -> Iterator[Array]:
-        return (self[position] for position in range(len(self)))
-
-    def take(self, positions: Array) -> Bags:
-        """The bags at these positions."""
+        if not isinstance(at, slice | np.ndarray | list):
+            position = range(len(self))[at]
+            return self.elements[self.ptr[position] : self.ptr[position + 1]]
+        positions = np.arange(len(self))[at]
         sizes = self.sizes[positions]
-        ptr = _offsets(sizes)
+        ptr = offsets(sizes)
         rows = np.arange(ptr[-1]) + np.repeat(self.ptr[positions] - ptr[:-1], sizes)
         return Bags(self.elements[rows], ptr, self.names)
 
 
+def offsets(sizes: Array) -> Array:
+    """`[B + 1]` where bags of these sizes begin and end."""
+    return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+
+
 def as_bags(X: Any) -> Bags:
-    """Read bags in any form.
+    """Read bags.
 
     | X | bags |
     |---|---|
-    | list, tuple or object array of `[n_i, d]` arrays, lists, tensors or data frames | each item |
+    | list, tuple or object array of `[n_i, d]` arrays | each item |
     | 3-D array `[B, n, d]` | each row, all of one size |
-    | awkward array `[B, var, d]` | each item |
-    | jagged nested tensor `[B, j, d]` | each item |
     | 2-D array `[B, d]`, data frame, list of rows | one element each |
 
     Bags may be empty. All values must be finite.
     """
     if isinstance(X, Bags):
         return X
-    if isinstance(X, torch.Tensor):
-        return _from_tensor(X)
-    if type(X).__module__.split(".")[0] == "awkward":
-        X = list(X)
-    objects = isinstance(X, np.ndarray) and X.dtype == object and X.ndim == 1
-    if isinstance(X, list | tuple) or objects:
-        if len(X) == 0:
-            raise ValueError("X is empty, expected at least one bag")
-        items = [as_array(item) for item in X]
-        if any(item.ndim >= 2 for item in items):
-            return _checked(_from_items(items, _names_of(X)))
-    dense = X if hasattr(X, "shape") and not isinstance(X, np.ndarray) else as_array(X)
-    if getattr(dense, "ndim", 0) == 3:
-        rows = np.asarray(dense)
-        ptr = np.arange(len(rows) + 1) * rows.shape[1]
-        return _checked(Bags(_as_floats(rows.reshape(-1, rows.shape[2])), ptr))
-    columns = {"X": dense} if isinstance(dense, np.ndarray) else {}
-    if hasattr(X, "columns"):
-        columns = {f"column {name!r} of X": np.asarray(X[name]) for name in X.columns}
-    for name, column in columns.items():
-        if column.dtype.kind in "iuMm":
-            _as_floats(column, name)  # or refuse it
-    # scikit-learn's own checks and messages for what it knows itself
+    if isinstance(X, list | tuple) or getattr(X, "ndim", 0) in (1, 3):
+        items = [np.asarray(item) for item in X]
+        if any(item.ndim > 1 for item in items):
+            return _side_by_side(items)
+    names, values = _get_feature_names(X), np.asarray(X)
+    if values.dtype.kind in "iuMm":
+        X = _as_floats(values, "X")  # or refuse it
     rows = check_array(X, dtype=[np.float64, np.float32], ensure_min_samples=0, input_name="X")
-    return Bags(rows, np.arange(len(rows) + 1), _names_of([X]))
+    return Bags(rows, np.arange(len(rows) + 1), None if names is None else tuple(names))
 
 
-def as_array(item: Any) -> Array:
-    if isinstance(item, torch.Tensor):
-        return item.detach().cpu().numpy()
-    try:
-        return np.asarray(item)
-    except ValueError:  # lists of different lengths
-        return np.asarray(item, dtype=object)
-
-
-def _from_tensor(X: torch.Tensor) -> Bags:
-    if not X.is_nested:
-        return as_bags(as_array(X))
-    if X.layout != torch.jagged or X.dim() != 3:
-        raise ValueError("X is a nested tensor, expected a jagged one of shape [B, j, d]")
-    nested: Any = X
-    return _checked(Bags(_as_floats(as_array(nested.values())), as_array(nested.offsets())))
-
-
-def _from_items(items: list[Array], names: tuple[str, ...] | None) -> Bags:
-    sizes = [item.shape[1] for item in items if item.ndim == 2 and item.size]
-    width = sizes[0] if sizes else max(item.shape[-1] for item in items if item.ndim == 2)
+def _side_by_side(items: list[Array]) -> Bags:
+    width = next((item.shape[1] for item in items if item.ndim == 2 and item.shape[1]), 0)
     parts = []
     for position, item in enumerate(items):
-        if item.size == 0:
+        if item.size == 0 and width:
             item = np.zeros((0, width))
-        if item.ndim != 2:
+        if item.ndim != 2 or item.shape[1] != width or width == 0:
             raise ValueError(
-                f"bag {position} of X has shape {list(item.shape)}, expected [n, {width}]: one row "
-                "per element"
-            )
-        if item.shape[1] != width:
-            raise ValueError(
-                f"bag {position} of X has {item.shape[1]} features, but the bags before it have "
-                f"{width}"
+                f"bag {position} of X has shape {list(item.shape)}, expected [n, {width or 'd'}]: "
+                "one row per element"
             )
         parts.append(_as_floats(item, f"bag {position} of X"))
-    empty = [part for part in parts if len(part)] or parts[:1]
-    elements = np.concatenate(empty)
-    return Bags(elements, _offsets(np.array([len(part) for part in parts])), names)
+    # Empty bags may be of another type.
+    elements = np.concatenate([part for part in parts if len(part)] or parts[:1])
+    ptr = offsets(np.array([len(part) for part in parts]))
+    if not (finite := np.isfinite(elements)).all():
+        row, feature = np.argwhere(~finite)[0]
+        bag = int(np.searchsorted(ptr, row, side="right")) - 1
+        found = "NaN" if np.isnan(elements[row, feature]) else "infinity"
+        raise ValueError(
+            f"Input X contains {found}: bag {bag}, element {row - ptr[bag]}, feature {feature}. "
+            "Impute or drop such values first"
+        )
+    return Bags(elements, ptr)
 
 
-def _as_floats(values: Array, name: str = "X") -> Array:
+def _as_floats(values: Array, name: str) -> Array:
     """float32 stays, every other number becomes float64."""
     if values.dtype == np.float32:
         return values
-    if values.dtype.kind == "c":
-        raise ValueError(f"Complex data not supported: {name} has dtype {values.dtype}")
-    if values.dtype.kind in "Mm":
+    if values.dtype.kind in "cMm":
         raise ValueError(
-            f"{name} has dates of dtype {values.dtype}, expected numbers: pass seconds, "
+            f"{name} has dtype {values.dtype}, expected numbers; pass dates as seconds, "
             "(dates - dates.min()) / np.timedelta64(1, 's')"
         )
     whole = values.dtype.kind in "iu" and values.size > 0
@@ -177,38 +143,6 @@ def _as_floats(values: Array, name: str = "X") -> Array:
         return values.astype(np.float64, copy=False)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name} has values that are not numbers: {error}") from None
-
-
-def _checked(bags: Bags) -> Bags:
-    """Name the first value that is not finite."""
-    if bags.num_features == 0:
-        raise ValueError("the bags of X have 0 features, while a minimum of 1 is required")
-    # A sum is finite unless a value is not, or it overflows: cheap, and no copy.
-    with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(bags.elements.sum(dtype=np.float64)):
-            return bags
-    bad = np.argwhere(~np.isfinite(bags.elements))
-    if len(bad):
-        row, feature = bad[0]
-        bag = int(np.searchsorted(bags.ptr, row, side="right")) - 1
-        value = bags.elements[row, feature]
-        found = "NaN" if np.isnan(value) else "infinity"
-        raise ValueError(
-            f"Input X contains {found}: bag {bag}, element {row - bags.ptr[bag]}, feature "
-            f"{feature}. Impute or drop such values first"
-        )
-    return bags
-
-
-def _names_of(items: Any) -> tuple[str, ...] | None:
-    """The columns of the first data frame among the items, if all of them are strings."""
-    columns = next((item.columns for item in items if hasattr(item, "columns")), ())
-    names = tuple(columns)
-    return names if names and all(isinstance(name, str) for name in names) else None
-
-
-def _offsets(sizes: Array) -> Array:
-    return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
 
 
 class BagReader(BaseEstimator):
@@ -224,26 +158,91 @@ class BagReader(BaseEstimator):
     def _read(self, X: Any, reset: bool) -> Bags:
         """The bags, whose features must be those of the training unless `reset`."""
         bags = as_bags(X)
-        if _is_table(X):
-            validate_data(self, X, reset=reset, skip_check_array=True)
-        elif reset:
-            self.__dict__.pop("feature_names_in_", None)
-            if bags.names is not None:
-                self.feature_names_in_ = np.array(bags.names, dtype=object)
-        elif bags.names not in (None, tuple(getattr(self, "feature_names_in_", bags.names or ()))):
-            raise ValueError(
-                f"The feature names should match those that were passed during fit: found "
-                f"{list(bags.names or ())}, expected {list(self.feature_names_in_)}"
-            )
         if len(bags) == 0:
             raise ValueError(
                 "Found array with 0 sample(s) (shape=(0,)) while a minimum of 1 is required."
             )
-        _check_n_features(self, bags.elements, reset=reset)
+        if bags.names is None and not reset and getattr(X, "ndim", 0) != 2:
+            _check_n_features(self, bags.elements, reset=False)  # a list of arrays has no names
+            return bags
+        heading: Any = bags.elements[:0]
+        if bags.names is not None:
+            heading = pa.table({name: pa.array([], pa.float64()) for name in bags.names})
+        validate_data(self, heading, reset=reset, skip_check_array=True)
         return bags
 
 
-def _is_table(X: Any) -> bool:
-    """Whether X is a 2-D array or data frame, of which scikit-learn knows shape and names."""
-    shape = getattr(X, "shape", None)
-    return not isinstance(X, torch.Tensor) and shape is not None and len(shape) == 2
+def make_bags(
+    num_bags: int = 200, *, num_features: int = 4, min_size: int = 5, max_size: int = 30,
+    random_state: Any = None,
+) -> tuple[list[NDArray[np.float32]], NDArray[np.int64]]:  # fmt: skip
+    """Generate bags for a multiple-instance problem. Elements are normal with mean 0 and deviation
+    1. In bags of label 1, up to a quarter of the elements, at least one, are instead normal with
+    mean 2 and deviation 1/2. Half of the bags have label 1.
+
+    Args:
+        num_bags: the number of bags.
+        num_features: size of an element.
+        min_size: smallest number of elements of a bag.
+        max_size: largest number of elements of a bag.
+        random_state: seed, or a random generator of numpy.
+
+    Returns:
+        The bags, arrays `[n_i, num_features]`, and their labels, `[num_bags]`.
+
+    Example:
+        >>> bags, labels = make_bags(100, random_state=0)
+        >>> len(bags), bags[0].shape[1], labels.mean()
+        (100, 4, np.float64(0.5))
+    """
+    draw = check_random_state(random_state)
+    sizes = draw.randint(min_size, max_size + 1, num_bags)
+    labels = draw.permutation(np.arange(num_bags) % 2)
+    ends = np.cumsum(sizes)
+    x = draw.standard_normal((sizes.sum(), num_features)).astype(np.float32)
+    special = np.maximum(1, draw.rand(num_bags) * sizes / 4).astype(np.int64) * labels
+    position = np.arange(len(x)) - np.repeat(ends - sizes, sizes)  # in its bag
+    shifted = position < np.repeat(special, sizes)
+    x[shifted] = SHIFT + SPREAD * x[shifted]
+    return np.split(x, ends[:-1]), labels
+
+
+def from_anndata(
+    adata: Any, sample_key: str, *, layer: str | None = None, obsm: str | None = None
+) -> tuple[list[NDArray[np.float32]], list[str]]:
+    """The cells of each sample as a bag. anndata itself is not imported.
+
+    Args:
+        adata: an `AnnData`, which may be backed by a file.
+        sample_key: column of `adata.obs` that names the sample of each cell.
+        layer: the values are `adata.layers[layer]`. Default: `adata.X`.
+        obsm: the values are `adata.obsm[obsm]`, such as `"X_pca"`.
+
+    Returns:
+        The bags, arrays `[cells, values]`, and the names of the samples, both in the order in which
+        samples first appear. To get a value of each sample from a column of `adata.obs`:
+        `adata.obs.groupby(sample_key)[column].first()[ids]`.
+
+    Example:
+        >>> import anndata, pandas
+        >>> obs = pandas.DataFrame({"patient": ["p2", "p1", "p2"]}, index=["c0", "c1", "c2"])
+        >>> bags, ids = from_anndata(anndata.AnnData(np.eye(3), obs), "patient")
+        >>> ids, bags[0]
+        (['p2', 'p1'], array([[1., 0., 0.],
+               [0., 0., 1.]], dtype=float32))
+    """
+    if layer is not None and obsm is not None:
+        raise ValueError("give layer or obsm, not both")
+    values = adata.X if layer is None else adata.layers[layer]
+    values = values if obsm is None else adata.obsm[obsm]
+    samples = adata.obs[sample_key]
+    if samples.isna().any():
+        cell = samples.index[samples.isna()][0]
+        raise ValueError(f"cell {cell!r} has no value in adata.obs[{sample_key!r}]")
+    codes, names = samples.factorize()
+    bags = []
+    for code in range(len(names)):
+        cells = values[np.flatnonzero(codes == code)]
+        dense = cells.toarray() if hasattr(cells, "toarray") else cells
+        bags.append(np.ascontiguousarray(dense, dtype=np.float32))
+    return bags, [str(name) for name in names]

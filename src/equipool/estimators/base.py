@@ -17,15 +17,14 @@ from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from torch import Tensor, nn
 
+from equipool.environment import resolve_device
 from equipool.estimators.bags import Array, BagReader, Bags
-from equipool.estimators.influence import effects
-from equipool.estimators.network import BagNetwork
-from equipool.estimators.prediction import predict_bags, to_tensor
+from equipool.estimators.prediction import effects, predict_bags, to_tensor
 from equipool.estimators.saving import PaddedBags, export_onnx, save
-from equipool.estimators.scaling import Positive, measure_scaling, warn_of_lost_resolution
-from equipool.estimators.table_methods import TableMethods
+from equipool.estimators.tables import TableMethods
 from equipool.estimators.training import (
     FEW,
+    BagNetwork,
     LabelledBags,
     LossName,
     Settings,
@@ -35,6 +34,7 @@ from equipool.estimators.training import (
     usual_batch_size,
     usual_steps,
 )
+from equipool.estimators.transformers import Positive, measure_scaling, warn_of_lost_resolution
 from equipool.settings import Count, OneOf, Range, Share, check
 
 Auto = Literal["auto"]
@@ -104,18 +104,14 @@ class SetEstimator(TableMethods, BagReader, ABC):
         self.__dict__.pop("table_schema_", None)  # fit_table sets it
         again = self.warm_start and hasattr(self, "networks_")
         bags = self._read(X, reset=not again)
-        if y is None:
-            raise ValueError(
-                f"{type(self).__name__} requires y to be passed, but the target y is None"
-            )
         check_consistent_length(bags, y)
         weights = _check_sample_weight(
             sample_weight, bags, dtype=np.float64, ensure_non_negative=True
         )
         targets = self._make_targets(y, weights, again)
-        labelled = (targets.weights > 0).any(1)  # the others teach nothing
+        labelled: Array = (targets.weights > 0).any(1)  # the others teach nothing
         if not labelled.all():
-            bags, weights = bags.take(np.flatnonzero(labelled)), weights[labelled]
+            bags, weights = bags[labelled], weights[labelled]
         if not again:
             self.scaling_ = measure_scaling(bags, weights, self.clip)
             self.network_arguments_ = self._network_arguments(bags, targets.num_outputs)
@@ -186,13 +182,7 @@ class SetEstimator(TableMethods, BagReader, ABC):
         )  # fmt: skip
 
     def _device(self) -> torch.device:
-        available = torch.cuda.is_available()
-        if self.device == "auto":
-            return torch.device("cuda" if available else "cpu")
-        if self.device != "cpu" and not (available and str(self.device).startswith("cuda")):
-            found = "" if available else " (torch finds no CUDA device)"
-            raise ValueError(f"device is {self.device!r}, expected 'auto', 'cpu' or 'cuda'{found}")
-        return torch.device(self.device)
+        return resolve_device(None if self.device == "auto" else self.device)
 
     def _outputs(self, X: Any) -> Array:
         """The networks' mean outputs for each bag, `[B, O]`."""

@@ -96,30 +96,30 @@ class SetClassifier(ClassifierMixin, SetEstimator):
             return self._columns(np.asarray(values, dtype=np.float64), weights, again)
         labels = column_or_1d(y, warn=True)
         check_classification_targets(labels)
-        classes, codes = np.unique(labels, return_inverse=True)
+        classes = np.unique(labels)
         if again:
             unknown = np.setdiff1d(classes, self.classes_)
             if self.multilabel_ or len(unknown):
                 raise ValueError(f"y has classes that the first fit lacked: {unknown.tolist()}")
-            codes = np.asarray(np.searchsorted(self.classes_, labels))
         elif len(classes) == 1:
             raise ValueError(
                 f"y has one class, {classes.tolist()[0]!r}: a classifier needs two classes or more"
             )
         else:
             self.classes_, self.multilabel_ = classes, False
+        codes = np.searchsorted(self.classes_, labels)[:, None]
         weights = weights * compute_sample_weight(self.class_weight, labels)
         if not weights.any():
             raise ValueError("class_weight is zero for all bags, expected some above zero")
         weights = (weights / weights.mean())[:, None]
-        binary = len(self.classes_) == 2
-        outputs = 1 if binary else len(self.classes_)
-        return Targets("binary" if binary else "classes", codes[:, None], weights, outputs)
+        if len(self.classes_) == 2:
+            return Targets("binary", codes, weights, 1)
+        return Targets("classes", codes, weights, len(self.classes_))
 
     def _columns(self, values: Array, weights: Array, again: bool) -> Targets:
         """Several columns of 0 and 1, NaN where missing."""
-        missing = np.isnan(values)
-        if not np.isin(values[~missing], (0, 1)).all():
+        known = ~np.isnan(values)
+        if not np.isin(values[known], (0, 1)).all():
             raise ValueError(
                 "y has several columns with values other than 0, 1 and NaN (missing), expected "
                 "only those"
@@ -127,20 +127,16 @@ class SetClassifier(ClassifierMixin, SetEstimator):
         if again and (not self.multilabel_ or len(self.classes_) != values.shape[1]):
             raise ValueError(f"y has {values.shape[1]} columns, unlike y of the first fit")
         self.classes_, self.multilabel_ = np.arange(values.shape[1]), True
-        of_targets = np.where(missing, 0.0, weights[:, None])
-        if self.class_weight == "balanced":
-            zeros, ones = ((of_targets * (values == target)).sum(0) for target in (0, 1))
-            sizes = np.maximum([zeros, ones], 1e-12)
-            of_targets *= sizes.sum(0) / np.where(values == 1, sizes[1], sizes[0])
-        elif self.class_weight is not None:
-            raise ValueError(
-                f"class_weight is {self.class_weight!r}, expected None or 'balanced' where y has "
-                "several columns"
-            )
+        of_targets = known * weights[:, None]
+        for column, rows in enumerate(known.T):
+            if rows.any():
+                labels = values[rows, column]
+                of_targets[rows, column] *= compute_sample_weight(self.class_weight, labels)
         if not of_targets.any():
             raise ValueError("y has no label, expected at least one that is not NaN")
-        values = np.where(missing, 0.0, values)
-        return Targets("binary", values, of_targets / of_targets.mean(), values.shape[1])
+        return Targets(
+            "binary", np.where(known, values, 0), of_targets / of_targets.mean(), values.shape[1]
+        )
 
     def decision_function(self, X: Any) -> Array:
         """Logits: `[B]` for two classes, `[B, classes]` for more, `[B, columns]` for several

@@ -116,14 +116,14 @@ def _score(estimator: Any, found: TableBags, fold: Fold, metric: str, number: in
     assert y is not None
     if is_classifier(estimator) and len(np.unique(y[train])) < 2:
         raise ValueError(f"fold {number + 1} has training bags of one class only: use fewer folds")
-    imputer = SimpleImputer(keep_empty_features=True).fit(found.bags.take(train).elements)
+    imputer = SimpleImputer(keep_empty_features=True).fit(found.bags[train].elements)
     filled = replace(found.bags, elements=imputer.transform(found.bags.elements))
     weights = None if weight is None else weight[train]
-    fitted = clone(estimator).fit(filled.take(train), y[train], sample_weight=weights)
+    fitted = clone(estimator).fit(filled[train], y[train], sample_weight=weights)
     scorer: Any = get_scorer(metric)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UndefinedMetricWarning)  # reported below
-        score = float(scorer(fitted, filled.take(test), y[test]))
+        score = float(scorer(fitted, filled[test], y[test]))
     if not math.isfinite(score):
         raise ValueError(
             f"{metric} is not defined in fold {number + 1}, perhaps because its test bags have one "

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,22 +14,19 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from equipool.estimators.bags import Array
-from equipool.estimators.network import BagNetwork
-from equipool.estimators.scaling import Scaling
-from equipool.estimators.schema import TableSchema
+from equipool.estimators.tables import TableSchema
+from equipool.estimators.training import BagNetwork
+from equipool.estimators.transformers import Scaling
 from equipool.extras import check_extras
-from equipool.files import FileError, load_tensors, save_tensors
+from equipool.files import load_tensors, save_tensors
 
 if TYPE_CHECKING:
     from equipool.estimators.base import SetEstimator
 
-KIND = "equipool estimator 1"
-# Attributes of fitted estimators; those that one has not are left out.
-IN_JSON = (
-    "n_features_in_", "network_arguments_", "multilabel_", "columns_", "n_iter_", "stopped_",
-)  # fmt: skip
-AS_LABELS = ("feature_names_in_", "classes_")
-AS_TENSORS = ("target_mean_", "target_scale_")
+KIND = "equipool estimator 2"
+# Attributes of fitted estimators that are kept beside the networks, if they have them.
+PLAIN = ("n_features_in_", "network_arguments_", "multilabel_", "columns_", "n_iter_", "stopped_")
+ARRAYS = ("feature_names_in_", "classes_", "target_mean_", "target_scale_")
 
 
 def save(estimator: SetEstimator, file: str | Path) -> None:
@@ -36,21 +34,36 @@ def save(estimator: SetEstimator, file: str | Path) -> None:
     if callable(estimator.aggregation):
         raise ValueError("aggregation is a callable, expected a name: pickle the estimator instead")
     state = vars(estimator)
+    mean, scale, clip = astuple(estimator.scaling_)
     metadata = {
         "estimator": type(estimator).__name__,
-        "parameters": _parameters(estimator),
-        "attributes": {name: state[name] for name in IN_JSON if name in state},
-        "labels": {name: _labels(state[name]) for name in AS_LABELS if name in state},
-        "clip": float(estimator.scaling_.clip),
+        "parameters": {k: _plain(v) for k, v in estimator.get_params(deep=False).items()},
+        "attributes": {name: state[name] for name in PLAIN if name in state},
+        "arrays": {name: _written(state[name]) for name in ARRAYS if name in state},
+        "scaling": [mean.tolist(), scale.tolist(), clip],
         "networks": len(estimator.networks_),
         "table": estimator.table_schema_.to_json() if "table_schema_" in state else None,
     }
-    arrays = {name: state[name] for name in AS_TENSORS if name in state}
-    arrays |= {"scaling.mean": estimator.scaling_.mean, "scaling.scale": estimator.scaling_.scale}
-    tensors = {name: torch.from_numpy(np.ascontiguousarray(v)) for name, v in arrays.items()}
-    for number, network in enumerate(estimator.networks_):
-        tensors |= {f"networks.{number}.{name}": v for name, v in network.state_dict().items()}
+    tensors = {
+        f"{number}.{name}": value
+        for number, network in enumerate(estimator.networks_)
+        for name, value in network.state_dict().items()
+    }
     save_tensors(file, tensors, metadata, KIND)
+
+
+def _plain(value: Any) -> Any:
+    """A parameter as JSON. A random generator is not kept; a dictionary's keys may be numbers."""
+    if isinstance(value, Mapping):
+        return [[_plain(key), _plain(one)] for key, one in value.items()]
+    if isinstance(value, np.generic):
+        return value.item()
+    return value if isinstance(value, int | float | str) else None
+
+
+def _written(values: Array) -> list[Any]:
+    plain = values.astype(str) if values.dtype.kind == "M" else values
+    return [values.dtype.str, plain.tolist()]
 
 
 def load(file: str | Path) -> Any:
@@ -65,71 +78,31 @@ def load(file: str | Path) -> Any:
     Raises:
         ValueError: if the file is damaged, or is no saved estimator.
     """
-    tensors, metadata = load_tensors(file, KIND)
-    try:
-        return _estimator(tensors, metadata)
-    except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise FileError(
-            f"{file} has no estimator of this version of equipool ({reason})"
-        ) from error
-
-
-def _estimator(tensors: dict[str, Tensor], metadata: dict[str, Any]) -> Any:
     from equipool.estimators.classifier import SetClassifier
     from equipool.estimators.regressor import SetRegressor
 
-    kinds: dict[str, Any] = {"SetClassifier": SetClassifier, "SetRegressor": SetRegressor}
+    tensors, metadata = load_tensors(file, KIND)
     parameters = metadata["parameters"]
     if isinstance(parameters.get("class_weight"), list):
         parameters["class_weight"] = dict(parameters["class_weight"])
-    estimator = kinds[metadata["estimator"]](**parameters)
-    found: dict[str, Any] = dict(metadata["attributes"])
-    for name, labels in metadata["labels"].items():
-        found[name] = np.array(labels["values"], dtype=labels["dtype"])
+    kind: Any = {"SetClassifier": SetClassifier, "SetRegressor": SetRegressor}
+    estimator = kind[metadata["estimator"]](**parameters)
+    state: dict[str, Any] = vars(estimator)
+    state |= metadata["attributes"]
+    for name, (dtype, values) in metadata["arrays"].items():
+        state[name] = np.array(values, dtype=dtype)
+    mean, scale, clip = metadata["scaling"]
+    state["scaling_"] = Scaling(np.array(mean), np.array(scale), clip)
     if metadata["table"] is not None:
-        found["table_schema_"] = TableSchema.from_json(metadata["table"])
-    found |= {name: tensors[name].numpy() for name in AS_TENSORS if name in tensors}
-    scaling = _part(tensors, "scaling")
-    found["scaling_"] = Scaling(
-        scaling["mean"].numpy(), scaling["scale"].numpy(), metadata["clip"]
-    )  # fmt: skip
-    weights = [_part(tensors, f"networks.{number}") for number in range(metadata["networks"])]
-    if not weights or not all(weights):
-        raise ValueError(f"it lacks weights for {len(weights)} networks")
-    found["networks_"] = [_network(found["network_arguments_"], one) for one in weights]
-    vars(estimator).update(found)
+        state["table_schema_"] = TableSchema.from_json(metadata["table"])
+    state["networks_"] = []
+    for number in range(metadata["networks"]):
+        start = f"{number}."
+        own = {name[len(start) :]: v for name, v in tensors.items() if name.startswith(start)}
+        network = BagNetwork(**state["network_arguments_"]).to(own["head.1.weight"].dtype)
+        network.load_state_dict(own)
+        state["networks_"].append(network.eval())
     return estimator
-
-
-def _network(arguments: dict[str, Any], weights: dict[str, Tensor]) -> BagNetwork:
-    network = BagNetwork(**arguments)
-    network.to(weights["head.1.weight"].dtype).load_state_dict(weights)  # their order may be any
-    return network.eval()
-
-
-def _part(tensors: dict[str, Tensor], name: str) -> dict[str, Tensor]:
-    prefix = f"{name}."
-    return {key.removeprefix(prefix): v for key, v in tensors.items() if key.startswith(prefix)}
-
-
-def _parameters(estimator: SetEstimator) -> dict[str, Any]:
-    """The parameters as JSON. A random generator is not kept: a loaded estimator has none."""
-    found = estimator.get_params(deep=False)
-    if not isinstance(found["random_state"], int | None):
-        found["random_state"] = None
-    if isinstance(found.get("class_weight"), dict):  # its keys may be numbers
-        found["class_weight"] = [[_plain(k), v] for k, v in found["class_weight"].items()]
-    return {name: _plain(value) for name, value in found.items()}
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def _labels(values: Array) -> dict[str, Any]:
-    plain = values.astype(str) if values.dtype.kind == "M" else values
-    return {"dtype": values.dtype.str if values.dtype != object else "O", "values": plain.tolist()}
 
 
 class PaddedBags(nn.Module):

@@ -1,22 +1,24 @@
-"""Bags of a table with one row per element."""
+"""Bags of a table with one row per element: how its columns become features, labels and weights.
+
+A model keeps its schema, so that prediction reads tables as training did.
+"""
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Self
 
 import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from sklearn.base import is_classifier
+from sklearn.utils.validation import check_is_fitted
 
-from equipool.estimators.bags import Array, Bags
-from equipool.estimators.schema import (
-    Missing,
-    TableSchema,
-    Unknown,
-    is_like_number,
-    learn_features,
-)
+from equipool.estimators.bags import Array, Bags, offsets
 from equipool.settings import check
 from equipool.tables import (
     WHOLE,
@@ -26,7 +28,199 @@ from equipool.tables import (
     listed,
     number_from,
     open_table,
+    write_file,
 )
+
+LARGEST = float(np.finfo(np.float32).max)
+MAX_CATEGORIES = 100
+# Numbers with a decimal comma or thousand separators, percentages, prices, and dates other than
+# 2024-01-31. They are text, and would be a category each.
+NUMBER_LIKE = re.compile(
+    r"[(+\-\u2212]?[$€£]?\s?\d+([.,'_ \u00a0\u202f]\d+)*([.,]\d+)?\s?[%$€£]?\)?"
+    r"|\d{1,4}([./-])(\d{1,2}|[A-Za-z]{3,9})\3\d{1,4}([ T].*)?|\d{1,2} [A-Za-z]{3,9} \d{2,4}.*"
+    r"|(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*\.? \d{1,2},? \d{4}.*"
+    r"|(19|20)\d\d[-/](0[1-9]|1[0-2])|(0[1-9]|1[0-2])/(19|20)\d\d"
+)
+
+Missing = Literal["error", "mean", "keep"]
+Unknown = Literal["error", "ignore"]
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A column that describes elements.
+
+    Args:
+        name: of the column.
+        categories: its values, if they are names; None if they are numbers.
+        fill: the number that replaces a missing one; None if none may be missing. Missing
+            categories are all zeros where this is a number.
+        dates: whether its numbers are the seconds of dates or times.
+    """
+
+    name: str
+    categories: tuple[str, ...] | None = None
+    fill: float | None = None
+    dates: bool = False
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """Names of the numbers that it gives."""
+        if self.categories is None:
+            return (self.name,)
+        return tuple(f"{self.name}={value}" for value in self.categories)
+
+    def write(self, table: Table, unknown: Unknown, out: Array, to: Array) -> None:
+        """Write the features of row i to row `to[i]` of `out [rows, channels]`, which is zero:
+        numbers, or 1 for the row's category."""
+        if self.categories is not None:
+            known = self._known(table, unknown)
+            rows = np.flatnonzero(known >= 0)
+            out[to[rows], known[rows]] = 1
+            return
+        values = table.numbers(self.name)
+        missing = np.isnan(values)
+        if self.dates != table.has_dates(self.name) and not missing.all():
+            now, before = ("numbers", "dates") if self.dates else ("dates", "numbers")
+            raise TableError(f"column {self.name!r} has {now}, but {before} in training")
+        self._check_missing(table, missing)
+        if (broken := np.flatnonzero(np.abs(values) > LARGEST)).size:
+            raise TableError(
+                f"{table.place(broken[0])}: column {self.name!r} has {values[broken[0]]:g}, "
+                "expected a finite float32 number"
+            )
+        out[to, 0] = values if self.fill is None else np.where(missing, self.fill, values)
+
+    def _known(self, table: Table, unknown: Unknown) -> Array:
+        """The number of each row's category, or below 0."""
+        assert self.categories is not None
+        codes, names = table.text(self.name)
+        self._check_missing(table, codes == -1)
+        position = {value: number for number, value in enumerate(self.categories)}
+        known = np.array([*(position.get(name, -2) for name in names), -1])[codes]
+        if unknown == "error" and (strange := np.flatnonzero(known == -2)).size:
+            found = f"column {self.name!r} has {names[codes[strange[0]]]!r}"
+            raise TableError(
+                f"{table.place(strange[0])}: {found}, which training did not have; it had "
+                f"{listed(self.categories)}. To read it as none of them, pass unknown='ignore' "
+                "(--unknown ignore)"
+            )
+        return known
+
+    def _check_missing(self, table: Table, missing: Array) -> None:
+        if self.fill is None and missing.any():
+            raise TableError(
+                f"{table.place(missing.argmax())}: column {self.name!r} has no value. Fill it in, "
+                "or train with missing='mean' (--missing mean), which uses the column's mean"
+            )
+
+
+@dataclass(frozen=True)
+class TableSchema:
+    """The columns of a table of bags, and how they are read.
+
+    Args:
+        bag: the column that names the bag of each element.
+        labels: columns of the labels, which are the same in all rows of a bag.
+        features: of the elements.
+        weight: column of the bags' weights.
+
+    Example:
+        >>> features = Feature("size"), Feature("colour", ("blue", "red"))
+        >>> schema = TableSchema("bag", ("label",), features)
+        >>> schema.channels
+        ('size', 'colour=blue', 'colour=red')
+        >>> TableSchema.from_json(schema.to_json()) == schema
+        True
+    """
+
+    bag: str
+    labels: tuple[str, ...]
+    features: tuple[Feature, ...]
+    weight: str | None = None
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """Names of the numbers that describe an element."""
+        return tuple(name for feature in self.features for name in feature.channels)
+
+    def to_json(self) -> dict[str, Any]:
+        """As a dictionary that JSON can hold."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> TableSchema:
+        """The schema that `to_json` described."""
+        features = tuple(
+            Feature(**one | {"categories": one["categories"] and tuple(one["categories"])})
+            for one in content["features"]
+        )
+        return cls(content["bag"], tuple(content["labels"]), features, content["weight"])
+
+
+def learn_features(
+    table: Table, names: Sequence[str], categories: Sequence[str], missing: Missing
+) -> tuple[Feature, ...]:
+    found = {name: _learn_feature(table, name, name in categories, missing) for name in names}
+    constant = [name for name, feature in found.items() if feature is None]
+    if len(constant) == len(found):
+        raise TableError(f"{table.name}: all features are constant: {listed(constant)}")
+    if constant:
+        warnings.warn(f"left out, as all values are equal: {listed(constant)}", stacklevel=3)
+    features = tuple(feature for feature in found.values() if feature is not None)
+    if dates := [feature.name for feature in features if feature.dates]:
+        warnings.warn(f"dates and times are read as seconds: {listed(dates)}", stacklevel=3)
+    return features
+
+
+def _learn_feature(table: Table, name: str, names: bool, missing: Missing) -> Feature | None:
+    """The feature that a column is; None if all its values are equal."""
+    leave_out = f"leave the column out with exclude=[{name!r}] (--exclude {name})"
+    if names or (table.is_text(name) and _has_names(table, name)):
+        _, values = table.text(name)
+        if len(values) > MAX_CATEGORIES:
+            raise TableError(
+                f"column {name!r} has more than {MAX_CATEGORIES} different values, such as "
+                f"{min(values)!r}: {leave_out}, or name the columns to use with features "
+                "(--features)"
+            )
+        fill = None if missing == "error" else 0.0
+        return Feature(name, tuple(sorted(values)), fill) if values[1:] else None
+    numbers = table.numbers(name, f": correct it, or {leave_out}")
+    present = numbers[~np.isnan(numbers)]
+    if not present.size or present.min() == present.max():
+        return None
+    fills = {"error": None, "mean": float(present.mean()), "keep": np.nan}
+    return Feature(name, None, fills[missing], table.has_dates(name))
+
+
+def _has_names(table: Table, name: str) -> bool:
+    """Whether a column of text has names. Refuses a mixture of names and numbers."""
+    codes, values = table.text(name)
+    text = [value for value in values if np.isnan(number_from(value))]
+    advice = f", or pass categories=[{name!r}] (--categories {name}) if its values are names"
+    if like := next(filter(is_like_number, text), None):
+        row = (codes == values.index(like)).argmax()
+        dates = "dates such as 2024-01-31" if table.csv else "values of a date type"
+        raise TableError(
+            f"{table.place(row)}: column {name!r} has {like!r}, expected numbers such as 1234.5, "
+            f"without thousand separators, or {dates} in all rows{advice}"
+        )
+    if 0 < len(text) < len(values):
+        table.numbers(name, f" as in other rows: correct it{advice}")
+    return bool(text)
+
+
+def is_like_number(value: str) -> bool:
+    """Whether a text is a number or a date in a form that is not read.
+
+    Example:
+        >>> is_like_number("1,5"), is_like_number("1.234,5"), is_like_number("31.12.2024")
+        (True, True, True)
+        >>> is_like_number("1.5"), is_like_number("18-25"), is_like_number("red")
+        (False, False, False)
+    """
+    return NUMBER_LIKE.fullmatch(value) is not None and bool(np.isnan(number_from(value)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,8 +345,8 @@ class BagIndex:
             end = begin + len(feature.channels)
             feature.write(self.table, unknown, x[:, begin:end], to)
             begin = end
-        ptr = np.concatenate([[0], np.cumsum(np.bincount(self.of_rows))])
-        return TableBags(self.ids, Bags(x, ptr, schema.channels), rows)
+        bags = Bags(x, offsets(np.bincount(self.of_rows)), schema.channels)
+        return TableBags(self.ids, bags, rows)
 
     def labels(self, names: Sequence[str]) -> Array:
         """The labels of the bags, `[B]`. Several labels are numbers, `[B, labels]`, of which some
@@ -229,21 +423,17 @@ def columns_of_bags(schema: TableSchema, bags: Bags) -> list[str]:
     one element.
 
     Example:
-        >>> from equipool.estimators.schema import Feature
         >>> schema = TableSchema("bag", ("label",), (Feature("size"), Feature("age")))
         >>> columns_of_bags(schema, Bags(np.array([[1, 7], [2, 7], [3, 8]]), np.array([0, 2, 3])))
         ['age']
     """
-    inside = np.ones(len(bags.elements), bool)  # whether the element before is of the same bag
-    inside[bags.ptr[:-1]] = False
-    rows = np.flatnonzero(inside)
-    names, begin = [], 0
+    x, rows = bags.elements, np.delete(np.arange(len(bags.elements)), bags.ptr[:-1])
+    names, begin = [], 0  # rows whose element before is of the same bag
     for feature in schema.features:
-        end = begin + len(feature.channels)
-        now, before = bags.elements[rows, begin:end], bags.elements[rows - 1, begin:end]
-        if len(rows) and ((now == before) | (np.isnan(now) & np.isnan(before))).all():
+        part = slice(begin, begin + len(feature.channels))
+        if len(rows) and np.array_equal(x[rows, part], x[rows - 1, part], equal_nan=True):
             names.append(feature.name)
-        begin = end
+        begin = part.stop
     return names
 
 
@@ -261,3 +451,145 @@ def _check_apart(
         raise ValueError("label is empty, expected the name of a column")
     if not features:
         raise TableError("no column is left for the features of the elements")
+
+
+class TableMethods:
+    """`fit_table`, `predict_table` and `influence_table` of an estimator."""
+
+    table_schema_: TableSchema  # of the table it was trained on, if it was one
+
+    def fit_table(
+        self, table: Any, *, bag: str, label: str | Sequence[str],
+        features: Sequence[str] | None = None, exclude: Sequence[str] = (),
+        categories: Sequence[str] = (), missing: Literal["error", "mean"] = "error",
+        weight: str | None = None,
+    ) -> Self:  # fmt: skip
+        """Train on a table with one row per element, in any order.
+
+        Args:
+            table: the path of a CSV file, of a gzipped one or of a Parquet file; or a table of
+                pyarrow, or a data frame of pandas or polars.
+            bag: column that names the bag of each element.
+            label: column of the label, or several columns of numbers. A label must be the same in
+                all rows of a bag.
+            features: columns that describe the elements. Default: all that are left. A column of
+                text becomes one number per category, 1 for the row's own and 0 otherwise.
+            exclude: columns that are not features.
+            categories: columns of numbers to read as categories.
+            missing: `"error"`, or `"mean"` to replace missing numbers with the column's mean; a
+                missing category is then zero for every category.
+            weight: column of the bags' weights.
+        """
+        check("missing", missing, Literal["error", "mean"])
+        schema, found = read_training_table(
+            table, bag=bag, label=label, features=features, exclude=exclude, categories=categories,
+            missing=missing, weight=weight,
+        )  # fmt: skip
+        fit_bags(self, schema, found)
+        return self
+
+    def predict_table(self, table: Any, *, unknown: Unknown = "error") -> pa.Table:
+        """Predict the bags of a table, which needs the columns of the training table except for the
+        labels.
+
+        Args:
+            table: as in `fit_table`.
+            unknown: `"error"`, or `"ignore"` to read a category that training did not have as none
+                of those it had.
+
+        Returns:
+            One row per bag, in the order in which the bags first appear: the bag, `predicted_LABEL`
+            for each label column, and a classifier's probabilities; of several labels a classifier
+            gives the probabilities alone. `to_pandas()` makes it a data frame.
+        """
+        found = self._read_table(table, unknown)
+        return pa.table({self.table_schema_.bag: found.ids} | self._predicted_columns(found.bags))
+
+    def influence_table(
+        self, table: Any, *, bags: Iterable[str] | None = None, unknown: Unknown = "error"
+    ) -> pa.Table:
+        """What each element of a table contributes to the prediction of its bag: the
+        `decision_function`, or the number predicted, with the element minus that without it.
+
+        Args:
+            table: as in `predict_table`.
+            bags: those to explain. Default: all.
+            unknown: as in `predict_table`.
+
+        Returns:
+            One row per element, in each bag the strongest first: its bag, its row in the table
+            (from 0), and its `influence`, or `influence on NAME` for more than two classes or
+            several labels.
+        """
+        found = self._read_table(table, unknown)
+        model: Any = self
+        numbers = range(len(found.ids)) if bags is None else [found.number(bag) for bag in bags]
+        ids, rows, parts = [], [], []
+        for number in numbers:
+            (influence,) = model.influence(found.bags[number : number + 1])
+            columns = influence.reshape(len(influence), -1)
+            strongest = np.argsort(-np.abs(columns).max(1), kind="stable")
+            ids += [found.ids[number]] * len(columns)
+            rows.append(found.rows[found.bags.ptr[number] : found.bags.ptr[number + 1]][strongest])
+            parts.append(columns[strongest])
+        values = np.concatenate(parts)
+        labels = self.table_schema_.labels
+        names: Sequence[Any] = labels if len(labels) > 1 else getattr(self, "classes_", labels)
+        titles = [f"influence on {name}" for name in names]
+        return pa.table(
+            {self.table_schema_.bag: ids, "row": np.concatenate(rows)}
+            | dict(zip(["influence"] if values.shape[1] == 1 else titles, values.T, strict=True))
+        )
+
+    def _read_table(self, table: Any, unknown: Unknown) -> TableBags:
+        check_is_fitted(self)
+        if not hasattr(self, "table_schema_"):
+            raise ValueError("the model was not trained on a table: use predict instead")
+        return read_table(table, self.table_schema_, unknown=unknown)
+
+    def _predicted_columns(self, bags: Bags) -> dict[str, Any]:
+        model: Any = self
+        labels = self.table_schema_.labels
+        if not is_classifier(self):
+            values = model.predict(bags).reshape(len(bags), len(labels))
+            return {f"predicted_{label}": values[:, column] for column, label in enumerate(labels)}
+        several = len(labels) > 1
+        columns = model.predict_proba(bags).T
+        found = {} if several else {f"predicted_{labels[0]}": model.classes_[columns.argmax(0)]}
+        titles = [f"probability of {name}" for name in (labels if several else model.classes_)]
+        return found | dict(zip(titles, columns, strict=True))
+
+
+def fit_bags(estimator: Any, schema: TableSchema, found: TableBags) -> None:
+    """Train an estimator on a table that `read_training_table` has read."""
+    y = found.y
+    if not is_classifier(estimator) and y is not None and y.dtype.kind not in "if":
+        numbers = np.array([number_from(one) for one in y])
+        if not (finite := np.isfinite(numbers)).all():
+            text = str(y[finite.argmin()])
+            raise TableError(
+                f"column {schema.labels[0]!r} has text such as {text!r}: a regressor needs numbers"
+            )
+        y = numbers  # whole ones that are too large for int64
+    estimator.fit(found.bags, y, sample_weight=found.weight)
+    estimator.table_schema_ = schema
+
+
+def write_table(
+    path: str | Path, bags: Sequence[NDArray[Any]], labels: Sequence[Any] | NDArray[Any]
+) -> None:
+    """Write bags as a table with one row per element and the columns `bag`, `label`, `x0`, `x1`,
+    ...
+
+    Args:
+        path: ends in `.csv`, `.csv.gz` or `.parquet`.
+        bags: arrays `[n_i, d]`, none of them empty.
+        labels: of the bags.
+    """
+    if not all(len(bag) for bag in bags):
+        raise ValueError("a bag is empty: a table cannot have bags without rows")
+    sizes = [len(bag) for bag in bags]
+    x = np.concatenate(bags)
+    columns = {"bag": np.repeat(np.arange(len(bags)), sizes), "label": np.repeat(labels, sizes)}
+    columns |= {f"x{number}": x[:, number] for number in range(x.shape[1])}
+    write_file(pa.table(columns), path)

@@ -1,4 +1,4 @@
-"""Training of one network of an estimator: how long, on how much at a time, and the steps."""
+"""The network of an estimator, and its training: how long, on how much at a time, and the steps."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import equipool
+from equipool.aggregation import EquilibriumAggregation
+from equipool.baselines import aggregation_from_name
 from equipool.estimators.bags import Array
-from equipool.estimators.network import BagNetwork
-from equipool.recipes import AUX_WEIGHT
+from equipool.recipes import AUX_WEIGHT, converging
+from equipool.regularizers import SquaredNorm
+from equipool.sets import Sets
 
 LossName = Literal["classes", "binary", "numbers"]
 Stopped = Literal["max_iter", "n_iter_no_change", "max_seconds"]  # the parameter that stopped it
@@ -35,6 +38,89 @@ CLIP_NORM = 1.0
 WARMUP = 20  # steps, at most, over which the learning rate rises
 AVERAGED_FROM = 500  # steps; an average of the last hundred weights lags too far behind in fewer
 DECAY = 0.99  # of that average
+
+# Initial weight. On inner splits 0.3 scored slightly better than the recipe's 1. Within 40 steps
+# 99 % of the jets converged; with 0.1 only 38 % did.
+REGULARIZER_WEIGHT = 0.3
+
+
+class BagNetwork(nn.Module):
+    r"""Predicts one row of numbers for each bag:
+
+    $$\mathrm{head}(\mathrm{aggregation}(\{\mathrm{encoder}(x_i)\})).$$
+
+    Args:
+        in_channels: size of an element.
+        out_channels: size of a bag's prediction.
+        aggregation: a name in `equipool.baselines.AGGREGATIONS`, or a function that makes a module
+            of two sizes, those of an encoded element and of a pooled bag, with the layer's call.
+            `"equilibrium"` has the settings of `equipool.converging`, with a weaker regulariser.
+        hidden_size: size of an encoded element, a linear map and a ReLU; 0 for the element itself.
+        channels: size of a pooled bag.
+        dropout: dropout rate of the encoded elements and of the pooled bag (see `SharedDropout`).
+        set_size: the usual number of elements, for the aggregations that scale by it.
+
+    Shapes:
+        As in `equipool.EquilibriumAggregation`: `x [N, in_channels]` with `index` or `ptr`,
+        `x [B, L, in_channels]` with `mask`, or a jagged nested tensor -> `[B, out_channels]`.
+
+    Example:
+        >>> network = BagNetwork(3, 1)
+        >>> network(torch.randn(5, 3), torch.tensor([0, 0, 1, 1, 1])).shape
+        torch.Size([2, 1])
+    """
+
+    def __init__(
+        self, in_channels: int, out_channels: int, *,
+        aggregation: str | Callable[[int, int], nn.Module] = "equilibrium",
+        hidden_size: int = 64, channels: int = 32, dropout: float = 0.0, set_size: int = 100,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.encoder = nn.Sequential()
+        if hidden_size:
+            self.encoder.extend(
+                [nn.Linear(in_channels, hidden_size), nn.ReLU(), SharedDropout(dropout)]
+            )
+        sizes = hidden_size or in_channels, channels
+        self.aggregation: nn.Module
+        if callable(aggregation):
+            self.aggregation = aggregation(*sizes)
+        elif aggregation == "equilibrium":
+            settings = converging() | {"regularizer": SquaredNorm(REGULARIZER_WEIGHT)}
+            self.aggregation = EquilibriumAggregation(*sizes, **settings)
+        else:
+            self.aggregation = aggregation_from_name(aggregation, *sizes, set_size=set_size)
+        self.head = nn.Sequential(SharedDropout(dropout), nn.Linear(channels, out_channels))
+
+    def forward(
+        self, x: Tensor, index: Tensor | Sets | None = None, *, ptr: Tensor | None = None,
+        mask: Tensor | None = None, dim_size: int | None = None,
+    ) -> Tensor:  # fmt: skip
+        """Predict for each bag. The arguments are those of the layer."""
+        pooled = self.aggregation(self.encoder(x), index, ptr=ptr, mask=mask, dim_size=dim_size)
+        return self.head(pooled)
+
+
+class SharedDropout(nn.Module):
+    """Dropout of whole channels: those that are dropped are the same for all elements and bags of a
+    call. An element is then encoded alike wherever it occurs, and two copies of a bag count as much
+    as one of twice the weight.
+
+    Args:
+        rate: the share of channels that are dropped in training.
+    """
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.rate == 0:
+            return x
+        return x * functional.dropout(x.new_ones(x.shape[-1]), self.rate)
+
+    def extra_repr(self) -> str:
+        return f"{self.rate:g}"
 
 
 def usual_batch_size(sizes: Array, max_elements: int) -> int:
@@ -143,9 +229,9 @@ def train_network(
     `max_elements` elements of each, drawn anew. A batch of all bags is always in the same order.
     """
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))
-    held_out = order[: settings.held_out]
-    every = max(int(data.ptr.diff().max()), 1)
-    training = data.take(order[settings.held_out :], every) if settings.held_out else data
+    held_out, training = order[: settings.held_out], data
+    if settings.held_out:
+        training = data.take(order[settings.held_out :], max(int(data.ptr.diff().max()), 1))
     devices = [settings.device] if settings.device.type == "cuda" else []
     with one_thread(), torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)
@@ -154,7 +240,11 @@ def train_network(
         batches = _batches(training.to(settings.device), settings, seed)
         validation = data.take(held_out, settings.max_elements).to(settings.device)
         stopped = run.train(batches, validation)
-    return Trained(network.cpu().eval(), run.history(), stopped)
+    history = {"loss": torch.stack(run.losses).cpu().numpy()}
+    if run.evaluations:
+        history["step"] = np.array(list(run.evaluations))
+        history["validation_loss"] = np.array(list(run.evaluations.values()))
+    return Trained(network.cpu().eval(), history, stopped)
 
 
 class _Run:
@@ -162,54 +252,50 @@ class _Run:
 
     def __init__(self, network: nn.Module, loss: LossName, settings: Settings) -> None:
         self.network, self.loss, self.settings = network.train(), loss, settings
-        self.weights = list(network.parameters())
+        self.weights: list[Tensor] = list(network.parameters())
         self.adam = torch.optim.AdamW(
             self.weights, weight_decay=settings.weight_decay, fused=True
         )  # fmt: skip
+        # The weights that count: their average in a long training.
         averaged = settings.steps >= AVERAGED_FROM
-        self.average = [one.detach().clone() for one in self.weights] if averaged else None
+        self.chosen = [one.detach().clone() for one in self.weights] if averaged else self.weights
         self.losses: list[Tensor] = []
-        self.evaluations: list[tuple[int, float]] = []
+        self.evaluations: dict[int, float] = {}  # loss of the validation bags, by step
 
     def train(self, batches: Iterator[LabelledBags], validation: LabelledBags) -> Stopped:
-        """Take all steps, or those before a reason to stop. Leaves the network with the average of
-        its weights, or with those that were best on the validation bags."""
+        """Take all steps, or those before a reason to stop. Leaves the network with the weights
+        that count, or with those that were best on the validation bags."""
         settings = self.settings
-        stopped: Stopped = "max_iter"
         best: list[Tensor] | None = None
         limit = time.monotonic() + (settings.max_seconds or math.inf)
         worse, every = 0, max(settings.steps // EVALUATIONS, 1)
+        stopped: Stopped = "max_iter"
         for step in range(1, settings.steps + 1):
             self.step(step, next(batches))
             if settings.verbose and (step % every == 0 or step == settings.steps):
                 loss = float(self.losses[-1])
                 print(f"step {step} of {settings.steps}, training loss {loss:.4g}", flush=True)
             if len(validation) and step % every == 0:
-                value = self.evaluate(step, validation)
-                worse = 0 if value <= min(one for _, one in self.evaluations) else worse + 1
+                value = self.evaluations[step] = self.evaluate(validation)
+                worse = 0 if value <= min(self.evaluations.values()) else worse + 1
                 if worse == 0:
-                    best = [one.detach().clone() for one in self.chosen()]
+                    best = [one.detach().clone() for one in self.chosen]
                 if worse >= settings.patience:
                     stopped = "n_iter_no_change"
                     break
             if time.monotonic() >= limit and step < settings.steps:
                 stopped = "max_seconds"
                 break
-        self.fill(best or self.chosen())
+        self.fill(best or self.chosen)
         return stopped
-
-    def chosen(self) -> Sequence[Tensor]:
-        """The weights that count: their average if there is one."""
-        return self.average or self.weights
 
     def step(self, step: int, batch: LabelledBags) -> None:
         """One step of AdamW with clipped gradients; none if they are not finite."""
         self.adam.zero_grad()
         with equipool.record(diagnostics=False) as solutions:
-            loss = self.loss_of(batch)
+            total = self.loss_of(batch)
         # The auxiliary loss by the bags' weights: one of weight 2 counts as two of weight 1.
         weights = batch.weights.mean(1)
-        total = loss
         for solution in solutions:
             assert solution.squared_gradient is not None
             total = total + AUX_WEIGHT * (weights * solution.squared_gradient).mean()
@@ -219,18 +305,17 @@ class _Run:
         if not norm.isfinite():
             warnings.warn(f"the gradient of step {step} is not finite", stacklevel=2)
             return
-        for group in self.adam.param_groups:
-            group["lr"] = self.settings.rate(step - 1)
+        self.adam.param_groups[0]["lr"] = self.settings.rate(step - 1)
         self.adam.step()
-        if self.average is not None:  # the first value counts as much as each of the others
+        if self.chosen is not self.weights:  # the first value counts as much as each of the others
             weight = (1 - DECAY) / -math.expm1(step * math.log(DECAY))
-            torch._foreach_lerp_(self.average, [one.detach() for one in self.weights], weight)
+            torch._foreach_lerp_(self.chosen, [one.detach() for one in self.weights], weight)
 
     @torch.no_grad()
-    def evaluate(self, step: int, validation: LabelledBags) -> float:
-        """The loss on the validation bags, with the averaged weights."""
+    def evaluate(self, validation: LabelledBags) -> float:
+        """The loss on the validation bags, with the weights that count."""
         own = [one.clone() for one in self.weights]
-        self.fill(self.chosen())
+        self.fill(self.chosen)
         self.network.eval()
         total = torch.zeros(())
         for bags in torch.arange(len(validation)).split(self.settings.batch_size):
@@ -238,9 +323,7 @@ class _Run:
             total = total + self.loss_of(batch).cpu() * len(bags)
         self.fill(own)
         self.network.train()
-        value = float(total / len(validation))
-        self.evaluations.append((step, value))
-        return value
+        return float(total / len(validation))
 
     def loss_of(self, batch: LabelledBags) -> Tensor:
         outputs = self.network(batch.elements, ptr=batch.ptr)
@@ -250,13 +333,6 @@ class _Run:
     def fill(self, values: Sequence[Tensor]) -> None:
         for weight, value in zip(self.weights, values, strict=True):
             weight.copy_(value)
-
-    def history(self) -> dict[str, Array]:
-        found = {"loss": torch.stack(self.losses).cpu().numpy()}
-        if self.evaluations:
-            steps, values = zip(*self.evaluations, strict=True)
-            found |= {"step": np.array(steps), "validation_loss": np.array(values)}
-        return found
 
 
 def _batches(data: LabelledBags, settings: Settings, seed: int) -> Iterator[LabelledBags]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from equipool.aggregation import EquilibriumAggregation
 from equipool.baselines.learned import AttentionPooling, GatedAttentionPooling
 from equipool.baselines.reductions import MaxPooling, MeanPooling, SumPooling
-from equipool.estimators.network import SharedDropout
+from equipool.estimators.training import SharedDropout
 from equipool.potentials import ResNetPotential
 from equipool.regularizers import Regularizer, SquaredNorm
 from equipool.solvers import GradientDescent, Nesterov, Solver

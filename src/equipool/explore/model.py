@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from equipool.estimators.bags import Array
 from equipool.estimators.base import SetEstimator
-from equipool.estimators.network import BagNetwork
+from equipool.estimators.training import BagNetwork
 from equipool.explore.describe import Data, describe_network, numbers
 from equipool.explore.page import page_with
 

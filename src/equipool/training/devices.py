@@ -14,24 +14,13 @@ import torch
 from torch import Tensor, distributed
 
 from equipool import extras
+from equipool.environment import resolve_device
 from equipool.training.config import Shard, seed_of
 
 
 def check_extras() -> None:
     """Raise an ImportError with the command to run if a package is missing."""
     extras.check_extras("training", {"train": ("filelock", "safetensors")})
-
-
-def resolve_device(device: str | torch.device | None) -> torch.device:
-    """The device with this name; None picks a GPU if there is one."""
-    if device is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    kind = str(device).partition(":")[0]
-    if kind not in ("cpu", "cuda"):
-        raise ValueError(f"device is {str(device)!r}, expected 'cpu' or 'cuda'")
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device is 'cuda', but torch finds no CUDA device")
-    return torch.device(device)
 
 
 def leave_group() -> None:

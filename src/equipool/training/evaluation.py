@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import equipool
 from equipool import EquilibriumAggregation, FixedSteps
 from equipool.diagnostics.independence import quantiles
+from equipool.environment import resolve_device
 from equipool.files import FileError
 from equipool.training.config import (
     Task,
@@ -26,7 +27,7 @@ from equipool.training.config import (
     task_from_config,
     training_from_config,
 )
-from equipool.training.devices import autocast, check_extras, products_in, resolve_device
+from equipool.training.devices import autocast, check_extras, products_in
 from equipool.training.folder import ConfigMismatchError, RunFolder
 from equipool.training.step import evaluation_mode, make_network, weights_of
 

@@ -13,13 +13,13 @@ from typing import TextIO
 import torch
 from torch import Tensor, nn
 
+from equipool.environment import resolve_device
 from equipool.experiments.molecules.features import Problem, featurise
 from equipool.experiments.molecules.network import Units
 from equipool.experiments.molecules.task import MoleculeTask, predict
 from equipool.tables import open_table
 from equipool.training import RunFolder
 from equipool.training.config import task_from_config, training_from_config
-from equipool.training.devices import resolve_device
 from equipool.training.evaluation import in_precision, load_weights
 from equipool.training.step import evaluation_mode
 
