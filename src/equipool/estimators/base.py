@@ -109,7 +109,7 @@ class SetEstimator(TableMethods, BagReader, ABC):
             sample_weight, bags, dtype=np.float64, ensure_non_negative=True
         )
         targets = self._make_targets(y, weights, again)
-        labelled: Array = (targets.weights > 0).any(1)  # the others teach nothing
+        labelled = np.any(targets.weights > 0, axis=1)  # the others teach nothing
         if not labelled.all():
             bags, weights = bags[labelled], weights[labelled]
         if not again:
