@@ -71,19 +71,11 @@ def gradients_by_hand(layer, x, index, method, upstream):
 @pytest.mark.parametrize("method", [Unrolled(), Truncated(2)], ids=repr)
 def test_gradients_are_those_taken_by_hand(layer, method):
     x, index = flatten(SETS)
-    torch.manual_seed(3)
-    head = nn.Linear(4, 1)
-
-    def loss(y):
-        return head(y).square().sum()
-
-    row = rows_of(layer, x, index, methods={"mine": method}, loss=loss)["mine"]
-    y = layer(x, index).detach().requires_grad_()
-    (upstream,) = torch.autograd.grad(loss(y), y)
-    exact = gradients_by_hand(
-        copy.deepcopy(layer).double(), x.double(), index, Unrolled(), upstream.double()
-    )
-    found = gradients_by_hand(layer, x, index, method, upstream)
+    row = rows_of(layer, x, index, methods={"mine": method})["mine"]
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.randn(4, 4, generator=generator, dtype=torch.float64)
+    exact = gradients_by_hand(copy.deepcopy(layer).double(), x.double(), index, Unrolled(), weights)
+    found = gradients_by_hand(layer, x, index, method, weights.float())
     for mine, g, e in zip((row.parameters, row.x), found, exact, strict=True):
         assert mine.cosine == pytest.approx(float(g @ e / (g.norm() * e.norm())), abs=1e-9)
         assert mine.relative_error == pytest.approx(float((g - e).norm() / e.norm()), rel=1e-6)
@@ -166,36 +158,30 @@ def test_the_layer_is_left_alone(layer):
 
     def snapshot():
         gradients = [p.grad for p in layer.parameters()]
-        state = torch.random.get_rng_state(), layer.training, layer.steps
+        state = torch.random.get_rng_state(), torch.tensor(layer.training)
         return copy.deepcopy((layer.state_dict(), gradients, x.grad, *state))
 
     before = snapshot()
-    expected = rows_of(layer, x, index, methods=ROUGH, loss=lambda y: (y * torch.rand(4)).sum())
+    expected = rows_of(layer, x, index, methods=UNROLLED)["exact"]
     path_independence(layer, x.detach(), index, steps=(1, 2), num_starts=1)
     with torch.inference_mode():
-        found = rows_of(layer, x.detach(), index, methods=ROUGH)
-    assert found["rough"].parameters == rows_of(layer, x, index, methods=ROUGH)["rough"].parameters
-    assert found["rough"].parameters != expected["rough"].parameters
+        found = rows_of(layer, x.detach(), index, methods=UNROLLED)["exact"]
+    assert found.parameters == expected.parameters
     assert layer.differentiation is method
-    torch.testing.assert_close(snapshot()[:3], before[:3], rtol=0, atol=0)
-    assert torch.equal(snapshot()[3], before[3])
-    assert snapshot()[4:] == before[4:]
+    torch.testing.assert_close(snapshot(), before, rtol=0, atol=0)
 
 
 def test_agreement():
-    large, zero, one = (
-        torch.tensor([3e100, 4e100], dtype=torch.float64),
-        torch.zeros(2),
-        torch.ones(2),
-    )
+    large = torch.tensor([3e100, 4e100], dtype=torch.float64)
+    zero, one = torch.zeros(2), torch.ones(2)
     assert agreement(3 * large, large) == pytest.approx((1.0, 2.0))
     assert agreement(-one, one) == pytest.approx((-1.0, 2.0))
     assert agreement(zero, zero) == agreement(torch.zeros(0), torch.zeros(0)) == (1.0, 0.0)
     assert agreement(zero, one) == (0.0, 1.0)
     assert agreement(one, zero) == (0.0, math.inf)
     for bad in (math.nan, math.inf):
-        for pair in ((torch.tensor([bad]), one[:1]), (one[:1], torch.tensor([bad]))):
-            assert all(map(math.isnan, agreement(*pair)))
+        for pair in ((bad * one, one), (one, bad * one)):
+            assert not any(map(math.isfinite, agreement(*pair)))
 
 
 def test_peak_memory_is_the_most_held_at_a_time():
@@ -211,20 +197,10 @@ def test_peak_memory_is_the_most_held_at_a_time():
     assert peak_bytes_of(step, CPU) == pytest.approx(12 * 10**6, rel=0.01)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "named"),
-    [
-        ({"layer": nn.Linear(3, 3)}, TypeError, "layer is Linear"),
-        ({"repeats": 0}, ValueError, "repeats is 0"),
-        ({"loss": lambda y: y}, ValueError, r"loss returned \[1, 4\]"),
-        ({"loss": lambda y: 1.0}, ValueError, "loss returned float"),
-        ({"loss": lambda y: y.detach().sum()}, ValueError, "depends on y"),
-        ({"loss": lambda y: torch.ones((), requires_grad=True) * 2}, ValueError, "depends on y"),
-    ],
-)
-def test_bad_arguments_of_a_comparison(layer, arguments, error, named):
-    with pytest.raises(error, match=named):
-        compare_gradients(**{"layer": layer, "x": SETS[0]} | arguments)
+@pytest.mark.parametrize("call", [compare_gradients, path_independence])
+def test_another_module_is_refused(call):
+    with pytest.raises(TypeError, match="layer is Linear"):
+        call(nn.Linear(3, 3), SETS[0])
 
 
 @pytest.mark.gpu
@@ -255,16 +231,15 @@ class TestPathIndependence:
     def test_a_layer_that_does_not_move_keeps_its_starts(self):
         layer = mean_layer(0.25, num_steps=1).double()
         layer.start = equipool.LearnedStart(3, 1.0).double()
-        found = path_independence(layer, X, INDEX, steps=(0,), num_starts=400, start_std=2.0)
+        found = path_independence(layer, X, INDEX, steps=(0,), num_starts=400)
         assert found.rows[0].distance == 0
         assert abs(found.alignment) < 0.15
-        assert found.start_distance == pytest.approx(5**0.5, rel=0.1)  # 2 and 1, at right angles
+        assert found.start_distance == pytest.approx(2**0.5, rel=0.1)  # at right angles
 
-    def test_seeds_and_the_order_of_steps(self):
+    def test_the_order_of_steps(self):
         layer = make_layer()
         first = path_independence(layer, X, INDEX, steps=(1, 2))
         assert path_independence(layer, X, INDEX, steps=(2, 1, 2)) == first
-        assert path_independence(layer, X, INDEX, steps=(1, 2), seed=1) != first
         layer.steps = FixedSteps(3, tolerance=1e9)  # is kept
         assert path_independence(layer, X, INDEX, steps=(0, 1)).rows[0].converged == 1
 
@@ -278,12 +253,3 @@ class TestPathIndependence:
             assert row == pytest.approx(expected)
         with pytest.raises(ValueError, match="no set has elements"):
             path_independence(layer, x[-1:], torch.zeros(1, dtype=torch.int64))
-
-    @pytest.mark.parametrize(
-        ("settings", "named"),
-        [({"steps": ()}, "steps is empty"), ({"steps": (-1,)}, "steps is -1"),
-         ({"num_starts": 0}, "num_starts is 0"), ({"start_std": -1.0}, "std is -1")],
-    )  # fmt: skip
-    def test_bad_arguments(self, settings, named):
-        with pytest.raises(ValueError, match=named):
-            path_independence(make_layer(), X, INDEX, **({"steps": (1,)} | settings))

@@ -282,8 +282,8 @@ READS_ELEMENTS = EquilibriumAggregation(3, 3, start=SumStart()).double()
 @pytest.mark.parametrize(
     ("chunks", "error", "named", "others"),
     [
-        ((x for x in [X]), TypeError, "generator", {}),
-        (X.numpy(), TypeError, "ndarray", {}),
+        ((x for x in [X]), RuntimeError, "0 elements in this pass and 4", {}),
+        (X, ValueError, r"x has shape \[3\]", {}),
         ([], ValueError, "chunks is empty", {}),
         ([X, X[:, :2]], ValueError, "x has 2 channels", {}),
         ([X.float()], TypeError, "x has dtype torch.float32", {}),

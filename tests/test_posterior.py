@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from bayesian_regression import NOISE, WEIGHT, near, observe, precision, regression
+from bayesian_regression import NOISE, near, observe, precision, regression
 from equipool import FixedSteps, laplace
 
 
@@ -28,18 +28,6 @@ class TestExact:
         near(found.mean, torch.linalg.solve(expected, right).squeeze(-1), 1e-8)
         assert found.definite.all()
         assert found.near_minimum.all()
-
-    def test_doubled_elements_are_twice_the_observations(self):
-        _, x = observe(3, 5, 2)
-        for scaling in ("sum", "log"):
-            once, twice = (
-                laplace(regression(2, scaling), x.repeat(1, n, 1)).covariance.inverse()
-                for n in (1, 2)
-            )
-            prior = 2 * WEIGHT * torch.eye(2, dtype=torch.float64)
-            near(twice - prior, 2 * (once - prior))
-        once, twice = (laplace(regression(2, "mean"), x.repeat(1, n, 1)) for n in (1, 2))
-        near(twice.covariance, once.covariance / 2)
 
     def test_temperature_scales_the_covariance(self):
         _, x = observe(2, 4, 3)
@@ -91,11 +79,7 @@ class TestSamples:
         for position in range(2):
             covariance = posterior.covariance[position]
             assert (y[:, position].T.cov() - covariance).norm() < 0.05 * covariance.norm()
-
-    def test_sets_are_independent(self):
-        _, x = observe(2, 6, 1)
-        y = laplace(regression(1), x).sample(20_000, torch.Generator().manual_seed(0))
-        assert y.squeeze(-1).T.corrcoef()[0, 1].abs() < 0.05
+        assert y[:, :, 0].T.corrcoef()[0, 1].abs() < 0.05  # sets are independent
 
     def test_do_not_depend_on_what_the_other_sets_are(self):
         layer, (_, x) = regression(3), observe(5, 6, 3)
@@ -167,16 +151,11 @@ class TestTemperature:
 
     def test_validation_targets_are_covered_exactly(self):
         y, x = observe(99, 5, 2)
+        more, missing = torch.cat([x, x[:9]]), torch.full((9,), torch.nan).double()
         for level in (0.5, 0.9):
-            fitted = laplace(self.layer, x).fit_temperature(self.head, y.sum(-1), level)
+            target = torch.cat([y.sum(-1), missing])  # these are left out
+            fitted = laplace(self.layer, more).fit_temperature(self.head, target, level)
             found = laplace(self.layer, x, temperature=fitted * (1 + 1e-9))
             _, lower, upper = found.interval(self.head, level)
             inside = (lower <= y.sum(-1)) & (y.sum(-1) <= upper)
             assert int(inside.sum()) == 100 * level
-
-    def test_missing_targets_are_left_out(self):
-        y, x = observe(60, 5, 2)
-        target = y.sum(-1)
-        expected = laplace(self.layer, x[:50]).fit_temperature(self.head, target[:50])
-        target[50:] = torch.nan
-        assert laplace(self.layer, x).fit_temperature(self.head, target) == pytest.approx(expected)

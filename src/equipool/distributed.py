@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, distributed, nn
@@ -23,14 +23,9 @@ if TYPE_CHECKING:  # torch may be built without it
 __all__ = ["average_gradients", "sharded"]
 
 
-class _Block(NamedTuple):
-    """An open `with sharded()` block, and the layers that were compared in it."""
-
-    group: ProcessGroup
-    compared: list[nn.Module]
-
-
-open_blocks: list[_Block] = []  # of this process, the innermost last
+# The open `with sharded()` blocks of this process, the innermost last: the group of each, and the
+# layers that were compared in it.
+open_blocks: list[tuple[ProcessGroup, list[nn.Module]]] = []
 
 
 @contextmanager
@@ -65,7 +60,7 @@ def sharded(group: ProcessGroup | None = None) -> Iterator[None]:
         equipool.distributed.average_gradients(layer)
         ```
     """
-    open_blocks.append(_Block(_initialised(group), []))
+    open_blocks.append((_initialised(group), []))
     try:
         yield
     finally:
@@ -121,41 +116,41 @@ def refuse_sharded(name: str) -> None:
 def over_processes(layer: Any, x: Tensor, sets: Sets) -> Sets:
     """The sets of an open block, with the numbers of elements of all processes, which must agree on
     the call. A set that is not valid on one process is valid on none."""
-    block = open_blocks[-1]
-    if not shapes_are_fixed() and not any(layer is other for other in block.compared):
-        block.compared.append(layer)
-        _check_agreement(block.group, layer, x, sets)
+    group, compared = open_blocks[-1]
+    if not shapes_are_fixed() and not any(layer is other for other in compared):
+        compared.append(layer)
+        _check_agreement(group, layer, x, sets)
     valid = sets.valid.squeeze(-1) if sets.valid is not None else sets.counts >= 0
-    counts, invalid = _total(torch.stack([sets.counts, (~valid).long()]), block.group)
+    counts, invalid = _total(torch.stack([sets.counts, (~valid).long()]), group)
     if values_are_at_hand(x) and not bool(invalid.any()):
-        return replace(sets, counts=counts, group=block.group)
+        return replace(sets, counts=counts, group=group)
     valid = (invalid == 0).unsqueeze(-1)
     counts = torch.where(invalid == 0, counts, 0)
-    return replace(sets, counts=counts, valid=valid, group=block.group)
+    return replace(sets, counts=counts, valid=valid, group=group)
 
 
 def _check_agreement(group: ProcessGroup, layer: Any, x: Tensor, sets: Sets) -> None:
     """Compare the calls of the processes: sums of other sizes would never end."""
-    sums = [p.detach().sum(dtype=torch.float64) for p in layer.parameters()]
+    total = sum(float(p.detach().sum(dtype=torch.float64)) for p in layer.parameters())
     own = {name: repr(value) for name, value in settings(layer).items()} | {
         "dim_size": f"{sets.num_sets}, in {sets.num_rows} rows",
         "x": f"{x.shape[-1]} channels of {x.dtype}",
         "requires_grad of x": repr(x.requires_grad),
         "grad mode": repr(torch.is_grad_enabled()),
         "training mode": repr([module.training for module in layer.modules()]),
-        "sum of the layer's parameters": repr(float(torch.stack(sums).sum()) if sums else 0.0),
+        "sum of the layer's parameters": repr(total),
     }
     everyone: list[Any] = [None] * distributed.get_world_size(group)
     distributed.all_gather_object(everyone, own, group=group)
+    first = everyone[0]
     for rank, other in enumerate(everyone):
-        different = [name for name in sorted({*everyone[0], *other})
-                     if everyone[0].get(name) != other.get(name)]  # fmt: skip
-        if different:
-            name = different[0]
-            raise ValueError(
-                f"the processes disagree: {name} is {everyone[0].get(name)} on rank 0 of the group "
-                f"and {other.get(name)} on rank {rank}, expected the same on all inside sharded()"
-            )
+        for name in {**first, **other}:
+            if other.get(name) != first.get(name):
+                raise ValueError(
+                    f"the processes disagree: {name} is {first.get(name)} on rank 0 of the group "
+                    f"and {other.get(name)} on rank {rank}, expected the same on all inside "
+                    "sharded()"
+                )
     # The same on all processes by now, so that none waits for one that has failed.
     check_no_dropout("potential", layer.potential, "the processes would draw different units")
     check_start(layer.start, "a process has only some of them")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -27,3 +27,14 @@ def inference_context(device: torch.device) -> Iterator[None]:
     cannot be used elsewhere."""
     with torch.inference_mode(False), torch.no_grad(), torch.autocast(device.type, enabled=False):
         yield
+
+
+def call_on_rows(function: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
+    """A user's function of outputs, which must treat each row by itself."""
+    values = function(y)
+    if values.shape[:1] != y.shape[:1]:
+        raise ValueError(
+            f"function returned shape {list(values.shape)} for y of shape {list(y.shape)}, "
+            "expected one row for each row of y"
+        )
+    return values

@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from equipool.aggregation import EquilibriumAggregation
-from equipool.checks import as_count, check_part
+from equipool.checks import check_part
 from equipool.objective import Bounds, LinearMap
 from equipool.ops.execution import normal, outside_inference_mode
 from equipool.potentials.base import Potential, SummedPotential, check_no_dropout, sum_over
@@ -43,8 +43,7 @@ class chunked:  # noqa: N801, called like a function
     """
 
     def __init__(self, x: Any, index: Any = None, size: int = CHUNK_SIZE) -> None:
-        self.x, self.index = x, index
-        self.size = as_count("size", size, least=1)
+        self.x, self.index, self.size = x, index, size
         if index is not None and len(index) != len(x):
             raise ValueError(f"index has {len(index)} elements, expected {len(x)}, as x has")
 
@@ -129,11 +128,6 @@ class Passes:
     """
 
     def __init__(self, chunks: Iterable[Any], num_sets: int, device: torch.device) -> None:
-        if hasattr(chunks, "shape") or isinstance(chunks, Iterator):
-            raise TypeError(
-                f"chunks is a {type(chunks).__name__}, expected a list, equipool.large.chunked(x) "
-                "or an object whose __iter__ begins again: every step reads all chunks"
-            )
         self.chunks = chunks
         self.num_sets = num_sets
         self.device = device

@@ -89,7 +89,7 @@ class LiveSets:
         check_part("layer", layer, EquilibriumAggregation, "EquilibriumAggregation(3, 8)")
         self.layer = layer
         self._own_steps = steps
-        _check_steps(self._steps)
+        _ = self._steps  # is checked
         with inference_context(x.device):
             positions, sets = gather_positions(x, index, ptr=ptr, mask=mask, dim_size=dim_size)
             flat = (x.values() if x.is_nested else x).detach().flatten(0, -2)
@@ -153,10 +153,7 @@ class LiveSets:
             raise ValueError(
                 f"index is None, expected the set of each element: there are {self.num_sets} sets"
             )
-        owners = _as_numbers("index", 0 if index is None else index)
-        owners = owners.expand(len(x)) if owners.dim() == 0 else owners
-        if len(owners) != len(x):
-            raise ValueError(f"index has {len(owners)} numbers, expected {len(x)}, one per row")
+        owners = _as_numbers("index", 0 if index is None else index).expand(len(x))
         if len(owners):
             check_range(int(owners.min()), int(owners.max()), self.num_sets)
         ids = torch.arange(self._next_id, self._next_id + len(x))
@@ -174,11 +171,9 @@ class LiveSets:
         ids, owners = self._read_ids(ids)
         with inference_context(self._like.device):
             for number, rows in _by_set(owners):
-                (kept,) = torch.isin(self._ids[number], ids[rows], invert=True).nonzero(
-                    as_tuple=True
-                )
-                left = self._x[number][kept.to(self._like.device)]
-                self._put(number, left, self._ids[number][kept])
+                kept = torch.isin(self._ids[number], ids[rows], invert=True)
+                self._put(number, self._x[number][kept.to(self._like.device)],
+                          self._ids[number][kept])  # fmt: skip
         for one in ids.tolist():
             del self._set_of[one]
 
@@ -225,7 +220,14 @@ class LiveSets:
 
     @property
     def _steps(self) -> Steps:
-        return self.layer.steps if self._own_steps is None else self._own_steps
+        """A rule that stops at a tolerance."""
+        steps = self.layer.steps if self._own_steps is None else self._own_steps
+        if steps.budget(training=False).stop_at is None:
+            raise ValueError(
+                f"steps is {steps!r}, expected a rule that stops at a tolerance, so that outputs "
+                "do not depend on earlier edits: pass steps=ToTolerance(1e-3, max_steps=1000)"
+            )
+        return steps
 
     def _put(self, number: int, x: Tensor, ids: Tensor) -> None:
         """Hold other elements of a set, and overwrite the memory of the old ones."""
@@ -241,7 +243,7 @@ class LiveSets:
 
     def _read_ids(self, ids: Numbers) -> tuple[Tensor, Tensor]:
         """Ids `[n]` of elements that are there, each named once, and the sets of these."""
-        ids = _as_numbers("ids", ids).reshape(-1)
+        ids = _as_numbers("ids", ids)
         unknown = [one for one in ids.tolist() if one not in self._set_of]
         if unknown:
             raise KeyError(f"ids has {unknown[:3]}, expected ids of elements that are there")
@@ -264,7 +266,6 @@ class LiveSets:
     def _solve(self, numbers: Sequence[int], y: Tensor | None) -> LiveSolution:
         """Solve some sets, given by ascending numbers, from y or from scratch."""
         refuse_sharded("the solve of LiveSets")
-        _check_steps(self._steps)
         with inference_context(self._like.device):
             x = torch.cat([self._like, *(self._x[number] for number in numbers)])
             sizes = [0, *(len(self._x[number]) for number in numbers)]
@@ -278,25 +279,11 @@ class LiveSets:
         )
 
 
-def _check_steps(steps: Steps) -> None:
-    """Require a rule that stops at a tolerance."""
-    if steps.budget(training=False).stop_at is None:
-        raise ValueError(
-            f"steps is {steps!r}, expected a rule that stops at a tolerance, so that outputs do "
-            "not depend on earlier edits: pass steps=ToTolerance(1e-3, max_steps=1000)"
-        )
-
-
 def _as_numbers(name: str, values: Numbers) -> Tensor:
-    """Whole numbers as a tensor on the CPU, `[n]` or a single one."""
-    numbers = torch.as_tensor(values, device="cpu")
-    if numbers.numel() == 0 and not isinstance(values, Tensor):
-        numbers = numbers.long()  # an empty list has torch's default dtype
-    if numbers.dtype not in INTEGERS or numbers.dim() > 1:
-        raise TypeError(
-            f"{name} has dtype {numbers.dtype} and shape {list(numbers.shape)}, expected integers "
-            "of shape [n], or a single one"
-        )
+    """Whole numbers as a tensor on the CPU, `[n]`."""
+    numbers = torch.as_tensor(values, device="cpu").reshape(-1)
+    if len(numbers) and numbers.dtype not in INTEGERS:
+        raise TypeError(f"{name} has dtype {numbers.dtype}, expected integers")
     return numbers.long()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -16,9 +15,9 @@ from equipool.aggregation import EquilibriumAggregation
 from equipool.checks import as_count, check_part
 from equipool.distributed import refuse_sharded
 from equipool.energy import Energy, Weights
-from equipool.inference import in_evaluation_mode, inference_context
+from equipool.inference import call_on_rows, in_evaluation_mode, inference_context
 from equipool.sets import Sets
-from equipool.solution import ConvergenceWarning
+from equipool.solution import warn_of
 from equipool.spectrum import Spectrum, extreme_spectrum, full_spectrum
 
 # Outputs of up to this size get their full covariance by default; larger ones, this rank.
@@ -27,8 +26,6 @@ RANK = 64
 
 # An output counts as near the minimum if that is nearer than this many standard deviations.
 NEAR = 0.1
-
-NAMED = 5  # sets that a warning lists
 
 
 class Interval(NamedTuple):
@@ -83,9 +80,7 @@ class Laplace:
     @property
     def variance(self) -> Tensor:
         """`[B, K]`, the diagonal of the covariance."""
-        units = torch.eye(self.mean.shape[-1], dtype=self.gradient.dtype, device=self.mean.device)
-        directions = units.expand(self.mean.shape[0], -1, -1)
-        return self.temperature * self.spectrum.inverse_along(directions)
+        return self.covariance.diagonal(dim1=1, dim2=2)
 
     def sample(self, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
         """Draw outputs, `[num_samples, B, K]`, in the dtype of the mean.
@@ -117,7 +112,7 @@ class Laplace:
             noise: standard deviation of what you compare with around a perfect prediction, such as
                 that of the measurements. The posterior is about y and does not contain it.
         """
-        quantile = _quantile_and_noise(level, noise)
+        quantile = _quantile(level)
         centre, variance = self._linearise(function)
         half = quantile * (variance + noise**2).sqrt()
         return Interval(centre, centre - half, centre + half)
@@ -143,12 +138,12 @@ class Laplace:
             level: the fraction of targets to cover.
             noise: as in `interval`.
         """
-        quantile = _quantile_and_noise(level, noise)
+        quantile = _quantile(level)
         centre, variance = self._linearise(function)
-        if not isinstance(target, Tensor) or target.shape != centre.shape:
+        if target.shape != centre.shape:
             raise ValueError(
-                f"target is {_describe(target)}, expected a tensor of shape {list(centre.shape)}, "
-                "that of what the function returns"
+                f"target has shape {list(target.shape)}, expected {list(centre.shape)}, that of "
+                "what the function returns"
             )
         excess = ((target - centre) / quantile).square() - noise**2
         needed = self.temperature * excess / variance
@@ -159,30 +154,14 @@ class Laplace:
                 f"{needed.numel()} targets have an interval, expected at least "
                 f"{math.ceil(level / (1 - level))} to fit a temperature at level {level}"
             )
-        fitted = float(needed.kthvalue(place).values)
-        if not 0 < fitted < math.inf:
-            raise ValueError(
-                f"the temperature would be {fitted:.3g}, expected a positive number: the function "
-                "must depend on y, and the noise must be smaller than the errors"
-            )
-        return fitted
+        return float(needed.kthvalue(place).values)
 
     def _linearise(self, function: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
         """Values of the function at the mean, and their variances."""
         num_sets = self.mean.shape[0]
         with torch.inference_mode(False), torch.enable_grad():
             y = self.mean.clone().requires_grad_()
-            values = function(y)
-            if not isinstance(values, Tensor) or values.shape[:1] != (num_sets,):
-                raise ValueError(
-                    f"function returned {_describe(values)} for y of shape {list(y.shape)}, "
-                    f"expected a tensor with {num_sets} rows: one for each set"
-                )
-            if not values.requires_grad:
-                raise ValueError(
-                    "the result of function has no gradient by y, expected a differentiable "
-                    "function of y, without torch.no_grad() or detach()"
-                )
+            values = call_on_rows(function, y)
             columns = values.reshape(num_sets, math.prod(values.shape[1:])).unbind(-1)
             rows = [
                 torch.autograd.grad(column.sum(), y, retain_graph=True, materialize_grads=True)[0]
@@ -192,11 +171,6 @@ class Laplace:
         variance = self.temperature * self.spectrum.inverse_along(jacobian)
         dtype = torch.promote_types(values.dtype, variance.dtype)
         return values.detach().to(dtype), variance.view_as(values)
-
-    def __repr__(self) -> str:
-        sets, rank = len(self.mean), self.spectrum.values.shape[-1]
-        counts = f"definite={int(self.definite.sum())}, near_minimum={int(self.near_minimum.sum())}"
-        return f"Laplace(sets={sets}, {counts}, rank={rank}, temperature={self.temperature:g})"
 
 
 def laplace(
@@ -225,7 +199,7 @@ def laplace(
 
     The layer searches in evaluation mode, without autocast. The result reports whether the search
     ended near the minimum (`near_minimum`) and whether the Hessian is positive definite
-    (`definite`). A warning names the sets that fail either check.
+    (`definite`). A warning counts the sets that fail either check.
 
     Args:
         layer: the layer, which is not changed.
@@ -271,7 +245,16 @@ def laplace(
         spectrum = found._replace(values=values, rest=torch.where(definite, found.rest, torch.nan))
         gradient = energy.gradient(point)
         result = Laplace(y, float(temperature), definite, gradient, spectrum)
-    _warn(result, finite)
+    warn_of(
+        finite & ~definite,
+        "sets have a Hessian that is not positive definite, so covariance, samples and intervals "
+        "are NaN: search longer, or use a regulariser with curvature, which empty sets need too",
+    )
+    warn_of(
+        definite & ~result.near_minimum,
+        f"sets have a minimum more than {NEAR} standard deviations from y: search longer, such as "
+        "with layer.steps = ToTolerance(1e-4, max_steps=1000)",
+    )
     return result
 
 
@@ -284,39 +267,8 @@ def _negative_log(energy: Energy) -> Energy:
     return energy.reweighted(weights)
 
 
-def _warn(posterior: Laplace, finite: Tensor) -> None:
-    """Name the sets without a posterior, and those whose search did not reach the minimum. Sets
-    that are not finite are NaN, as in the layer's output."""
-    definite, distance = posterior.definite, posterior.distance
-    for chosen, message in (
-        (
-            finite & ~definite,
-            "their Hessian is not positive definite, so covariance, samples and intervals are NaN: "
-            "search longer, or use a regulariser with curvature, which empty sets need too",
-        ),
-        (
-            definite & ~posterior.near_minimum,
-            f"the minimum is more than {NEAR} standard deviations from y: search longer, such as "
-            "with layer.steps = ToTolerance(1e-4, max_steps=1000)",
-        ),
-    ):
-        numbers = chosen.nonzero().flatten().tolist()
-        if numbers:
-            listed = ", ".join(map(str, numbers[:NAMED])) + ", ..." * (len(numbers) > NAMED)
-            count = f"{len(numbers)} of {len(distance)} sets ({listed})"
-            warnings.warn(f"{count}: {message}", ConvergenceWarning, stacklevel=3)
-
-
-def _describe(value: object) -> str:
-    if isinstance(value, Tensor):
-        return f"a tensor of shape {list(value.shape)}"
-    return f"a {type(value).__name__}"
-
-
-def _quantile_and_noise(level: float, noise: float) -> float:
+def _quantile(level: float) -> float:
     """How many standard deviations to either side cover this probability."""
-    if not 0 <= noise < math.inf:
-        raise ValueError(f"noise is {noise!r}, expected a finite number of 0 or more")
     if not 0 < level < 1:
         raise ValueError(f"level is {level!r}, expected a number between 0 and 1")
     return NormalDist().inv_cdf((1 + level) / 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +23,13 @@ ROUNDINGS = 16
 
 class ConvergenceWarning(UserWarning):
     """A search ended before its minimum, so that what was asked of the minimum is not known."""
+
+
+def warn_of(chosen: Tensor, what: str) -> None:
+    """Warn the caller's caller of how many are chosen, and of what that means."""
+    if chosen.any():
+        count = f"{int(chosen.sum())} of {len(chosen)}"
+        warnings.warn(f"{count} {what}", ConvergenceWarning, stacklevel=3)
 
 
 class Diagnostics(NamedTuple):

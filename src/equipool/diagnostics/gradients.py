@@ -5,35 +5,30 @@ from __future__ import annotations
 import copy
 import math
 import os
-import statistics
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, SupportsIndex
 
 import torch
 from torch import Tensor
+from torch.utils.benchmark import Timer
 
 from equipool.aggregation import EquilibriumAggregation
-from equipool.checks import as_count, check_part
+from equipool.checks import check_part
 from equipool.differentiation import Differentiation, Implicit, Truncated, Unrolled
 from equipool.private_torch import profiled_events
 from equipool.sets import Sets
-from equipool.solution import Solution
-
-Loss = Callable[[Tensor], Tensor]
 
 # Up to this output size the Hessian is assembled and factored as well.
 SMALL_OUTPUT = 16
 
 
 class Agreement(NamedTuple):
-    """How close a gradient is to the exact one. Both numbers are nan if either gradient is not
-    finite."""
+    """How close a gradient is to the exact one."""
 
     cosine: float
-    """Of the angle between the two; 0 if exactly one of them is zero."""
+    """Of the angle between the two; 0 if exactly one of them is zero, nan if one is not finite."""
 
     relative_error: float
     """Norm of the difference over the norm of the exact one; infinite if the exact one is zero and
@@ -54,7 +49,7 @@ class GradientRow:
     """Of the gradient with respect to the elements."""
 
     seconds: float
-    """Forward and backward, the median of the repeats."""
+    """Forward and backward, the mean of the repeats."""
 
     peak_bytes: int
     """The most that tensors held during forward and backward, beyond what was held before."""
@@ -70,10 +65,10 @@ class GradientRow:
 def compare_gradients(
     layer: EquilibriumAggregation, x: Tensor, index: Tensor | Sets | None = None, *,
     ptr: Tensor | None = None, mask: Tensor | None = None, dim_size: SupportsIndex | None = None,
-    methods: Mapping[str, Differentiation] | None = None, loss: Loss | None = None,
-    repeats: int = 3,
+    methods: Mapping[str, Differentiation] | None = None, repeats: int = 3,
 ) -> tuple[GradientRow, ...]:  # fmt: skip
-    """Accuracy and cost of each differentiation method on your batch.
+    """Accuracy and cost of each differentiation method on your batch. The gradients are those of a
+    sum of the outputs with fixed random weights.
 
     The exact gradient is that of the layer's output, converged or not: through every step, in
     float64, on a copy of the layer. Each method is compared with it by the angle and the relative
@@ -90,8 +85,6 @@ def compare_gradients(
         layer: with the steps, the solver and the potential to be compared.
         x: elements; `index`, `ptr`, `mask` and `dim_size` describe the sets as in the layer's call.
         methods: by name. Default: `usual_methods(layer)`.
-        loss: maps the output `y [B, K]` to a scalar. It is called once, and all methods get its
-            derivative there. Default: a sum of all components with fixed random weights.
         repeats: how often each method is timed.
 
     Returns:
@@ -107,19 +100,16 @@ def compare_gradients(
         True
     """
     check_part("layer", layer, EquilibriumAggregation, "EquilibriumAggregation(3, 8)")
-    repeats = as_count("repeats", repeats, least=1)
     call: dict[str, Any] = {"index": index, "ptr": ptr, "mask": mask, "dim_size": dim_size}
     with fixed_draws(x.device), torch.inference_mode(False), torch.enable_grad():
-        with torch.no_grad():
-            y = copy.deepcopy(layer).solve(x.detach().clone(), **call).y
-        upstream = random_projection(y) if loss is None else _derivative(loss, y)
         wide = copy.deepcopy(layer).double()
+        wide.differentiation = Unrolled()
+        doubled = x.detach().clone().double().requires_grad_()
         with torch.autocast(x.device.type, enabled=False):
-            step = TrainingPass(wide, Unrolled(), x.double(), call, upstream)
-            *exact, _ = step.gradient()
+            exact = gradients(wide, doubled, wide.solve(doubled, **call).y)
         methods = usual_methods(layer) if methods is None else methods
         return tuple(
-            _row(name, TrainingPass(layer, method, x, call, upstream), exact, repeats)
+            _row(name, method, copy.deepcopy(layer), x, call, exact, repeats)
             for name, method in methods.items()
         )
 
@@ -138,51 +128,19 @@ def usual_methods(layer: EquilibriumAggregation) -> dict[str, Differentiation]:
     return methods
 
 
-class TrainingPass:
-    """Forward and backward, repeatedly, on copies of a layer and of elements, with this
-    differentiation method, the other arguments of the layer's call, and the derivative of the loss
-    with respect to the output, `upstream [B, K]`."""
-
-    def __init__(
-        self, layer: EquilibriumAggregation, method: Differentiation, x: Tensor,
-        call: Mapping[str, Any], upstream: Tensor,
-    ) -> None:  # fmt: skip
-        self.layer = copy.deepcopy(layer)
-        self.layer.differentiation = method
-        self.x = x.detach().clone().requires_grad_()
-        self.call = call
-        self.upstream = upstream
-
-    def __call__(self) -> None:
-        """Forward and backward, as in a training step."""
-        # The layer's own call, whatever that of a subclass takes.
-        self.backward(EquilibriumAggregation.forward(self.layer, self.x, **self.call))
-
-    def backward(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradients of all learned parameters, `[P]`, and of all elements, flat, in float64."""
-        inputs = [self.x, *(p for p in self.layer.parameters() if p.requires_grad)]
-        found = [torch.zeros_like(one) for one in inputs]
-        if y.requires_grad:  # without steps the output is the start, which may be a constant
-            upstream = self.upstream.to(y.dtype)
-            found = [*torch.autograd.grad(
-                y, inputs, upstream, allow_unused=True, materialize_grads=True
-            )]  # fmt: skip
-        x, *parameters = (one.values() if one.is_nested else one for one in found)
-        flat = [x.new_zeros(0), *(one.flatten() for one in parameters)]
-        return torch.cat(flat).double(), x.double().flatten()
-
-    def gradient(self) -> tuple[Tensor, Tensor, Solution]:
-        """The same, with the same dropout at every call, and how the solve went."""
-        with fixed_draws(self.x.device):
-            solution = self.layer.solve(self.x, **self.call)
-            return *self.backward(solution.y), solution
-
-
-def random_projection(y: Tensor) -> Tensor:
-    """The derivative with respect to y of a sum with random weights, the same at every call,
-    `[B, K]`."""
+def gradients(layer: EquilibriumAggregation, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients of all learned parameters, `[P]`, and of all elements, flat, in float64."""
     generator = torch.Generator().manual_seed(0)
-    return torch.randn(y.shape, generator=generator, dtype=torch.float64).to(y)
+    upstream = torch.randn(y.shape, generator=generator, dtype=torch.float64).to(y)
+    inputs = [x, *(p for p in layer.parameters() if p.requires_grad)]
+    found = [torch.zeros_like(one) for one in inputs]
+    if y.requires_grad:  # without steps the output is the start, which may be a constant
+        found = [*torch.autograd.grad(
+            y, inputs, upstream, allow_unused=True, materialize_grads=True
+        )]  # fmt: skip
+    by_x, *parameters = (one.values() if one.is_nested else one for one in found)
+    flat = [by_x.new_zeros(0), *(one.flatten() for one in parameters)]
+    return torch.cat(flat).double(), by_x.double().flatten()
 
 
 def agreement(found: Tensor, exact: Tensor) -> Agreement:
@@ -193,26 +151,12 @@ def agreement(found: Tensor, exact: Tensor) -> Agreement:
         Agreement(cosine=1.0, relative_error=2.0)
     """
     g, e = found.double(), exact.double()
-    lengths = float(g.norm()), float(e.norm())
-    if not all(map(math.isfinite, lengths)):
-        return Agreement(math.nan, math.nan)
-    if 0.0 in lengths:
-        same = lengths[0] == lengths[1]
-        return Agreement(float(same), 0.0 if same else (1.0 if lengths[1] else math.inf))
-    cosine = float(g @ e) / (lengths[0] * lengths[1])
-    return Agreement(max(-1.0, min(1.0, cosine)), float((g - e).norm()) / lengths[1])
-
-
-def seconds_of(step: Callable[[], object], device: torch.device, repeats: int) -> list[float]:
-    """Wall-clock times from call to result."""
-    times = []
-    for _ in range(repeats):
-        _wait(device)
-        start = time.perf_counter()
-        step()
-        _wait(device)
-        times.append(time.perf_counter() - start)
-    return times
+    length, exact_length = float(g.norm()), float(e.norm())
+    if length == exact_length == 0:
+        return Agreement(1.0, 0.0)
+    product = length * exact_length
+    cosine = float(g @ e) / product if product else 0.0
+    return Agreement(cosine, float((g - e).norm()) / exact_length if exact_length else math.inf)
 
 
 def peak_bytes_of(step: Callable[[], object], device: torch.device) -> int:
@@ -254,36 +198,26 @@ def fixed_draws(device: torch.device) -> Iterator[None]:
         yield
 
 
-def _derivative(loss: Loss, y: Tensor) -> Tensor:
-    """The derivative of a loss with respect to the output, `[B, K]`."""
-    y = y.detach().requires_grad_()
-    value = loss(y)
-    if isinstance(value, Tensor) and value.numel() == 1 and value.requires_grad:
-        (derivative,) = torch.autograd.grad(value, y, allow_unused=True)
-        if derivative is not None:
-            return derivative
-    found = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
-    raise ValueError(f"loss returned {found}, expected a tensor with one number that depends on y")
-
-
 def _row(
-    name: str, step: TrainingPass, exact: Sequence[Tensor], repeats: int
+    name: str, method: Differentiation, layer: EquilibriumAggregation, x: Tensor,
+    call: dict[str, Any], exact: tuple[Tensor, Tensor], repeats: int,
 ) -> GradientRow:  # fmt: skip
-    device = step.x.device
-    parameters, x, solution = step.gradient()
+    layer.differentiation, x = method, x.detach().clone().requires_grad_()
+    with fixed_draws(x.device):  # the same dropout for each method
+        solution = layer.solve(x, **call)
+        parameters, by_x = gradients(layer, x, solution.y)
+
+    def step() -> None:
+        # The layer's own call, whatever that of a subclass takes.
+        gradients(layer, x, EquilibriumAggregation.forward(layer, x, **call))
 
     def fraction(sets: Tensor) -> float:
         return float(sets[solution.occupied].double().mean().nan_to_num(1.0))
 
-    peak_bytes = peak_bytes_of(step, device)
-    implicit = isinstance(step.layer.differentiation, Implicit)
+    timer = Timer("step()", globals={"step": step}, num_threads=torch.get_num_threads())
+    fallback = fraction(solution.fallback) if isinstance(method, Implicit) else None
     return GradientRow(
-        name, agreement(parameters, exact[0]), agreement(x, exact[1]),
-        statistics.median(seconds_of(step, device, repeats)), peak_bytes,
-        fraction(solution.converged), fraction(solution.fallback) if implicit else None,
+        name, agreement(parameters, exact[0]), agreement(by_x, exact[1]),
+        timer.timeit(repeats).mean, peak_bytes_of(step, x.device),
+        fraction(solution.converged), fallback,
     )  # fmt: skip
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

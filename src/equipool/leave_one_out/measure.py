@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, SupportsIndex
@@ -13,14 +12,18 @@ from torch import Tensor
 from equipool.aggregation import EquilibriumAggregation
 from equipool.checks import check_part
 from equipool.distributed import refuse_sharded
-from equipool.inference import in_evaluation_mode, inference_context
+from equipool.inference import call_on_rows, in_evaluation_mode, inference_context
 from equipool.leave_one_out.newton import newton_changes
 from equipool.leave_one_out.removals import Removals, gather_removals
 from equipool.sets import Sets
-from equipool.solution import ConvergenceWarning, Solution
+from equipool.solution import warn_of
 from equipool.steps import ToTolerance
 
-METHODS = ("newton", "exact")
+UNSOLVED = {
+    "newton": "leave an energy that does not curve upwards at y, so that their change is NaN: use "
+    'method="exact"',
+    "exact": "have searches that have not converged: give the layer more steps",
+}
 ELEMENTS_AT_ONCE = 1 << 17  # of sets that lack a removal
 
 # A search that starts within the tolerance must not stop there: it goes on to this part of it.
@@ -154,8 +157,8 @@ def influence(
                 [ 1.5000]])
     """
     check_part("layer", layer, EquilibriumAggregation, "EquilibriumAggregation(3, 8)")
-    if method not in METHODS:
-        raise ValueError(f"method is {method!r}, expected one of {', '.join(map(repr, METHODS))}")
+    if method not in UNSOLVED:
+        raise ValueError(f"method is {method!r}, expected one of {list(UNSOLVED)}")
     refuse_sharded("influence")
     layer = in_evaluation_mode(layer)
     with inference_context(x.device):
@@ -175,10 +178,15 @@ def influence(
         change = torch.where(finite.unsqueeze(-1), change, torch.nan).to(x.dtype)
         effect = None
         if function is not None:
-            without = _call(function, solution.y[set_of] - change)
-            effect = _call(function, solution.y)[set_of] - without
+            without = call_on_rows(function, solution.y[set_of] - change)
+            effect = call_on_rows(function, solution.y)[set_of] - without
     solved = solved | emptied
-    _warn_of(solution, solved[finite], method)
+    warn_of(
+        ~solution.converged & solution.finite,
+        "sets have not converged, so their influence is not that of a minimum: search longer, "
+        "layer.steps = ToTolerance(1e-3, max_steps=1000), or train with equipool.converging()",
+    )
+    warn_of(~solved[finite], f"removals {UNSOLVED[method]}")
     shape = (x.values() if x.is_nested else x).shape[:-1]
 
     def place(values: Tensor, padding: float = 0) -> Tensor:
@@ -216,37 +224,3 @@ def exact_changes(
         changes.append(whole[set_of] - found.y)
         reached.append(found.residual <= tolerance)
     return torch.cat(changes), torch.cat(reached)
-
-
-def _call(function: Function, y: Tensor) -> Tensor:
-    values = function(y)
-    if not isinstance(values, Tensor) or values.shape[:1] != y.shape[:1]:
-        found = f"shape {list(values.shape)}" if isinstance(values, Tensor) else repr(values)
-        raise ValueError(
-            f"function returned {found} for y of shape {list(y.shape)}, expected a tensor with one "
-            "row for each row of y"
-        )
-    return values
-
-
-def _warn_of(solution: Solution, solved: Tensor, method: str) -> None:
-    """Count what is not known, in one warning."""
-    messages = []
-    open_sets = ~solution.converged & solution.finite
-    if open_sets.any():
-        worst = float(solution.residual[open_sets].max())
-        messages.append(
-            f"{int(open_sets.sum())} of {open_sets.shape[0]} sets have not converged (gradient of "
-            f"up to {worst:.2g}), so their influence is not that of a minimum: search longer, "
-            "layer.steps = ToTolerance(1e-3, max_steps=1000), or train with equipool.converging()"
-        )
-    if not solved.all():
-        number = f"{int((~solved).sum())} of {solved.shape[0]} removals"
-        messages.append(
-            f"for {number} the energy that is left does not curve upwards at y, so the change is "
-            'NaN: use method="exact"'
-            if method == "newton"
-            else f"the searches of {number} have not converged: give the layer more steps"
-        )
-    if messages:
-        warnings.warn("; ".join(messages), ConvergenceWarning, stacklevel=3)

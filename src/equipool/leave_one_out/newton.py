@@ -21,9 +21,8 @@ TILE = 16  # rows that are multiplied by the matrix of their set together
 
 
 def newton_changes(
-    layer: EquilibriumAggregation, removals: Removals, y: Tensor,
-    linear_solver: LinearSolver | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    layer: EquilibriumAggregation, removals: Removals, y: Tensor
+) -> tuple[Tensor, Tensor]:
     r"""The change `[P, K]` of each set's minimum by the removal, and whether it is known, `[P]`.
     Where not, the change is NaN.
 
@@ -38,14 +37,15 @@ def newton_changes(
     is solved in the coordinates $L^\top v$, where its matrix is $I - L^{-1} D_p L^{-\top}$: close
     to the identity if no removal dominates its set.
     """
-    solver = linear_solver or _solver_for(y.shape[-1])
+    small = y.shape[-1] <= SMALL_OUTPUT
+    solver: LinearSolver = Cholesky() if small else ConjugateGradients(tolerance=1e-5)
     ratio = _ratio(layer, removals.sets.counts)
     whole = _weighted(layer.energy(removals.x, removals.sets), ratio.to(y.dtype))
     inverse_root, definite = _inverse_root(whole.hessian(y))
     step = -_times(_times(whole.gradient(y), inverse_root.mT), inverse_root)
     lost_ratio = (ratio[removals.set_of] - _ratio(layer, removals.left)).to(y.dtype)
     lost_ratio = torch.where((removals.left == 0).unsqueeze(-1), 0, lost_ratio)
-    per_removal = y.shape[-1] * (y.shape[-1] if isinstance(solver, Cholesky) else TILE)
+    per_removal = y.shape[-1] * (y.shape[-1] if small else TILE)
     costs = per_removal + FLOATS_PER_ELEMENT * removals.sizes
     changes, solved = [y.new_zeros(0, y.shape[-1])], [definite[:0]]
     for start, stop in removals.blocks(costs, FLOATS_AT_ONCE):
@@ -76,10 +76,6 @@ def _changes_of(
 def _weighted(energy: Energy, ratio: Tensor) -> Energy:
     r"""$\rho R + \sum F$, given $\rho$, `[B, 1]`."""
     return energy.reweighted(Weights(ratio, torch.ones_like(ratio)))
-
-
-def _solver_for(channels: int) -> LinearSolver:
-    return Cholesky() if channels <= SMALL_OUTPUT else ConjugateGradients(tolerance=1e-5)
 
 
 def _ratio(layer: EquilibriumAggregation, counts: Tensor) -> Tensor:
