@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import equipool
-from cases import Quadratic, assert_near, flatten, make_layer, make_sets, offsets
+from cases import assert_near, flatten, make_layer, make_sets, offsets
 from equipool import LearnedStart
 from equipool.ops import execution
 from equipool.solution import recorders
@@ -115,25 +115,6 @@ def test_one_line_says_that_compiling_takes_long(caplog, monkeypatch):
         compiled(make_sets(sizes)[0])
     (record,) = [record for record in caplog.records if record.name == "equipool"]
     assert "2 steps" in record.getMessage()
-
-
-def test_sizes_are_learned_from_the_second_batch():
-    """Without `dynamic=True` the second size costs a second graph, the third no other."""
-    layer = tiny_layer()
-    compiled = torch.compile(layer, fullgraph=True, backend="eager")
-    first, second, third = (batch("index", sizes) for sizes in BATCHES)
-    assert_same(compiled, layer, *first)
-    assert_same(compiled, layer, *second)
-    with torch.compiler.set_stance("fail_on_recompile"):
-        assert_same(compiled, layer, *third)
-
-
-def test_long_sums_of_any_potential():
-    layer = make_layer(3, 3, num_steps=2)
-    layer.potential = Quadratic()
-    compiled = torch.compile(layer, fullgraph=True, backend="eager")
-    x, index = flatten(make_sets((9000, 1, 9000)))
-    assert_same(compiled, layer, x, {"index": index, "dim_size": 4})
 
 
 def test_long_sums_keep_their_digits():

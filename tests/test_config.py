@@ -8,7 +8,6 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-import equipool
 from equipool import (
     ConvexPotential,
     EquilibriumAggregation,
@@ -56,12 +55,6 @@ OTHERS = {
 def test_weights_of_another_layer_load_with_one_warning(options, expected):
     (message,) = messages_of(layer().state_dict(), layer(**options))
     assert expected in message
-
-
-def test_a_recipe_is_told_as_one():
-    converging = layer(**equipool.converging())
-    (message,) = messages_of(layer().state_dict(), converging)
-    assert all(name in message for name in ("steps is", "solver.max_step", "scaling is"))
 
 
 SAME = {

@@ -42,15 +42,6 @@ def test_derivatives_are_those_of_the_value(batch, y, factored):
     assert_near(energy.hessian_map(y)(v), product, 1e-12)
 
 
-def test_gradient_reaches_elements_and_parameters(batch, y):
-    layer, (x, index) = make_layer(), batch
-    x.requires_grad_()
-    layer.energy(x, index, dim_size=4).gradient(y).square().sum().backward()
-    assert x.grad.abs().sum() > 0
-    learned = [*layer.potential.parameters(), *layer.regularizer.parameters()]
-    assert all(parameter.grad is not None for parameter in learned)
-
-
 def test_energy_in_inference_mode(batch, y):
     energy = make_layer().energy(*batch, dim_size=4)
     with torch.inference_mode():

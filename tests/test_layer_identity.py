@@ -16,17 +16,9 @@ def layer():
     return EquilibriumAggregation(3, 4)
 
 
-def replace_parameter(layer):
-    layer.potential.linears[0].weight = nn.Parameter(torch.zeros(8, 7))
-
-
 def move_parameter(layer):
     weight = layer.potential.linears[0].weight
     weight.data = weight.data.clone()
-
-
-def replace_layer(layer):
-    layer.potential.linears[0] = nn.Linear(7, 8)
 
 
 def shadow_forward(layer):
@@ -38,11 +30,8 @@ def parametrize(layer):
 
 
 CHANGES = {
-    "parameter replaced": replace_parameter,
     "parameter moved": move_parameter,
-    "converted": lambda layer: layer.double(),
     "frozen": lambda layer: layer.potential.linears[0].requires_grad_(False),
-    "layer replaced": replace_layer,
     "solver replaced": lambda layer: setattr(layer, "solver", GradientDescent()),
     "setting": lambda layer: setattr(layer.potential.norms[1], "eps", 1e-3),
     "setting of several numbers": lambda layer: setattr(layer.potential, "hidden", (8, 4)),

@@ -23,13 +23,6 @@ def test_within_a_set_elements_keep_the_order_they_came_in(batch):
     assert torch.equal(sets.index, index)
 
 
-def test_elements_by_ptr_are_taken_as_they_are(batch):
-    x = torch.cat(batch)
-    elements, sets = gather_sets(x, ptr=offsets(batch))
-    assert elements is x
-    assert torch.equal(sets.ptr, offsets(batch))
-
-
 @pytest.mark.parametrize("at_hand", [True, False])
 def test_elements_that_a_mask_hides(batch, at_hand, monkeypatch):
     """They are dropped. On a GPU they stay, zeroed, in a row of their own that counts as empty."""
@@ -138,26 +131,6 @@ def test_nothing_at_all(x, layout, num_sets):
     (solution.y.sum() + solution.aux_loss).backward()
     for parameter in layer.parameters():
         assert parameter.grad is None or bool((parameter.grad == 0).all())
-
-
-def test_energy_in_every_layout(batch):
-    layer = make_layer()
-    x, index = flatten(batch)
-    y = torch.randn(4, 4, dtype=torch.float64)
-    expected = torch.stack([
-        layer.energy(s)(row.unsqueeze(0))[0] for s, row in zip(batch, y, strict=True)
-    ])  # fmt: skip
-    mask = torch.arange(3) < torch.tensor(SIZES).unsqueeze(-1)
-    padded = torch.stack([torch.nn.functional.pad(s, (0, 0, 0, 3 - len(s))) for s in batch])
-    wide = torch.cat([x, x.new_full((2, 3), torch.nan)])
-    wide_index = torch.cat([index, index.new_zeros(2)])
-    for found in [
-        layer.energy(x, index)(y),
-        layer.energy(x, ptr=offsets(batch))(y),
-        layer.energy(padded, mask=mask)(y),
-        layer.energy(wide, wide_index, mask=torch.arange(8) < 6, dim_size=4)(y),
-    ]:
-        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
 def test_energy_is_made_of_its_parts(batch):

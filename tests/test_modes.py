@@ -3,8 +3,6 @@
 import copy
 import io
 import pickle
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -125,37 +123,6 @@ def test_without_gradients(batch, mode, factored):
     assert expected.grad_fn is not None
 
 
-MEASURE = """
-import resource, torch, equipool
-torch.set_num_threads(1)
-x, index = torch.randn(8_000, 2), torch.arange(8_000)
-layers = [
-    equipool.EquilibriumAggregation(
-        2, 64, potential=equipool.ResNetPotential(2, 64, (16, 8), factored=factored)
-    )
-    for factored in (True, False)
-]
-for num_steps in (3, 60):
-    for layer in layers:
-        layer.steps = num_steps
-        for mode in (torch.no_grad, torch.inference_mode):
-            with mode():
-                layer(x, index)
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
-"""
-
-
-@pytest.mark.processes
-def test_memory_without_gradients_does_not_grow_with_the_steps():
-    """A graph, or the y's of the way, would add 2 MiB a step and more: 110 MiB here."""
-    done = subprocess.run(
-        [sys.executable, "-c", MEASURE], capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    few, many = map(float, done.stdout.split())
-    assert many - few < 30
-
-
 @both_routes
 def test_an_ensemble_by_vmap(batch, factored):
     layers = [make_layer(seed=seed, factored=factored) for seed in range(3)]
@@ -176,15 +143,6 @@ def test_an_ensemble_by_vmap(batch, factored):
         layer(x, index).square().sum().backward()
         for name, parameter in layer.named_parameters():
             assert_near(gradients[name][i], parameter.grad, 1e-12)
-
-
-@both_routes
-def test_vmap_over_elements(batch, factored):
-    layer = make_layer(factored=factored)
-    x, index = batch
-    several = torch.stack([x, 2 * x, -x])
-    together = torch.func.vmap(lambda x: layer(x, index))(several)
-    assert_near(together, torch.stack([layer(x, index) for x in several]), 1e-12)
 
 
 @both_routes

@@ -55,13 +55,6 @@ def test_choose_rows():
     assert (float(chosen.inner.shared), chosen.count) == (10.0, 10)
 
 
-def test_what_is_one_is_not_chosen_from():
-    state, other = make_state(10.0), make_state(50.0)
-    chosen = choose_rows(torch.tensor([True, False, False, True]), state, other._replace(y=state.y))
-    assert chosen.y is state.y
-    assert chosen.path[0].tolist() == [10.0, 51.0, 52.0, 13.0]
-
-
 def test_rows_that_were_not_chosen_do_not_spread():
     """A row that is not finite costs no other its value."""
     other = make_state(50.0)._replace(y=torch.full((4, 3), torch.nan))

@@ -1,6 +1,5 @@
 """Random starts: drawn in training, and without effect where the energy has one minimum."""
 
-import pytest
 import torch
 
 from cases import flatten, make_sets
@@ -44,9 +43,3 @@ def test_where_the_energy_has_one_minimum_the_start_does_not_matter():
     assert all(solution.converged.all() for solution in solutions)
     bounds = torch.stack([solution.error_bound for solution in solutions]).amax()
     assert max((one - found[0]).norm(dim=-1).max() for one in found[1:]) <= 2 * bounds
-
-
-@pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf")])
-def test_bad_deviations(bad):
-    with pytest.raises(ValueError, match="std is"):
-        NormalStart(4, bad)

@@ -199,7 +199,7 @@ class EquilibriumAggregation(nn.Module):
             `[B, out_channels]`. The output of an empty set is the start.
         """
         with outside_inference_mode():
-            x, sets = self._gather(x, index, ptr, mask, dim_size)
+            x, sets = self._gather(x, index, ptr=ptr, mask=mask, dim_size=dim_size)
             budget, keep = self.steps.budget(self.training), Keep(bool(recorders.active))
             descent, energy = self._descend(x, sets, budget, keep)
             for recorder in recorders.active:
@@ -239,7 +239,7 @@ class EquilibriumAggregation(nn.Module):
             True
         """
         with outside_inference_mode():
-            x, sets = self._gather(x, index, ptr, mask, dim_size)
+            x, sets = self._gather(x, index, ptr=ptr, mask=mask, dim_size=dim_size)
             steps = self.steps if steps is None else as_steps(steps)
             budget = steps.budget(self.training)
             descent, energy = self._descend(x, sets, budget, Keep(path=trajectory), start)
@@ -267,19 +267,12 @@ class EquilibriumAggregation(nn.Module):
             True
         """
         with outside_inference_mode():
-            x, sets = self._gather(x, index, ptr, mask, dim_size)
+            x, sets = self._gather(x, index, ptr=ptr, mask=mask, dim_size=dim_size)
             return Energy(self._bind(x, sets), x, sets, self.out_channels)
 
-    def _gather(
-        self,
-        x: Tensor,
-        index: Tensor | Sets | None,
-        ptr: Tensor | None,
-        mask: Tensor | None,
-        dim_size: SupportsIndex | None,
-    ) -> tuple[Tensor, Sets]:
+    def _gather(self, x: Tensor, index: Tensor | Sets | None, **layout: Any) -> tuple[Tensor, Sets]:
         """The elements `[N, C]` in set order, and the sets."""
-        x, sets = gather_sets(x, index, ptr=ptr, mask=mask, dim_size=dim_size)
+        x, sets = gather_sets(x, index, **layout)
         self._check_fits(x)
         x, sets = empty_invalid_sets(normal(x), sets)
         return x, over_processes(self, x, sets) if open_blocks else sets

@@ -12,21 +12,9 @@ import torch
 from equipool.private_torch import clear_workspaces
 
 
-class CapturedStep:
-    """A step that was recorded once and is replayed at every call. See `capture_step`."""
-
-    def __init__(self, graph: torch.cuda.CUDAGraph, output: object) -> None:
-        self.graph = graph
-        self.output = output
-
-    def __call__(self) -> object:
-        """Run the step on what its input tensors hold now; returns what the step returned, its
-        tensors overwritten with the new values."""
-        self.graph.replay()
-        return self.output
-
-
-def capture_step(step: Callable[[], object], warmup: int = 3, pool: Any = None) -> CapturedStep:
+def capture_step(
+    step: Callable[[], object], warmup: int = 3, pool: Any = None
+) -> Callable[[], object]:
     """Record a step in a CUDA graph: one launch instead of a thousand.
 
     On small batches, launching the kernels takes longer than running them. A captured step reads
@@ -43,6 +31,10 @@ def capture_step(step: Callable[[], object], warmup: int = 3, pool: Any = None) 
         warmup: the number of runs before the recording, for one-time setup. They train, too.
         pool: memory that steps captured with the same `torch.cuda.graph_pool_handle()` share.
             Each of them overwrites what the others returned.
+
+    Returns:
+        A function that runs the step on what its input tensors hold now. It returns what the step
+        returned, its tensors overwritten with the new values.
 
     Example:
         A step with model, loss, backward and optimiser, and a loop that feeds it:
@@ -82,7 +74,12 @@ def capture_step(step: Callable[[], object], warmup: int = 3, pool: Any = None) 
     graph = torch.cuda.CUDAGraph()
     with own_workspaces(), no_garbage_collection(), torch.cuda.graph(graph, pool=pool):
         output = step()
-    return CapturedStep(graph, output)
+
+    def replay() -> object:
+        graph.replay()
+        return output
+
+    return replay
 
 
 @contextmanager

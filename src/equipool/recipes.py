@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+from typing import Any
 
-from equipool.differentiation import Differentiation, Truncated
-from equipool.energy import ScalingName
-from equipool.regularizers import Regularizer, SquaredNorm
-from equipool.solvers import Nesterov, Solver
-from equipool.steps import RandomSteps, Steps
+from equipool.differentiation import Truncated
+from equipool.regularizers import SquaredNorm
+from equipool.solvers import Nesterov
+from equipool.steps import RandomSteps
 
 AUX_WEIGHT = 1e-3  # of the auxiliary loss, beside the settings of `converging`
 
 
-class Recipe(TypedDict):
-    """Arguments of a layer."""
-
-    regularizer: Regularizer
-    scaling: ScalingName
-    solver: Solver[Any]
-    differentiation: Differentiation
-    steps: Steps
-
-
-def converging() -> Recipe:
+def converging() -> dict[str, Any]:
     """Settings that train a layer to reach the minimum of its energy. Add the auxiliary loss to
     yours with a weight of about 1e-3.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 
 import torch
@@ -40,7 +40,7 @@ class Regularizer(nn.Module):
     def bind(self) -> BoundRegularizer:
         """The derivatives as used in one search. Called once per search, so that learned scalars
         are read once and not at every step."""
-        return AutogradRegularizer(self)
+        return BoundRegularizer(self)
 
     def bounds(self) -> Bounds | None:
         """Bounds of the Hessian's eigenvalues over all y, as tensors without dimensions, if they
@@ -48,16 +48,19 @@ class Regularizer(nn.Module):
         return None
 
 
-class BoundRegularizer(ABC):
-    """The derivatives of a regulariser during one search.
+class BoundRegularizer:
+    """The derivatives of a regulariser during one search, by automatic differentiation.
 
-    A subclass must provide `gradient`, which must be differentiable. The other methods follow from
-    it; override them where they are cheaper in closed form.
+    A subclass may override `gradient`, which must be differentiable, and the other methods, which
+    follow from it, where they are cheaper in closed form.
     """
 
-    @abstractmethod
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        self.function = function
+
     def gradient(self, y: Tensor) -> Tensor:
         """The gradient of `R` with respect to y, `[B, K] -> [B, K]`."""
+        return torch.func.grad(lambda y: self.function(y).sum())(y)
 
     def add_gradient(self, other: Tensor, weight: Tensor, y: Tensor, own_weight: Tensor) -> Tensor:
         """`weight * other + own_weight * gradient(y)`, with weights `[B, 1]`."""
@@ -70,16 +73,6 @@ class BoundRegularizer(ABC):
         graph."""
         product = torch.func.vjp(self.gradient, y.detach())[1]
         return lambda other, v: torch.addcmul(other, own_weight, product(v)[0].detach())
-
-
-class AutogradRegularizer(BoundRegularizer):
-    """Any regulariser, with its gradient by automatic differentiation."""
-
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        self.function = function
-
-    def gradient(self, y: Tensor) -> Tensor:
-        return torch.func.grad(lambda y: self.function(y).sum())(y)
 
 
 class QuadraticRegularizer(BoundRegularizer):

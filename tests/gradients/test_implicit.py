@@ -12,17 +12,11 @@ from implicit_cases import (
 )
 
 import equipool
-from cases import Quadratic, assert_near, flatten, make_sets, offsets
+from cases import Quadratic, assert_near, flatten, make_sets
 from equipool import Implicit, ToTolerance
 
 __all__ = ["exact_products"]
 pytestmark = pytest.mark.usefixtures("exact_products")
-
-
-def settled(layer):
-    """The layer, solved to the last digits."""
-    layer.steps = ToTolerance(1e-13, 5000)
-    return layer
 
 
 LAYERS = {
@@ -36,43 +30,6 @@ each_layer = pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
 def _with(layer, differentiation):
     layer.differentiation = differentiation
     return layer
-
-
-def by_differences(layer, x, index, part, directions, width=1e-5):
-    """The derivative of the loss along directions of x or of the parameters of a part, by a central
-    difference of the converged layer."""
-
-    @torch.no_grad()
-    def loss(sign):
-        steps = [sign * width * direction for direction in directions]
-        if part == "x":
-            return layer(x + steps[0], index).sin().sum()
-        parameters = list(layer.get_submodule(part).parameters())
-        for parameter, step in zip(parameters, steps, strict=True):
-            parameter.add_(step)
-        value = layer(x, index).sin().sum()
-        for parameter, step in zip(parameters, steps, strict=True):
-            parameter.sub_(step)
-        return value
-
-    return (loss(1) - loss(-1)) / (2 * width)
-
-
-@each_layer
-@pytest.mark.parametrize("part", ["x", "potential", "regularizer"])
-def test_agrees_with_finite_differences(part, make):
-    layer = settled(make())
-    x, index = flatten(make_sets(SIZES))
-    generator = torch.Generator().manual_seed(4)
-    inputs = [x] if part == "x" else list(layer.get_submodule(part).parameters())
-    directions = [torch.randn(p.shape, generator=generator, dtype=torch.float64) for p in inputs]
-    expected = by_differences(layer, x, index, part, directions)
-    assert expected.abs() > 1e-3
-    for linear_solver in LINEAR_SOLVERS:
-        found = gradients(_with(layer, Implicit(linear_solver)), x, index)
-        found = [gradient for name, gradient in found.items() if name.startswith(part)]
-        derivative = sum((g * d).sum() for g, d in zip(found, directions, strict=True))
-        assert_near(derivative, expected, 1e-6)
 
 
 @each_layer
@@ -145,32 +102,6 @@ def test_gradients_of_a_set_are_the_same_alone_and_in_a_batch(make):
     assert_near(whole["x"], torch.cat([part["x"] for part in parts]), 1e-11)
     for name in set(whole) - {"x"}:
         assert_near(whole[name], sum(part[name] for part in parts), 1e-10)
-
-
-def test_every_layout_gets_the_same_gradient():
-    layer = settled(convex_layer(differentiation=Implicit()))
-    sets = make_sets((2, 0, 3))
-    x, index = flatten(sets)
-    expected = gradients(layer, x, index, dim_size=3)
-    order = torch.tensor([3, 0, 4, 1, 2])
-    length = 4
-    padded = torch.stack([torch.cat([s, s.new_full((length - len(s), 3), 9.0)]) for s in sets])
-    mask = torch.arange(length) < torch.tensor([[2], [0], [3]])
-    flat = torch.cat([x.new_full((2, 3), 9.0), x])
-    flat_index = torch.cat([index.new_zeros(2), index])
-    others = [
-        gradients(layer, x[order], index[order], dim_size=3),
-        gradients(layer, x, ptr=offsets(sets)),
-        gradients(layer, padded, mask=mask),
-        gradients(layer, flat, flat_index, mask=torch.arange(len(flat)) >= 2, dim_size=3),
-    ]
-    others[0]["x"] = others[0]["x"][order.argsort()]
-    assert (others[2]["x"][~mask] == 0).all()
-    others[2]["x"] = others[2]["x"][mask]
-    others[3]["x"] = others[3]["x"][2:]
-    for other in others:
-        for name, gradient in expected.items():
-            assert_near(other[name], gradient, 1e-10)
 
 
 def test_step_size_and_momentum_learn_from_the_auxiliary_loss():

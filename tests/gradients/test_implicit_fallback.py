@@ -1,14 +1,12 @@
 """Sets for which the implicit gradient is not taken: the last steps serve, and it is told."""
 
-import pytest
 import torch
-from implicit_cases import SIZES, convex_layer, each_linear_solver, gradients, resnet_layer
+from implicit_cases import SIZES, convex_layer, each_linear_solver, gradients
 from torch import nn
 
 import equipool
-from cases import assert_near, first_seed, flatten, make_layer, make_sets
+from cases import assert_near, flatten, make_layer, make_sets
 from equipool import EquilibriumAggregation, Implicit, Truncated
-from equipool.linear_solvers import Cholesky
 
 
 @each_linear_solver
@@ -28,23 +26,6 @@ def test_sets_that_have_not_converged_get_the_truncated_gradient(linear_solver):
         layer.differentiation = truncated if solution.fallback[row] else exact
         alone = gradients(layer, elements)
         assert_near(x.grad[index == row], alone["x"], 1e-12)
-
-
-def test_nothing_is_solved_for_sets_that_have_not_converged(monkeypatch):
-    layer, asked = resnet_layer(num_steps=40), []
-    x, index = flatten(make_sets(SIZES))
-    tolerance = float(layer.solve(x, index).residual.sort().values[:2].mean())
-    layer.differentiation = Implicit("cholesky", tolerance)
-    solve = Cholesky.attempt
-
-    def spy(self, product, b):
-        asked.append(b)
-        return solve(self, product, b)
-
-    monkeypatch.setattr(Cholesky, "attempt", spy)
-    solution = layer.solve(x, index)
-    solution.y.sum().backward()
-    assert torch.equal((asked[0] == 0).all(-1), solution.residual > tolerance)
 
 
 def test_the_padding_row_and_empty_sets_do_not_fall_back():
@@ -120,40 +101,6 @@ def test_a_minimum_that_is_not_unique_falls_back(linear_solver):
     assert_near(x.grad, torch.full_like(x, 2 * 0.7), 1e-12)
 
 
-def test_the_known_bad_case_is_reported_and_its_gradient_is_that_of_the_last_steps():
-    """Untrained, with zero biases: sets that no number of steps brings to rest, whose gradient
-    through all of the steps explodes."""
-
-    def case(seed):
-        torch.manual_seed(seed)
-        potential = equipool.ResNetPotential(3, 64, bias_std=0.0)
-        layer = EquilibriumAggregation(3, 64, potential=potential, steps=300).double()
-        return layer, torch.randn(8, 3).double(), torch.arange(8)
-
-    def norm(layer, x, index, way):
-        layer.differentiation = way
-        return gradients(layer, x, index, loss=lambda y: y.square().sum())["x"].norm()
-
-    def suits(seed):
-        layer, x, index = case(seed)
-        with torch.no_grad():
-            some = 0 < int(layer.solve(x, index).converged.sum()) < 8
-        return some and norm(layer, x, index, equipool.Unrolled()) > 1e6 * norm(
-            layer, x, index, Truncated(5)
-        )
-
-    layer, x, index = case(first_seed(suits))
-    layer.differentiation = Implicit(fallback_steps=5)
-    solution = layer.solve(x, index)
-    assert torch.equal(solution.fallback, ~solution.converged)
-    restless = {}
-    for way in (Truncated(5), Implicit(fallback_steps=5)):
-        layer.differentiation = way
-        loss = gradients(layer, x, index, loss=lambda y: y[solution.fallback].square().sum())
-        restless[type(way)] = loss["x"]
-    assert_near(restless[Implicit], restless[Truncated], 1e-9)
-
-
 def test_what_the_backward_pass_finds_is_added():
     """One pass asks for a direction of negative curvature, the other for a positive one."""
 
@@ -171,57 +118,3 @@ def test_what_the_backward_pass_finds_is_added():
     second = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
     (solution.y * second).sum().backward()
     assert solution.fallback.tolist() == [False, True, True]
-
-
-class Watched(equipool.Nesterov):
-    """Counts the steps that a gradient passes back through."""
-
-    passed = 0
-
-    def step(self, objective, state):
-        state = super().step(objective, state)
-        if state.y.requires_grad:
-            state.y.register_hook(self.count)
-        return state
-
-    def count(self, by_y):
-        self.passed += by_y is not None
-
-
-def test_the_last_steps_cost_nothing_where_no_set_falls_back():
-    layer = convex_layer(steps=200, differentiation=Implicit(fallback_steps=4))
-    layer.solver = Watched(0.2, 0.5).double()
-    x, index = flatten(make_sets(SIZES))
-    gradients(layer, x, index)
-    assert layer.solver.passed == 0
-    layer.differentiation = Implicit(tolerance=0.0, fallback_steps=4)
-    gradients(layer, x, index)
-    assert layer.solver.passed == 4
-
-
-def test_under_no_grad_there_is_nothing_to_fall_back_from():
-    layer = make_layer()
-    layer.differentiation = Implicit()
-    with torch.no_grad():
-        assert not layer.solve(*flatten(make_sets(SIZES))).fallback.any()
-
-
-def test_a_set_that_is_not_finite_falls_back_and_harms_no_other():
-    layer = make_layer(learning_rate=0.03, momentum=0.8, num_steps=400)
-    layer.differentiation = Implicit()
-    x, index = flatten(make_sets(SIZES))
-    expected = gradients(layer, x, index)["x"]
-    broken = x.clone()
-    broken[0, 1] = torch.nan
-    assert layer.solve(broken, index).fallback.tolist() == [True, False, False]
-    found = gradients(layer, broken, index)["x"]
-    assert_near(found[index > 0], expected[index > 0], 1e-12)
-
-
-@pytest.mark.parametrize("tolerance", [1e-1, 0.0])
-def test_what_has_converged_is_what_has_for_the_layer(tolerance):
-    layer = make_layer()
-    layer.steps, layer.differentiation = equipool.FixedSteps(200, tolerance), Implicit()
-    solution = layer.solve(*flatten(make_sets((2, 5, 3))))
-    assert torch.equal(solution.fallback, ~solution.converged)
-    assert solution.converged.any() == (tolerance == 1e-1)

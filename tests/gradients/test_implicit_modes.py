@@ -5,8 +5,8 @@ import torch
 from implicit_cases import SIZES, gradients
 
 import equipool
-from cases import Quadratic, assert_near, first_seed, flatten, make_layer, make_sets
-from equipool import EquilibriumAggregation, SquaredNorm
+from cases import assert_near, first_seed, flatten, make_layer, make_sets
+from equipool import SquaredNorm
 from equipool.differentiation import Implicit
 from equipool.ops import momentum
 from equipool.ops.resnet_gradient import implementations
@@ -47,24 +47,6 @@ def test_half_precision(kind, factored):
         for s, inputs in (solve(seed, dtype, short_method), solve(seed, torch.float64, Implicit()))
     )
     assert torch.cosine_similarity(found, expected, dim=0) > 0.98
-
-
-def test_the_hessian_is_taken_in_the_precision_of_the_forward_pass():
-    seen = []
-
-    class Watching(Quadratic):
-        def forward(self, x, y):
-            seen.append(torch.is_autocast_enabled("cpu"))
-            return super().forward(x, y)
-
-    layer = EquilibriumAggregation(3, 3, potential=Watching(), differentiation=Implicit())
-    layer.steps = 100
-    with torch.autocast("cpu", torch.bfloat16):
-        y = layer(make_sets((4,), dtype=torch.float32)[0])
-    forward = len(seen)
-    y.sum().backward()
-    assert len(seen) > forward
-    assert all(seen)
 
 
 def test_with_the_kernels(monkeypatch):

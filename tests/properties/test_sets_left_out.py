@@ -148,7 +148,6 @@ def test_layouts(layout, at_hand, monkeypatch):
     """On a GPU padding, and sets that are not finite, stay in the batch."""
     if not at_hand:
         monkeypatch.setattr("equipool.sets.values_are_at_hand", lambda x: False)
-        monkeypatch.setattr("equipool.sets.values_are_at_hand", lambda x: False)
     sizes = (3, 2, 4)
     x, index = make_batch(sizes, 0)
     x[4, 1] = torch.nan

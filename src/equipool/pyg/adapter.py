@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import prod
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 import torch
 from torch import Tensor, nn
@@ -86,11 +86,9 @@ class EquilibriumAggregation(aggregation.EquilibriumAggregation, Aggregation):
         )
         return y.reshape(sets.num_sets, *others, self.out_channels).movedim(0, dim)
 
-    def _gather(
-        self, x: Tensor, index: Tensor | Sets | None, ptr: Tensor | None, mask: Tensor | None,
-        dim_size: SupportsIndex | None,
-    ) -> tuple[Tensor, Sets]:  # fmt: skip
-        return super()._gather(x, *one_layout(index, ptr), mask, dim_size)
+    def _gather(self, x: Tensor, index: Tensor | Sets | None, **layout: Any) -> tuple[Tensor, Sets]:
+        index, layout["ptr"] = one_layout(index, layout["ptr"])
+        return super()._gather(x, index, **layout)
 
     def __repr__(self) -> str:
         """One line, because convolutions print their aggregation within theirs."""
