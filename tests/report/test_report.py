@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
-from equipool.report import conclusion, figures, page, read_runs, results
+from equipool.report import figures, page, read_runs, results
 from equipool.report.page import write_page
 
 
@@ -24,8 +24,6 @@ def test_means_and_deviations_over_seeds_best_first(make, runs):
     assert (found["sum"]["mse"], found["max"]["mse"]) == ("2 ± 1.41", "1")
     assert (found["sum"]["best mse"], found["max"]["best mse"]) == ("2 ± 1.41", "0.5")
     assert (found["sum"]["training seconds"], found["sum"]["runs"]) == ("20 ± 0", "2")
-    line = "Best mse: max (1 after 60 s of training), then sum (2 ± 1.41 after 20 s of training)"
-    assert conclusion(runs()) == line
 
 
 def test_what_is_not_finite_is_not_averaged_away(make, runs):
@@ -64,9 +62,8 @@ def test_runs_of_one_name_in_two_directories_stay_apart(make, runs):
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({}, "contains no finished run"),
         ({"config.json": "{}"}, "contains no finished run"),
-        ({"a.json": "{}"}, "not the record of a run"),
+        ({"record.json": "{}"}, "not the record of a run"),
     ],
 )
 def test_what_is_no_run_is_named(tmp_path, files, message):
@@ -83,8 +80,6 @@ def test_runs_that_cannot_be_compared(make, tmp_path):
     record.write_text(json.dumps(content | {"task": "omniglot"}))
     with pytest.raises(ValueError, match="the tasks median, omniglot, expected one"):
         read_runs([tmp_path / "runs"])
-    with pytest.raises(FileNotFoundError, match="nowhere does not exist"):
-        read_runs(["nowhere"])
 
 
 def test_curves_are_means_at_the_steps_that_all_runs_have(make, runs, drawn):

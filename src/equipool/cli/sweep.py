@@ -106,10 +106,9 @@ def _train(waiting: Plan, device: str | None, stop: Stop) -> int:
 
 
 def _show_results(runs: Sequence[Path], out: Path) -> None:
-    from equipool.report import conclusion, read_runs, results
+    from equipool.report import read_runs, results
 
     found = read_runs(runs)
     table = results(found)
     console.print_table(list(table), table.to_numpy().tolist())
-    console.report_line(conclusion(found))
     console.report_line(f"For the curves: {console.command_line('report', out)}")

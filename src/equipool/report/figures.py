@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter
 
 from equipool.report.runs import Runs, label_runs
 
@@ -18,8 +17,7 @@ from equipool.report.runs import Runs, label_runs
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#882255")
 MARKERS = "osD^vPX*"
 GREY = {"color": "#b8b8b8", "linewidth": 1.0, "zorder": 1}
-WIDTH, HEIGHT, CHARACTERS = 10.0, 3.8, 110  # of a figure, in inches, and of its legend
-STEPS = "training steps"
+SIZE = (10.0, 3.8)  # of a figure, in inches
 
 
 def styles(labels: Iterable[str]) -> dict[str, dict[str, Any]]:
@@ -32,30 +30,24 @@ def styles(labels: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 
 @contextmanager
-def panels(columns: int, **shared: Any) -> Iterator[tuple[Any, BytesIO]]:
-    """Axes to draw on, `[columns]`, with a legend of all labels below them, and the buffer
+def panels(**shared: Any) -> Iterator[tuple[Any, BytesIO]]:
+    """Two axes to draw on, with a legend of the first one's labels below them, and the buffer
     that receives the PNG at the end. Does not use pyplot, so that no global state changes."""
-    figure = Figure(figsize=(WIDTH, HEIGHT), dpi=120, layout="constrained")
-    axes: Any = figure.subplots(1, columns, squeeze=False, **shared)[0]
-    content = BytesIO()
+    figure = Figure(figsize=SIZE, dpi=120, layout="constrained")
+    axes, content = figure.subplots(1, 2, **shared), BytesIO()
     yield axes, content
     for ax in axes:
         ax.spines[["top", "right"]].set_visible(False)
         ax.grid(which="major", alpha=0.3)
-        if ax.get_xlabel() == STEPS:
-            ax.xaxis.set_major_formatter(EngFormatter(sep=""))
-    drawn = {line.get_label(): line for ax in axes for line in ax.lines}
-    named = [label for label in drawn if not str(label).startswith("_")]
-    columns = max(1, CHARACTERS // (5 + max(map(len, named), default=0)))
-    lines = [drawn[label] for label in named]
-    figure.legend(lines, named, loc="outside lower center", ncols=columns, frameon=False)
+    labels = axes[0].get_legend_handles_labels()
+    figure.legend(*labels, loc="outside lower center", ncols=2, frameon=False)
     figure.savefig(content, format="png")
 
 
 def use_log_scale(ax: Any) -> None:
     """A logarithmic y axis, if everything drawn is positive."""
-    drawn = [np.asarray(line.get_ydata(), float) for line in ax.lines]
-    if drawn and all(np.all((values > 0) | np.isnan(values)) for values in drawn):
+    drawn = np.concatenate([np.asarray(line.get_ydata(), float) for line in ax.lines])
+    if ((drawn > 0) | np.isnan(drawn)).all():
         ax.set_yscale("log")
 
 
@@ -65,10 +57,10 @@ def draw_curves(runs: Runs) -> bytes:
     metric = runs.kind.monitor
     best_first = runs.curves.sort_values(metric, ascending=runs.kind.lower_is_better)
     looks = styles(best_first["method"])
-    with panels(2, sharey=True) as (axes, content):
+    with panels(sharey=True) as (axes, content):
         for method, same in runs.curves.groupby("method", sort=False):
             _draw_line(axes, same, metric, looks[method])
-        axes[0].set(ylabel=metric, xlabel=STEPS)
+        axes[0].set(ylabel=metric, xlabel="training steps")
         axes[1].set_xlabel("training seconds")
         if runs.kind.lower_is_better:
             use_log_scale(axes[0])
@@ -116,7 +108,7 @@ def draw_setting(runs: Runs, setting: str) -> bytes:
     found = found.sort_values("order")
     found["at"] = found[setting].map(str)
     looks = styles(found["line"])
-    with panels(2) as (axes, content):
+    with panels() as (axes, content):
         for ax, column, title in zip(
             axes, (metric, "cost"), (f"best {metric}", "seconds per step"), strict=True
         ):
@@ -132,12 +124,11 @@ def draw_setting(runs: Runs, setting: str) -> bytes:
 
 def draw_over_steps(runs: Runs) -> bytes:
     """The monitored metric and the residual over the number of inner steps in evaluation."""
-    found = runs.over_steps.dropna(axis="columns", how="all")
-    shown = [name for name in (runs.kind.monitor, "residual") if name in found]
+    found = runs.over_steps
     lines = found.groupby(found["run"] + ", " + found["checkpoint"], sort=False)
     looks = styles(lines.groups)
-    with panels(len(shown)) as (axes, content):
-        for ax, column in zip(axes, shown, strict=True):
+    with panels() as (axes, content):
+        for ax, column in zip(axes, (runs.kind.monitor, "residual"), strict=True):
             for line, rows in lines:
                 ax.plot(rows["num_steps"], rows[column], **looks[line])
             ax.set(title=column, xlabel="inner steps in evaluation")

@@ -14,14 +14,9 @@ from pathlib import Path
 import pandas as pd
 
 from equipool.files import write_text
-from equipool.report.figures import (
-    draw_curves,
-    draw_over_steps,
-    draw_setting,
-    varied_numbers,
-)
+from equipool.report import figures
 from equipool.report.runs import MEASURED, Runs
-from equipool.report.tables import conclusion, number, results
+from equipool.report.tables import number, results
 
 TEMPLATE = Path(__file__).with_name("page.html.j2")
 
@@ -36,12 +31,6 @@ class Section:
     pictures: Sequence[bytes] = ()
 
     @property
-    def table_html(self) -> str:
-        if self.table is None:
-            return ""
-        return self.table.to_html(index=False, border=0, justify="unset", na_rep="-")
-
-    @property
     def sources(self) -> list[str]:
         """The pictures as sources of `<img>`."""
         encoded = (base64.b64encode(picture).decode("ascii") for picture in self.pictures)
@@ -53,10 +42,9 @@ def write_page(runs: Runs, file: str | Path) -> None:
     import jinja2
 
     sections = [found for make in SECTIONS if (found := make(runs)) is not None]
-    source, about = TEMPLATE.read_text(encoding="utf-8"), (runs.kind.__doc__ or "").split(". ")[0]
+    source = TEMPLATE.read_text(encoding="utf-8")
     template = jinja2.Environment(autoescape=True).from_string(source)
-    title = f"Runs of {runs.kind.name}"
-    html = template.render(title=title, about=f"{' '.join(about.split())}.", sections=sections)
+    html = template.render(title=f"Runs of {runs.kind.name}", sections=sections)
     Path(file).parent.mkdir(parents=True, exist_ok=True)
     write_text(file, html)
 
@@ -64,19 +52,21 @@ def write_page(runs: Runs, file: str | Path) -> None:
 def results_section(runs: Runs) -> Section:
     """Results over the seeds."""
     text = (
-        f"{conclusion(runs)}. Means and standard deviations over the runs of a method, of the last "
-        "evaluations and of each run's best one. The training time excludes evaluations."
+        "Means and standard deviations over the runs of a method, of the last evaluations and of "
+        "each run's best one. The training time excludes evaluations."
     )
-    return Section("Results", text, results(runs), [draw_curves(runs)])
+    return Section("Results", text, results(runs), [figures.draw_curves(runs)])
 
 
 def settings_section(runs: Runs) -> Section | None:
     """The effect of each setting with several numbers."""
-    names = varied_numbers(runs)
+    names = figures.varied_numbers(runs)
     if not names:
         return None
     text = "Dots are runs; lines are means of runs that differ in nothing else."
-    return Section("By setting", text, pictures=[draw_setting(runs, name) for name in names])
+    return Section(
+        "By setting", text, pictures=[figures.draw_setting(runs, name) for name in names]
+    )
 
 
 def over_steps_section(runs: Runs) -> Section | None:
@@ -88,11 +78,11 @@ def over_steps_section(runs: Runs) -> Section | None:
         "minimum, further steps change nothing. The residual is the largest component of the "
         "gradient, as the median over all sets."
     )
-    shown = runs.over_steps.drop(columns=["metrics", "method"])
-    columns = dict.fromkeys(["run", "checkpoint", "num_steps", runs.kind.monitor, *shown])
-    table = shown[list(columns)].rename(columns={"num_steps": "inner steps"})
-    rounded = table.map(lambda cell: number(cell) if isinstance(cell, float) else cell)
-    return Section("Inner steps in evaluation", text, rounded, [draw_over_steps(runs)])
+    shown = runs.over_steps.drop(columns="metrics")
+    rounded = shown.rename(columns={"num_steps": "inner steps"}).map(
+        lambda cell: number(cell) if isinstance(cell, float) else cell
+    )
+    return Section("Inner steps in evaluation", text, rounded, [figures.draw_over_steps(runs)])
 
 
 def runs_section(runs: Runs) -> Section:
@@ -108,7 +98,6 @@ def common_section(runs: Runs) -> Section:
     """The settings that all runs share, and those in which they differ."""
     varying = runs.varying
     text = "All settings of the run." if len(runs.table) == 1 else "The settings of all runs."
-    text += f" The runs differ in {', '.join(varying)}." if varying else ""
     rows = [(name, runs.table[name].iloc[0]) for name in runs.settings if name not in varying]
     rows += [("machine", one) for one in runs.machines]
     return Section("Settings", text, pd.DataFrame(rows, columns=["setting", "value"]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,8 @@ class Runs:
     """Runs of one task.
 
     `table` has a row per run: its `run` (a name), `method`, settings, and what was measured.
-    `curves` has a row per evaluation, `over_steps` per number of inner steps in evaluation; each
-    with the `run` and its `method`.
+    `curves` has a row per evaluation, with the `run` and its `method`; `over_steps` one per number
+    of inner steps in evaluation.
     """
 
     kind: type[Task]
@@ -76,24 +76,17 @@ def read_runs(paths: Iterable[str | Path]) -> Runs:
         raise ValueError(f"the runs are of the tasks {', '.join(tasks)}, expected one task")
     import_task(tasks[0])
     if tasks[0] not in Task.registry:
-        known = f"expected one of {sorted(Task.registry)}: import the module that defines it"
-        raise ValueError(f"the task of the runs is {tasks[0]!r}, {known}")
+        raise ValueError(f"the runs are of {tasks[0]!r}: import the module that defines this task")
     return _frames(Task.registry[tasks[0]], found)
 
 
-def _places(path: Path) -> Iterator[Path]:
+def _places(path: Path) -> list[Path]:
     """The finished runs and the records at a path."""
-    if not path.exists():
-        raise FileNotFoundError(f"{path} does not exist")
-    if path.is_file():
-        yield path
-        return
-    inside = [file.parent for file in path.rglob("record.json")]
-    if not any(path.rglob("config.json")):
-        inside += path.glob("*.json")
-    if not inside:
-        raise ValueError(f"{path} contains no finished run and no record")
-    yield from sorted(inside)
+    inside = sorted(file.parent for file in path.rglob("record.json"))
+    found = [path] if path.is_file() else inside
+    if not found:
+        raise ValueError(f"{path} contains no finished run")
+    return found
 
 
 def _read(place: Path) -> dict[str, Any]:
@@ -123,17 +116,12 @@ def _frames(kind: type[Task], found: Sequence[dict[str, Any]]) -> Runs:
         machines += [str(piece.get(name)) for piece in pieces for name in ("hardware", "versions")]
     table = pd.DataFrame(rows)
     table.insert(1, "method", _methods(table, list(settings)))
-    methods = dict(zip(table["run"], table["method"], strict=True))
     names = ["run", "step", "training_seconds", kind.monitor, *kind.reported]
     columns = dict.fromkeys([*names, *(name for entry in curves for name in entry)])
-
-    def with_method(frame: pd.DataFrame) -> pd.DataFrame:
-        return frame.assign(method=frame["run"].map(methods)) if len(frame) else frame
-
-    return Runs(
-        kind, list(settings), table, with_method(pd.DataFrame(curves, columns=list(columns))),
-        with_method(pd.DataFrame(over_steps)), list(dict.fromkeys(machines)),
-    )  # fmt: skip
+    drawn = pd.DataFrame(curves, columns=list(columns))
+    drawn["method"] = drawn["run"].map(table.set_index("run")["method"])
+    machines = list(dict.fromkeys(machines))
+    return Runs(kind, list(settings), table, drawn, pd.DataFrame(over_steps), machines)
 
 
 def _cell(value: Any) -> Any:

@@ -39,12 +39,3 @@ def results(runs: Runs) -> pd.DataFrame:
     shown["runs"] = methods.size().map(str)
     order = last[monitor].mean().sort_values(ascending=runs.kind.lower_is_better)
     return shown.loc[order.index].reset_index()
-
-
-def conclusion(runs: Runs) -> str:
-    """The best method, and what it and the next one cost."""
-    shown = results(runs).head(2).to_dict("records")
-    seconds = runs.table.groupby("method")["training seconds"].mean()
-    parts = [f"{row['method']} ({row[runs.kind.monitor]} after {seconds[row['method']]:,.3g} s of "
-             "training)" for row in shown]  # fmt: skip
-    return f"Best {runs.kind.monitor}: {', then '.join(parts)}"
