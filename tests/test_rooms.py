@@ -65,12 +65,11 @@ MAY_IMPORT["torchmil"] = PARTS | {"aggregation", "leave_one_out", "recipes"}
 
 # Rooms around the core, and what each may import of the others around it. Each may import anything
 # of the core, and the core nothing of them.
-SMALL = {"environment", "extras", "files", "parts", "settings", "tables"}
+SMALL = {"environment", "extras", "files", "settings", "tables"}
 MAY_IMPORT_AROUND = {
     "environment": set(),
     "extras": set(),
     "files": set(),
-    "parts": {"settings"},
     "settings": set(),
     "tables": set(),
     "baselines": SMALL,

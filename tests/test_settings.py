@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import equipool
-from equipool.parts import Part
 from equipool.settings import (
     OneOf,
+    Part,
     Range,
     as_text,
     check_fields,
@@ -73,8 +73,7 @@ def test_settings_have_the_help_of_the_docstring_and_a_kind() -> None:
     settings = settings_of(Example)
     assert settings["count"].about == "how many, on two lines."
     found = [one.metavar for one in settings.values()]
-    names = ["round|square", "NAME", "NAME", "INT|NAME"]
-    assert found == ["INT", "FLOAT", "FLOAT", "INTx...", "true|false", "TEXT", "A,B", *names]
+    assert found == ["INT", "FLOAT", "FLOAT", "INT", *["TEXT"] * 6, "INT"]
 
 
 @pytest.mark.parametrize(
@@ -168,9 +167,7 @@ def test_every_part_of_the_library_has_a_name(base: str) -> None:
 
 def test_equal_parts_are_equal_texts() -> None:
     part = Part("equipool.solvers.Solver")
-    assert (
-        part.complete("nesterov:momentum=0.90,learning_rate=1e-1") == "nesterov:learning_rate=0.1"
-    )
+    assert part.check("nesterov:momentum=0.90,learning_rate=1e-1") == "nesterov:learning_rate=0.1"
 
 
 def test_a_part_takes_what_the_layer_supplies() -> None:
@@ -180,8 +177,8 @@ def test_a_part_takes_what_the_layer_supplies() -> None:
 
 def test_parts_in_parts() -> None:
     part = Part("equipool.solvers.Solver")
-    text = part.complete("newton:after=(nesterov:momentum=0.5),num_steps=2")
+    text = part.check("newton:after=(nesterov:momentum=0.5),num_steps=2")
     assert text == "newton:after=(nesterov:momentum=0.5),num_steps=2"
     assert part.build(text).after.momentum == 0.5
     with pytest.raises(ValueError, match="after is 'lu', expected one of gradient-descent"):
-        part.complete("newton:after=lu")
+        part.check("newton:after=lu")

@@ -1,14 +1,18 @@
 """Typed settings: the fields of a dataclass as Python values, as JSON, and as the text of flags.
+A part of the layer (solver, steps, start, ...) is one string. Nothing here imports torch before a
+part is read.
 
 >>> @dataclass(frozen=True)
 ... class Example:
 ...     rate: Annotated[float, Range(above=0)] = 0.1
->>> from_text(Example, {"rate": "1e-3"})
-Example(rate=0.001)
+>>> settings_of(Example)["rate"].read("1e-3")
+0.001
 >>> from_json(Example, {"rate": -1})
 Traceback (most recent call last):
     ...
 ValueError: rate is -1, expected a number more than 0
+>>> Part("equipool.solvers.Solver").build("newton:damping=1e-2").damping
+0.01
 """
 
 from __future__ import annotations
@@ -19,6 +23,8 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 from pkgutil import resolve_name
 from types import NoneType, UnionType
@@ -28,11 +34,11 @@ T = TypeVar("T")
 
 NOTHING = "none"  # None as text
 UNIONS = (Union, UnionType)
-# What values of a type are called in messages, and as the value of a flag.
-PLAIN: dict[Any, tuple[str, str]] = {
-    int: ("a whole number", "INT"), float: ("a number", "FLOAT"), str: ("text", "TEXT"),
-    bool: ("true or false", "true|false"), NoneType: (NOTHING, NOTHING),
-    Path: ("a path", "PATH"),
+SUPPLIED = ("in_channels", "out_channels")  # arguments of parts that the layer supplies
+# What values of a type are called in messages.
+PLAIN: dict[Any, str] = {
+    int: "a whole number", float: "a number", str: "text", bool: "true or false", Path: "a path",
+    NoneType: NOTHING,
 }  # fmt: skip
 
 
@@ -167,11 +173,10 @@ def _checked(value: Any, hint: Any) -> Any:
 def _is_a(value: Any, kind: Any) -> bool:
     """Whether a value is of a plain type; any value is of another. True is no number, and a number
     is finite."""
-    if kind not in (int, float):
-        return kind not in PLAIN or isinstance(value, kind)
-    numbers = isinstance(value, (int, float) if kind is float else int)
-    finite = not isinstance(value, float) or math.isfinite(value)
-    return numbers and not isinstance(value, bool) and finite
+    if kind in (int, float):
+        numbers = int if kind is int else (int, float)
+        return isinstance(value, numbers) and not isinstance(value, bool) and abs(value) < math.inf
+    return kind not in PLAIN or isinstance(value, kind)
 
 
 def expected(hint: Any) -> str:
@@ -191,9 +196,9 @@ def expected(hint: Any) -> str:
         return f"one of {', '.join(inner)}"
     if origin is tuple:
         if inner[0] is int:
-            return f"{PLAIN[int][0]}, or several such as 600x300x32"
+            return f"{PLAIN[int]}, or several such as 600x300x32"
         return "different names separated by commas" if inner[0] is str else expected(inner[0])
-    return PLAIN[hint][0]
+    return PLAIN[hint]
 
 
 @dataclass(frozen=True)
@@ -217,32 +222,24 @@ class Setting:
         commas of a free text are its own.
 
         Example:
-            >>> from equipool.parts import Part
             >>> hint = Annotated[str, Part("equipool.solvers.Solver")]
             >>> Setting("solver", hint, MISSING, "").read_several("nesterov,newton:damping=0.1")
             ['nesterov', 'newton:damping=0.1']
         """
-        free = self.metavar in (PLAIN[str][1], "A,B")
+        free = _first(self.hint) is str and "one of" not in expected(self.hint)
         values = [text] if free else re.split(r",(?!\s*\w+=)", text)
         return list(dict.fromkeys(map(self.read, values)))
 
     @property
     def metavar(self) -> str:
         """The kind of its value, as in the usage of a flag."""
-        return _metavar(self.hint)
+        return {int: "INT", float: "FLOAT", Path: "PATH"}.get(_first(self.hint), "TEXT")
 
 
-def _metavar(hint: Any) -> str:
-    origin, inner = get_origin(hint), get_args(hint)
-    if origin in UNIONS:
-        return "|".join(_metavar(one) for one in inner if one is not NoneType)
-    if origin is tuple:
-        return "A,B" if inner[0] is str else f"{_metavar(inner[0])}x..."
-    if origin is Literal:
-        return "|".join(inner)
-    if origin is Annotated and inner[0] is not str:
-        return _metavar(inner[0])
-    return PLAIN[hint][1] if hint in PLAIN else "NAME"
+def _first(hint: Any) -> Any:
+    """The first plain type in a type."""
+    inner = () if get_origin(hint) is Literal else get_args(hint)
+    return _first(inner[0]) if inner else hint
 
 
 def settings_of(kind: type) -> dict[str, Setting]:
@@ -269,16 +266,6 @@ def check_fields(made: Any) -> None:
         object.__setattr__(made, name, check(name, getattr(made, name), one.hint))
 
 
-def from_text(kind: type[T], texts: Mapping[str, str | None]) -> T:
-    """The dataclass with the values that were typed; None for those that were not."""
-    known = settings_of(kind)
-    given = {name: known[name].read(text) for name, text in texts.items() if text is not None}
-    for name, one in known.items():
-        if name not in given and one.default is MISSING:
-            raise ValueError(f"{one.flag} is missing, expected {expected(one.hint)}")
-    return kind(**given)
-
-
 def to_json(made: Any) -> dict[str, Any]:
     """The fields of a dataclass as JSON has them."""
     found = {name: getattr(made, name) for name in settings_of(type(made))}
@@ -295,3 +282,107 @@ def from_json(kind: type[T], values: Mapping[str, Any]) -> T:
         if name not in values and one.default is MISSING:
             raise ValueError(f"{name} is missing, expected {expected(one.hint)}")
     return kind(**{name: check(name, value, known[name].hint) for name, value in values.items()})
+
+
+@dataclass(frozen=True)
+class Part:
+    """A text that names a part and its arguments, as in
+    `Annotated[str, Part("equipool.solvers.Solver")]`: one of the subclasses that the package of
+    this class exports."""
+
+    base: str
+
+    def __str__(self) -> str:
+        return f"one of {', '.join(self.classes())}"
+
+    def classes(self) -> Mapping[str, type]:
+        """The parts by name.
+
+        Example:
+            >>> list(Part("equipool.differentiation.Differentiation").classes())[-1]
+            'unrolled'
+        """
+        return _subclasses(resolve_name(self.base))
+
+    def check(self, text: str) -> str:
+        """Check a part, and write it so that equal parts are equal texts: the name of its class
+        and the arguments that differ from their defaults.
+
+        Example:
+            >>> Part("equipool.solvers.Solver").check("newton:damping=1e-2")
+            'newton:damping=0.01'
+        """
+        name, arguments = self._parse(text)
+        self.build(text, **dict.fromkeys(SUPPLIED, 1))  # refuses what no layer could have
+        parameters = inspect.signature(self.classes()[name]).parameters
+        texts = {key: as_text(arguments[key]) for key, one in parameters.items()
+                 if key in arguments and arguments[key] != one.default}  # fmt: skip
+        pairs = [f"{key}=({one})" if ":" in one else f"{key}={one}" for key, one in texts.items()]
+        return f"{name}:{','.join(pairs)}" if pairs else name
+
+    def build(self, text: str, **supplied: Any) -> Any:
+        """The part itself, with these values of the arguments that the layer supplies."""
+        name, arguments = self._parse(text)
+        kind = self.classes()[name]
+        for key, hint in _arguments(kind).items():
+            if (inner := _part_in(hint)) and arguments.get(key) is not None:
+                arguments[key] = inner.build(arguments[key])
+        taken = inspect.signature(kind).parameters
+        try:
+            return kind(**{k: v for k, v in (supplied | arguments).items() if k in taken})
+        except TypeError as error:  # an argument that has no default, for instance
+            raise ValueError(f"{name}: {error}") from error
+
+    def _parse(self, text: str) -> tuple[str, dict[str, Any]]:
+        """The name, and the arguments as Python values."""
+        name, _, listed = text.partition(":")
+        if name not in self.classes():
+            raise MismatchError
+        hints, arguments = _arguments(self.classes()[name]), {}
+        for piece in re.split(r",(?![^()]*\))", listed) if listed else ():
+            key, _, value = (one.strip() for one in piece.partition("="))
+            if key not in hints:
+                known = f"it has {', '.join(hints)}" if hints else "it has none"
+                raise ValueError(f"{name} has no argument {key!r}: {known}")
+            if key in arguments:
+                raise ValueError(f"{name} is given {key} twice")
+            arguments[key] = read(key, re.sub(r"^\((.*)\)$", r"\1", value), hints[key])
+        return name, arguments
+
+
+@cache
+def _subclasses(base: type) -> dict[str, type]:
+    """Those that the package exports (`equipool.solvers` for `equipool.solvers.base.Solver`), by
+    name: without the name of the base, in lower case, with hyphens."""
+    package = import_module(".".join(base.__module__.split(".")[:2]))
+    found = {}
+    for name, one in sorted(vars(package).items()):
+        concrete = isinstance(one, type) and issubclass(one, base) and not inspect.isabstract(one)
+        if concrete and one is not base:
+            words = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name.removesuffix(base.__name__))
+            found[words.lower()] = one
+    return found
+
+
+@cache
+def _arguments(kind: type) -> dict[str, Any]:
+    """The types of the arguments of a part's constructor, without those that the layer supplies.
+    One that takes another part, such as `Solver | None`, takes its text."""
+    hints = get_type_hints(kind.__init__)  # type: ignore[misc]
+    names = [name for name in inspect.signature(kind).parameters if name not in SUPPLIED]
+
+    def as_setting(hint: Any) -> Any:
+        if get_origin(hint) in UNIONS:
+            return Union[tuple(map(as_setting, get_args(hint)))]  # noqa: UP007
+        one = get_origin(hint) or hint
+        if getattr(one, "__module__", "").startswith("equipool."):
+            return Annotated[str, Part(f"{one.__module__}.{one.__qualname__}")]
+        return hint
+
+    return {name: as_setting(hints[name]) for name in names if name in hints}
+
+
+def _part_in(hint: Any) -> Part | None:
+    alternatives = get_args(hint) if get_origin(hint) in UNIONS else (hint,)
+    rules = (rule for one in alternatives for rule in getattr(one, "__metadata__", ()))
+    return next((rule for rule in rules if isinstance(rule, Part)), None)

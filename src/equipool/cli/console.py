@@ -59,7 +59,7 @@ def flag_of(setting: Setting, default: Any) -> Parameter:
     about = re.sub(r"\$[^$]*\$,? ?", "", setting.about).replace("`", "").rstrip(".")
     about = re.sub(r"\bNone\b", NOTHING, about)
     _, one_of, names = expected(setting.hint).partition("one of ")
-    if names and names != setting.metavar.replace("|", ", "):
+    if names:
         about += f"; {one_of}{names}"
     if default not in (None, (), MISSING):
         about += f"  [default: {as_text(default)}]"

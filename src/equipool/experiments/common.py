@@ -15,8 +15,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated, Any
 
-from equipool.parts import Part
-from equipool.settings import OneOf, Range, Share, check_fields
+from equipool.settings import OneOf, Part, Range, Share, check_fields
 
 if TYPE_CHECKING:
     from equipool.aggregation import EquilibriumAggregation
