@@ -302,7 +302,7 @@ class Part:
             >>> list(Part("equipool.differentiation.Differentiation").classes())[-1]
             'unrolled'
         """
-        return _subclasses(resolve_name(self.base))
+        return _subclasses(resolve_name(self.base), ".".join(self.base.split(".")[:2]))
 
     def check(self, text: str) -> str:
         """Check a part, and write it so that equal parts are equal texts: the name of its class
@@ -351,12 +351,11 @@ class Part:
 
 
 @cache
-def _subclasses(base: type) -> dict[str, type]:
+def _subclasses(base: type, package: str) -> dict[str, type]:
     """Those that the package exports (`equipool.solvers` for `equipool.solvers.base.Solver`), by
     name: without the name of the base, in lower case, with hyphens."""
-    package = import_module(".".join(base.__module__.split(".")[:2]))
     found = {}
-    for name, one in sorted(vars(package).items()):
+    for name, one in sorted(vars(import_module(package)).items()):
         concrete = isinstance(one, type) and issubclass(one, base) and not inspect.isabstract(one)
         if concrete and one is not base:
             words = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name.removesuffix(base.__name__))
