@@ -75,7 +75,7 @@ def test_a_file_cut_off_anywhere_is_noticed(file):
     content = file.read_bytes()
     for length in range(len(content)):
         file.write_bytes(content[:length])
-        with pytest.raises(FileError, match="cut off" if length > 8 else "not a file"):
+        with pytest.raises(FileError, match="not a file that equipool wrote, or is damaged"):
             load_tensors(file, KIND)
 
 

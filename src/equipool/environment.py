@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -19,10 +20,8 @@ def versions() -> dict[str, str]:
 
     found = {"python": platform.python_version(), "equipool": equipool.__version__}
     for package in PACKAGES:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            found[package] = "not installed"
     if torch.version.cuda:
         found["cuda"] = torch.version.cuda
     return found

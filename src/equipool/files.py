@@ -12,8 +12,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
+NAME = "equipool"  # of what the package adds to the format's metadata
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors that making room ends
 
 
@@ -37,31 +39,26 @@ def naming(path: Path) -> Iterator[None]:
         raise StorageError(error.errno, text, str(path)) from error
 
 
-def write_bytes(path: str | Path, *contents: bytes | memoryview) -> None:
-    """Write a file atomically, the contents one after another, and wait until it is on the disk."""
+def write_bytes(path: str | Path, content: bytes) -> None:
+    """Write a file atomically, and wait until it is on the disk."""
     path = Path(path)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with naming(path):
             with partial.open("wb") as file:
-                file.writelines(contents)
+                file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(partial, path)
-            _sync(path.parent)
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)  # its entries
+            finally:
+                os.close(folder)
     except BaseException:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
         raise
-
-
-def _sync(folder: Path) -> None:
-    """Wait until the folder's entries are on the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def write_text(path: str | Path, text: str) -> None:
@@ -98,14 +95,9 @@ def save_tensors(
 
     # clones, because the format refuses tensors that share memory
     own = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
-    data = memoryview(save(own))
-    start = 8 + int.from_bytes(data[:8], "little")
-    header, body = json.loads(bytes(data[8:start])), data[start:]
-    header["__metadata__"] = {"kind": kind, "metadata": json.dumps(metadata)}
-    header["__metadata__"]["sha256"] = _checksum(header, body)
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)  # the format aligns the tensors
-    write_bytes(path, len(text).to_bytes(8, "little"), text, body)
+    about = json.dumps({"kind": kind, "metadata": metadata})
+    # one entry, because the format writes several in any order
+    write_bytes(path, save(own, {NAME: json.dumps([about, _checksum(own, about)])}))
 
 
 def load_tensors(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -113,32 +105,29 @@ def load_tensors(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[s
 
     Raises a `FileError` if the file is of another kind, cut off, or differs in any bit.
     """
+    from safetensors import SafetensorError
     from safetensors.torch import load
 
     data = Path(path).read_bytes()
-    start = 8 + int.from_bytes(data[:8], "little")
-    body = memoryview(data)[start:]
+    header = data[8 : 8 + int.from_bytes(data[:8], "little")]
     try:
-        header = json.loads(data[8:start])
-        about = header["__metadata__"]
-        found, expected = about["kind"], about.pop("sha256")
-        ends = [own["data_offsets"][1] for name, own in header.items() if name != "__metadata__"]
-        size = max(ends, default=0)
-    except (ValueError, LookupError, TypeError, AttributeError):
-        cut = data[8:9] == b"{" and len(data) < start
-        problem = "is cut off" if cut else "is not a file that equipool wrote, or is damaged"
-        raise FileError(f"{path} {problem}; expected: {kind}") from None
-    if len(body) < size:
-        raise FileError(f"{path} is cut off: it has {start + len(body)} of {start + size} bytes")
-    if _checksum(header, body) != expected:
+        about, checksum = json.loads(json.loads(header)["__metadata__"][NAME])
+        tensors = load(data)
+    except (ValueError, LookupError, TypeError, SafetensorError) as error:
+        problem = f"is not a file that equipool wrote, or is damaged; expected: {kind}"
+        raise FileError(f"{path} {problem}") from error
+    if _checksum(tensors, about) != checksum:
         raise FileError(f"{path} is damaged: its checksum does not match")
-    if found != kind:
-        raise FileError(f"{path} is of kind {found!r}, expected {kind!r}")
-    return load(data), json.loads(about["metadata"])
+    content = json.loads(about)
+    if content["kind"] != kind:
+        raise FileError(f"{path} is of kind {content['kind']!r}, expected {kind!r}")
+    return tensors, content["metadata"]
 
 
-def _checksum(header: dict[str, Any], body: memoryview) -> str:
-    """The checksum of the format's header, without the checksum itself, and of its tensors."""
-    digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
-    digest.update(body)
+def _checksum(tensors: Mapping[str, Tensor], about: str) -> str:
+    """The checksum of the names, types, shapes and values of tensors, and of what is beside."""
+    digest = hashlib.sha256(about.encode())
+    for name, value in sorted(tensors.items()):
+        digest.update(repr((name, value.dtype, value.shape)).encode())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

@@ -77,19 +77,14 @@ def test_a_captured_step_is_the_step(monkeypatch, kind):
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
     task, place = Toy(kind=kind), Accelerator("cpu")
     chunks = [task.batches(first, 4, place.device, Shard()) for first in (0, 4)]
-    found = []
+    batch, found = {name: values[0] for name, values in chunks[0].items()}, []
     for device in ("cpu", "cuda"):
-        batch = {name: values[0] for name, values in chunks[0].items()}
         step = TrainStep(task, config(), place, batch)
         chosen = SimpleNamespace(device=SimpleNamespace(type=device), alone=True)
-        runner = None
+        runner = Runner(step, chunks[0], chosen, 0)
         for number in range(8):
+            runner.load(chunks[number // 4])
             seed_step(0, number, 0, place.device)
-            if number % 4 == 0:
-                chunk = chunks[number // 4]
-                runner = runner or Runner(step, chunk, chosen, number)
-                seed_step(0, number, 0, place.device)
-                runner.load(chunk)
             runner.run(number)
         found.append({name: value.clone() for name, value in step.tensors().items()})
         assert len(runner._graphs) == (0 if device == "cpu" else len(step.depths.all()))

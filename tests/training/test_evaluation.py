@@ -6,7 +6,7 @@ import pytest
 import torch
 from runs import run as train_toy
 from torch import nn
-from toy import Toy, config
+from toy import Toy
 
 import equipool
 from equipool.training import evaluate, evaluate_over_steps, load_network
@@ -51,9 +51,3 @@ def test_empty_sets_do_not_count():
         found = _at_steps(task, Padded(), 0, torch.device("cpu"))
     assert found.residual > 0
     assert found.converged == 0
-
-
-def test_networks_without_equilibrium_layers(tmp_path):
-    train_toy(tmp_path, training=config(steps=1))
-    with pytest.raises(ValueError, match="has no equilibrium layer"):
-        evaluate_over_steps(tmp_path / "run", (1,), "last", device="cpu")

@@ -67,9 +67,6 @@ class Odd(Toy):
     monitor: ClassVar[str] = "accuracy"
     wrong: str = "monitor"
 
-    def network(self):
-        return None if self.wrong == "network" else super().network()
-
     def batches(self, first_step, num_steps, device, shard):
         extra = int(self.wrong == "chunk")
         return super().batches(first_step, num_steps + extra, device, shard)
@@ -83,7 +80,6 @@ class Odd(Toy):
 @pytest.mark.parametrize(
     ("wrong", "error", "message"),
     [
-        ("network", AttributeError, "NoneType"),
         ("chunk", ValueError, r"Odd.batches gave 'x' of shape \(5, 4, 3, 1\), expected 4 first"),
         ("step", ArithmeticError, "the step failed"),
     ],

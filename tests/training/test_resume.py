@@ -25,10 +25,6 @@ from equipool.training import (
 from finished_runs import assert_same_run, assert_same_tensors, last_tensors
 
 
-def last_checkpoint(folder):
-    return RunFolder(folder).checkpoint(RunFolder(folder).steps()[-1])
-
-
 @pytest.mark.parametrize("kind", ["noisy", "scattered"])
 def test_a_run_in_pieces_is_the_run_without(tmp_path, kind):
     """Stopped after every step in turn: within chunks, between points of the log."""
@@ -40,9 +36,7 @@ def test_a_run_in_pieces_is_the_run_without(tmp_path, kind):
     first, second = read_record(whole / "record.json"), read_record(pieces / "record.json")
     assert len(second.ran_on) == 20
     assert_same_run(whole, pieces)
-    for field in ("metrics", "steps", "complete"):
-        assert getattr(first, field) == getattr(second, field), field
-    assert [point["metrics"] for point in first.curve] == [p["metrics"] for p in second.curve]
+    assert (second.metrics, second.steps, second.complete) == (first.metrics, 20, True)
 
 
 @pytest.mark.parametrize("steps", [7, 13])
@@ -56,10 +50,7 @@ def test_an_extended_run_has_the_weights_of_the_long_one(tmp_path, steps):
     for name, value in last_tensors(whole).items():
         assert name == "rows" or torch.equal(value, found[name]), name
     first, second = read_record(whole / "record.json"), read_record(folder / "record.json")
-    assert (second.steps, second.complete, len(second.ran_on)) == (20, True, 2)
-    assert second.metrics == first.metrics
-    run(tmp_path, task, config(schedule="constant"), resume=True)  # and is then complete
-    assert read_record(folder / "record.json") == second
+    assert (second.steps, second.complete, second.metrics) == (20, True, first.metrics)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -100,16 +91,14 @@ def test_a_finished_run_is_left_as_it_is(tmp_path):
 
 def test_the_record_has_what_each_part_ran_on(tmp_path, monkeypatch):
     folder = run(tmp_path, stop_after=0)
-    real = environment.hardware
-    monkeypatch.setattr("equipool.training.loop.hardware", lambda d: real(d) | {"cpu": "abacus"})
+    monkeypatch.setattr("equipool.training.loop.hardware", lambda device: {"cpu": "abacus"})
     monkeypatch.setattr("equipool.training.loop.versions", lambda: {"torch": "3.0"})
     run(tmp_path, resume=True)
     record = read_record(folder / "record.json")
     first, second = record.ran_on
-    assert (first["steps"], second["steps"]) == (1, 19)
-    assert first["hardware"]["cpu"] != second["hardware"]["cpu"] == "abacus"
-    assert second["versions"] == {"torch": "3.0"} != first["versions"]
-    assert record.hardware == second["hardware"]
+    assert (first["steps"], first["versions"]) == (1, environment.versions())
+    assert (second["steps"], second["versions"]) == (19, {"torch": "3.0"})
+    assert first["hardware"] != second["hardware"] == record.hardware
 
 
 def test_the_last_two_and_the_best_checkpoint_are_kept(tmp_path, monkeypatch):
@@ -122,31 +111,16 @@ def test_the_last_two_and_the_best_checkpoint_are_kept(tmp_path, monkeypatch):
     assert [point["metrics"]["error"] for point in record.curve] == [0.5, 0.1, 0.9, None, 0.4]
 
 
-def flip_a_bit(folder):
-    content = bytearray(last_checkpoint(folder).read_bytes())
-    content[-1] ^= 1
-    last_checkpoint(folder).write_bytes(content)
-
-
-def copy_from_another_run(folder):
-    other = run(folder.parent, Toy(seed=1), name="other")
-    shutil.copy(last_checkpoint(other), last_checkpoint(folder))
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (flip_a_bit, "its checksum does not match"),
-        (copy_from_another_run, "task.seed: 1 in the run, 0 here"),
-    ],
-)
-def test_the_newest_own_intact_checkpoint_is_used(tmp_path, damage, message):
+def test_the_newest_intact_checkpoint_is_used(tmp_path):
     whole, folder = run(tmp_path, name="whole"), run(tmp_path)
     (folder / "record.json").unlink()
-    damage(folder)
+    newest = RunFolder(folder).checkpoint(20)
+    content = bytearray(newest.read_bytes())
+    content[-1] ^= 1
+    newest.write_bytes(content)
     with (folder / "log.jsonl").open("a") as log:
         log.write('{"step": 20, "lo')
-    with pytest.warns(UserWarning, match=f"{message}.*Using the checkpoint of step 18"):
+    with pytest.warns(UserWarning, match=r"its checksum.*Using the checkpoint of step 18"):
         run(tmp_path, resume=True)
     assert_same_run(whole, folder)  # and the lost steps are in the log once
 
@@ -174,29 +148,22 @@ def test_a_run_without_an_intact_checkpoint_does_not_start_again(tmp_path):
     assert (folder / "log.jsonl").read_bytes() == log
 
 
-@pytest.mark.parametrize("damage", [b'{"step": 5, "loss": \xff\xfe}', b"\x00", b'{"stfp": 5}'])
+@pytest.mark.parametrize("damage", ['{"step": 5, "loss": \0}', '{"stfp": 5}', "[]"])
 def test_a_bad_line_of_the_log_is_left_out(tmp_path, damage):
     file = run(tmp_path) / "log.jsonl"
-    lines = file.read_bytes().split(b"\n")
-    lines[1] = damage
-    file.write_bytes(b"\n".join(lines))
+    first, _, *others = file.read_text().splitlines()
+    file.write_text("\n".join((first, damage, *others)))
     with pytest.warns(UserWarning, match=r"line 2 of .*log.jsonl is damaged"):
-        assert len(read_log(file)) == len(lines) - 2
+        assert read_log(file) == [json.loads(line) for line in (first, *others)]
 
 
-def edit_config(folder, **changes):
-    content = json.loads((folder / "config.json").read_text())
-    for part, values in changes.items():
-        content[part] |= values
-    (folder / "config.json").write_text(json.dumps(content))
-
-
-@pytest.mark.parametrize("use", ["resume", "load"])
-def test_a_changed_config_is_noticed(tmp_path, use):
+def test_a_changed_config_is_noticed(tmp_path):
     folder = run(tmp_path, stop_after=0)
-    edit_config(folder, fields={"seed": 1})
-    with pytest.raises(FileError, match=r"task.seed: 0 in the run, 1 here"):
-        run(tmp_path, Toy(seed=1), resume=True) if use == "resume" else load_network(folder)
+    file = folder / "config.json"
+    file.write_text(file.read_text().replace('"seed": 0', '"seed": 1'))
+    for use in (lambda: run(tmp_path, Toy(seed=1), resume=True), lambda: load_network(folder)):
+        with pytest.raises(FileError, match=r"task.seed: 0 in the run, 1 here"):
+            use()
 
 
 def test_a_run_whose_data_has_changed_is_neither_resumed_nor_evaluated(tmp_path, monkeypatch):

@@ -1,6 +1,5 @@
 """Captured steps."""
 
-import gc
 import math
 from functools import partial
 
@@ -9,11 +8,9 @@ import torch
 from runs import run as run_toy
 from toy import Toy, config
 
-from equipool import RandomSteps
-from equipool.cuda import clear_workspaces
 from equipool.training import Shard, read_log, read_record
 from equipool.training.devices import Accelerator
-from equipool.training.step import DepthDraw, Runner, TrainStep
+from equipool.training.step import TrainStep
 from finished_runs import assert_same_tensors, last_tensors, numbers
 
 pytestmark = [
@@ -68,33 +65,6 @@ def test_resumed_it_is_the_same_to_the_bit(tmp_path, kind):
         pieces = run(tmp_path, task, training, name="pieces", resume=True, stop_after=stop)
     assert_same_tensors(whole, pieces)
     assert numbers(whole) == numbers(pieces)
-
-
-def graph_bytes():
-    """The memory that belongs to CUDA graphs."""
-    segments = torch.cuda.memory_snapshot()
-    return sum(s["total_size"] for s in segments if tuple(s["segment_pool_id"]) != (0, 0))
-
-
-def test_graphs_of_all_depths_share_their_memory():
-    """The deepest needs most, and the others little more than the memory of their launches."""
-    place, task = Accelerator("cuda"), Toy(kind="deep", batch_size=4096)
-    chunk = task.batches(0, 1, place.device, Shard())
-    batch = {name: values[0] for name, values in chunk.items()}
-    taken = {}
-    for most in (1, 64):
-        step = TrainStep(task, config(), place, batch)
-        step.module.pool.steps = RandomSteps(1, most)
-        step.depths = DepthDraw(step.module, task.seed)
-        gc.collect()
-        clear_workspaces()
-        torch.cuda.empty_cache()
-        before = graph_bytes()
-        runner = Runner(step, chunk, place, 0)
-        taken[most] = graph_bytes() - before
-        assert len(runner._graphs) == len(step.depths.all())
-    assert len(step.depths.all()) == 7
-    assert taken[64] < 3 * taken[1]
 
 
 @pytest.mark.parametrize("precision", ["tf32", "bf16-mixed"])

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import threading
 from pathlib import Path
 
 import torch
@@ -40,14 +39,6 @@ def die_at_call(folder, number, after):
         return call
 
     os.fsync, os.replace = deadly(os.fsync), deadly(os.replace)
-    resume(folder)
-
-
-def die_after(folder, seconds):
-    """Die at any moment."""
-    timer = threading.Timer(seconds, kill_me)
-    timer.daemon = True
-    timer.start()
     resume(folder)
 
 

@@ -78,7 +78,7 @@ def test_a_changed_source_or_a_damaged_file_is_prepared_again(qm9, folder):
     assert len(load_molecules("qm9").molecules) == 11
     path.write_bytes(intact[:100])
     qm9.unlink()
-    with pytest.raises(FileNotFoundError, match=r"is cut off.*MoleculeNet's .*qm9.csv"):
+    with pytest.raises(FileNotFoundError, match=r"is damaged.*MoleculeNet's .*qm9.csv"):
         load_molecules("qm9")
 
 
