@@ -134,13 +134,6 @@ def test_long_sums_keep_their_digits():
         assert_near(a.double() / scale, b / scale, allowed)
 
 
-def test_nested():
-    layer = tiny_layer()
-    compiled = torch.compile(layer, fullgraph=True, backend="eager")
-    x = torch.nested.nested_tensor(make_sets((2, 0, 3)), layout=torch.jagged)
-    assert_near(compiled(x), layer(x), 1e-12)
-
-
 class Own(nn.Module):
     """A user's potential, differentiated by torch."""
 
@@ -156,18 +149,6 @@ def test_own_potential():
     layer = tiny_layer()
     layer.potential = Own()
     assert_one_graph_serves(layer, [batch("ptr", sizes) for sizes in BATCHES], "aot_eager")
-
-
-def test_solve():
-    layer = tiny_layer()
-    x, arguments = batch("ptr", BATCHES[0])
-    solve = torch.compile(layer.solve, fullgraph=True, backend="eager")
-    found = solve(x, **arguments, trajectory=True)
-    expected = layer.solve(x, **arguments, trajectory=True)
-    for name in ("y", "energy", "residual", "aux_loss", "trajectory"):
-        assert_near(getattr(found, name), getattr(expected, name), 1e-12)
-    assert torch.equal(found.converged, expected.converged)
-    assert torch.equal(found.occupied, expected.occupied)
 
 
 def test_record_inside():

@@ -119,13 +119,6 @@ def test_trajectory_of_a_masked_batch(batch):
     assert torch.equal(solution.trajectory[-1], solution.y)
 
 
-def test_aux_loss_does_not_see_empty_sets(batch):
-    layer = make_layer()
-    x, index = batch
-    without = layer.solve(x, index, dim_size=5).aux_loss
-    torch.testing.assert_close(layer.solve(x, index, dim_size=9).aux_loss, without)
-
-
 class Model(nn.Module):
     """Two equilibrium layers, buried."""
 

@@ -1,6 +1,5 @@
 """Gradients through the last steps: the same output, and which part of the gradient is left."""
 
-
 import pytest
 import torch
 
@@ -230,19 +229,3 @@ def test_the_output_may_be_changed_in_place(way):
     found = torch.autograd.grad(layer(x, index).relu_().sum(), list(layer.parameters()))
     for a, b in zip(found, expected, strict=True):
         assert torch.equal(a, b)
-
-
-@each_way
-def test_without_gradients_no_more_than_the_steps_are_computed(way):
-    evaluations = 0
-
-    class Counted(torch.nn.Module):
-        def forward(self, x, y):
-            nonlocal evaluations
-            evaluations += 1
-            return (x - y).square().sum(-1)
-
-    layer = equipool.EquilibriumAggregation(3, 3, potential=Counted(), steps=7, differentiation=way)
-    with torch.no_grad():
-        layer(make_sets((4,), dtype=torch.float32)[0])
-    assert evaluations == 7

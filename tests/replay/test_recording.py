@@ -30,7 +30,6 @@ from equipool import (
     Truncated,
 )
 from equipool.differentiation import Differentiation
-from equipool.potentials import FrechetMean
 from equipool.replay import graphs, replays
 from equipool.replay.capacity import LEAST_WASTE, Capacity, capacity_for
 from equipool.replay.graphs import SolveGraph
@@ -91,35 +90,11 @@ def test_a_shallow_copy_does_not_use_the_graphs_of_its_origin(layer):
     assert len(layer._replays) == 2
 
 
-
-
-def test_a_function_in_a_potential_is_never_recorded():
-    network, scale = nn.Linear(3, 2).to(DEVICE), [1.0]
-
-    def distance(x, y):
-        return scale[0] * (network(x) - network(y[:, :3])).square().sum(-1)
-
-    layer = make_layer(FrechetMean(distance))
-    for value in (1.0, 1.0, 1.0, 2.0):
-        scale[0] = value
-        batch = make_batch()
-        expected = outcome(launched(layer), *batch, of=network)
-        assert any(bool(g.any()) for g in expected[2:])
-        assert_same(outcome(layer, *batch, of=network), expected)
-    assert len(layer._replays) == 0
-
-
 class LastFew(Differentiation):
     count = 1
 
     def __call__(self, search):
         return Truncated(self.count)(search)
-
-
-
-
-
-
 
 
 class OwnLayer(EquilibriumAggregation):
