@@ -43,7 +43,6 @@ class Case:
     hidden: tuple[int, ...] = (600, 300, 32)
     num_steps: int = 15
     varied: bool = True  # set sizes: uniformly from half of `elements` to one and a half
-    workload: str = "layer"  # the layer alone, or the training step of a network around it
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,9 +53,6 @@ class Batch:
     index: Tensor  # [N], sorted
     ptr: Tensor  # [B + 1]
     sizes: list[int]
-
-
-Pool = Callable[[Tensor, Batch], Tensor]
 
 
 @dataclass(frozen=True)
@@ -112,13 +108,13 @@ def one_by_one(module: nn.Module, x: Tensor, batch: Batch) -> Tensor:
     return aggregate(x.split(batch.sizes), read_layer(module))[0]
 
 
-def rival(name: str, **options: Any) -> Path:
+def rival(name: str) -> Path:
     def make(case: Case) -> nn.Module:
         return aggregation_from_name(
             name, case.in_channels, case.out_channels, set_size=case.elements
         )
 
-    return Path(make, options.pop("call", as_typed), **options)
+    return Path(make, as_typed)
 
 
 RIVALS = ("sum", "mean", "max", "attention", "set-transformer", "pna")
@@ -129,7 +125,6 @@ PATHS = {
     "equipool-autograd": Path(lambda case: make_layer(case, False), as_typed, unrolled=True),
     "reference": Path(make_layer, one_by_one, unrolled=True, most_sets=LARGEST_REFERENCE),
     "pyg": Path(make_pyg_layer, as_typed, unrolled=True),
-    "sum-captured": rival("sum", call=by_ptr, captured=True),
     **{name: rival(name) for name in RIVALS},
 }
 PRECISIONS, MODES = ("float32", "tf32", "bf16"), ("training", "inference")
@@ -152,50 +147,7 @@ PRESETS: dict[str, tuple[list[Case], tuple[str, ...], tuple[str, ...]]] = {
         [Case(1, 10**n, 32, 32, (64, 32, 16), 5, varied=False) for n in range(1, 7)],
         ("equipool", "pyg", "sum"), ("float32",),
     ),
-    "networks": (
-        [Case(256, 26, num_steps=10, workload="gin"),
-         Case(256, 100, 1, 16, (256, 256, 1), 5, varied=False, workload="median")],
-        ("equipool", "equipool-captured", "sum", "sum-captured"), ("tf32", "bf16"),
-    ),
 }  # fmt: skip
-
-
-class GIN(nn.Module):
-    """A graph network of five layers with a readout, on molecules whose atoms are bonded in a ring.
-    It has no features of bonds, so that the readout's share is not made small."""
-
-    def __init__(self, case: Case, pool: nn.Module) -> None:
-        super().__init__()
-        c = case.in_channels
-        self.embedding = nn.Embedding(100, c)
-        self.layers = nn.ModuleList(
-            nn.Sequential(
-                nn.Linear(c, 2 * c), nn.BatchNorm1d(2 * c), nn.ReLU(),
-                nn.Linear(2 * c, c), nn.BatchNorm1d(c), nn.ReLU(),
-            ) for _ in range(5)
-        )  # fmt: skip
-        self.pool, self.head = pool, nn.Linear(case.out_channels, 128)
-
-    def forward(self, batch: Batch, pool: Pool) -> Tensor:
-        h = self.embedding(batch.index.remainder(100))
-        for layer in self.layers:
-            h = layer(h + h.roll(1, 0) + h.roll(-1, 0))
-        logits = self.head(pool(h, batch)).float()
-        return functional.binary_cross_entropy_with_logits(logits, torch.zeros_like(logits))
-
-
-class Median(nn.Module):
-    """The network of the median experiment."""
-
-    def __init__(self, case: Case, pool: nn.Module) -> None:
-        super().__init__()
-        c = case.out_channels
-        self.embedding = nn.Sequential(nn.Linear(1, 256), nn.ReLU(), nn.Linear(256, c))
-        self.pool = pool
-        self.head = nn.Sequential(nn.Linear(c, 128), nn.ReLU(), nn.Linear(128, 1))
-
-    def forward(self, batch: Batch, pool: Pool) -> Tensor:
-        return self.head(pool(self.embedding(batch.x), batch)).square().mean()
 
 
 @contextmanager
@@ -212,42 +164,27 @@ def computing_in(precision: str, device: torch.device) -> Iterator[None]:
 def make_step(
     case: Case, path: Path, precision: str, mode: str, device: torch.device
 ) -> Callable[[], object]:
-    """A step that takes its batches in turn: of the layer, forward and in training backward to the
-    elements and all parameters; of a network, with loss and Adam."""
+    """A step that takes its batches in turn: forward, and in training backward to the elements and
+    all parameters."""
     torch.manual_seed(0)
-    channels = case.out_channels if case.workload == "median" else case.in_channels
-    sized = Case(**(asdict(case) | {"in_channels": channels}))
-    module = path.make(sized).to(device)
+    module = path.make(case).to(device)
     count = BATCHES if case.varied and not path.captured else 1
     batches = [draw_batch(case, device, seed) for seed in range(count)]
     calls = iter(range(10**9))
-    network: nn.Module | None = None
-    if case.workload != "layer":
-        network = {"gin": GIN, "median": Median}[case.workload](case, module).to(device)
-        on_gpu = device.type == "cuda"
-        adam = torch.optim.Adam(network.parameters(), lr=1e-4, fused=on_gpu, capturable=on_gpu)
-
-    def pool(x: Tensor, batch: Batch) -> Tensor:
-        return path.call(module, x, batch)
 
     def step() -> None:
         batch = batches[next(calls) % count]
         with kernels(path.kernels), computing_in(precision, device):
-            if network is not None:
-                adam.zero_grad(set_to_none=True)
-                loss = network(batch, pool)
-            elif mode == "inference":
+            if mode == "inference":
                 with torch.no_grad():
-                    pool(batch.x, batch)
+                    path.call(module, batch.x, batch)
                 return
-            else:
-                for parameter in module.parameters():
-                    parameter.grad = None
-                loss = pool(batch.x.detach().requires_grad_(), batch).float().square().mean()
+            for parameter in module.parameters():
+                parameter.grad = None
+            x = batch.x.detach().requires_grad_()
+            loss = path.call(module, x, batch).float().square().mean()
         with kernels(path.kernels), computing_in("tf32" if precision == "tf32" else "", device):
             loss.backward()
-        if network is not None:
-            adam.step()
 
     return capture_step(step) if path.captured else step
 
@@ -306,7 +243,7 @@ def planned(preset: str) -> Iterable[tuple[Case, str, str, str]]:
     for case in cases:
         for path in paths:
             for precision in ("float32",) if path in RIVALS and preset == "layer" else precisions:
-                for mode in ("training",) if case.workload != "layer" else MODES:
+                for mode in MODES:
                     yield case, path, precision, mode
 
 
