@@ -40,17 +40,3 @@ def stop_at(monkeypatch):
         monkeypatch.setattr(Stop, "due", due)
 
     return arrange
-
-
-@pytest.fixture
-def refused():
-    """That a command ends with an error of one line."""
-
-    def check(words, *messages, status=(1, 2)):
-        done = commands.call(*words, status=None)
-        assert done.exit_code in status
-        assert all(message in done.stderr for message in messages), done.stderr
-        assert len(done.stderr.splitlines()) == 1
-        assert "Traceback" not in done.output
-
-    return check

@@ -81,22 +81,12 @@ def test_a_recipe_is_overridden_by_flags_and_resumed_without(equipool, tiny, tmp
     assert config["training"]["aux_weight"] == 1e-3
 
 
-def test_a_damaged_config_is_named(equipool, refused, tiny, tmp_path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.json").write_text("[]")
-    for words in (
-        ("train", "median", tiny, "--out", tmp_path / "run", "--resume"),
-        ("evaluate", tmp_path / "run"),
-        ("sweep", "median", tiny, "--out", tmp_path),
-    ):
-        refused(words, "config.json")
-
-
-def test_a_missing_extra_is_named(refused, tiny, tmp_path, monkeypatch):
+def test_a_missing_extra_is_named(equipool, tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(extras, "find_spec", lambda name: None if "tensors" in name else object())
-    for command in (("train", "median", tiny, "--out", tmp_path / "run"),
-                    ("sweep", "median", tiny, "--out", tmp_path / "runs")):  # fmt: skip
-        refused(command, 'pip install "equipool[train]"')
+    for command in ("train", "sweep"):
+        done = equipool(command, "median", tiny, "--out", tmp_path / "run", status=None)
+        assert done.exit_code in (1, 2)
+        assert 'pip install "equipool[train]"' in done.stderr
     assert not list(tmp_path.iterdir())
 
 
@@ -148,6 +138,8 @@ WRONG = {
     (*TRAIN, "--steps", 1, "--solver", "newton:momentum=1"): "it has damping",
     (*TRAIN, "--steps", 1, "--device", "abacus"): "expected 'cpu' or 'cuda'",
     (*TRAIN, "--out", "RUN", "--resume"): "steps is missing",
+    ("evaluate", "RUN"): "RUN holds no run",
+    ("evaluate", "RUN", "--over-steps", "1,x"): "--over-steps is 'x', expected a whole number",
     (*TRAIN, "--resume"): "--resume requires --out, the directory of the run",
     ("train", "molecules", "--steps", 1, "--csv", "a.csv", "--dataset", "molhiv"): "contradicts",
     (*SWEEP, "--steps", 1, "--aggregation", "sum,summ"): "'summ', expected one of",
@@ -160,16 +152,10 @@ def test_a_wrong_command_line_is_refused_and_leaves_nothing(
     equipool, tmp_path, monkeypatch, words, message
 ):
     monkeypatch.chdir(tmp_path)
-    done = equipool(*words, status=2)
+    done = equipool(*words, status=None)
+    assert done.exit_code == (1 if words[0] == "evaluate" else 2)
     assert message in " ".join(done.stderr.split())
     assert not list(tmp_path.iterdir())
-
-
-def test_over_steps_that_cannot_be_evaluated(equipool, refused, tiny, tmp_path):
-    equipool("train", "median", tiny, "--aggregation", "sum", "--out", tmp_path / "run")
-    run = ("evaluate", tmp_path / "run")
-    refused((*run, "--over-steps", "1,x"), "--over-steps is 'x', expected a whole number")
-    refused((*run, "--over-steps", "3", "--device", "cpu"), "has no equilibrium layer")
 
 
 def test_the_version_and_the_list_of_commands(equipool):
