@@ -72,7 +72,7 @@ def test_a_method_below_chance_is_named():
     y = np.arange(20) % 2
     found = bags_of(np.where(y == 1, -1.0, 1.0), y)
     folds = make_folds(y, None, folds=4, stratified=True, random_state=0)
-    with pytest.warns(UserWarning, match="opposite: accuracy 0.000 is below the 0.500 of always"):
+    with pytest.warns(UserWarning, match="opposite: accuracy 0.000 is below the 0.500 of a guess"):
         list(cross_validate({"opposite": Threshold()}, found, folds, "accuracy"))
 
 

@@ -149,7 +149,7 @@ def test_several_labels_are_numbers_of_which_some_are_missing():
 @pytest.mark.parametrize(
     ("texts", "kind"),
     [(["0", "1.0"], "i"), (["0.5", "1"], "f"), (["a", "1"], "U"), (["True", "False"], "i"),
-     (["1", None], "f"), (["5", "9007199254740993"], "i"), (["0.5", "9007199254740993"], "U"),
+     (["1", ""], "f"), (["5", "9007199254740993"], "i"), (["0.5", "9007199254740993"], "U"),
      (["1", "9" * 19], "U")],
 )  # fmt: skip
 def test_labels_have_the_narrowest_type(texts, kind):

@@ -29,7 +29,6 @@ from equipool.estimators.training import (
     LossName,
     Settings,
     Stopped,
-    Trained,
     train_network,
     usual_batch_size,
     usual_steps,
@@ -109,8 +108,8 @@ class SetEstimator(TableMethods, BagReader, ABC):
             sample_weight, bags, dtype=np.float64, ensure_non_negative=True
         )
         targets = self._make_targets(y, weights, again)
-        labelled = np.any(targets.weights > 0, axis=1)  # the others teach nothing
-        if not labelled.all():
+        labelled = np.flatnonzero((targets.weights > 0).any(1))  # the others teach nothing
+        if len(labelled) < len(bags):
             bags, weights = bags[labelled], weights[labelled]
         if not again:
             self.scaling_ = measure_scaling(bags, weights, self.clip)
@@ -126,20 +125,8 @@ class SetEstimator(TableMethods, BagReader, ABC):
         )
         few = SEVERAL if len(bags) < FEW else 1
         count = few if self.n_estimators == "auto" else int(self.n_estimators)
-        train = partial(train_network, data=data, loss=targets.loss, settings=settings)
-        trained = self._train(train, count, again)
-        self.networks_ = [one.network for one in trained]
-        self.history_ = [one.history for one in trained]
-        self.n_iter_ = max(len(one.history["loss"]) for one in trained)
-        self.stopped_ = [one.stopped for one in trained]
-        return self
-
-    def _train(self, train: Callable[..., Trained], count: int, again: bool) -> list[Trained]:
-        """Train the networks, each from a seed of its own."""
-        random = check_random_state(self.random_state)
-        seeds = [int(seed) for seed in random.randint(2**31 - 1, size=count)]
-        make_network = partial(BagNetwork, **self.network_arguments_)
-        makers: list[Callable[[], nn.Module]] = [make_network] * len(seeds)
+        makers: list[Callable[[], nn.Module]]
+        makers = [partial(BagNetwork, **self.network_arguments_)] * count
         if again:
             if len(self.networks_) != count:
                 raise ValueError(
@@ -147,10 +134,14 @@ class SetEstimator(TableMethods, BagReader, ABC):
                     f"{len(self.networks_)}: warm_start cannot change n_estimators"
                 )
             makers = [partial(deepcopy, network) for network in self.networks_]
-        trained: list[Trained] = Parallel(n_jobs=self.n_jobs if count > 1 else None)(
-            delayed(train)(maker, seed) for maker, seed in zip(makers, seeds, strict=True)
+        seeds = check_random_state(self.random_state).randint(2**31 - 1, size=count)
+        trained = Parallel(n_jobs=self.n_jobs if count > 1 else None)(
+            delayed(train_network)(maker, int(seed), data, targets.loss, settings)
+            for maker, seed in zip(makers, seeds, strict=True)
         )
-        return trained
+        self.networks_, self.history_, self.stopped_ = map(list, zip(*trained, strict=True))
+        self.n_iter_ = max(len(history["loss"]) for history in self.history_)
+        return self
 
     def _network_arguments(self, bags: Bags, num_outputs: int) -> dict[str, Any]:
         few = DROPOUT if len(bags) < FEW else 0.0

@@ -20,8 +20,6 @@ from sklearn.utils import check_random_state
 from equipool.estimators.bags import Array
 from equipool.estimators.tables import TableBags
 
-CHANCE = {"roc_auc": 0.5, "r2": 0.0}
-
 Fold = tuple[Array, Array]  # positions of the training bags and of the test bags
 
 
@@ -89,23 +87,18 @@ def cross_validate(
             scores.append(score)
             report(name, number, score)
         method = MethodScores(name, tuple(scores), time.perf_counter() - begin)
-        _warn_below_chance(method, metric, found.y)
+        _warn_below_chance(method, metric, np.asarray(found.y))
         yield method
 
 
-def _warn_below_chance(method: MethodScores, metric: str, y: Array | None) -> None:
+def _warn_below_chance(method: MethodScores, metric: str, y: Array) -> None:
     """Warn about a method that knows less than one which does not look at the bags."""
-    if metric == "accuracy":
-        counts = np.unique(np.asarray(y), return_counts=True)[1]
-        chance, of = counts.max() / counts.sum(), "always predicting the most common class"
-    elif metric in CHANCE:
-        chance, of = CHANCE[metric], "a guess"
-    else:
-        return
+    common = np.unique(y, return_counts=True)[1].max() / len(y)
+    chance = {"roc_auc": 0.5, "r2": 0.0, "accuracy": common}.get(metric, -math.inf)
     if method.mean < chance:
         warnings.warn(
-            f"{method.name}: {metric} {method.mean:.3f} is below the {chance:.3f} of {of}: train "
-            "longer (max_iter, --max-iter), or use other features",
+            f"{method.name}: {metric} {method.mean:.3f} is below the {chance:.3f} of a guess: "
+            "train longer (max_iter, --max-iter), or use other features",
             stacklevel=3,
         )
 

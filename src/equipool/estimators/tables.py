@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -70,14 +71,21 @@ class Feature:
             return (self.name,)
         return tuple(f"{self.name}={value}" for value in self.categories)
 
-    def write(self, table: Table, unknown: Unknown, out: Array, to: Array) -> None:
-        """Write the features of row i to row `to[i]` of `out [rows, channels]`, which is zero:
-        numbers, or 1 for the row's category."""
+    def read(self, table: Table, unknown: Unknown) -> Array:
+        """The features of each row, `[rows, channels]`: a number, or 1 for the row's category."""
         if self.categories is not None:
-            known = self._known(table, unknown)
-            rows = np.flatnonzero(known >= 0)
-            out[to[rows], known[rows]] = 1
-            return
+            codes, names = table.text(self.name)
+            self._check_missing(table, codes == -1)
+            position = {value: number for number, value in enumerate(self.categories)}
+            known = np.array([*(position.get(name, -2) for name in names), -1])[codes]
+            if unknown == "error" and (known == -2).any():
+                row = (known == -2).argmax()
+                raise TableError(
+                    f"{table.place(row)}: column {self.name!r} has {names[codes[row]]!r}, which "
+                    f"training did not have; it had {listed(self.categories)}. To read it as none "
+                    "of them, pass unknown='ignore' (--unknown ignore)"
+                )
+            return np.asarray(known[:, None] == np.arange(len(position)), np.float64)
         values = table.numbers(self.name)
         missing = np.isnan(values)
         if self.dates != table.has_dates(self.name) and not missing.all():
@@ -89,23 +97,7 @@ class Feature:
                 f"{table.place(broken[0])}: column {self.name!r} has {values[broken[0]]:g}, "
                 "expected a finite float32 number"
             )
-        out[to, 0] = values if self.fill is None else np.where(missing, self.fill, values)
-
-    def _known(self, table: Table, unknown: Unknown) -> Array:
-        """The number of each row's category, or below 0."""
-        assert self.categories is not None
-        codes, names = table.text(self.name)
-        self._check_missing(table, codes == -1)
-        position = {value: number for number, value in enumerate(self.categories)}
-        known = np.array([*(position.get(name, -2) for name in names), -1])[codes]
-        if unknown == "error" and (strange := np.flatnonzero(known == -2)).size:
-            found = f"column {self.name!r} has {names[codes[strange[0]]]!r}"
-            raise TableError(
-                f"{table.place(strange[0])}: {found}, which training did not have; it had "
-                f"{listed(self.categories)}. To read it as none of them, pass unknown='ignore' "
-                "(--unknown ignore)"
-            )
-        return known
+        return np.where(missing, np.nan if self.fill is None else self.fill, values)[:, None]
 
     def _check_missing(self, table: Table, missing: Array) -> None:
         if self.fill is None and missing.any():
@@ -161,13 +153,13 @@ class TableSchema:
 def learn_features(
     table: Table, names: Sequence[str], categories: Sequence[str], missing: Missing
 ) -> tuple[Feature, ...]:
-    found = {name: _learn_feature(table, name, name in categories, missing) for name in names}
-    constant = [name for name, feature in found.items() if feature is None]
-    if len(constant) == len(found):
+    found = [_learn_feature(table, name, name in categories, missing) for name in names]
+    features = tuple(feature for feature in found if feature is not None)
+    constant = [name for name, feature in zip(names, found, strict=True) if feature is None]
+    if not features:
         raise TableError(f"{table.name}: all features are constant: {listed(constant)}")
     if constant:
         warnings.warn(f"left out, as all values are equal: {listed(constant)}", stacklevel=3)
-    features = tuple(feature for feature in found.values() if feature is not None)
     if dates := [feature.name for feature in features if feature.dates]:
         warnings.warn(f"dates and times are read as seconds: {listed(dates)}", stacklevel=3)
     return features
@@ -280,13 +272,19 @@ def read_training_table(
     """
     source = open_table(table)
     labels = (label,) if isinstance(label, str) else tuple(label)
-    special = [name for name in (group, weight) if name is not None]
-    source.check_columns([bag, *labels, *special, *exclude, *categories])
-    left = set(source.columns) - {bag, *labels, *special, *exclude}
+    special = [bag, *labels, *(name for name in (group, weight) if name is not None)]
+    source.check_columns([*special, *exclude, *categories])
+    left = set(source.columns) - {*special, *exclude}
     used = [name for name in source.columns if name in left] if features is None else list(features)
     source.check_columns(used)
-    _check_apart(bag, labels, special, used)
-    text = [bag, *labels, *special, *categories]
+    if twice := [name for name, count in Counter([*special, *used]).items() if count > 1]:
+        raise ValueError(
+            f"column {twice[0]!r} is used twice: the bag, labels, group, weight and features must "
+            "be different columns"
+        )
+    if not used:
+        raise TableError("no column is left for the features of the elements")
+    text = [*special, *categories]
     held = source.read([*text, *used], text, bag)
     index = BagIndex(held)
     y = index.labels(labels)
@@ -337,35 +335,27 @@ class BagIndex:
     def bags(self, schema: TableSchema, unknown: Unknown) -> TableBags:
         """Put the elements in the order of their bags, in the order of the rows in each."""
         rows = np.argsort(self.of_rows, kind="stable")
-        to = np.empty_like(rows)
-        to[rows] = np.arange(len(rows))
-        x = np.zeros((len(rows), len(schema.channels)))
-        begin = 0
-        for feature in schema.features:
-            end = begin + len(feature.channels)
-            feature.write(self.table, unknown, x[:, begin:end], to)
-            begin = end
-        bags = Bags(x, offsets(np.bincount(self.of_rows)), schema.channels)
+        parts = [feature.read(self.table, unknown)[rows] for feature in schema.features]
+        sizes = np.bincount(self.of_rows)
+        bags = Bags(np.concatenate(parts, axis=1), offsets(sizes), schema.channels)
         return TableBags(self.ids, bags, rows)
 
     def labels(self, names: Sequence[str]) -> Array:
         """The labels of the bags, `[B]`. Several labels are numbers, `[B, labels]`, of which some
         may be missing."""
-        reason = "a bag has one label"
-        if len(names) == 1:
-            texts = self.texts(names[0], reason)
+        columns = []
+        for name in names:
+            texts = self.texts(name, "a bag has one label", missing=len(names) > 1)
             if like := next(filter(is_like_number, texts), None):
-                row = self.first[texts.index(like)]
                 raise TableError(
-                    f"{self.table.place(row)}: column {names[0]!r} has {like!r}, expected names, "
-                    "or numbers such as 1234.5 without thousand separators"
+                    f"{self.table.place(self.first[texts.index(like)])}: column {name!r} has "
+                    f"{like!r}, expected names, or numbers such as 1234.5 without thousand "
+                    "separators"
                 )
-            return values_from(texts)
-        columns = [values_from(self._maybe_missing(name, reason)) for name in names]
-        for name, column in zip(names, columns, strict=True):
-            if column.dtype.kind not in "if":
+            columns.append(values_from(texts))
+            if len(names) > 1 and columns[-1].dtype.kind not in "if":
                 raise TableError(f"column {name!r} has text: several labels must be numbers")
-        return np.stack([column.astype(np.float64) for column in columns], axis=1)
+        return np.stack(columns, axis=1) if len(names) > 1 else columns[0]
 
     def weights(self, name: str) -> Array:
         """The weights of the bags, `[B]`."""
@@ -374,47 +364,45 @@ class BagIndex:
             raise TableError(f"column {name!r} must have weights, numbers of 0 or more")
         return weights.astype(np.float64)
 
-    def texts(self, name: str, reason: str) -> list[str]:
-        """The text of each bag in a column, which may not vary in a bag, nor be missing."""
-        values = self._maybe_missing(name, reason)
-        if None in values:
-            bag = self.ids[values.index(None)]
-            raise TableError(f"{self.table.name}, bag {bag!r}: column {name!r} has no value")
-        return [value for value in values if value is not None]
-
-    def _maybe_missing(self, name: str, reason: str) -> list[str | None]:
+    def texts(self, name: str, reason: str, missing: bool = False) -> list[str]:
+        """The text of each bag in a column, which may not vary in a bag; "" where it is missing, if
+        it may be."""
         codes, names = self.table.text(name)
-        other = np.flatnonzero(codes != codes[self.first][self.of_rows])
-        shown = [*map(repr, names), "no value"]
-        if other.size:
+        names = [*names, ""]
+        own = codes[self.first]
+        if (other := np.flatnonzero(codes != own[self.of_rows])).size:
             row = other[0]
-            was, now = shown[codes[self.first[self.of_rows[row]]]], shown[codes[row]]
+            now, was = (
+                repr(names[code]) if code >= 0 else "no value"
+                for code in (codes[row], own[self.of_rows[row]])
+            )
             raise TableError(
                 f"{self.table.place(row)}: column {name!r} has {now}, but {was} in earlier rows of "
                 f"the bag: {reason}"
             )
-        return [None if code == -1 else names[code] for code in codes[self.first]]
+        if not missing and (own == -1).any():
+            bag = self.ids[(own == -1).argmax()]
+            raise TableError(f"{self.table.name}, bag {bag!r}: column {name!r} has no value")
+        return [names[code] for code in own]
 
 
-def values_from(texts: Sequence[str | None]) -> Array:
-    """Values as integers if all of them are whole numbers, as floats (NaN for None) if all are
+def values_from(texts: Sequence[str]) -> Array:
+    """Values as integers if all of them are whole numbers, as floats (NaN for "") if all are
     numbers, else as text. Whole numbers that a float cannot tell apart stay text beside others.
 
     Example:
-        >>> values_from(["1", "0.0"]), values_from(["1.5", None]), values_from(["1", "b"])
+        >>> values_from(["1", "0.0"]), values_from(["1.5", ""]), values_from(["1", "b"])
         (array([1, 0]), array([1.5, nan]), array(['1', 'b'], dtype='<U1'))
     """
-    present = [text for text in texts if text is not None]
-    whole = len(present) == len(texts)
-    if whole and all(WHOLE.fullmatch(text) for text in present):
-        integers = [int(text) for text in present]
+    if all(WHOLE.fullmatch(text) for text in texts):
+        integers = [int(text) for text in texts]
         if max(map(abs, integers)) < 2**63:
             return np.array(integers, np.int64)
-    numbers = np.array([np.nan if text is None else number_from(text) for text in texts])
-    merged = any(map(is_beyond_floats, present))
-    if merged or (~np.isfinite(numbers)).sum() > len(texts) - len(present):
-        return np.array(texts, dtype=str if whole else object)
-    exact = whole and not (numbers % 1).any() and np.abs(numbers).max() <= 2**53
+    numbers = np.array([number_from(text) for text in texts])
+    present = np.array(texts) != ""
+    if any(map(is_beyond_floats, texts)) or not np.isfinite(numbers[present]).all():
+        return np.array(texts)
+    exact = present.all() and not (numbers % 1).any() and np.abs(numbers).max() <= 2**53
     return numbers.astype(np.int64) if exact else numbers
 
 
@@ -435,22 +423,6 @@ def columns_of_bags(schema: TableSchema, bags: Bags) -> list[str]:
             names.append(feature.name)
         begin = part.stop
     return names
-
-
-def _check_apart(
-    bag: str, labels: Sequence[str], special: Sequence[str], features: Sequence[str]
-) -> None:
-    used = [bag, *labels, *special, *features]
-    for name in used:
-        if used.count(name) > 1:
-            raise ValueError(
-                f"column {name!r} is used twice: the bag, labels, group, weight and features must "
-                "be different columns"
-            )
-    if not labels:
-        raise ValueError("label is empty, expected the name of a column")
-    if not features:
-        raise TableError("no column is left for the features of the elements")
 
 
 class TableMethods:

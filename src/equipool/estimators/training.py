@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -205,134 +206,100 @@ class Settings:
         return self.learning_rate * (1 + math.cos(math.pi * progress)) / 2
 
 
-@dataclass(frozen=True, eq=False)
-class Trained:
-    """A trained network, on the CPU.
-
-    Args:
-        history: `loss` per step; with held-out bags also `validation_loss` and `step`.
-        stopped: the parameter that ended the training.
-    """
-
-    network: BagNetwork
-    history: dict[str, Array]
-    stopped: Stopped
-
-
 def train_network(
     make_network: Callable[[], nn.Module], seed: int, data: LabelledBags, loss: LossName,
     settings: Settings,
-) -> Trained:  # fmt: skip
+) -> tuple[BagNetwork, dict[str, Array], Stopped]:  # fmt: skip
     """Train one network by AdamW.
 
     Every epoch visits each bag once, in a new order; a step has `batch_size` bags and at most
     `max_elements` elements of each, drawn anew. A batch of all bags is always in the same order.
+
+    Returns:
+        The network, on the CPU; its history, `loss` per step and with held-out bags also
+        `validation_loss` and `step`; and the parameter that ended the training.
     """
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))
-    held_out, training = order[: settings.held_out], data
+    training, every = data, max(settings.steps // EVALUATIONS, 1)
     if settings.held_out:
         training = data.take(order[settings.held_out :], max(int(data.ptr.diff().max()), 1))
     devices = [settings.device] if settings.device.type == "cuda" else []
+    losses: list[Tensor] = []
+    evaluations: dict[int, float] = {}  # by step
+    limit = time.monotonic() + (settings.max_seconds or math.inf)
+    worse = 0
+    stopped: Stopped = "max_iter"
     with one_thread(), torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)
-        network: Any = make_network().to(settings.device, training.elements.dtype)
-        run = _Run(network, loss, settings)
-        batches = _batches(training.to(settings.device), settings, seed)
-        validation = data.take(held_out, settings.max_elements).to(settings.device)
-        stopped = run.train(batches, validation)
-    history = {"loss": torch.stack(run.losses).cpu().numpy()}
-    if run.evaluations:
-        history["step"] = np.array(list(run.evaluations))
-        history["validation_loss"] = np.array(list(run.evaluations.values()))
-    return Trained(network.cpu().eval(), history, stopped)
-
-
-class _Run:
-    """The steps of one network."""
-
-    def __init__(self, network: nn.Module, loss: LossName, settings: Settings) -> None:
-        self.network, self.loss, self.settings = network.train(), loss, settings
-        self.weights: list[Tensor] = list(network.parameters())
-        self.adam = torch.optim.AdamW(
-            self.weights, weight_decay=settings.weight_decay, fused=True
+        network: Any = make_network().to(settings.device, training.elements.dtype).train()
+        adam = torch.optim.AdamW(
+            network.parameters(), weight_decay=settings.weight_decay, fused=True
         )  # fmt: skip
-        # The weights that count: their average in a long training.
-        averaged = settings.steps >= AVERAGED_FROM
-        self.chosen = [one.detach().clone() for one in self.weights] if averaged else self.weights
-        self.losses: list[Tensor] = []
-        self.evaluations: dict[int, float] = {}  # loss of the validation bags, by step
-
-    def train(self, batches: Iterator[LabelledBags], validation: LabelledBags) -> Stopped:
-        """Take all steps, or those before a reason to stop. Leaves the network with the weights
-        that count, or with those that were best on the validation bags."""
-        settings = self.settings
-        best: list[Tensor] | None = None
-        limit = time.monotonic() + (settings.max_seconds or math.inf)
-        worse, every = 0, max(settings.steps // EVALUATIONS, 1)
-        stopped: Stopped = "max_iter"
+        # The network that counts: of a long training, one with the average of the weights.
+        chosen = deepcopy(network) if settings.steps >= AVERAGED_FROM else network
+        best = None
+        batches = _batches(training.to(settings.device), settings, seed)
+        validation = data.take(order[: settings.held_out], settings.max_elements)
+        validation = validation.to(settings.device)
         for step in range(1, settings.steps + 1):
-            self.step(step, next(batches))
+            adam.param_groups[0]["lr"] = settings.rate(step - 1)
+            losses.append(_take_step(network, adam, next(batches), loss))
+            if chosen is not network:  # the first weights count as much as each of the others
+                share = (1 - DECAY) / -math.expm1(step * math.log(DECAY))
+                with torch.no_grad():
+                    torch._foreach_lerp_([*chosen.parameters()], [*network.parameters()], share)
             if settings.verbose and (step % every == 0 or step == settings.steps):
-                loss = float(self.losses[-1])
-                print(f"step {step} of {settings.steps}, training loss {loss:.4g}", flush=True)
+                now = f"training loss {float(losses[-1]):.4g}"
+                print(f"step {step} of {settings.steps}, {now}", flush=True)
             if len(validation) and step % every == 0:
-                value = self.evaluations[step] = self.evaluate(validation)
-                worse = 0 if value <= min(self.evaluations.values()) else worse + 1
-                if worse == 0:
-                    best = [one.detach().clone() for one in self.chosen]
+                evaluations[step] = _evaluate(chosen, validation, loss, settings)
+                worse = 0 if evaluations[step] <= min(evaluations.values()) else worse + 1
+                best = deepcopy(chosen) if worse == 0 else best
                 if worse >= settings.patience:
                     stopped = "n_iter_no_change"
                     break
             if time.monotonic() >= limit and step < settings.steps:
                 stopped = "max_seconds"
                 break
-        self.fill(best or self.chosen)
-        return stopped
+    history = {"loss": torch.stack(losses).cpu().numpy()}
+    if evaluations:
+        history["step"] = np.array(list(evaluations))
+        history["validation_loss"] = np.array(list(evaluations.values()))
+    return (best or chosen).cpu().eval(), history, stopped
 
-    def step(self, step: int, batch: LabelledBags) -> None:
-        """One step of AdamW with clipped gradients; none if they are not finite."""
-        self.adam.zero_grad()
-        with equipool.record(diagnostics=False) as solutions:
-            total = self.loss_of(batch)
-        # The auxiliary loss by the bags' weights: one of weight 2 counts as two of weight 1.
-        weights = batch.weights.mean(1)
-        for solution in solutions:
-            assert solution.squared_gradient is not None
-            total = total + AUX_WEIGHT * (weights * solution.squared_gradient).mean()
-        total.backward()
-        self.losses.append(total.detach())
-        norm = nn.utils.clip_grad_norm_(self.weights, CLIP_NORM)
-        if not norm.isfinite():
-            warnings.warn(f"the gradient of step {step} is not finite", stacklevel=2)
-            return
-        self.adam.param_groups[0]["lr"] = self.settings.rate(step - 1)
-        self.adam.step()
-        if self.chosen is not self.weights:  # the first value counts as much as each of the others
-            weight = (1 - DECAY) / -math.expm1(step * math.log(DECAY))
-            torch._foreach_lerp_(self.chosen, [one.detach() for one in self.weights], weight)
 
-    @torch.no_grad()
-    def evaluate(self, validation: LabelledBags) -> float:
-        """The loss on the validation bags, with the weights that count."""
-        own = [one.clone() for one in self.weights]
-        self.fill(self.chosen)
-        self.network.eval()
-        total = torch.zeros(())
-        for bags in torch.arange(len(validation)).split(self.settings.batch_size):
-            batch = validation.take(bags.to(validation.ptr.device), self.settings.max_elements)
-            total = total + self.loss_of(batch).cpu() * len(bags)
-        self.fill(own)
-        self.network.train()
-        return float(total / len(validation))
+def _take_step(
+    network: nn.Module, adam: torch.optim.Optimizer, batch: LabelledBags, loss: LossName
+) -> Tensor:
+    """One step of AdamW with clipped gradients; none if they are not finite."""
+    adam.zero_grad()
+    with equipool.record(diagnostics=False) as solutions:
+        total = _loss_of(network, batch, loss)
+    # The auxiliary loss by the bags' weights: one of weight 2 counts as two of weight 1.
+    weights = batch.weights.mean(1)
+    for solution in solutions:
+        assert solution.squared_gradient is not None
+        total = total + AUX_WEIGHT * (weights * solution.squared_gradient).mean()
+    total.backward()
+    if nn.utils.clip_grad_norm_(network.parameters(), CLIP_NORM).isfinite():
+        adam.step()
+    else:
+        warnings.warn("a step is left out: its gradient is not finite", stacklevel=2)
+    return total.detach()
 
-    def loss_of(self, batch: LabelledBags) -> Tensor:
-        outputs = self.network(batch.elements, ptr=batch.ptr)
-        return (batch.weights * losses(self.loss, outputs, batch.targets)).mean()
 
-    @torch.no_grad()
-    def fill(self, values: Sequence[Tensor]) -> None:
-        for weight, value in zip(self.weights, values, strict=True):
-            weight.copy_(value)
+@torch.no_grad()
+def _evaluate(
+    network: nn.Module, validation: LabelledBags, loss: LossName, settings: Settings
+) -> float:
+    """The loss on the validation bags."""
+    network.eval()
+    total = torch.zeros(())
+    for bags in torch.arange(len(validation)).split(settings.batch_size):
+        batch = validation.take(bags.to(validation.ptr.device), settings.max_elements)
+        total = total + _loss_of(network, batch, loss).cpu() * len(bags)
+    network.train()
+    return float(total / len(validation))
 
 
 def _batches(data: LabelledBags, settings: Settings, seed: int) -> Iterator[LabelledBags]:
@@ -351,16 +318,18 @@ def _batches(data: LabelledBags, settings: Settings, seed: int) -> Iterator[Labe
         yield data.take(bags, settings.max_elements, draw=True)
 
 
-def losses(name: LossName, outputs: Tensor, targets: Tensor) -> Tensor:
-    """The loss of each target, `[B, T]`."""
-    match name:
-        case "classes":
-            classes = targets.squeeze(-1).long()
-            return functional.cross_entropy(outputs, classes, reduction="none").unsqueeze(-1)
-        case "binary":
-            return functional.binary_cross_entropy_with_logits(outputs, targets, reduction="none")
-        case "numbers":
-            return (outputs - targets).square()
+def _loss_of(network: nn.Module, batch: LabelledBags, name: LossName) -> Tensor:
+    outputs = network(batch.elements, ptr=batch.ptr)
+    if name == "classes":
+        classes = batch.targets.squeeze(-1).long()
+        values = functional.cross_entropy(outputs, classes, reduction="none").unsqueeze(-1)
+    elif name == "binary":
+        values = functional.binary_cross_entropy_with_logits(
+            outputs, batch.targets, reduction="none"
+        )
+    else:
+        values = (outputs - batch.targets).square()
+    return (batch.weights * values).mean()
 
 
 @contextmanager
