@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Callable
 from itertools import chain, product
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from equipool.checks import as_count, check_part
-from equipool.config import as_tensor, config_of, differences, from_tensor
+from equipool.config import config_of, differences
 from equipool.descent import Descent, Differentiation, Keep, Search, Unrolled
 from equipool.distributed import (
     ShardedSum,
@@ -156,12 +157,14 @@ class EquilibriumAggregation(nn.Module):
 
     def get_extra_state(self) -> Tensor:
         """Settings, and the place in the sequence of `RandomSteps`, as JSON in `uint8`."""
-        return as_tensor({"config": self.config(), "drawn": self.steps.drawn})
+        # As `uint8`, which `torch.load(weights_only=True)` and safetensors can read.
+        state = json.dumps({"config": self.config(), "drawn": self.steps.drawn})
+        return torch.frombuffer(bytearray(state.encode()), dtype=torch.uint8)
 
     def set_extra_state(self, state: Tensor) -> None:
         if state.dtype != torch.uint8:  # an average of several states, say
             return
-        found = from_tensor(state)
+        found = json.loads(bytes(state.cpu().tolist()))
         object.__setattr__(self.steps, "drawn", found["drawn"])
         if different := list(differences(self.config(), found["config"])):
             warnings.warn(

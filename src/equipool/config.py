@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-import torch
 from torch import Tensor
 
 PLAIN = (bool, int, float, str, type(None))
@@ -39,16 +37,6 @@ def _plain(value: object) -> Any:
     if type(value).__module__.startswith("equipool."):
         return config_of(value)
     return getattr(value, "__qualname__", type(value).__qualname__)
-
-
-def as_tensor(data: Mapping[str, Any]) -> Tensor:
-    """JSON as `uint8`, which `torch.load(weights_only=True)` and safetensors can read."""
-    return torch.frombuffer(bytearray(json.dumps(data).encode()), dtype=torch.uint8)
-
-
-def from_tensor(tensor: Tensor) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(bytes(tensor.cpu().tolist()))
-    return found
 
 
 def differences(own: Any, other: Any, name: str = "") -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, NamedTuple, get_args
 
 import torch
@@ -130,19 +131,15 @@ class Energy:
 
     def __call__(self, y: Tensor) -> Tensor:
         """`[B, K] -> [B]`."""
-        with outside_inference_mode():
-            return self._of_sets(self._objective.value(self._rows("y", y)))
+        return self._evaluate(self._objective.value, y)
 
     def gradient(self, y: Tensor) -> Tensor:
         """The gradient with respect to y, `[B, K] -> [B, K]`: zero at a minimum."""
-        with outside_inference_mode():
-            return self._of_sets(self._objective.gradient(self._rows("y", y)))
+        return self._evaluate(self._objective.gradient, y)
 
     def hessian(self, y: Tensor) -> Tensor:
         """The Hessian of each set at y, `[B, K] -> [B, K, K]`, from K products. It has no graph."""
-        with outside_inference_mode():
-            rows = self._rows("y", y)
-            return self._of_sets(assemble(self._objective.hessian(rows), rows))
+        return self._evaluate(lambda rows: assemble(self._objective.hessian(rows), rows), y)
 
     def hessian_product(self, y: Tensor, v: Tensor) -> Tensor:
         """The product of each set's Hessian at y with its row of `v [B, K]`, `[B, K]`. It has no
@@ -176,6 +173,11 @@ class Energy:
         """The same with other weights of the regulariser and of the potential, `[B, 1]` each."""
         rows = Weights(*map(self._padded, weights))
         return Energy(self._objective.reweighted(rows), self._x, self.sets, self._shape[1])
+
+    def _evaluate(self, function: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
+        """A function of rows, as one of sets."""
+        with outside_inference_mode():
+            return self._of_sets(function(self._rows("y", y)))
 
     def _rows(self, name: str, rows: Tensor) -> Tensor:
         """`[B, K]` as `[num_rows, K]`, in float32 at least."""
