@@ -49,7 +49,7 @@ def generated(number=60, *, labels=2, kind="classification", missing=0.2):
         torch.tensor([2 * len(bonds) for _, bonds in graphs]),
         torch.cat(atoms),
         one_way.repeat_interleave(2, 0),
-        torch.tensor(both, dtype=torch.int32).T,
+        torch.tensor(both, dtype=torch.int32),
     )
     share = torch.stack(shares).unsqueeze(-1).expand(-1, labels)
     values = (share > 0.4).float() if kind == "classification" else 50 + 10 * share
@@ -77,15 +77,15 @@ def permuted(molecules):
         order = torch.randperm(len(atoms), generator=generator)
         shuffled = torch.randperm(len(bonds), generator=generator)
         ends = torch.argsort(order)[ends.long()][:, shuffled].to(ends.dtype)
-        found.append((atoms[order], bonds[shuffled], ends))
+        found.append((atoms[order], bonds[shuffled], ends.T))
     atoms, bonds, ends = zip(*found, strict=True)
     sizes = molecules.atom_start.diff(), molecules.bond_start.diff()
-    return MoleculeSet.of(*sizes, torch.cat(atoms), torch.cat(bonds), torch.cat(ends, dim=1))
+    return MoleculeSet.of(*sizes, torch.cat(atoms), torch.cat(bonds), torch.cat(ends))
 
 
 def serve(molecules, monkeypatch):
     """Every data set is this one."""
     monkeypatch.setattr(
-        "equipool.experiments.molecules.dataset.load_molecules",
+        "equipool.experiments.molecules.task.load_molecules",
         lambda source: Prepared(molecules, (), "generated"),
     )

@@ -105,18 +105,6 @@ def test_columns_can_be_kept_and_chosen(predict, tmp_path):
     assert [row[3] == "" for row in rows] == [False, True, False]
 
 
-@pytest.mark.parametrize("ending", [".smi", ".txt.gz", "-"])
-def test_a_list_has_one_molecule_per_line(predict, tmp_path, ending):
-    content = f"CCO ethanol\n\n{BROKEN}\tname\nC\n"
-    file = tmp_path / f"list{ending}"
-    packed = gzip.compress(content.encode()) if ending.endswith(".gz") else content.encode()
-    file.write_bytes(packed)
-    done = predict("classes", "-" if ending == "-" else file, text=content)
-    rows = rows_of(done.stdout)[1:]
-    assert [row[0] for row in rows] == ["CCO", "", BROKEN, "C"]
-    assert [row[1] == "" for row in rows] == [False, True, True, False]
-
-
 def test_if_nothing_could_be_read_the_command_fails(predict):
     done = predict("numbers", "--smiles", BROKEN, "--smiles", "", status=1)
     assert "2 of 2 molecules could not be read" in done.stderr
@@ -130,21 +118,17 @@ def test_if_nothing_could_be_read_the_command_fails(predict):
         (["table.csv", "--smiles", "C"], 2, "either --smiles or a FILE"),
         (["table.csv", "--out", "table.csv"], 2, "which is the input"),
         (["table.csv", "--column", "molecule"], 1, "no column 'molecule': its columns are 'struct"),
-        (["list.tsv"], 1, "FILE is 'list.tsv', expected a file that ends in"),
-        (["list.smi", "--column", "smiles"], 1, "but list.smi has no columns"),
+        (["list.smi"], 1, "no column 'structure': its columns are 'CCO'"),
         (["--smiles", "C", "--keep", "a"], 2, "a FILE, which --keep requires"),
         (["table.csv", "--keep", "part,part"], 2, "expected different names separated by commas"),
         (["nothing.csv"], 1, "No such file"),
-        (["bytes.smi"], 1, "1 of 1 molecules could not be read"),
         (["broken.csv"], 1, "broken.csv, line 3"),
     ],
 )
 def test_wrong_use_is_named(place, predict, monkeypatch, tmp_path, words, status, expected):
     monkeypatch.chdir(tmp_path)
     shutil.copy(place / "table.csv", "table.csv")
-    for ending in ("smi", "tsv"):
-        tmp_path.joinpath(f"list.{ending}").write_text("C\n")
-    tmp_path.joinpath("bytes.smi").write_bytes(b"\xff\xfe\xfa")
+    tmp_path.joinpath("list.smi").write_text("CCO\nC\n")
     tmp_path.joinpath("broken.csv").write_text("structure,name\nCCO,a\nCC\n")
     before = (tmp_path / "table.csv").read_text()
     done = predict("classes", *words, status=status)
@@ -169,6 +153,6 @@ def test_the_runs_directory_is_all_that_is_read(place, predict, tmp_path, monkey
     shutil.copytree(place / "numbers", tmp_path / "moved")
     monkeypatch.chdir(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr("equipool.experiments.molecules.dataset.load_molecules", None)
+        patch.setattr("equipool.experiments.molecules.task.load_molecules", None)
         done = call("predict", "moved", "--smiles", "CCO")
     assert done.stdout == expected

@@ -94,8 +94,7 @@ def predict(
         help="file of a model (equipool fit) or directory of a molecules run", metavar="MODEL",
         exists=True)],
     file: Annotated[Path | None, typer.Argument(
-        help="a table of bags; or molecules: a .csv, or a .smi or .txt with one SMILES per line, "
-             "- for stdin", metavar="FILE")] = None,
+        help="a table of bags, or of molecules with a column of SMILES", metavar="FILE")] = None,
     smiles: Annotated[list[str] | None, typer.Option(
         help="molecules: SMILES instead of a file; can be repeated", metavar="TEXT")] = None,
     *, options: PredictOptions,

@@ -131,15 +131,12 @@ class MedianTask(InnerLoop, Task):
         """`x [num_steps, B, set_size]` and `median [num_steps, B]`. The sets of a step do not
         depend on the other steps requested. A CPU and a GPU draw different sets."""
         first, last = first_step // STEPS_AT_ONCE, (first_step + num_steps - 1) // STEPS_AT_ONCE
-        x = torch.cat([self._draw(block, device) for block in range(first, last + 1)])
+        shape, keys = (STEPS_AT_ONCE, self.batch_size), ("median", "training", self.seed)
+        generators = (generator_for(device, *keys, block) for block in range(first, last + 1))
+        x = torch.cat([sample_sets(shape, self.set_size, one)[0] for one in generators])
         x = shard.part(x.narrow(0, first_step - first * STEPS_AT_ONCE, num_steps), dim=1)
         x = x.contiguous()
         return {"x": x, "median": medians(x)}
-
-    def _draw(self, block: int, device: torch.device) -> Tensor:
-        """Sets of the steps from `block * STEPS_AT_ONCE`, `[STEPS_AT_ONCE, B, set_size]`."""
-        generator = generator_for(device, "median", "training", self.seed, block)
-        return sample_sets((STEPS_AT_ONCE, self.batch_size), self.set_size, generator)[0]
 
     def loss(self, network: nn.Module, batch: Batch) -> Loss:
         return Loss((network(batch["x"]) - batch["median"]).square().mean())
@@ -162,7 +159,8 @@ class MedianTask(InnerLoop, Task):
 def sample_sets(
     shape: tuple[int, ...], set_size: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Draw sets of numbers, each from a distribution chosen at random.
+    """Draw sets of numbers, each from a distribution chosen at random: uniform on [0, 1], gamma of
+    shape 0.5 and scale 0.2, or normal of mean 0.5 and deviation 0.4.
 
     Returns:
         The numbers, `[*shape, set_size]`, and the positions of the sets' distributions in
@@ -173,24 +171,14 @@ def sample_sets(
         >>> x.shape, kind.shape
         (torch.Size([4, 100]), torch.Size([4]))
     """
-    kind = torch.randint(len(DISTRIBUTIONS), shape, generator=generator, device=generator.device)
-    return sample_kinds(kind, set_size, generator), kind
-
-
-def sample_kinds(kind: Tensor, set_size: int, generator: torch.Generator) -> Tensor:
-    """Draw `set_size` numbers for each entry of `kind [...]`, a position in `DISTRIBUTIONS`:
-    uniform on [0, 1], gamma of shape 0.5 and scale 0.2, or normal of mean 0.5 and deviation 0.4.
-
-    Returns:
-        `[..., set_size]`, on the device of `kind` and the generator.
-    """
-    shape = (*kind.shape, set_size)
-    uniform = torch.rand(shape, generator=generator, device=kind.device)
-    normal = torch.randn(shape, generator=generator, device=kind.device)
+    device, size = generator.device, (*shape, set_size)
+    kind = torch.randint(len(DISTRIBUTIONS), shape, generator=generator, device=device)
+    uniform = torch.rand(size, generator=generator, device=device)
+    normal = torch.randn(size, generator=generator, device=device)
     # The square of a standard normal number is gamma of shape 0.5 and scale 2.
-    kind = kind.unsqueeze(-1)
-    others = torch.where(kind == 1, 0.1 * normal.square(), 0.5 + 0.4 * normal)
-    return torch.where(kind == 0, uniform, others)
+    own = kind.unsqueeze(-1)
+    others = torch.where(own == 1, 0.1 * normal.square(), 0.5 + 0.4 * normal)
+    return torch.where(own == 0, uniform, others), kind
 
 
 def medians(x: Tensor) -> Tensor:

@@ -2,12 +2,14 @@ import numpy as np
 import pytest
 import torch
 
-from equipool.experiments.median import DISTRIBUTIONS, medians, sample_kinds
+from equipool.experiments.median import DISTRIBUTIONS, medians, sample_sets
 
 
 def draw(kind, num_sets=2000, set_size=100, seed=0):
-    kinds = torch.full((num_sets,), DISTRIBUTIONS.index(kind))
-    return sample_kinds(kinds, set_size, torch.Generator().manual_seed(seed))
+    """Sets of one distribution."""
+    generator = torch.Generator().manual_seed(seed)
+    x, kinds = sample_sets((4 * num_sets,), set_size, generator)
+    return x[kinds == DISTRIBUTIONS.index(kind)][:num_sets]
 
 
 @pytest.mark.parametrize("kind", DISTRIBUTIONS)

@@ -1,6 +1,5 @@
 """Features of molecules, against those of `ogb`."""
 
-import signal
 import subprocess
 import sys
 
@@ -94,21 +93,11 @@ def test_processes_give_what_one_gives(monkeypatch):
         assert torch.equal(getattr(many.molecules, name), getattr(alone.molecules, name))
 
 
-@pytest.mark.processes
-def test_workers_end_when_their_parent_is_killed(tmp_path):
-    """They hold standard error open, which is read to its end. And nothing imports `ogb`, which
-    would contact the network."""
-    path = tmp_path / "script.py"
-    path.write_text("""
-import os, signal, sys
-from equipool.experiments.molecules import features
-def kill(chunks):
-    assert next(chunks) and "ogb" not in sys.modules
-    os.kill(os.getpid(), signal.SIGKILL)
-if __name__ == "__main__":
-    assert len(features.featurise(["CCO"]).rows) == 1 and "ogb" not in sys.modules
-    features.MIN_ROWS, features._joined = 0, kill
-    features.featurise(["CC"] * 1000)
-""")
-    done = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=300)
-    assert done.returncode == -signal.SIGKILL, done.stderr
+def test_nothing_imports_ogb():
+    """It would contact the network."""
+    code = """
+import sys
+from equipool.experiments.molecules.features import featurise
+assert featurise(["CCO"]).rows == [0] and "ogb" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -8,8 +8,7 @@ import torch
 
 from equipool import EquilibriumAggregation
 from equipool.baselines import aggregation_from_name
-from equipool.experiments.molecules.convolutions import CONVOLUTIONS, MessageSum
-from equipool.experiments.molecules.network import MoleculeNetwork
+from equipool.experiments.molecules.network import CONVOLUTIONS, MessageSum, MoleculeNetwork
 from generated_molecules import generated, one, permuted
 
 WIDTH, DEPTH = 6, 3

@@ -10,7 +10,6 @@ from equipool.experiments.molecules.scores import (
     label_losses,
     label_moments,
     score,
-    usual_measure,
 )
 from generated_molecules import generated
 
@@ -89,5 +88,3 @@ def test_a_part_without_labels_has_no_scores():
     nothing = torch.zeros(0, 2)
     found = score(generated(5), nothing, nothing, torch.ones(2), "average_precision")
     assert all(map(math.isnan, found.values()))
-    assert usual_measure("molpcba") == "average_precision"
-    assert usual_measure(None) == "roc_auc"

@@ -151,8 +151,6 @@ def test_parts_of_a_batch_have_the_loss_of_the_whole(monkeypatch, few):
         whole = task.loss(model, batch(task, step)).value
         parts = [task.loss(model, batch(task, step, Shard(i, 4))).value for i in range(4)]
         torch.testing.assert_close(sum(parts) / 4, whole)
-    with pytest.raises(ValueError, match="batch_size is 8 in 8 processes, expected 2 or more"):
-        batch(task, shard=Shard(0, 8))
 
 
 def test_labels_without_a_score_are_named(monkeypatch, capsys):

@@ -13,7 +13,6 @@ from torch.nn import functional
 # electrons, hybridisation, aromatic, in a ring. Bonds: type, stereo, conjugated.
 ATOM_CATEGORIES = (119, 5, 12, 12, 10, 6, 6, 2, 2)
 BOND_CATEGORIES = (5, 6, 2)
-KINDS = ("classification", "regression")
 PARTS = ("train", "valid", "test")
 TENSORS = ("atoms", "bonds", "ends", "atom_start", "bond_start", "labels", "parts")
 
@@ -29,10 +28,6 @@ class MoleculeBatch:
     bonds: Tensor  # [E, 3] uint8, categories of OGB's features
     source: Tensor  # [E] int64, source atom of each bond
     bond_ptr: Tensor  # [V + 1] int64, offsets of the bonds to each atom
-
-    @property
-    def num_molecules(self) -> int:
-        return self.atom_ptr.shape[0] - 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,21 +46,21 @@ class MoleculeSet:
     labels: Tensor  # [G, L] float32, NaN where missing
     parts: Tensor  # [G] uint8, index into PARTS; a molecule of no part has a larger number
     label_names: tuple[str, ...] = ()
-    kind: str = "classification"  # one of KINDS
+    kind: str = "classification"  # or regression
 
     @classmethod
     def of(
         cls, num_atoms: Tensor, num_bonds: Tensor, atoms: Tensor, bonds: Tensor, ends: Tensor
     ) -> Self:
-        """Molecules of `num_atoms [G]` and `num_bonds [G]`, without labels and in no part. The
-        bonds of a molecule may have any order."""
+        """Molecules of `num_atoms [G]` and `num_bonds [G]`, without labels and in no part, from
+        `ends [E, 2]`. The bonds of a molecule may have any order."""
         atom_start, bond_start = offsets_of(num_atoms), offsets_of(num_bonds)
-        target = ends[1] + atom_start[:-1].repeat_interleave(num_bonds)
+        target = ends[:, 1] + atom_start[:-1].repeat_interleave(num_bonds)
         order = torch.argsort(target, stable=True)
         number = len(num_atoms)
         parts = torch.full((number,), len(PARTS), dtype=torch.uint8)
         return cls(
-            atoms, bonds[order], ends[:, order], atom_start, bond_start, torch.zeros(number, 0),
+            atoms, bonds[order], ends[order].T, atom_start, bond_start, torch.zeros(number, 0),
             parts,
         )  # fmt: skip
 

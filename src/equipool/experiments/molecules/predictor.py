@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 import torch
 from torch import Tensor, nn
@@ -23,16 +22,10 @@ from equipool.training.config import task_from_config, training_from_config
 from equipool.training.evaluation import in_precision, load_weights
 from equipool.training.step import evaluation_mode
 
-STANDARD_INPUT = "-"
-TABLES = (".csv", ".parquet")
-LISTS = (".smi", ".txt")
 
-
-@dataclass(frozen=True, eq=False)
-class Predictions:
+class Predictions(NamedTuple):
     """Predictions for $n$ molecules, in the order given."""
 
-    label_names: tuple[str, ...]
     values: Tensor  # [n, L] float32 on the CPU, NaN for molecules that could not be read
     problems: tuple[Problem, ...]  # those molecules
 
@@ -77,7 +70,7 @@ class MoleculePredictor:
             with in_precision(self.precision, self.device), evaluation_mode(self.network):
                 own = predict(self.network, found.molecules.to(self.device))
             values[found.rows] = own.sigmoid() if self.kind == "classification" else own
-        return Predictions(self.label_names, values, found.problems)
+        return Predictions(values, found.problems)
 
 
 def load_predictor(
@@ -104,38 +97,20 @@ def load_predictor(
 
 
 def read_queries(
-    file: str, column: str | None, usual_column: str, keep: Sequence[str] = ()
+    file: str | Path, column: str | None, usual_column: str, keep: Sequence[str] = ()
 ) -> list[list[str]]:
-    """A row for each molecule of a file, its SMILES and the cells to copy. The file is a table with
-    names in its first line, or a list with one SMILES per line, of which only the first word is
-    read. It may be compressed with gzip.
+    """A row for each molecule of a table, its SMILES and the cells to copy.
 
     Args:
-        file: .csv, .parquet, .smi or .txt, optionally followed by .gz; `-` is a list on stdin.
-        column: of the table.
+        file: a CSV file with names in its first line, a gzipped one, or a Parquet file.
+        column: of the SMILES.
         usual_column: if `column` is not given.
-        keep: columns of the table to copy; cells such as NA, without a value, are copied as empty.
+        keep: columns to copy; cells such as NA, without a value, are copied as empty.
     """
-    path = Path(file)
-    packed = path.suffix.lower() == ".gz"
-    ending = (path.with_suffix("") if packed else path).suffix.lower()
-    if file != STANDARD_INPUT and ending in TABLES:
-        names = [usual_column if column is None else column, *keep]
-        found = open_table(path).read(names, text=names).data
-        cells = ([cell or "" for cell in found[name].to_pylist()] for name in names)
-        return [list(row) for row in zip(*cells, strict=True)]
-    if file != STANDARD_INPUT and ending not in LISTS:
-        endings = ", ".join((*TABLES, *LISTS))
-        raise ValueError(f"FILE is {file!r}, expected a file that ends in {endings} or .gz, or -")
-    for flag, given in (("--column", column), ("--keep", ",".join(keep) or None)):
-        if given is not None:
-            raise ValueError(f"{flag} is {given!r}, but {file} has no columns")
-    if file == STANDARD_INPUT:
-        lines = list(sys.stdin)
-    else:
-        with gzip.open(path, "rb") if packed else path.open("rb") as opened:
-            lines = opened.read().decode("utf-8-sig", "replace").splitlines()
-    return [line.split()[:1] or [""] for line in lines]
+    names = [column or usual_column, *keep]
+    found = open_table(file).read(names, text=names).data
+    cells = ([cell or "" for cell in found[name].to_pylist()] for name in names)
+    return [list(row) for row in zip(*cells, strict=True)]
 
 
 def write_predictions(
@@ -145,10 +120,10 @@ def write_predictions(
     `keep` first. Returns the number of molecules that could not be read; their rows have empty
     cells."""
     found = predictor.predict([smiles for smiles, *_ in queries])
-    unread = {problem.row for problem in found.problems}
     writer = csv.writer(out, lineterminator="\n")
     written = ["smiles", *predictor.label_names]
     writer.writerow([*(f"given {name}" if name in written else name for name in keep), *written])
+    unread = {problem.row for problem in found.problems}
     for row, values in enumerate(found.values.numpy()):
         smiles, *kept = queries[row]
         # str gives as few digits as identify the number

@@ -4,21 +4,12 @@ labels (NaN), then averaged over the labels for which it is defined."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from equipool.experiments.molecules.molecule_set import MoleculeSet
-
-SCORED_BY_PRECISION = ("molpcba", "toxcast")
-
-
-def usual_measure(dataset: str | None) -> str:
-    """The customary score for classification on this data set."""
-    return "average_precision" if dataset in SCORED_BY_PRECISION else "roc_auc"
 
 
 def label_losses(prediction: Tensor, labels: Tensor, kind: str, deviation: Tensor) -> Tensor:
@@ -71,20 +62,17 @@ def classification_scores(prediction: Tensor, labels: Tensor) -> dict[str, float
     """
     from sklearn import metrics
 
-    return {
-        "roc_auc": _mean_over_labels(metrics.roc_auc_score, prediction, labels),
-        "average_precision": _mean_over_labels(metrics.average_precision_score, prediction, labels),
-    }
-
-
-def _mean_over_labels(metric: Callable[..., Any], prediction: Tensor, labels: Tensor) -> float:
-    found = []
+    measures = {
+        "roc_auc": metrics.roc_auc_score, "average_precision": metrics.average_precision_score,
+    }  # fmt: skip
+    found: dict[str, list[float]] = {name: [] for name in measures}
     for label in has_both(labels).nonzero().flatten().tolist():
         known = ~labels[:, label].isnan()
-        values = prediction[known, label]
-        defined = bool(values.isfinite().all())
-        found.append(metric(labels[known, label], values) if defined else math.nan)
-    return float(sum(found) / len(found)) if found else math.nan
+        truth, values = labels[known, label], prediction[known, label]
+        for name, measure in measures.items():
+            defined = bool(values.isfinite().all())
+            found[name].append(float(measure(truth, values)) if defined else math.nan)
+    return {name: sum(own) / len(own) if own else math.nan for name, own in found.items()}
 
 
 def has_both(labels: Tensor) -> Tensor:

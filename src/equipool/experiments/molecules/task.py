@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,23 +12,79 @@ import torch
 from torch import Tensor, nn
 
 from equipool.baselines import aggregation_from_name
+from equipool.environment import leads
 from equipool.experiments.common import Aggregation, InnerLoop, StepsSetting
-from equipool.experiments.molecules.convolutions import CONVOLUTIONS, MessageSum
-from equipool.experiments.molecules.dataset import TrainingData
-from equipool.experiments.molecules.datasets import DATASETS
 from equipool.experiments.molecules.molecule_set import PARTS, MoleculeSet
-from equipool.experiments.molecules.network import MoleculeNetwork, Units
-from equipool.experiments.molecules.scores import label_losses, score, usual_measure
-from equipool.experiments.molecules.sources import Kind, SmilesTable
-from equipool.experiments.molecules.splits import SCAFFOLD
+from equipool.experiments.molecules.network import (
+    CONVOLUTIONS,
+    MessageSum,
+    MoleculeNetwork,
+    Units,
+)
+from equipool.experiments.molecules.prepare import load_molecules
+from equipool.experiments.molecules.scores import has_both, label_losses, label_moments, score
+from equipool.experiments.molecules.sources import SCAFFOLD, Kind, MoleculeSource, SmilesTable
 from equipool.settings import Count, OneOf, Range, Share
-from equipool.training import Batch, Loss, Shard, Task
+from equipool.tables import listed
+from equipool.training import Batch, Loss, Shard, Task, generator_for
 
 TABLE_FIELDS = ("smiles", "labels", "split", "kind")
+CPU = torch.device("cpu")
+SCORED_BY_PRECISION = ("molpcba", "toxcast")
 EVALUATED = 512  # molecules at a time
 USUAL_ATOMS = 26  # of a molecule, by which scaled-sum and pna scale
 
 NotNegative = Annotated[float, Range(least=0)]
+
+
+class TrainingData:
+    """A data set, and what training derives from its labels."""
+
+    def __init__(self, source: str | MoleculeSource) -> None:
+        prepared = load_molecules(source)
+        self.molecules, self.fingerprint = prepared.molecules, prepared.fingerprint
+        self.training = self.molecules.positions("train")
+        labels = self.molecules.labels
+        self.num_present = (~labels.isnan()).sum(1)  # labels of each molecule
+        self.mean, self.deviation = label_moments(labels[self.training])
+        if not self.num_present[self.training].any():
+            raise ValueError(
+                f"none of the {len(self.training):,} training molecules has a label: choose other "
+                "labels or another split"
+            )
+        self._on: dict[torch.device, tuple[MoleculeSet, Tensor]] = {}
+        if leads():
+            self._warn_about_scores()
+
+    def on(self, device: torch.device) -> tuple[MoleculeSet, Tensor]:
+        """The molecules, and the standard deviation of each label, on a device."""
+        device = torch.empty(0, device=device).device  # `cuda` as `cuda:0`
+        if device not in self._on:
+            self._on[device] = self.molecules.to(device), self.deviation.to(device)
+        return self._on[device]
+
+    def order(self, first: int, number: int, seed: int) -> Tensor:
+        """Training molecules in the order of training: `number` positions from place `first` of an
+        endless sequence. Each epoch has every molecule once, in an order that depends only on the
+        seed and the epoch."""
+        size = len(self.training)
+        epochs = range(first // size, -(-(first + number) // size))
+        streams = (generator_for(CPU, "molecules", seed, epoch) for epoch in epochs)
+        order = torch.cat([torch.randperm(size, generator=stream) for stream in streams])
+        start = first - epochs.start * size
+        return self.training[order[start : start + number]]
+
+    def _warn_about_scores(self) -> None:
+        """Warn about labels without a score in the validation or the test part."""
+        names, binary = self.molecules.label_names, self.molecules.kind == "classification"
+        lacking = "both a 0 and a 1" if binary else "a value"
+        for part in ("valid", "test"):
+            labels = self.molecules.labels[self.molecules.positions(part)]
+            scored = (has_both(labels) if binary else (~labels.isnan()).any(0)).tolist()
+            if ignored := [name for name, one in zip(names, scored, strict=True) if not one]:
+                text = f"The {part} score ignores {len(ignored)} of {len(names)} labels"
+                text += f", which do not have {lacking} there: {listed(ignored)}"
+                print(text, file=sys.stderr)
 
 
 @dataclass(frozen=True)
@@ -80,13 +137,13 @@ class MoleculeTask(InnerLoop, Task):
     capturable: ClassVar[bool] = False  # batches are not padded to one shape
 
     aggregation: Aggregation = "equilibrium"
-    dataset: str | None = "molhiv"
+    dataset: Annotated[str, OneOf(f"{__package__}.prepare.DATASETS")] | None = "molhiv"
     csv: str | None = None
     smiles: str = "smiles"
     labels: str | None = None
     split: str = SCAFFOLD
     kind: Kind | None = None
-    convolution: Annotated[str, OneOf(f"{__package__}.convolutions.CONVOLUTIONS")] = "gin"
+    convolution: Annotated[str, OneOf(f"{__package__}.network.CONVOLUTIONS")] = "gin"
     local_aggregation: Literal["sum", "equilibrium"] = "sum"
     depth: Count = 5
     width: Count = 300
@@ -112,9 +169,7 @@ class MoleculeTask(InnerLoop, Task):
         for name in TABLE_FIELDS:
             usual = getattr(MoleculeTask, name)
             self.expect(name, getattr(self, name) == usual, f"{usual!r} without csv")
-        short = (self.dataset or "").removeprefix("ogbg-")
-        self.expect("dataset", short in DATASETS, f"one of {list(DATASETS)}")
-        object.__setattr__(self, "dataset", short)
+        self.expect("dataset", self.dataset is not None, "a name without csv")
 
     @classmethod
     def paper(cls, aggregation: str = "equilibrium", *, seed: int = 0) -> MoleculeTask:
@@ -175,13 +230,13 @@ class MoleculeTask(InnerLoop, Task):
     def _message_aggregation(self) -> nn.Module:
         if self.local_aggregation == "sum":
             return MessageSum()
-        potential = self.potential if self.local_potential is None else self.local_potential
+        potential = self.local_potential or self.potential
         return self.equilibrium_layer(self.width, self.width, potential, self.local_steps)
 
     def _atom_aggregation(self) -> nn.Module:
-        if self.aggregation == "equilibrium":
-            return self.equilibrium_layer(self.width, self.width, self.potential, self.inner_steps)
         sizes = (self.width, self.width)
+        if self.aggregation == "equilibrium":
+            return self.equilibrium_layer(*sizes, self.potential, self.inner_steps)
         return aggregation_from_name(self.aggregation, *sizes, set_size=USUAL_ATOMS)
 
     def batches(self, first_step: int, num_steps: int, device: torch.device, shard: Shard) -> Batch:
@@ -190,12 +245,8 @@ class MoleculeTask(InnerLoop, Task):
         processes."""
         first, number = first_step * self.batch_size, num_steps * self.batch_size
         molecules = self.data.order(first, number, self.seed).view(num_steps, -1)
-        own = shard.part(molecules, 1)
-        if own.shape[1] < 2:
-            found = f"batch_size is {self.batch_size} in {shard.world} processes"
-            raise ValueError(f"{found}, expected 2 or more in each, for batch normalisation")
         present = self.data.num_present[molecules].sum(1).clamp(min=1) / shard.world
-        return {"molecules": own.to(device), "present": present.to(device)}
+        return {"molecules": shard.part(molecules, 1).to(device), "present": present.to(device)}
 
     def loss(self, network: nn.Module, batch: Batch) -> Loss:
         """The mean loss of the labels plus the weighted auxiliary losses."""
@@ -216,7 +267,8 @@ class MoleculeTask(InnerLoop, Task):
 
     def evaluate(self, network: nn.Module, device: torch.device) -> dict[str, float]:
         """The score, its components and the mean loss of the validation and the test part."""
-        molecules, measure = self.data.molecules, usual_measure(self.dataset)
+        molecules = self.data.molecules
+        measure = "average_precision" if self.dataset in SCORED_BY_PRECISION else "roc_auc"
         metrics: dict[str, float] = {}
         for part in ("valid", "test"):
             positions = molecules.positions(part)
