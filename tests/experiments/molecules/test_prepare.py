@@ -75,7 +75,7 @@ def test_a_changed_source_or_a_damaged_file_is_prepared_again(qm9, cache):
     assert len(load_molecules("qm9").molecules) == 11
     path.write_bytes(intact[:100])
     qm9.unlink()
-    with pytest.raises(ValueError, match=r"qm9.safetensors is damaged"):
+    with pytest.raises(ValueError, match=r"qm9.safetensors is .*damaged"):
         load_molecules("qm9")
 
 
