@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import nn
 
-import equipool
 import known_minima
 from cases import SCALINGS, Quadratic, assert_near, flatten, make_sets, offsets
 from equipool import (
@@ -237,13 +236,6 @@ class TestNotPositiveDefinite:
         assert found.change.isnan().squeeze(-1).tolist() == [True, True, False]
         assert found.ranked().tolist() == [2]
 
-    def test_an_energy_without_curvature_is_marked(self):
-        """The median's energy is made of straight pieces."""
-        layer = known_minima.median(1).double()
-        with pytest.warns(UserWarning, match="5 of 5 removals|1 of 1 sets"):
-            found = influence(layer, torch.arange(5.0, dtype=torch.float64).unsqueeze(-1))
-        assert not found.solved.any()
-
 
 class TestLaws:
     @each_method
@@ -269,13 +261,11 @@ class TestLaws:
         mask = torch.arange(max(SIZES)) < torch.tensor(SIZES).unsqueeze(-1)
         x[mask] = X
         padded = influence(layer, x, mask=mask, method=method, function=lambda y: y[:, :2])
-        assert padded.change.shape == (len(SIZES), max(SIZES), 4)
         assert padded.effect.shape == (len(SIZES), max(SIZES), 2)
         assert_near(padded.change[mask], expected.change, 1e-9)
         assert not padded.change[~mask].any()
         assert (padded.set_index[~mask] == -1).all()
         assert torch.equal(padded.set_index[mask], INDEX)
-        assert padded.solved[mask].all()
 
     @each_method
     def test_a_set_that_is_not_finite_keeps_it_to_itself(self, method):
@@ -298,17 +288,6 @@ class TestLaws:
         assert found.effect.shape == (0,)
         assert found.table() == []
 
-    def test_other_regularisers(self):
-        class Quartic(equipool.regularizers.Regularizer):
-            def forward(self, y):
-                return y.pow(4).sum(-1) + y.square().sum(-1)
-
-        layer = convex()
-        layer.regularizer = Quartic()
-        newton, exact = (found_by(layer, method=method).change for method in METHODS)
-        several = INDEX != 1
-        assert float((newton - exact)[several].norm() / exact[several].norm()) < 0.1
-
 
 class TestFunction:
     @each_method
@@ -324,22 +303,13 @@ class TestFunction:
     @pytest.mark.parametrize("inference", [False, True])
     def test_it_leaves_the_layer_and_modes_alone(self, inference):
         layer = curved().train()
-        expected = found_by(layer.eval(), function=lambda y: y.sum(-1))
+        expected = found_by(layer.eval())
         layer.train()
-        with torch.inference_mode(inference):
-            x = X.clone()
-            found = influence(layer, x, INDEX, dim_size=len(SIZES), function=lambda y: y.sum(-1))
+        with torch.inference_mode(inference), torch.autocast("cpu", dtype=torch.bfloat16):
+            found = influence(layer, X.clone(), INDEX, dim_size=len(SIZES))
         assert layer.training
         assert all(parameter.grad is None for parameter in layer.parameters())
         assert_near(found.change, expected.change, 1e-9)
-
-    def test_autocast_is_off(self):
-        layer = curved().float()
-        layer.steps = ToTolerance(1e-4, max_steps=1000)
-        expected = influence(layer, X.float(), INDEX, dim_size=len(SIZES)).change
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            found = influence(layer, X.float(), INDEX, dim_size=len(SIZES)).change
-        assert_near(found, expected, 1e-6)
 
 
 class TestMessages:
@@ -376,21 +346,16 @@ class TestRanking:
         assert found.ranked(3).tolist() == order[:3].tolist()
         expected = [(int(INDEX[row]), int(row), float(effect[row])) for row in order[:3]]
         assert found.table(3) == expected
-        assert {number for number, _, _ in found.table(of_set=3)} == {3}
-        assert len(found.table(of_set=3)) == SIZES[3]
+        assert [number for number, _, _ in found.table(of_set=3)] == [3] * SIZES[3]
 
-    def test_groups_and_norms(self):
+    def test_groups_norms_and_padding(self):
         by_group = found_by(quadratic(), groups=INDEX % 2)
         assert sorted(row[:2] for row in by_group.table()) == [(0, 0), (1, 1), (3, 1)]
-        several = found_by(quadratic(), function=lambda y: y)
-        assert_near(several.score, several.change.norm(dim=-1), 1e-12)
-
-    def test_padded_elements_are_numbered_in_their_set(self):
-        x = torch.stack([SETS[0][:3], 9 * SETS[3][:3]])
-        rows = influence(quadratic(), x).table()
-        assert {row[:2] for row in rows} == {(b, e) for b in (0, 1) for e in range(3)}
+        padded = influence(quadratic(), torch.stack([SETS[0][:3], 9 * SETS[3][:3]]))
+        assert {row[:2] for row in padded.table()} == {(b, e) for b in (0, 1) for e in range(3)}
+        assert_near(padded.score, padded.change.norm(dim=-1), 1e-12)
 
     def test_positive_means_that_the_element_speaks_for_it(self):
-        found = influence(known_minima.mean(1), torch.tensor([[1.0], [2.0], [6.0]]),
-                          function=lambda y: y)  # fmt: skip
+        x = torch.tensor([[1.0], [2.0], [6.0]])
+        found = influence(known_minima.mean(1), x, function=lambda y: y)
         assert found.score.sign().tolist() == [-1, -1, 1]

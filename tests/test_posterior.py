@@ -141,14 +141,6 @@ class TestTemperature:
             inside = (lower <= y.sum(-1)) & (y.sum(-1) <= upper)
             assert inside.double().mean().item() == pytest.approx(expected, abs=0.04)
 
-    def test_noise_is_left_out_of_it(self):
-        y, x = observe(4000, 5, 2)
-        target = y.sum(-1) + 0.4 * torch.randn(4000, dtype=torch.float64)
-        found = laplace(self.layer, x)
-        fitted = found.fit_temperature(self.head, target, noise=0.4)
-        assert fitted == pytest.approx(4, rel=0.25)
-        assert found.fit_temperature(self.head, target) > 1.3 * fitted
-
     def test_validation_targets_are_covered_exactly(self):
         y, x = observe(99, 5, 2)
         more, missing = torch.cat([x, x[:9]]), torch.full((9,), torch.nan).double()

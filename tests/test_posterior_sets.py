@@ -81,18 +81,6 @@ class TestLaws:
             assert part[kept].isfinite().all()
         near(found.covariance[kept], expected.covariance[kept], 1e-6)
 
-    def test_by_differentiating_the_energy_twice(self, rank):
-        layer, x = self.layer(), self.sets[2]
-        layer.scaling = "sum"
-        found = laplace(layer, x)
-
-        def energy(y):
-            rows = y.expand(len(x), -1)
-            return layer.regularizer(y.unsqueeze(0)).sum() + self.potential(x, rows).sum()
-
-        hessian = torch.autograd.functional.hessian(energy, found.mean[0])
-        near(found.covariance[0], hessian.inverse(), 1e-7)
-
 
 class Sign(nn.Module):
     """Curves upwards or downwards, as the element says."""

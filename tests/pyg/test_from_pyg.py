@@ -85,17 +85,6 @@ def test_in_a_batch_a_set_is_given_what_theirs_gives_it_alone():
     assert (theirs(x, index) - alone).abs().max() > 0.1 * alone.abs().max()
 
 
-def test_weights_are_copied_not_shared():
-    theirs = make_theirs()
-    ours = from_pyg(theirs)
-    x = torch.randn(6, 3)
-    expected = theirs(x).detach()
-    with torch.no_grad():
-        for parameter in ours.parameters():
-            parameter.add_(1.0)
-    assert torch.equal(theirs(x), expected)
-
-
 @pytest.mark.parametrize(
     ("dtype", "training"), [(torch.bfloat16, True), (torch.float32, False), (torch.float64, True)]
 )

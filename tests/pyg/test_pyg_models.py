@@ -60,12 +60,6 @@ def test_a_plain_convolution(graph):
     assert found.any(-1).sum() == NUM_NODES - len(ISOLATED)
 
 
-def test_sage(graph):
-    conv = SAGEConv(CHANNELS, 5, aggr=make_aggregation()).double()
-    pooled = pool_neighbours(conv.aggr_module, *graph)
-    assert_near(conv(*graph), conv.lin_l(pooled) + conv.lin_r(graph[0]), 1e-12)
-
-
 def test_gat_pools_its_heads_separately(graph):
     x, edges = graph
     conv = GATConv(CHANNELS, 4, heads=3, bias=False, aggr=make_aggregation(4, 4)).double()
@@ -90,11 +84,6 @@ CONVOLUTIONS = {
 def conv(request):
     torch.manual_seed(1)
     return CONVOLUTIONS[request.param]().double()
-
-
-def test_the_order_of_edges_does_not_matter(conv, graph):
-    x, edges = graph
-    assert_near(conv(x, edges[:, torch.randperm(edges.shape[1])]), conv(x, edges), 1e-12)
 
 
 def test_a_graph_is_computed_alone_as_beside_another(conv, graph):
@@ -146,28 +135,18 @@ def test_decomposed_layers_pool_parts_of_the_channels(graph):
     conv = PlainConv(aggr=aggregation, decomposed_layers=2).double()
     parts = [pool_neighbours(aggregation, part, edges) for part in x.chunk(2, -1)]
     assert_near(conv(x, edges), torch.cat(parts, -1), 1e-12)
-    whole = PlainConv(aggr=make_aggregation(), decomposed_layers=2).double()
-    with pytest.raises(ValueError, match="x has 3 channels, expected in_channels = 6"):
-        whole(x, edges)
 
 
 # As one aggregation of several.
 
 
-@pytest.mark.parametrize("mode", ["cat", "sum"])
-def test_in_a_multi_aggregation(graph, mode):
+def test_in_a_multi_aggregation(graph):
     x, index = graph[0], torch.tensor([3, 0, 0, 3, 1, 0, 1, 1, 0])
-    equilibrium = make_aggregation().double()
-    several = MultiAggregation(["mean", equilibrium, aggr.StdAggregation()], mode=mode)
-    parts = [
-        aggr.MeanAggregation()(x, index, dim_size=5),
-        equilibrium(x, index, dim_size=5),
-        aggr.StdAggregation()(x, index, dim_size=5),
-    ]
-    expected = torch.cat(parts, -1) if mode == "cat" else sum(parts)
-    assert_near(several(x, index, dim_size=5), expected, 1e-12)
-    several.reset_parameters()
-    assert not torch.allclose(several(x, index, dim_size=5), expected)
+    equilibrium, std = make_aggregation().double(), aggr.StdAggregation()
+    several = MultiAggregation(["mean", equilibrium, std])
+    each = (aggr.MeanAggregation(), equilibrium, std)
+    parts = [one(x, index, dim_size=5) for one in each]
+    assert_near(several(x, index, dim_size=5), torch.cat(parts, -1), 1e-12)
 
 
 # As readout.
