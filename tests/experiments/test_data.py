@@ -35,15 +35,6 @@ def test_a_block_comes_before_the_variable_before_the_cache(monkeypatch, tmp_pat
     assert data_folder() == Path.home() / "variable"
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("XDG_CACHE_HOME", ""), ("XDG_CACHE_HOME", "relative/cache"), ("EQUIPOOL_DATA", "")],
-)
-def test_empty_and_relative_variables_are_ignored(monkeypatch, name, value):
-    monkeypatch.setenv(name, value)
-    assert data_folder() == CACHE
-
-
 def test_equal_keys_give_equal_streams_and_other_keys_other_ones():
     draws = [torch.rand(8, generator=generator_for(CPU, *key)) for key in [("a", 1), ("a", 1)]]
     assert torch.equal(*draws)

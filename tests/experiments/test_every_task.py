@@ -52,6 +52,16 @@ def test_shards_join_to_the_whole(task, world):
         assert torch.equal(torch.cat([shard[key] for shard in shards], dim=1), value)
 
 
+def test_a_chunk_belongs_to_the_seed_and_its_first_step(task):
+    found = task.batches(40, 20, CPU, Shard())
+    torch.rand(3)
+    again = task.batches(40, 20, CPU, Shard())
+    assert all(torch.equal(found[key], again[key]) for key in found)
+    for other in (task.batches(60, 20, CPU, Shard()),
+                  dataclasses.replace(task, seed=1).batches(40, 20, CPU, Shard())):  # fmt: skip
+        assert not any(torch.equal(found[key], other[key]) for key in found)
+
+
 def test_a_batch_that_cannot_be_shared_out_is_refused(task):
     with pytest.raises(ValueError, match="6 rows do not divide into 4"):
         task.batches(0, 2, CPU, Shard(0, 4))

@@ -1,16 +1,7 @@
 import torch
-from torch.nn.functional import layer_norm
 
 from equipool import ResNetPotential
 from equipool.experiments.residual import ResidualNetwork
-
-
-def test_by_hand():
-    network = ResidualNetwork((2, 2, 1))
-    x = torch.tensor([[0.3, -1.2]])
-    z = x + torch.tanh(layer_norm(network.linears[0](x), (2,)))
-    expected = network.skips[1](z) + network.linears[1](z)
-    torch.testing.assert_close(network(x), expected)
 
 
 def test_it_is_the_network_of_the_potential():

@@ -4,7 +4,6 @@ import pytest
 
 import molecule_table
 from commands import call
-from equipool.experiments.common import EXPERIMENTS
 from equipool.training import read_record
 
 pytest.importorskip("rdkit")
@@ -39,10 +38,3 @@ def test_a_run_whose_table_has_changed_is_neither_resumed_nor_evaluated(flags, t
         assert (
             "data.labels: ['oxygen', 'weight'] in the run, ['weight', 'oxygen'] here" in done.output
         )
-
-
-def test_presets_are_settings_of_the_task():
-    experiment = EXPERIMENTS["molecules"]
-    for name, preset in experiment.presets.items():
-        assert getattr(experiment.task(), name)().name == "molecules"
-        assert preset.training["aux_weight"] == 0  # the task has weights of its own

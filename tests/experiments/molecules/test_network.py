@@ -9,7 +9,7 @@ import torch
 from equipool import EquilibriumAggregation
 from equipool.baselines import aggregation_from_name
 from equipool.experiments.molecules.network import CONVOLUTIONS, MessageSum, MoleculeNetwork
-from generated_molecules import generated, one, permuted
+from generated_molecules import generated, permuted
 
 WIDTH, DEPTH = 6, 3
 CONVOLVE = {"gin": plain.gin, "gcn": plain.gcn}
@@ -98,14 +98,3 @@ def test_atoms_are_hidden_from_the_readout_in_training_alone():
     assert not torch.equal(first, second)
     network.eval()
     torch.testing.assert_close(network(batch).labels, network(batch).labels, rtol=0, atol=0)
-
-
-def test_a_batch_has_the_molecules_it_was_asked_for():
-    molecules = generated(8)
-    batch = batch_of(molecules, torch.tensor([5, 0, 2]))
-    wanted = [one(molecules, position) for position in (5, 0, 2)]
-    sizes = torch.tensor([len(atoms) for atoms, _, _ in wanted])
-    assert batch.atom_ptr.diff().tolist() == sizes.tolist()
-    assert torch.equal(batch.molecule, torch.arange(3).repeat_interleave(sizes))
-    assert torch.equal(batch.atoms, torch.cat([atoms for atoms, _, _ in wanted]))
-    assert torch.equal(batch.bonds, torch.cat([bonds for _, bonds, _ in wanted]))

@@ -18,17 +18,6 @@ def names_of(data, part):
     return data.names[pool.first : pool.first + pool.characters]
 
 
-def test_the_parts_are_those_of_the_data_set():
-    data = character_images(data_folder(), 12, 5, CPU)
-    train, validation, test = (names_of(data, part) for part in ("train", "validation", "test"))
-    assert list(test) == tiny.names("evaluation")
-    assert sorted(train + validation) == tiny.names("background")
-    assert not set(train) & set(validation)
-    assert len(validation) == 5
-    assert data.pixels.shape == (42 * tiny.DRAWINGS, 12, 12)
-    assert data.pixels.dtype == torch.uint8
-
-
 def test_images_belong_to_their_names():
     data = character_images(data_folder(), 12, 5, CPU)
     images = {
