@@ -53,16 +53,6 @@ class TestLaws:
         nested = torch.nested.nested_tensor(self.sets, layout=torch.jagged)
         self.same(laplace(layer, nested, rank=rank), expected)
 
-    def test_padding_that_is_carried_along(self, rank, monkeypatch):
-        """As on a GPU, where dropping it would wait for the device."""
-        layer, (x, index) = self.layer(), flatten(self.sets)
-        expected = laplace(layer, x, index, rank=rank)
-        monkeypatch.setattr("equipool.sets.values_are_at_hand", lambda x: False)
-        x = torch.cat([x, torch.full((2, 3), math.nan, dtype=x.dtype)])
-        index = torch.cat([index, index.new_tensor([0, 2])])
-        mask = torch.arange(len(x)) < len(x) - 2
-        self.same(laplace(layer, x, index, mask=mask, dim_size=4, rank=rank), expected)
-
     def test_a_set_that_is_not_finite_is_alone_with_it(self, rank):
         layer, (x, index) = self.layer(), flatten(self.sets)
         expected = laplace(layer, x, index, rank=rank)

@@ -60,16 +60,6 @@ def test_a_plain_convolution(graph):
     assert found.any(-1).sum() == NUM_NODES - len(ISOLATED)
 
 
-def test_gat_pools_its_heads_separately(graph):
-    x, edges = graph
-    conv = GATConv(CHANNELS, 4, heads=3, bias=False, aggr=make_aggregation(4, 4)).double()
-    found, (edges, attention) = conv(x, edges, return_attention_weights=True)
-    values = conv.lin(x).view(NUM_NODES, 3, 4)[edges[0]] * attention.unsqueeze(-1)
-    layer = conv.aggr_module
-    heads = [layer(values[:, head], edges[1], dim_size=NUM_NODES) for head in range(3)]
-    assert_near(found, torch.cat(heads, -1), 1e-12)
-
-
 CONVOLUTIONS = {
     "gcn": lambda: GCNConv(CHANNELS, CHANNELS, aggr=make_aggregation()),
     "gin": lambda: GINConv(torch.nn.Linear(CHANNELS, CHANNELS), aggr=make_aggregation()),
