@@ -119,17 +119,16 @@ class SmilesTable(MoleculeSource):
             raise TableError(f"{table.place(row)}: {cell}, expected {expected}")
         codes, values = table.text(self.smiles)
         smiles = ["" if code < 0 else values[code] for code in codes]
-        given = _parts_in(table, self.split) if len(text) == 2 else None
         found = featurise(smiles, self.keep_unsanitised, scaffolds=self.split == SCAFFOLD)
         if not found.rows:
             reason = found.problems[0].reason
             raise TableError(f"{self.location}: no molecule could be read: {reason}")
-        if given is not None:
-            parts = given[found.rows]
+        if self.split == SCAFFOLD:
+            parts = scaffold_parts(found.scaffolds)
         elif self.split == RANDOM:
             parts = random_parts(len(found.rows))
         else:
-            parts = scaffold_parts(found.scaffolds)
+            parts = _parts_in(table, self.split)[found.rows]
         molecules = replace(
             found.molecules, label_names=names, kind=kind, parts=torch.from_numpy(parts),
             labels=torch.from_numpy(labels[found.rows].astype(np.float32)),

@@ -101,7 +101,9 @@ class OmniglotTask(InnerLoop, Task):
         encoder = ImageEncoder(self.image_size, self.encoder, size)
         pooling: nn.Module
         if self.aggregation == "equilibrium":
-            pooling = self.equilibrium_layer(size, size, self.potential, self.inner_steps)
+            pooling = self.equilibrium_layer(
+                size, size, self.potential, self.inner_steps
+            )
         else:
             pooling = aggregation_from_name(self.aggregation, size, size, set_size=self.set_size)
         return OmniglotNetwork(encoder, pooling, size, self.max_classes, self.head_width)
@@ -156,10 +158,8 @@ class OmniglotTask(InnerLoop, Task):
         folder.mkdir(parents=True, exist_ok=True)
         for part in (VALIDATION, TEST):
             table = confusion(*self.answers(network, part, device)).tolist()
-            rows = [
-                ["true", *range(1, len(table) + 1)],
-                *([i, *row] for i, row in enumerate(table, 1)),
-            ]
+            rows = [("true", *range(1, len(table) + 1))]
+            rows += [(number, *row) for number, row in enumerate(table, 1)]
             text = "".join(",".join(map(str, row)) + "\n" for row in rows)
             write_text(folder / f"confusion-{part}.csv", text)
 
