@@ -122,11 +122,6 @@ def test_a_model_that_saw_no_table_predicts_none(frame, fitted):
     assert not hasattr(model, "table_schema_")
 
 
-def test_missing_values_are_kept_from_no_estimator(frame):
-    with pytest.raises(ValueError, match="missing is 'keep', expected one of error, mean"):
-        SetClassifier("mean", **QUICK).fit_table(frame, **COLUMNS, missing="keep")
-
-
 def test_generated_bags_are_those_of_their_seed(tmp_path):
     one, again = make_bags(9, random_state=4), make_bags(9, random_state=4)
     assert all(np.array_equal(a, b) for a, b in zip(one[0], again[0], strict=True))

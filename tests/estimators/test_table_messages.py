@@ -31,16 +31,12 @@ REFUSED = {
         table(g=["a", "b", "a", "a"]), {"group": "g"},
         ["row 1 (bag 'u')", "column 'g' has 'b', but 'a'", "would be in two folds"],
     ),
-    "weights that vary": (
-        table(w=[1, 2, 1, 1]), {"weight": "w"}, ["row 1 (bag 'u')", "one weight"],
-    ),
     "negative weights": (table(w=[1, 1, -1, 1]), {"weight": "w"}, ["column 'w'", "0 or more"]),
     "no bag": (table(b=["u", None, "v", "w"]), {}, ["row 1", "'b' does not name a bag"]),
     "a missing number": (
         table(x=[1.0, 2.0, None, 4.0]), {},
         ["row 2 (bag 'v')", "column 'x' has no value", "--missing mean"],
     ),
-    "a missing category": (table(c=["red", "", "red", "blue"]), {}, ["row 1", "'c' has no value"]),
     "text where numbers belong": (
         table(x=["1", "2", "3", "four"]), {},
         ["row 3 (bag 'w')", "column 'x' has 'four', expected a number", "--categories x"],
@@ -55,20 +51,9 @@ REFUSED = {
         table(x=[1, 2, 2**53 + 1, 4]), {},
         ["row 2 (bag 'v')", "column 'x' has 9007199254740993", "2^53", "--exclude x"],
     ),
-    **{
-        f"whole numbers beyond 2^53 as {kind}": (
-            table(x=pa.array([1, 2, 2**53 + 1, 4]).cast(kind)), {},
-            ["row 2 (bag 'v')", "column 'x' has", "9007199254740993", "2^53", "--exclude x"],
-        )
-        for kind in (pa.string(), pa.decimal128(19, 0))
-    },
-    "text of another layout": (
-        table(x=pa.array(["1", "2", "3", "four"], pa.string_view())), {},
-        ["row 3 (bag 'w')", "column 'x' has 'four'"],
-    ),
-    "calendar intervals": (
-        table(x=pa.array([(1, 2, number) for number in range(4)], pa.month_day_nano_interval())),
-        {}, ["column 'x'", "month_day_nano_interval"],
+    "whole numbers beyond 2^53 as text": (
+        table(x=["1", "2", "9007199254740993", "4"]), {},
+        ["row 2 (bag 'v')", "column 'x' has '9007199254740993'", "2^53"],
     ),
     "lists": (table(x=[[1], [2], [3], [4]]), {}, ["column 'x'", "list", "--exclude x"]),
     **{
@@ -85,7 +70,6 @@ REFUSED = {
     "only constants": (table(x=[1] * 4, c=["red"] * 4), {}, ["constant: 'x', 'c'"]),
     "nothing left": (table(x=None, c=None), {}, ["no column is left"]),
     "no such column": (table(), {"features": ["size"]}, ["no column 'size'", "'b', 'y', 'x', 'c'"]),
-    "no such bag column": (table(b=None), {}, ["no column 'b'"]),
     "text in several labels": (
         table(z=["p", "p", "q", "q"]), {"label": ["y", "z"]}, ["column 'z' has text"],
     ),
@@ -176,11 +160,6 @@ def test_what_is_wrong_at_prediction_is_named(schema, case):
 def test_unknown_categories_can_be_read_as_none(schema):
     found = read_table(table(c=["red", "pink", "red", "red"]), schema, unknown="ignore")
     assert np.array_equal(found.bags.elements[:, 1:], [[0, 1], [0, 0], [0, 1], [0, 1]])
-
-
-def test_options_have_known_values(schema):
-    with pytest.raises(ValueError, match="unknown is 'guess', expected one of"):
-        read_table(table(), schema, unknown="guess")
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path):

@@ -1,7 +1,6 @@
 """Tables become the same bags whatever their file, the order of their rows and the batches."""
 
 import gzip
-import io
 
 import numpy as np
 import pandas
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from equipool.estimators.tables import read_table, read_training_table, values_from
-from equipool.tables import write_csv
 
 COLUMNS = {"bag": "patient", "label": "response", "weight": "trust", "group": "site"}
 
@@ -72,17 +70,6 @@ def test_every_file_gives_the_same_bags_to_the_bit(tmp_path, missing):
     for schema, found in others:
         assert schema == first[0]
         same(found, first[1])
-
-
-def test_labels_of_rows_are_no_feature(tmp_path):
-    frame = long_frame()
-    schema, found = read_training_table(frame, **COLUMNS)
-    shuffled = frame.set_axis(frame.index[::-1] ** 2)
-    shuffled.to_parquet(tmp_path / "table.parquet")
-    for table in (shuffled, tmp_path / "table.parquet", pa.Table.from_pandas(shuffled)):
-        other, bags = read_training_table(table, **COLUMNS)
-        assert other == schema
-        same(bags, found)
 
 
 def by_hand(frame, categories):
@@ -156,12 +143,6 @@ def test_labels_have_the_narrowest_type(texts, kind):
     assert values_from(texts).dtype.kind == kind
 
 
-def test_numbers_are_read_as_people_write_them():
-    table = {"b": [0, 1, 2, 3, 4], "y": [0, 1, 0, 1, 0], "x": [" 1.5", "+2", "1e3", ".5", "-0"]}
-    _, found = read_training_table(table, bag="b", label="y")
-    assert list(found.bags.elements[:, 0]) == [1.5, 2, 1000, 0.5, 0]
-
-
 def test_whole_numbers_beyond_2_to_the_53_stay_apart_as_labels_and_ids(tmp_path):
     frame = pandas.DataFrame({"b": 2**53 + np.arange(3), "y": 9 * 10**17 + np.arange(3),
                               "x": [1.0, 2.0, 3.0]})  # fmt: skip
@@ -170,19 +151,6 @@ def test_whole_numbers_beyond_2_to_the_53_stay_apart_as_labels_and_ids(tmp_path)
         _, found = read_training_table(table, bag="b", label="y")
         assert found.ids == [str(2**53 + number) for number in range(3)]
         assert found.y.tolist() == [9 * 10**17 + number for number in range(3)]
-
-
-@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
-def test_csv_is_written_with_so_many_digits(kind):
-    table = pa.table({"bag": [12345], "influence": pa.array([-0.123456], kind)})
-    written = io.StringIO()
-    write_csv(table, written, digits=3)
-    assert written.getvalue() == "bag,influence\n12345,-0.123\n"
-
-
-def test_binary_ids_are_text():
-    table = pa.table({"b": [b"p1", b"p2"], "y": [0, 1], "x": [1.0, 2.0]})
-    assert read_training_table(table, bag="b", label="y")[1].ids == ["p1", "p2"]
 
 
 def test_dates_and_unix_seconds_keep_their_seconds(tmp_path):
