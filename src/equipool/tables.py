@@ -57,9 +57,6 @@ class Table:
     csv: Path | None = None
     bag: str | None = None
 
-    def __len__(self) -> int:
-        return int(self.data.num_rows)
-
     def place(self, row: int | np.integer[Any]) -> str:
         """What names a row, counted from 0, in messages: by its line in the file if it has lines.
 
@@ -92,9 +89,7 @@ class Table:
         column = self.data[name]
         if not pa.types.is_dictionary(column.type):
             column = column.cast(VIEWS.get(column.type, column.type)).dictionary_encode()
-        encoded = column.unify_dictionaries().combine_chunks()
-        if isinstance(encoded, pa.ChunkedArray):
-            encoded = encoded.chunk(0) if encoded.num_chunks else pa.array([], column.type)
+        encoded = pa.concat_arrays(column.unify_dictionaries().chunks)
         found = [_as_text(value) for value in encoded.dictionary.to_pylist()]
         values = list(dict.fromkeys(value for value in found if value not in MISSING))
         position = {value: number for number, value in enumerate(values)}
@@ -259,12 +254,10 @@ def _parquet(path: Path) -> TableSource:
 def _in_memory(table: Any) -> TableSource:
     try:
         held = pa.table(table)
-    except pa.ArrowException as error:
-        raise TableError(f"the table cannot be read: {error}") from error
-    except (TypeError, ValueError) as error:
-        raise TypeError(
+    except (TypeError, ValueError, pa.ArrowException) as error:
+        raise TableError(
             f"the table is a {type(table).__name__}, expected a path, a pyarrow table or a data "
-            "frame of pandas or polars"
+            f"frame of pandas or polars ({error})"
         ) from error
     names = tuple(name for name in held.column_names if not ROW_LABELS.fullmatch(name))
     return TableSource("the table", names, lambda some, text: held.select(some))

@@ -182,7 +182,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
         assert str(path) in str(caught.value)
     with pytest.raises(TableError, match="No such file"):
         read_training_table(tmp_path / "none.csv", bag="b", label="y")
-    with pytest.raises(TypeError, match="the table is a int, expected a path"):
+    with pytest.raises(TableError, match="the table is a int, expected a path"):
         read_training_table(3, bag="b", label="y")
 
 
