@@ -101,9 +101,7 @@ class OmniglotTask(InnerLoop, Task):
         encoder = ImageEncoder(self.image_size, self.encoder, size)
         pooling: nn.Module
         if self.aggregation == "equilibrium":
-            pooling = self.equilibrium_layer(
-                size, size, self.potential, self.inner_steps
-            )
+            pooling = self.equilibrium_layer(size, size, self.potential, self.inner_steps)
         else:
             pooling = aggregation_from_name(self.aggregation, size, size, set_size=self.set_size)
         return OmniglotNetwork(encoder, pooling, size, self.max_classes, self.head_width)
