@@ -9,7 +9,7 @@ from cases import assert_near, first_seed, flatten, make_layer, make_sets
 from equipool import SquaredNorm
 from equipool.differentiation import Implicit
 from equipool.ops import momentum
-from equipool.ops.resnet_gradient import implementations
+from equipool.ops.resnet_gradient import torch as torch_gradient
 from forced_kernels import force_kernels
 
 
@@ -62,7 +62,7 @@ def test_with_the_kernels(monkeypatch):
     solution = layer.solve(x, index)
     solution.y.sin().sum().backward()
     assert solution.fallback.sum() == 1
-    force_kernels(monkeypatch, implementations, momentum)
+    force_kernels(monkeypatch, torch_gradient, momentum)
     layer, x, index = layer.to(device), x.to(device), index.to(device)
     found = gradients(layer, x, index)
     for name, gradient in expected.items():

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from equipool.ops.resnet_gradient import Maps, Spec, make_gradient, tiles
+from equipool.ops.resnet_gradient import Maps, Spec, make_gradient
 from equipool.ops.resnet_gradient import torch as torch_gradient
 from equipool.ops.resnet_gradient.naive import naive_value
 
@@ -115,7 +115,6 @@ def test_sets_over_several_parts(implementation, monkeypatch):
     """Chunks of the torch operations, tiles and parts of the kernels."""
     monkeypatch.setattr(torch_gradient, "CPU_ROWS", 7)
     monkeypatch.setattr("equipool.ops.resnet_gradient.triton.LARGEST_PART", 16)
-    assert tiles.tile_size(16) == 4
     check((9, 5, 3), *batch(40, 3), implementation)
 
 
@@ -181,11 +180,6 @@ def test_rows_left_out_of_the_loss_contribute_nothing(implementation):
         torch.testing.assert_close(a, b)
 
 
-def forward_mode(operation, y):
-    with torch.autograd.forward_ad.dual_level():
-        operation.gradient(torch.autograd.forward_ad.make_dual(y.detach(), torch.ones_like(y)))
-
-
 def batched(operation, y):
     gradient = operation.gradient(y)
     units = torch.eye(gradient.numel()).to(gradient).view(-1, *gradient.shape)
@@ -198,7 +192,7 @@ def second(operation, y):
     torch.autograd.grad(by_y.sum(), y)
 
 
-@pytest.mark.parametrize("derivative", [forward_mode, batched, second])
+@pytest.mark.parametrize("derivative", [batched, second])
 def test_what_it_does_not_have_is_refused_with_advice(derivative, implementation):
     operation, y, _ = make((5, 3), implementation)
     with pytest.raises(RuntimeError, match="factored=False"):

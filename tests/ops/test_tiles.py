@@ -5,9 +5,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from equipool.ops.resnet_gradient.tiles import LARGEST, SMALLEST, make_tiles, tile_size
-
 pytest.importorskip("triton")
+from equipool.ops.resnet_gradient.triton import LARGEST, SMALLEST, make_tiles, tile_size
 
 
 def runs(tiles, row):

@@ -4,6 +4,6 @@
 """
 
 from equipool.ops.resnet_gradient.folding import Maps, Spec
-from equipool.ops.resnet_gradient.implementations import ResNetGradient, make_gradient
+from equipool.ops.resnet_gradient.torch import make_gradient
 
-__all__ = ["Maps", "ResNetGradient", "Spec", "make_gradient"]
+__all__ = ["Maps", "Spec", "make_gradient"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -44,6 +44,19 @@ class Maps(NamedTuple):
 
     layers: Sequence[Affine]
     skips: Sequence[Affine | None]
+
+
+class Parameters(NamedTuple):
+    """A tensor for each hidden layer: what is learned, or its cotangents."""
+
+    from_hidden: tuple[Tensor, ...]
+    gammas: tuple[Tensor, ...]
+    betas: tuple[Tensor, ...]
+
+    @classmethod
+    def of(cls, tensors: Sequence[Tensor]) -> Parameters:
+        hidden, every = len(tensors) // 3, tuple(tensors)
+        return cls(every[:hidden], every[hidden : 2 * hidden], every[2 * hidden :])
 
 
 def fold(
@@ -87,24 +100,13 @@ def _stack(rows: Tensor, alignment: int, *below: Tensor) -> Tensor:
     return torch.cat(blocks) if len(blocks) > 1 else rows
 
 
-UNAVAILABLE = {
-    "second": "the gradient of the layer's gradient is",
-    "batched": "batched gradients (is_grads_batched, jacobian(vectorize=True)) are",
-    "forward": "forward-mode derivatives (jvp, jacfwd) are",
-}
-
-
-def unavailable(kind: str) -> RuntimeError:
+def unavailable(what: str) -> RuntimeError:
     """The error for derivatives that the hand-written operation does not have."""
     return RuntimeError(
-        f"{UNAVAILABLE[kind]} not available with the fast operation: build the potential with "
+        f"{what} not available with the fast operation: build the potential with "
         "ResNetPotential(..., factored=False)"
     )
 
 
-class ReverseOnly(torch.autograd.Function):
-    """An operation without forward-mode derivatives."""
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
-        raise unavailable("forward")
+SECOND = "the gradient of the layer's gradient is"
+BATCHED = "batched gradients (is_grads_batched, jacobian(vectorize=True)) are"

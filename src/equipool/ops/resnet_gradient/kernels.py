@@ -4,7 +4,7 @@ Elements are in set order. A *tile* is a run of elements of one set; kernels tha
 a tile each and write its sum, and `reduce_tiles` adds the tiles of each set in order: no atomics,
 the same result every time. Everything is computed in float32; what lies in memory may be shorter.
 
-The notation is that of `network.py`. `SIZE` is a layer's size, `WIDTH` the columns set aside for
+The notation is that of `torch.py`. `SIZE` is a layer's size, `WIDTH` the columns set aside for
 it, which is a multiple of the alignment, and `BLOCK` the next power of two.
 """
 

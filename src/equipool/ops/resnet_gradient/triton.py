@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import cached_property, reduce
 from itertools import accumulate
 from operator import iadd
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -20,14 +20,57 @@ from torch import Tensor
 
 from equipool.ops.execution import is_batched
 from equipool.ops.resnet_gradient import kernels
-from equipool.ops.resnet_gradient.folding import ALIGNMENT, ReverseOnly, Spec, unavailable
-from equipool.ops.resnet_gradient.network import Parameters
-from equipool.ops.resnet_gradient.tiles import make_tiles
+from equipool.ops.resnet_gradient.folding import (
+    ALIGNMENT,
+    BATCHED,
+    SECOND,
+    Parameters,
+    Spec,
+    unavailable,
+)
 from equipool.ops.segments import Blocks, block_sum, make_blocks
 from equipool.private_torch import current_backward
 
 LARGEST_PART = 32_768
 TILES_AT_ONCE = 32
+SMALLEST, LARGEST = 4, 1024  # elements of a tile
+ENOUGH = 1600  # tiles that keep a large GPU busy
+TILE_BLOCK = 128  # tiles that a program writes at once
+
+
+class Tiles(NamedTuple):
+    """A partition of a batch's elements, finer than its sets.
+
+    Allocated for the worst case to avoid a sync; unused tiles are empty.
+    """
+
+    start: Tensor  # [num_tiles] first element
+    end: Tensor  # [num_tiles] one past the last
+    first: Tensor  # [num_rows + 1] first tile of each row
+
+
+def make_tiles(index: Tensor, num_rows: int) -> Tiles:
+    """Cut the elements of each row, given by `index [N]` in ascending order, into tiles.
+
+    A row that begins at element p has its first tile at `p // size + row`. From one row to the next
+    that leaves room for all its tiles, and no row has to know how many tiles those before it need.
+    """
+    num_elements = index.shape[0]
+    size = tile_size(num_elements)
+    start, end = (index.new_empty(num_elements // size + num_rows) for _ in range(2))
+    first = index.new_empty(num_rows + 1)
+    kernels.cut_tiles[(num_rows + 1,)](
+        index, start, end, first, num_elements, num_rows, size, BLOCK=TILE_BLOCK, num_warps=1
+    )
+    return Tiles(start, end, first)
+
+
+def tile_size(num_elements: int) -> int:
+    """Elements per tile: a power of two that gives enough tiles, within limits."""
+    size = SMALLEST
+    while size < LARGEST and size * ENOUGH < num_elements:
+        size *= 2
+    return size
 
 
 class LayerLaunch:
@@ -304,12 +347,12 @@ def _zeros(shapes: Sequence[tuple[int, ...]], device: torch.device) -> list[Tens
 def _check_backward(by_output: Tensor) -> None:
     """Gradients are recorded in a backward pass only to be differentiated again."""
     if torch.is_grad_enabled():
-        raise unavailable("second")
+        raise unavailable(SECOND)
     if is_batched(by_output):
-        raise unavailable("batched")
+        raise unavailable(BATCHED)
 
 
-class _Bind(ReverseOnly):
+class _Bind(torch.autograd.Function):
     """Connects what the steps of a solve share to their derivatives.
 
     Each step adds to one set of buffers in its backward, instead of returning tensors for autograd
@@ -332,7 +375,7 @@ class _Bind(ReverseOnly):
         return None, *ctx.evaluator.take_by_shared()
 
 
-class _Step(ReverseOnly):
+class _Step(torch.autograd.Function):
     """One evaluation of the gradient."""
 
     @staticmethod
