@@ -193,30 +193,6 @@ def test_sets_that_have_stopped_cost_nothing():
     assert evaluated == 30 * fast + 30 * slow  # and not 60 * slow
 
 
-def test_a_few_stopped_sets_are_carried_along():
-    """Dropping them costs more than they do."""
-    curvature = torch.full((20, 1), 2.0).double()
-    curvature[0] = 9.0
-    layer = valley_layer(ToTolerance(1e-6, 200))
-    with torch.no_grad():
-        layer(curvature, torch.arange(20))
-        evaluated, calls = layer.potential.elements, layer.potential.calls
-    assert evaluated == 20 * calls
-
-
-def test_rows_are_chosen_only_where_one_has_stopped(monkeypatch):
-    """While all move, and after those that have stopped are dropped, a step is taken as it is."""
-    held = []
-    hold = descent._stop_rows
-    monkeypatch.setattr(
-        descent, "_stop_rows", lambda *walks: held.append(len(walks[0].moving)) or hold(*walks)
-    )
-    x, index = fast_and_slow()
-    with torch.no_grad():
-        valley_layer(ToTolerance(1e-6, 200))(x, index)
-    assert held == [20, 10]  # when the fast half stops, and when the other does
-
-
 class ComputedState(NamedTuple):
     y: Tensor
     previous: Tensor

@@ -1,11 +1,9 @@
 """Parts of one's own: what the base classes ask for is enough, everywhere."""
 
 from dataclasses import replace
-from typing import NamedTuple
 
 import pytest
 import torch
-from torch import Tensor
 
 import equipool
 from cases import assert_near, flatten, make_sets
@@ -97,11 +95,6 @@ def test_over_must_return_a_summed_potential():
         layer(torch.randn(4, 3))
 
 
-class Quartic(equipool.regularizers.Regularizer):
-    def forward(self, y):
-        return 0.1 * y.pow(4).sum(-1)
-
-
 class OwnSquaredNorm(equipool.regularizers.Regularizer):
     """As `SquaredNorm(0.3)`, with nothing but its value."""
 
@@ -124,21 +117,6 @@ def test_own_regulariser(method, solver):
         found.append((y, *torch.autograd.grad(y.sin().sum(), inputs)))
     for own, ours in zip(*found, strict=True):
         assert_near(own, ours, 1e-9)
-
-
-def test_own_regulariser_that_is_not_quadratic():
-    layer = EquilibriumAggregation(
-        3,
-        3,
-        potential=Distance(),
-        regularizer=Quartic(),
-        solver=equipool.Newton(),
-        scaling="mean",
-        steps=20,
-    ).double()
-    x = make_sets((5,))[0]
-    y = layer(x)
-    assert_near(2 * (y - x.mean(0)) + 0.4 * y.pow(3), torch.zeros(1, 3).double(), 1e-9)
 
 
 class Module(torch.nn.Module):
@@ -191,35 +169,3 @@ def test_classes_and_numbers_are_no_parts(name):
             EquilibriumAggregation(3, 3, **{name: bad})
         assert described in str(raised.value)
         assert "such as" in str(raised.value)
-
-
-class HalvingState(NamedTuple):
-    y: Tensor
-    gradient: Tensor
-    rate: Tensor  # of each row
-
-    @property
-    def point(self):
-        return self.y
-
-
-class Halving(equipool.solvers.Solver):
-    """A minimal solver of one's own, with a state of its own."""
-
-    def init(self, y, num_steps, objective):
-        return HalvingState(y, torch.zeros_like(y), torch.full_like(y[:, :1], 0.2))
-
-    def step(self, objective, state):
-        g = objective.gradient(state.y)
-        return HalvingState(state.y - state.rate * g, g, 0.999 * state.rate)
-
-
-@pytest.mark.parametrize("method", METHODS, ids=repr)
-def test_own_solver(method):
-    x, index = flatten(make_sets((3, 0, 5)))
-    layer = distance_layer(solver=Halving(), differentiation=method, steps=ToTolerance(1e-8, 200))
-    solution = layer.solve(x.requires_grad_(), index)
-    assert solution.converged.all()
-    solution.y.sum().backward()
-    with torch.no_grad():
-        assert_near(layer(x, index), solution.y, 1e-12)

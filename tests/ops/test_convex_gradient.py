@@ -13,9 +13,7 @@ from equipool.ops.convex_gradient import (
     ConvexNetwork,
     curvature_weights,
     element_gradients,
-    element_slopes,
     element_values,
-    gradients_along,
     largest_eigenvalues,
 )
 
@@ -72,33 +70,6 @@ def test_gradients_are_those_of_automatic_differentiation(sizes, scale):
     b = make_b(network, 0, scale).requires_grad_()
     (expected,) = torch.autograd.grad(element_values(network, b).sum(), b)
     assert torch.allclose(element_gradients(network, b), expected, rtol=1e-13, atol=1e-15)
-
-
-@each_depth
-@pytest.mark.parametrize("scale", [1.0, 20.0])
-def test_products_with_the_hessian_are_those_of_automatic_differentiation(sizes, scale):
-    """Along several directions, one after the other: the first leaves nothing behind."""
-    network = make_network(sizes, 6)
-    b = make_b(network, 0, scale)
-    slopes = element_slopes(network, b)
-    for seed in (3, 4):
-        direction = make_b(network, seed)
-        expected = torch.func.jvp(lambda b: element_gradients(network, b), (b,), (direction,))[1]
-        found = gradients_along(network, slopes, direction.clone())
-        assert torch.allclose(found, expected, rtol=1e-12, atol=1e-14)
-
-
-@each_depth
-def test_products_with_the_hessian_in_the_precision_of_the_mixes(sizes):
-    exact = make_network(sizes, 6, dtype=torch.float32)
-    network = exact._replace(mixes=tuple(mix.bfloat16() for mix in exact.mixes))
-    b, direction = make_b(network, 0).float(), make_b(network, 3).float()
-    expected, found = (
-        gradients_along(one, element_slopes(one, b), direction.clone()) for one in (exact, network)
-    )
-    assert found.dtype == torch.float32
-    assert (found - expected).norm() < 0.03 * expected.norm()
-    assert torch.equal(found, expected) == (len(sizes) == 1)  # otherwise it was rounded
 
 
 def test_no_jump_where_softplus_becomes_straight():

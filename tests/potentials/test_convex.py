@@ -11,7 +11,6 @@ from convex_cases import (
     make_convex_layer,
     make_potential,
 )
-from torch import nn
 
 from cases import assert_near, flatten, make_sets
 from equipool.ops import segments
@@ -122,16 +121,6 @@ def test_some_rows_alone():
     assert_near(some.bounds().upper, whole.bounds().upper[rows], 1e-14)
 
 
-def test_replaced_layers_are_read_as_they_are():
-    potential = make_potential()
-    potential.gates[0].register_forward_hook(lambda module, args, output: 2 * output)
-    potential.features[0] = nn.Sequential(potential.features[0], nn.Tanh())
-    x, sets = batch()
-    y = draw_y(sets.num_rows)
-    expected = AutogradSum(potential, x, sets).gradient(y)
-    assert_near(potential.bind(x, sets).gradient(y), expected, 1e-12)
-
-
 class TestModule:
     def test_reset_parameters(self):
         potential = ConvexPotential(3, 4, (6, 4))
@@ -146,17 +135,3 @@ class TestModule:
         for name, first in drawn[0].items():
             assert (first != 7).all(), name
             assert torch.equal(first, drawn[1][name]), name
-
-    def test_first_weights(self):
-        """Mixes take the mean of their inputs, about; what is linear in y is absent."""
-        torch.manual_seed(0)
-        potential = ConvexPotential(3, 4)
-        for mix in potential.mixes():
-            assert (mix > 0).all()
-            assert mix.sum(-1).mean().item() == pytest.approx(1, rel=0.1)
-        assert potential.from_y.square().sum(-1).mean().item() == pytest.approx(1, rel=0.3)
-        x, y = torch.randn(5, 3), torch.randn(5, 4)
-        straight = potential.read(x).slope
-        assert torch.equal(straight, torch.zeros(5, 4))
-        assert (potential(x, y) > 0).all()
-        assert "3, 4, hidden=(64, 64)" in repr(potential)

@@ -67,24 +67,6 @@ def test_all_sets_have_the_same_units():
     torch.testing.assert_close(called(layer, other[None])[0], second)
 
 
-def test_the_share_that_is_dropped():
-    potential = ResNetPotential(3, 4, (4000, 3), dropout=0.3)
-    none, kept = resnet.Thinned(potential, torch.zeros(1)).kept
-    assert none is None  # x and y are whole
-    assert 0.25 < (kept == 0).double().mean() < 0.35
-    torch.testing.assert_close(kept[kept > 0].unique(), torch.tensor([1 / 0.7]))
-
-
-def test_in_bfloat16_and_under_autocast():
-    x = torch.randn(6, 3)
-    layer = thinned_layer().float()
-    with torch.autocast("cpu", torch.bfloat16):
-        assert called(layer, x).isfinite().all()
-    layer.potential.factored = False
-    y = called(layer.bfloat16(), x.bfloat16())
-    assert (y.dtype, bool(y.isfinite().all())) == (torch.bfloat16, True)
-
-
 class Doubled(ResNetPotential):
     def forward(self, x, y):
         return 2 * super().forward(x, y)

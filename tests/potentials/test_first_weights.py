@@ -48,22 +48,6 @@ def test_zero_vectors_need_the_biases():
     assert not gradient_norm(layer, torch.zeros(12, 16)) < 1e6
 
 
-def test_zero_biases_draw_no_random_numbers():
-    """Weights drawn with `bias_std=0.0` are those of runs that were made before there was one."""
-    torch.manual_seed(0)
-    potential = ResNetPotential(3, 4, (7, 5, 3), bias_std=0.0)
-    linears = [m for m in potential.modules() if isinstance(m, torch.nn.Linear)]
-    assert all(not linear.bias.any() for linear in linears)
-    torch.manual_seed(0)
-    for linear in linears:  # building the layers draws, too
-        torch.nn.Linear(linear.in_features, linear.out_features)
-    for linear in linears:
-        std = linear.in_features**-0.5
-        weight = torch.empty_like(linear.weight)
-        torch.nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
-        assert torch.equal(linear.weight, weight)
-
-
 def test_biases_have_the_deviation_that_was_given():
     potential = ResNetPotential(64, 64, bias_std=0.5)
     biases = [m.bias for m in potential.modules() if isinstance(m, torch.nn.Linear)]
@@ -86,14 +70,3 @@ def test_default_sizes_have_a_floor_and_the_last_layer_may_be_small(out_channels
 def test_normalised_layers_of_one_or_two_units_warn(hidden):
     with pytest.warns(UserWarning, match="16 or more for all but the last"):
         ResNetPotential(3, 4, hidden)
-
-
-@pytest.mark.parametrize("bias_std", [0.0, 0.3])
-def test_layers_without_a_bias_are_drawn_again(bias_std):
-    potential = ResNetPotential(3, 4, (7, 5, 3), bias_std=bias_std)
-    potential.linears[0] = torch.nn.Linear(7, 7, bias=False)
-    before = potential.linears[0].weight.detach().clone()
-    potential.reset_parameters()
-    assert not torch.equal(potential.linears[0].weight, before)
-    assert potential.linears[0].bias is None
-    assert bool(potential.linears[1].bias.any()) == (bias_std > 0)

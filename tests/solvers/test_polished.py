@@ -7,7 +7,7 @@ import torch
 from energies import random_rugged, states_of
 
 from cases import first_seed, flatten, make_layer, make_sets
-from equipool import Nesterov, ToTolerance, Truncated, Unrolled
+from equipool import Nesterov, ToTolerance
 from equipool.solvers import Newton, SafeguardedNesterov
 
 OBJECTIVE = random_rugged(3, 2, 1.0, 0)
@@ -29,15 +29,6 @@ def test_the_first_steps_are_the_solvers_and_the_last_newtons(num_steps, newton_
         assert torch.equal(state.point, expected.point)
     for state, expected in zip(states[1:], ahead[1:] + after[1:], strict=True):
         assert torch.equal(state.gradient, expected.gradient)
-
-
-def test_it_goes_on_from_where_a_search_was_stopped():
-    """The loop puts y where the gradient was within the tolerance."""
-    first, _ = solvers()
-    state = states_of(Newton(after=first, num_steps=1), OBJECTIVE, START, 9)[4]
-    moved = state._replace(y=state.point)
-    expected = first.step(OBJECTIVE, state.first._replace(y=state.point))
-    assert torch.equal(Newton(after=first, num_steps=1).step(OBJECTIVE, moved).y, expected.y)
 
 
 SETS = make_sets((3, 5, 8, 2))
@@ -74,15 +65,6 @@ def test_polishing_finds_the_digits():
         layer.solver = layer.solver.after
         plain = layer.solve(x, index)
     assert polished.residual.max() < 1e-12 < 1e-6 < plain.residual.max()
-
-
-@pytest.mark.parametrize("differentiation", [Truncated(1), Unrolled()])
-@pytest.mark.parametrize("num_steps", [2, 12])
-def test_every_parameter_has_a_gradient(differentiation, num_steps):
-    layer = polished_layer(num_steps)
-    layer.differentiation = differentiation
-    layer(make_sets((4,))[0]).sum().backward()
-    assert all(parameter.grad is not None for parameter in layer.parameters())
 
 
 @pytest.mark.parametrize("grad", [False, True])

@@ -7,11 +7,8 @@ from torch import nn
 from equipool import (
     EquilibriumAggregation,
     SquaredNorm,
-    ToTolerance,
-    Truncated,
 )
 from equipool.descent import Keep
-from equipool.ops.momentum import cut
 from equipool.sets import gather_sets
 from equipool.solvers import Nesterov
 
@@ -85,32 +82,3 @@ class TestBoundedSteps:
             found.append(state.curvature.item())
         assert state.gradient.abs().max() < 1e-6
         assert found[-1] == found[30] > 0
-
-    def test_further_steps_are_held_back_by_the_curvature_that_was_found(self):
-        """Those that a gradient passes through, of a minimum that is the element itself."""
-        solver = Nesterov(learning_rate=0.5, momentum=0.0, curvature_safe=True)
-        layer = quadratic_layer(solver, curvature=20.0)
-        layer.steps = ToTolerance(1e-4, 300)
-        layer.regularizer = SquaredNorm(0, learnable=False)
-        layer.differentiation = Truncated(5)
-        x = torch.tensor([[1.0, 0.0, 0.0]], requires_grad=True)
-        solution = layer.solve(x)
-        assert solution.converged
-        solution.y[0, 0].backward()
-        torch.testing.assert_close(x.grad, torch.tensor([[1.0, 0.0, 0.0]]))
-
-    @pytest.mark.parametrize("limits", [{}, {"max_step": 5.0}])
-    @pytest.mark.parametrize("curvature_safe", [False, True])
-    def test_what_is_within_its_limits_is_left_alone(self, limits, curvature_safe):
-        x = torch.rand(4, 3)
-        restrained = Nesterov(curvature_safe=curvature_safe, **limits)
-        outputs = [quadratic_layer(solver, curvature=2.0)(x) for solver in (Nesterov(), restrained)]
-        torch.testing.assert_close(*outputs)
-
-
-def test_cut_keeps_directions_and_short_rows():
-    rows = torch.tensor([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]], requires_grad=True)
-    short = cut(rows, 1.0)
-    torch.testing.assert_close(short, torch.tensor([[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]]))
-    short.sum().backward()
-    assert rows.grad.isfinite().all()

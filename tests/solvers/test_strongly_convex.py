@@ -48,14 +48,6 @@ def test_the_rate_of_the_theory(seed, condition):
         assert bool((objective.value(state.y) <= bound + 1e-12 * condition).all())
 
 
-def test_momentum_pays():
-    """Without it, a condition number of a thousand takes thousands of steps."""
-    objective = bowl(0, 1e3)
-    y = torch.zeros(3, 4, dtype=torch.float64)
-    state = states_of(StronglyConvexNesterov(), objective, y, 600)[-1]
-    torch.testing.assert_close(state.y, objective.rows[1], atol=1e-6, rtol=0)
-
-
 def convex_layer(weight=0.5, regularizer=None):
     torch.manual_seed(0)
     return EquilibriumAggregation(

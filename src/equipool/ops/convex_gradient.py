@@ -1,5 +1,5 @@
-"""A network that is convex in y: its value, its gradient, products with its Hessian, and bounds of
-its curvature, for each element.
+"""A network that is convex in y: its value, its gradient and bounds of its curvature, for each
+element.
 
 Notation, for one element: `a_l` are the pre-activations of layer l and `z_l = softplus(a_l)`,
 
@@ -36,14 +36,6 @@ class ConvexNetwork(NamedTuple):
         return self.gates.split(self.sizes, -1)
 
 
-class Slopes(NamedTuple):
-    """The factors in products with the Hessian. With `s_l = sigmoid(a_l)` and `d_l` the derivative
-    of the value with respect to `z_l`:"""
-
-    passed: tuple[Tensor, ...]  # [N, h_l] of each layer g_l * s_l
-    bent: Tensor  # [N, H] of each layer d_l * s_l * (1 - s_l), the second derivative in a_l
-
-
 def element_values(network: ConvexNetwork, b: Tensor) -> Tensor:
     """The network's value at each element, `[N, H] -> [N]`."""
     last = _pre_activations(network, b)[-1]
@@ -60,34 +52,6 @@ def element_gradients(network: ConvexNetwork, b: Tensor) -> Tensor:
         by_z = gate * _mixed_back(found[0], mix)
         found.insert(0, by_z * torch.sigmoid(a))
     return torch.cat(found, -1)
-
-
-def element_slopes(network: ConvexNetwork, b: Tensor) -> Slopes:
-    """The factors shared by all products with the Hessian at `b [N, H]`."""
-    slopes = torch.sigmoid(torch.cat(_pre_activations(network, b), -1))
-    passed = (network.gates * slopes).split(network.sizes, -1)
-    found = [passed[-1]]
-    for part, mix in zip(passed[-2::-1], network.mixes[::-1], strict=True):
-        found.insert(0, part * _mixed_back(found[0], mix))
-    return Slopes(passed, torch.cat(found, -1) * (1 - slopes))
-
-
-def gradients_along(network: ConvexNetwork, slopes: Slopes, direction: Tensor) -> Tensor:
-    """The derivative of `element_gradients` along a direction of b, `[N, H] -> [N, H]`: products
-    with the Hessian in b. Overwrites the direction and builds no graph, to use few operations: on a
-    GPU their number decides the cost."""
-    along = direction.split(network.sizes, -1)  # becomes that of the pre-activations
-    for layer, mix in enumerate(network.mixes):
-        z = slopes.passed[layer] * along[layer]
-        if z.dtype == mix.dtype:
-            along[layer + 1].addmm_(z, mix.T)
-        else:
-            along[layer + 1].add_(_mixed(z, mix))
-    found = slopes.bent * direction
-    parts = found.split(network.sizes, -1)
-    for layer, mix in reversed(list(enumerate(network.mixes))):
-        parts[layer].addcmul_(slopes.passed[layer], _mixed_back(parts[layer + 1], mix))
-    return found
 
 
 def curvature_weights(network: ConvexNetwork, matrix: Tensor) -> Tensor:

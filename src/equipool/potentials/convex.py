@@ -182,16 +182,13 @@ class ConvexSum(SummedPotential):
             return torch.addmm(self.slope, self.sets.sum(by_elements), self.from_y)
 
     def hessian(self, y: Tensor) -> LinearMap:
-        with torch.no_grad(), torch.autocast(y.device.type, enabled=False):
-            slopes = ops.element_slopes(self.network, self._contributions(y))
+        product = super().hessian(y)
 
-        @torch.no_grad()
-        def product(direction: Tensor) -> Tensor:
+        def unrounded(direction: Tensor) -> Tensor:
             with torch.autocast(direction.device.type, enabled=False):
-                along = self.sets.spread(direction @ self.from_y.T)
-                return self.sets.sum(ops.gradients_along(self.network, slopes, along)) @ self.from_y
+                return product(direction)
 
-        return product
+        return unrounded
 
     def restrict(self, rows: Tensor) -> ConvexSum:
         elements, sets = self.sets.restrict(rows)

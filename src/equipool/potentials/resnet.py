@@ -185,8 +185,8 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 
 
 def _is_factorable(potential: ResNetPotential) -> bool:
-    """Whether all parts are exactly torch's own classes in the sizes of `hidden`, without hooks, so
-    that the hand-written gradient is that of this potential."""
+    """Whether all parts are exactly torch's own classes in the sizes of `hidden`, with biases and
+    without hooks, so that the hand-written gradient is that of this potential."""
     pairs = list(pairwise((potential.in_channels + potential.out_channels, *potential.hidden)))
     skips = [
         None if a == b and type(skip) is nn.Identity else (b, a)
@@ -200,6 +200,11 @@ def _is_factorable(potential: ResNetPotential) -> bool:
         and list(map(_shape, potential.norms)) == [(b,) for _, b in pairs[:-1]]
         and list(map(_shape, potential.skips)) == skips
         and len({norm.eps for norm in potential.norms}) <= 1
+        and all(
+            part.weight is not None and part.bias is not None
+            for part in potential.modules()
+            if isinstance(part, nn.Linear | nn.LayerNorm)
+        )
     )
 
 
@@ -223,8 +228,8 @@ class FactoredSum(AutogradSum):
         super().__init__(given, x, sets)
         potential = given.potential if isinstance(given, Thinned) else given
         kept = given.kept if isinstance(given, Thinned) else whole(potential)
-        norms = [norm for norm in potential.norms if isinstance(norm, nn.LayerNorm)]
-        scales = [_scale_and_shift(norm, x) for norm in norms]
+        norms = cast(list[nn.LayerNorm], list(potential.norms))
+        scales = [(wide(norm.weight), wide(norm.bias)) for norm in norms]
         device = x.device.type
         # As torch's own operations do, leave float64 alone.
         autocast = torch.is_autocast_enabled(device) and x.dtype != torch.float64
@@ -270,31 +275,14 @@ def _normalise(h: Tensor, norm: nn.Module) -> Tensor:
     return (scaled if beta is None else scaled + beta).to(h.dtype)
 
 
-def _scale_and_shift(norm: nn.LayerNorm, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Ones and zeros for a normalisation without them."""
-    size = norm.normalized_shape
-    gamma = like.new_ones(size) if norm.weight is None else norm.weight
-    beta = like.new_zeros(size) if norm.bias is None else norm.bias
-    return wide(gamma), wide(beta)
-
-
 def _maps(potential: ResNetPotential, kept: Kept) -> Maps:
     """The potential's layers and skips, in float32 at least, of what is kept of their inputs."""
-    layers = [
-        _affine(linear, factor)
-        for linear, factor in zip(potential.linears, kept, strict=True)
-        if isinstance(linear, nn.Linear)
-    ]
-    skips = [
-        _affine(skip, factor) if isinstance(skip, nn.Linear) else None
-        for skip, factor in zip(potential.skips, kept, strict=True)
-    ]
-    return Maps(layers, skips)
 
+    def affine(part: nn.Module, factor: Tensor | None) -> tuple[Tensor, Tensor] | None:
+        if not isinstance(part, nn.Linear):
+            return None
+        weight = wide(part.weight)
+        return weight if factor is None else weight * factor, wide(part.bias)
 
-def _affine(linear: nn.Linear, kept: Tensor | None) -> tuple[Tensor, Tensor]:
-    weight = wide(linear.weight)
-    bias: Tensor | None = linear.bias
-    if bias is None:
-        bias = weight.new_zeros(weight.shape[0])
-    return weight if kept is None else weight * kept, wide(bias)
+    layers = cast(list[tuple[Tensor, Tensor]], list(map(affine, potential.linears, kept)))
+    return Maps(layers, list(map(affine, potential.skips, kept)))

@@ -230,8 +230,14 @@ class Evaluator:
         several = 1 if y_part_dot is None else 2
         adjoints = self._buffer(several * part.num_elements, self.width - self.layers[0].width)
         sums = y_part.new_empty(part.num_tiles, several * self.width)
-        self._last_layer(part, y_part, products, adjoints, sums, y_part_dot, live, shared)
-        tiles, num_tiles = part.tiles, (part.num_tiles,)
+        tiles, num_tiles, last = part.tiles, (part.num_tiles,), self.layers[-1]
+        kernels.last_layer[num_tiles](
+            part.x_part, y_part, y_part_dot, live, part.index, products, tiles.start, tiles.end,
+            adjoints, sums, part.by_x_part,
+            part.num_elements, part.x_part.stride(0), y_part.stride(0), products.stride(0),
+            adjoints.stride(0), sums.stride(0), self.width, last.column, last.products_column,
+            self.spec.scale, HAS_DOT=y_part_dot is not None, HAS_SHARED=shared, **last.as_last,
+        )  # fmt: skip
         for j in reversed(range(len(self.layers) - 1)):
             layer, h, after = self.layers[j], hs.pop(), adjoints[:, self.after[j] :]
             if shared:
@@ -253,7 +259,14 @@ class Evaluator:
                     part.num_elements, *strides, self.width, layer.column, layer.products_column,
                     HAS_SHARED=shared, **layer.by_tiles,
                 )  # fmt: skip
-        return self._reduce(part, sums)
+        # Several parts are added up before they are rounded for the products.
+        dtype = self.spec.product_dtype if len(self.parts) == 1 else sums.dtype
+        out, block = sums.new_empty(several * self.num_rows, self.width, dtype=dtype), 256
+        kernels.reduce_tiles[(self.num_rows, triton.cdiv(self.width, block), several)](
+            sums, tiles.first, out, self.width, sums.stride(0), out.stride(0), self.num_rows,
+            BLOCK=block,
+        )  # fmt: skip
+        return out
 
     def _activate(
         self, part: Workspace, y_part: Tensor,
@@ -280,31 +293,6 @@ class Evaluator:
                 products[:, self.after[j] :].addmm_(h, self.from_hidden[j].T)
             hs.append(h)
         return hs, products, stats
-
-    def _last_layer(
-        self, part: Workspace, y_part: Tensor, products: Tensor, adjoints: Tensor, sums: Tensor,
-        y_part_dot: Tensor | None, live: Tensor | None, shared: bool,
-    ) -> None:  # fmt: skip
-        layer, tiles = self.layers[-1], part.tiles
-        kernels.last_layer[(part.num_tiles,)](
-            part.x_part, y_part, y_part_dot, live, part.index, products, tiles.start, tiles.end,
-            adjoints, sums, part.by_x_part,
-            part.num_elements, part.x_part.stride(0), y_part.stride(0), products.stride(0),
-            adjoints.stride(0), sums.stride(0), self.width, layer.column, layer.products_column,
-            self.spec.scale, HAS_DOT=y_part_dot is not None, HAS_SHARED=shared, **layer.as_last,
-        )  # fmt: skip
-
-    def _reduce(self, part: Workspace, sums: Tensor) -> Tensor:
-        """The sums of each row, those of `delta` above those of `by_u` where there are both."""
-        several, block = sums.shape[1] // self.width, 256
-        # Several parts are added up before they are rounded for the products.
-        dtype = self.spec.product_dtype if len(self.parts) == 1 else sums.dtype
-        out = sums.new_empty(several * self.num_rows, self.width, dtype=dtype)
-        kernels.reduce_tiles[(self.num_rows, triton.cdiv(self.width, block), several)](
-            sums, part.tiles.first, out, self.width, sums.stride(0), out.stride(0), self.num_rows,
-            BLOCK=block,
-        )  # fmt: skip
-        return out
 
     def _buffer(self, rows: int, width: int) -> Tensor:
         return self.x_part.new_empty(rows, width, dtype=self.spec.product_dtype)
