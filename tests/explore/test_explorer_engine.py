@@ -161,9 +161,9 @@ def test_influence_is_that_of_the_library(scaling):
 
 def test_what_the_page_cannot_compute_is_named():
     layer = EquilibriumAggregation(3, 2, potential=equipool.ConvexPotential(3, 2))
-    with pytest.raises(ValueError, match=r"potential is ConvexPotential, expected one of"):
+    with pytest.raises(ValueError, match="cannot compute ConvexPotential"):
         describe_aggregation(layer)
-    with pytest.raises(ValueError, match=r"module is Bilinear"):
+    with pytest.raises(ValueError, match="cannot compute Bilinear"):
         describe_network(nn.Bilinear(2, 2, 2), MeanPooling(2, 2), nn.Identity())
-    with pytest.raises(ValueError, match=r"gtol or clip_value"):
+    with pytest.raises(ValueError, match="clip_value"):
         describe_aggregation(EquilibriumAggregation(3, 2, solver=Nesterov(clip_value=1.0)))

@@ -110,7 +110,7 @@ def test_wrong_bags_are_named():
     with pytest.raises(ValueError, match=r"bag has shape \[5, 2\], expected \[n, 3\]"):
         model_page(estimator, np.zeros((5, 2)))
     for size in (0, MOST_ELEMENTS + 1):
-        with pytest.raises(ValueError, match=f"the bag has {size:,} elements, expected 1 to 2,000"):
+        with pytest.raises(ValueError, match=f"the bag has {size:,} elements"):
             model_page(estimator, np.zeros((size, 3)))
     with pytest.raises(ValueError, match="names has 1 entries"):
         model_page(estimator, bag, names=["one"])
@@ -118,7 +118,7 @@ def test_wrong_bags_are_named():
 
 def test_a_model_that_the_page_cannot_compute_is_named():
     estimator, bag = fitted("binary", aggregation="pna")
-    with pytest.raises(ValueError, match="expected one of"):
+    with pytest.raises(ValueError, match="cannot compute PNAPooling"):
         model_page(estimator, bag)
 
 

@@ -20,12 +20,10 @@ DIGITS = 8  # of a number: float32 has fewer
 
 Data = dict[str, Any]
 
-ACTIVATIONS: dict[type[nn.Module], str] = {
-    nn.ReLU: "relu",
-    nn.Tanh: "tanh",
-    nn.GELU: "gelu",
-    nn.SiLU: "silu",
-}
+LIMITS = ("max_step", "curvature_safe")  # of a solver's steps
+
+REDUCTIONS: dict[type, str] = {SumPooling: "sum", MeanPooling: "mean", MaxPooling: "max"}
+ACTIVATIONS = {nn.ReLU: "relu", nn.Tanh: "tanh", nn.GELU: "gelu", nn.SiLU: "silu"}
 SILENT = (nn.Identity, nn.Dropout, SharedDropout)  # modules that compute nothing in evaluation
 
 
@@ -78,8 +76,7 @@ def describe_modules(module: nn.Module) -> list[Data]:
     exact = not isinstance(module, nn.GELU) or module.approximate == "none"
     if type(module) in ACTIVATIONS and exact:
         return [{"kind": ACTIVATIONS[type(module)]}]
-    known = ["Linear", "LayerNorm", "Sequential", *(kind.__name__ for kind in ACTIVATIONS)]
-    raise _unsupported("module", module, known)
+    raise _unsupported(module)
 
 
 def describe_aggregation(aggregation: nn.Module) -> Data:
@@ -87,29 +84,16 @@ def describe_aggregation(aggregation: nn.Module) -> Data:
     if isinstance(aggregation, EquilibriumAggregation):
         return _describe_layer(aggregation)
     if isinstance(aggregation, AttentionPooling):
-        return {
-            "kind": "attention",
-            "query": numbers(aggregation.query),
-            "keys": _affine(aggregation.keys),
-            "values": _affine(aggregation.values),
-        }
+        parts = {name: _affine(getattr(aggregation, name)) for name in ("keys", "values")}
+        return {"kind": "attention", "query": numbers(aggregation.query), **parts}
     if isinstance(aggregation, GatedAttentionPooling):
         parts = {name: _affine(getattr(aggregation, name)) for name in ("content", "gate", "score")}
         return {"kind": "gated-attention", **parts, "linear": _matched(aggregation.linear)}
-    if isinstance(aggregation, SumPooling):
-        scale = aggregation.scale
-        return {"kind": "sum", "scale": scale, "linear": _matched(aggregation.linear)}
-    if isinstance(aggregation, MeanPooling | MaxPooling):
-        kind = "mean" if isinstance(aggregation, MeanPooling) else "max"
-        return {"kind": kind, "linear": _matched(aggregation.linear)}
-    known = [
-        "EquilibriumAggregation",
-        "AttentionPooling",
-        "SumPooling",
-        "MeanPooling",
-        "MaxPooling",
-    ]
-    raise _unsupported("aggregation", aggregation, known)
+    if kind := REDUCTIONS.get(type(aggregation)):
+        one: Any = aggregation
+        scale = {"scale": one.scale} if kind == "sum" else {}
+        return {"kind": kind, "linear": _matched(one.linear)} | scale
+    raise _unsupported(aggregation)
 
 
 def _describe_layer(layer: EquilibriumAggregation) -> Data:
@@ -127,42 +111,33 @@ def _describe_layer(layer: EquilibriumAggregation) -> Data:
 
 def _describe_potential(potential: nn.Module) -> Data:
     if type(potential) is not ResNetPotential:
-        raise _unsupported("potential", potential, ["ResNetPotential"])
-    norms = [*potential.norms, None]
+        raise _unsupported(potential)
+    norms = [*map(_norm, potential.norms), None]
     blocks = [
-        {
-            "linear": _affine(linear),
-            "norm": None if norm is None else _norm(norm),
-            "skip": _matched(skip),
-        }
+        {"linear": _affine(linear), "norm": norm, "skip": _matched(skip)}
         for linear, norm, skip in zip(potential.linears, norms, potential.skips, strict=True)
     ]
     return {"kind": "resnet", "reduction": potential.reduction, "blocks": blocks}
 
 
 def _describe_solver(solver: Solver[Any]) -> Data:
-    known = type(solver) in (Nesterov, GradientDescent)  # a subclass may step in another way
-    if not known or not isinstance(solver, Nesterov | GradientDescent):
-        raise _unsupported("solver", solver, ["Nesterov", "GradientDescent"])
-    if solver.gtol > 0 or solver.clip_value is not None:
-        raise ValueError(f"the page cannot compute gtol or clip_value of the solver {solver!r}")
-    rate, momentum = numbers(solver.learning_rate), numbers(solver.momentum)
+    if type(solver) not in (Nesterov, GradientDescent):  # a subclass may step in another way
+        raise _unsupported(solver)
+    one: Any = solver
+    rate, momentum = numbers(one.learning_rate), numbers(one.momentum)
+    if one.gtol > 0 or one.clip_value is not None or (momentum and type(one) is GradientDescent):
+        raise _unsupported(solver)
     if isinstance(solver, GradientDescent):
-        if momentum:
-            raise ValueError(f"the page cannot compute the momentum of the solver {solver!r}")
         return {"kind": "gradient-descent", "learning_rate": rate}
     data = {"kind": "nesterov", "learning_rate": rate, "momentum": momentum}
     limits = {name: getattr(solver, name) for name in LIMITS}
     return data | {"kind": "bounded-nesterov", **limits} if any(limits.values()) else data
 
 
-LIMITS = ("max_step", "curvature_safe")
-
-
 def _regularizer_weight(regularizer: Regularizer) -> Any:
     if isinstance(regularizer, SquaredNorm):
         return numbers(regularizer.weight)
-    raise _unsupported("regularizer", regularizer, ["SquaredNorm"])
+    raise _unsupported(regularizer)
 
 
 def _start(start: Start, channels: int) -> Any:
@@ -170,16 +145,13 @@ def _start(start: Start, channels: int) -> Any:
         return [0] * channels
     if isinstance(start, LearnedStart):
         return numbers(start.y)
-    raise _unsupported("start", start, ["LearnedStart", "NormalStart"])
+    raise _unsupported(start)
 
 
 def _affine(linear: nn.Module) -> Data:
     assert isinstance(linear, nn.Linear)
     bias: Tensor | None = linear.bias
-    return {
-        "weight": numbers(linear.weight),
-        "bias": None if bias is None else numbers(bias),
-    }
+    return {"weight": numbers(linear.weight), "bias": None if bias is None else numbers(bias)}
 
 
 def _matched(module: nn.Module) -> Data | None:
@@ -199,8 +171,5 @@ def _norm(norm: nn.Module) -> Data:
     }
 
 
-def _unsupported(part: str, found: object, known: list[str]) -> ValueError:
-    name = type(found).__name__
-    return ValueError(
-        f"the {part} is {name}, expected one of {known}: the page computes only these"
-    )
+def _unsupported(found: object) -> ValueError:
+    return ValueError(f"the page cannot compute {found!r}")

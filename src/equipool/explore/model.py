@@ -12,7 +12,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from equipool.estimators.bags import Array
 from equipool.estimators.base import SetEstimator
-from equipool.estimators.training import BagNetwork
 from equipool.explore.describe import Data, describe_network, numbers
 from equipool.explore.page import page_with
 
@@ -46,27 +45,24 @@ def model_data(
     if bag.ndim != 2 or bag.shape[1] != features:
         raise ValueError(f"bag has shape {list(bag.shape)}, expected [n, {features}]")
     if not 1 <= len(bag) <= MOST_ELEMENTS:
-        raise ValueError(
-            f"the bag has {len(bag):,} elements, expected 1 to {MOST_ELEMENTS:,}: the page draws "
-            "all of them"
-        )
+        raise ValueError(f"the bag has {len(bag):,} elements, expected 1 to {MOST_ELEMENTS:,}")
     if names is not None and len(names) != len(bag):
-        raise ValueError(
-            f"names has {len(names)} entries for {len(bag)} elements, expected one per element"
-        )
-    scaling = estimator.scaling_
+        raise ValueError(f"names has {len(names)} entries for {len(bag)} elements")
+    scaling, unnamed = estimator.scaling_, [f"x{number}" for number in range(features)]
     components, explained = principal_components(scaling(bag))
     return {
         "kind": "model",
         "title": title,
-        "networks": [_describe(network) for network in estimator.networks_],
+        "networks": [
+            describe_network(one.encoder, one.aggregation, one.head) for one in estimator.networks_
+        ],
         "scaling": {
             "mean": _rounded(scaling.mean),
             "scale": _rounded(scaling.scale),
             "clip": scaling.clip if np.isfinite(scaling.clip) else None,
         },
         "output": _output(estimator),
-        "features": [str(name) for name in _feature_names(estimator)],
+        "features": [str(name) for name in getattr(estimator, "feature_names_in_", unnamed)],
         "elements": _rounded(bag),
         "names": list(names or (f"element {number}" for number in range(1, len(bag) + 1))),
         "components": _rounded(components),
@@ -92,34 +88,19 @@ def principal_components(elements: Array, most: int = 2) -> tuple[Array, Array]:
     return coordinates, squares / max((sizes**2).sum(), np.finfo(float).tiny)
 
 
-def _describe(network: Any) -> Data:
-    assert isinstance(network, BagNetwork)
-    return describe_network(network.encoder, network.aggregation, network.head)
-
-
 def _output(estimator: Any) -> Data:
     """What the networks' outputs mean."""
     labels = list(getattr(getattr(estimator, "table_schema_", None), "labels", ()))
     if is_classifier(estimator) and not estimator.multilabel_:
         names = [str(name) for name in estimator.classes_]
         return {"kind": "binary" if len(names) == 2 else "classes", "names": names}
-    count = len(estimator.target_mean_) if not is_classifier(estimator) else _outputs_of(estimator)
+    count = estimator.networks_[0].head[-1].out_features
     if len(labels) != count:
         labels = ["prediction"] if count == 1 else [f"column {n}" for n in range(1, count + 1)]
     if is_classifier(estimator):
         return {"kind": "columns", "names": labels}
     mean, scale = estimator.target_mean_, estimator.target_scale_
     return {"kind": "numbers", "names": labels, "mean": _rounded(mean), "scale": _rounded(scale)}
-
-
-def _outputs_of(estimator: Any) -> int:
-    last: torch.nn.Linear = estimator.networks_[0].head[-1]
-    return last.out_features
-
-
-def _feature_names(estimator: Any) -> Sequence[Any]:
-    default = [f"x{number}" for number in range(estimator.n_features_in_)]
-    return list(getattr(estimator, "feature_names_in_", default))
 
 
 def _rounded(array: Array) -> Any:
