@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from equipool.cli import console
 from equipool.extras import check_extras
+
+if TYPE_CHECKING:
+    from equipool.report import Runs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,11 +34,17 @@ def report(
 ) -> None:  # fmt: skip
     """Write a page of tables and plots from runs."""
     check_extras("the report", {"report": ("matplotlib", "jinja2", "pandas")})
-    from equipool.report import read_runs, results
     from equipool.report.page import write_page
 
-    found = read_runs(runs)
-    table = results(found)
-    console.print_table(list(table), table.to_numpy().tolist())
-    write_page(found, options.out)
+    write_page(print_results(runs), options.out)
     console.report_line(f"The page is {options.out}")
+
+
+def print_results(paths: Sequence[Path]) -> Runs:
+    """Read runs and print their table of results."""
+    from equipool.report import read_runs, results
+
+    runs = read_runs(paths)
+    table = results(runs)
+    console.print_table(list(table), table.to_numpy().tolist())
+    return runs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import typer
 
 from equipool import training
 from equipool.cli import console, train
+from equipool.cli.report import print_results
 from equipool.experiments.common import EXPERIMENTS, using_data_folder
 from equipool.extras import check_extras
 from equipool.files import StorageError
@@ -43,7 +44,8 @@ def sweep(task: str, *, options: train.RunOptions, **texts: str | None) -> None:
         failed = _train({run: planned[run] for run in waiting}, device, stop)
     done = [run for run in planned if RunFolder(run).record.exists()]
     if done:
-        _show_results(done, out)
+        print_results(done)
+        console.report_line(f"For the curves: {console.command_line('report', out)}")
     if failed:
         console.fail(f"{failed} runs failed, for the reasons above")
     if len(done) < len(planned):
@@ -103,12 +105,3 @@ def _train(waiting: Plan, device: str | None, stop: Stop) -> int:
             failed += 1
             console.report_line(f"{run.name} failed, {type(error).__name__}: {error}")
     return failed
-
-
-def _show_results(runs: Sequence[Path], out: Path) -> None:
-    from equipool.report import read_runs, results
-
-    found = read_runs(runs)
-    table = results(found)
-    console.print_table(list(table), table.to_numpy().tolist())
-    console.report_line(f"For the curves: {console.command_line('report', out)}")
