@@ -30,7 +30,7 @@ def place(tmp_path_factory):
     done = call("fit", folder / "bags.csv", COLUMNS, CHEAP, {"--out": folder / "model"})
     assert f"{sum(map(len, bags)):,} elements in 24 bags of 5 to 9; 4 features" in done.output
     assert "Task: classification of 2 classes\n" in done.stdout
-    assert "Network 3: 4 steps, ended by max_iter\n" in done.stdout
+    assert "Network 3: 4 steps, ended by max_iter; training loss " in done.stdout
     assert f"equipool predict {folder / 'model'} TABLE" in done.stdout
     return folder
 

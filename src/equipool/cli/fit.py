@@ -121,7 +121,10 @@ def fit(table: console.Table, options: Options) -> None:
     reasons = zip(estimator.history_, estimator.stopped_, strict=True)
     for number, (history, stopped) in enumerate(reasons, 1):
         steps = len(history["loss"])
-        console.report_line(f"Network {number}: {steps:,} steps, ended by {stopped}")
+        losses = f"training loss {history['loss'][-1]:.4g} in the last step"
+        if "validation_loss" in history:
+            losses += f"; best validation loss {min(history['validation_loss']):.4g}"
+        console.report_line(f"Network {number}: {steps:,} steps, ended by {stopped}; {losses}")
     console.report_line(f"The model is in {out}")
     console.report_line(f"Predict: {console.command_line('predict', out, 'TABLE')}")
 
