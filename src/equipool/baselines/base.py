@@ -1,10 +1,7 @@
-"""Base classes of the rivals: pooling layers with the same call as the layer."""
+"""Base class of the rivals: pooling layers with the same call as the layer."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-
-import torch
 from torch import Tensor, nn
 
 from equipool.checks import check_sizes
@@ -44,55 +41,17 @@ class Rival(nn.Module):
             )
         return self.pool_sets(x, sets, length)
 
-    @abstractmethod
     def pool_sets(self, x: Tensor, sets: Sets, length: int | None) -> Tensor:
-        """Pool elements `[N, in_channels]` in set order; `length` is that of a padded batch."""
+        """Pool elements `[N, in_channels]` in set order; `length` is that of a padded batch. If
+        `dim_size`, `ptr` or a padded `x` gives the number of sets, nothing waits for the device."""
+        return sets.real(self.pool(x, sets))
+
+    def pool(self, x: Tensor, sets: Sets) -> Tensor:
+        """Pool elements that are in set order: `[N, in_channels] -> [num_rows, out_channels]`."""
+        raise NotImplementedError
 
     def extra_repr(self) -> str:
         return f"{self.in_channels}, {self.out_channels}"
-
-
-class RaggedRival(Rival):
-    """A rival that pools sets of any size without padding. If `dim_size`, `ptr` or a padded `x`
-    gives the number of sets, nothing waits for the device."""
-
-    def pool_sets(self, x: Tensor, sets: Sets, length: int | None) -> Tensor:
-        return sets.real(self.pool(x, sets))
-
-    @abstractmethod
-    def pool(self, x: Tensor, sets: Sets) -> Tensor:
-        """Pool elements that are in set order: `[N, in_channels] -> [num_rows, out_channels]`."""
-
-
-class DenseRival(Rival):
-    """A rival that compares the elements of a set with each other and therefore needs padded sets.
-
-    A padded `x [B, L, C]` gives their length `L`. In the other layouts it is that of the longest
-    set, and reading it waits for the device.
-    """
-
-    def pool_sets(self, x: Tensor, sets: Sets, length: int | None) -> Tensor:
-        if length is None:
-            length = int(sets.counts.max()) if sets.num_rows else 0
-        return self.pool(*pad_sets(x, sets, length))
-
-    @abstractmethod
-    def pool(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Pool padded sets, whose `x` is zero where `mask` is False:
-        `[B, L, in_channels]`, `[B, L]` -> `[B, out_channels]`, `L` at least 1."""
-
-
-def pad_sets(x: Tensor, sets: Sets, length: int) -> tuple[Tensor, Tensor]:
-    """The elements of each set, padded with zeros, `[num_sets, L, C]`, and which of them are real,
-    `[num_sets, L]`; `L` is `length`, but at least 1."""
-    length = max(length, 1)
-    position = torch.arange(sets.num_elements, device=x.device) - sets.ptr[sets.index]
-    size = sets.num_sets * length
-    # Elements of the padding row go to one position more, which is cut off.
-    position = torch.where(sets.index < sets.num_sets, sets.index * length + position, size)
-    dense = x.new_zeros(size + 1, x.shape[-1]).index_add(0, position, x)
-    mask = torch.arange(length, device=x.device) < sets.real(sets.counts).unsqueeze(-1)
-    return dense[:size].view(sets.num_sets, length, x.shape[-1]), mask
 
 
 def match_channels(channels: int, out_channels: int) -> nn.Module:

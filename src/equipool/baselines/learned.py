@@ -1,5 +1,4 @@
-"""Poolings with parameters: attention, gated attention, learnable aggregation functions, Janossy
-pooling."""
+"""Poolings with parameters: attention, gated attention, learnable aggregation functions."""
 
 from __future__ import annotations
 
@@ -9,12 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, softplus
 
-from equipool.baselines.base import DenseRival, RaggedRival, match_channels
+from equipool.baselines.base import Rival, match_channels
 from equipool.baselines.reductions import maximum, sum_wide
 from equipool.sets import Sets
 
 
-class AttentionPooling(RaggedRival):
+class AttentionPooling(Rival):
     r"""The attention that the paper compares with: each head $h$ has a learned query $q_h$, and
 
     $$y_h = \sum_i \frac{\exp(q_h \cdot k_{hi} / \sqrt d)}{\sum_j \exp(q_h \cdot k_{hj} / \sqrt d)}
@@ -47,7 +46,7 @@ class AttentionPooling(RaggedRival):
         return sets.sum(values).flatten(1).to(x.dtype)
 
 
-class GatedAttentionPooling(RaggedRival):
+class GatedAttentionPooling(Rival):
     r"""Gated attention, from [Attention-based Deep Multiple Instance
     Learning](https://arxiv.org/abs/1802.04712): the mean of the elements with learned weights,
 
@@ -83,7 +82,7 @@ def softmax(scores: Tensor, sets: Sets) -> Tensor:
     return weights / sets.spread(sets.sum(weights))
 
 
-class LAFPooling(RaggedRival):
+class LAFPooling(Rival):
     r"""Quotients of learned power sums, from [Learning Aggregation
     Functions](https://arxiv.org/abs/2012.08482): with $u = \mathrm{sigmoid}(x)$ in each channel,
 
@@ -123,34 +122,3 @@ class LAFPooling(RaggedRival):
         bottom = (softplus(self.raw_divisors) * powers[:, 2:]).sum(1)
         quotients = torch.where(occupied.squeeze(1), top / bottom, 0)
         return self.linear(quotients.flatten(1).to(x.dtype))
-
-
-class JanossyPooling(DenseRival):
-    r"""The mean of a small network over all ordered pairs, from [Janossy
-    Pooling](https://arxiv.org/abs/1811.01900):
-
-    $$y = \frac{1}{N (N - 1)} \sum_{i \ne j} f(x_i, x_j), \qquad
-    f(x, x') = W \, \mathrm{relu}(A x + B x' + b) + c.$$
-
-    A single element is paired with itself. The output of an empty set is $c$. The last layer of $f$
-    is applied to the mean, which is the same and cheaper. Time and memory grow with
-    `B * L^2 * hidden`.
-
-    Args:
-        hidden: width of the network. Default: `out_channels`.
-    """
-
-    def __init__(self, in_channels: int, out_channels: int, *, hidden: int | None = None) -> None:
-        super().__init__(in_channels, out_channels)
-        hidden = hidden if hidden is not None else out_channels
-        self.first = nn.Linear(in_channels, hidden)
-        self.second = nn.Linear(in_channels, hidden, bias=False)
-        self.last = nn.Linear(hidden, out_channels)
-
-    def pool(self, x: Tensor, mask: Tensor) -> Tensor:
-        hidden = torch.relu(self.first(x).unsqueeze(2) + self.second(x).unsqueeze(1))
-        same = torch.eye(mask.shape[1], dtype=torch.bool, device=mask.device)
-        single = mask.sum(-1).view(-1, 1, 1) == 1
-        pairs = mask.unsqueeze(1) & mask.unsqueeze(2) & (~same | single)
-        total = torch.einsum("bij,bijh->bh", pairs.to(hidden.dtype), hidden)
-        return self.last(total / pairs.sum((1, 2)).clamp(min=1).unsqueeze(-1))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from equipool.baselines.base import RaggedRival, match_channels
+from equipool.baselines.base import Rival, match_channels
 from equipool.sets import Sets
 
 
-class SumPooling(RaggedRival):
+class SumPooling(Rival):
     r"""$y = s \sum_{x \in X} x$, followed by a linear map if the sizes differ.
 
     Args:
@@ -30,7 +30,7 @@ class SumPooling(RaggedRival):
         return self.linear((self.scale * sum_wide(x, sets)).to(x.dtype))
 
 
-class MeanPooling(RaggedRival):
+class MeanPooling(Rival):
     r"""$y = \frac{1}{N} \sum_{x \in X} x$, zero for an empty set, followed by a linear map if the
     sizes differ.
 
@@ -48,7 +48,7 @@ class MeanPooling(RaggedRival):
         return self.linear((sum_wide(x, sets) / counts).to(x.dtype))
 
 
-class MaxPooling(RaggedRival):
+class MaxPooling(Rival):
     r"""$y = \max_{x \in X} x$ in each channel, zero for an empty set, followed by a linear map if
     the sizes differ.
 
