@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from cases import assert_near, flatten, make_layer, make_sets
+from cases import SCALINGS, assert_near, flatten, make_layer, make_sets
 from equipool import (
     ConvexPotential,
     EquilibriumAggregation,
@@ -63,9 +63,10 @@ def test_a_set_that_is_not_finite_is_nan_and_leaves_the_others(batch, y):
         assert torch.equal(found[1:], expected[1:])
 
 
-def test_bounds_hold_the_curvature(batch, y):
+@pytest.mark.parametrize("scaling", SCALINGS)
+def test_bounds_hold_the_curvature(batch, y, scaling):
     potential = ConvexPotential(3, 4, hidden=(8,)).double()
-    layer = EquilibriumAggregation(3, 4, potential=potential, scaling="log-mean").double()
+    layer = EquilibriumAggregation(3, 4, potential=potential, scaling=scaling).double()
     energy = layer.energy(*batch, dim_size=4)
     lower, upper = energy.bounds()
     curvatures = torch.linalg.eigvalsh(energy.hessian(y))

@@ -20,6 +20,7 @@ from equipool import (
     ToTolerance,
     Truncated,
 )
+from equipool.linear_solvers import ConjugateGradients
 
 X = torch.zeros(5, 3, dtype=torch.float64)
 INDEX = torch.tensor([0, 0, 1, 1, 1])
@@ -172,6 +173,8 @@ BAD_SETTINGS = [
     (Implicit, "max_products", (0,), "int of 1 or more"),
     (Implicit, "linear_solver", ("lu",), "'cg' or 'cholesky'"),
     (SquaredNorm, "weight", (-1.0, 0.0), "more than 0"),
+    (ConjugateGradients, "max_steps", (0,), "expected"),
+    (ConjugateGradients, "tolerance", (0.0, 0.5), "expected"),
     (lambda weight: SquaredNorm(weight, learnable=False), "weight", (-1.0,), "0 or more"),
 ]
 

@@ -144,19 +144,6 @@ def test_anything_that_can_be_sliced(batch, tmp_path):
         chunked(x[1:], index)
 
 
-@torch.no_grad()
-def test_sets_that_have_stopped_stay(batch):
-    x, index = batch
-    layer = make_layer(learning_rate=0.02)
-    layer.steps = ToTolerance(1e-4, 400)
-    x[5] = NAN
-    found = solve_chunks(layer, cut(x, index, [13]), dim_size=4)
-    expected = layer.solve(x, index, dim_size=4)
-    assert len(set(expected.num_steps.tolist())) > 2  # they stop one by one
-    assert torch.equal(found.num_steps, expected.num_steps)
-    assert_near(found.y.nan_to_num(), expected.y.nan_to_num(), 1e-10)
-
-
 def test_what_is_not_finite_stays_in_its_set(batch):
     x, index = batch
     layer = make_layer()

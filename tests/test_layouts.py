@@ -133,17 +133,6 @@ def test_nothing_at_all(x, layout, num_sets):
         assert parameter.grad is None or bool((parameter.grad == 0).all())
 
 
-def test_energy_is_made_of_its_parts(batch):
-    """Per set: the scaled sum of what `layer.potential` and `layer.regularizer` give."""
-    x, index = flatten(batch)
-    y = torch.randn(4, 4, dtype=torch.float64)
-    layer = make_layer(scaling="sum")
-    potentials = layer.potential(x, y[index])
-    sums = torch.zeros(4, dtype=torch.float64).index_add(0, index, potentials)
-    expected = (layer.regularizer(y) + sums) * (torch.tensor(SIZES) > 0)
-    torch.testing.assert_close(layer.energy(x, index)(y), expected, rtol=1e-12, atol=1e-12)
-
-
 def test_inputs_are_left_as_they_were(batch):
     layer = make_layer()
     x, index = flatten(batch)

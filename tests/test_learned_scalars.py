@@ -77,18 +77,3 @@ def test_a_half_precision_solver_still_has_friction(momentum):
     assert solver.momentum == torch.tensor(momentum)
     assert solver.learning_rate == torch.tensor(0.1)
     assert Nesterov(0.1).double().learning_rate == 0.1
-
-
-def test_reset_returns_to_the_values_given():
-    solver, regularizer, start = Nesterov(0.2, 0.5), SquaredNorm(0.7), LearnedStart(3, 0.4)
-    with torch.no_grad():
-        for module in (solver, regularizer, start):
-            for parameter in module.parameters():
-                parameter.add_(1.0)
-    assert solver.learning_rate != 0.2
-    for module in (solver, regularizer, start):
-        module.reset_parameters()
-    assert solver.learning_rate == 0.2
-    assert solver.momentum == 0.5
-    assert regularizer.weight == 0.7
-    assert torch.equal(start.y, torch.full((3,), 0.4))

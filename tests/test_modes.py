@@ -9,14 +9,26 @@ import torch
 from torch import nn
 
 from cases import SCALINGS, Quadratic, assert_near, flatten, make_layer, make_sets
-from equipool import EquilibriumAggregation, LearnedStart, Nesterov, SquaredNorm
+from equipool import (
+    ConvexPotential,
+    EquilibriumAggregation,
+    LearnedStart,
+    Nesterov,
+    ResNetPotential,
+    SquaredNorm,
+)
 
 SIZES = (3, 1, 0, 6, 2)
-ROUTES = {"factored": True, "autograd": False}
+ROUTES = ("factored", "autograd", "convex")
+each_route = pytest.mark.parametrize("route", ROUTES)
 
 
-def both_routes(test):
-    return pytest.mark.parametrize("factored", ROUTES.values(), ids=ROUTES)(test)
+def layer_by(route, **settings):
+    """With a gradient written by hand, or by autograd; or a convex potential."""
+    layer = make_layer(**settings, factored=route == "factored")
+    if route == "convex":
+        layer.potential = ConvexPotential(3, 4, settings.get("hidden", (6, 4))).double()
+    return layer
 
 
 @pytest.fixture
@@ -24,7 +36,7 @@ def batch():
     return flatten(make_sets(SIZES))
 
 
-@both_routes
+@pytest.mark.parametrize("factored", [True, False], ids=["factored", "autograd"])
 @pytest.mark.parametrize("scaling", SCALINGS)
 def test_float32_is_near_float64(batch, scaling, factored):
     x, index = batch
@@ -35,11 +47,11 @@ def test_float32_is_near_float64(batch, scaling, factored):
     assert_near(y.double(), wide(x, index), 1e-5)
 
 
-@both_routes
-def test_bfloat16_module(batch, factored):
+@each_route
+def test_bfloat16_module(batch, route):
     """Output and gradients come in the module's precision, near those of float64."""
     x, index = batch
-    exact = make_layer(hidden=(32, 16), factored=factored)
+    exact = layer_by(route, hidden=(32, 16))
     layer = copy.deepcopy(exact).bfloat16()
     rounded = x.bfloat16().requires_grad_()
     y = layer(rounded, index)
@@ -58,12 +70,12 @@ def test_bfloat16_module(batch, factored):
     assert solution.energy.dtype == solution.residual.dtype == torch.float32
 
 
-@both_routes
+@each_route
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_autocast(batch, dtype, factored):
+def test_autocast(batch, dtype, route):
     """Parameters stay in float32, and so do their gradients; so does the output, as x."""
     x, index = batch
-    exact = make_layer(hidden=(32, 16), factored=factored)
+    exact = layer_by(route, hidden=(32, 16))
     expected = exact(x, index)
     layer = copy.deepcopy(exact).float()
     elements = x.float().requires_grad_()
@@ -93,10 +105,10 @@ def test_backward_inside_autocast(batch):
         assert (a - b).norm() <= 0.05 * b.norm()
 
 
-@both_routes
-def test_sums_over_long_sets_keep_their_digits_in_half_precision(factored):
+@each_route
+def test_sums_over_long_sets_keep_their_digits_in_half_precision(route):
     """A bfloat16 sum stands still after a few hundred terms; ours is taken in float32."""
-    layer = make_layer(scaling="sum", num_steps=1, learning_rate=1e-4, factored=factored)
+    layer = layer_by(route, scaling="sum", num_steps=1, learning_rate=1e-4)
     element = torch.tensor([[0.5, -0.25, 1.0]], dtype=torch.float64)
     x = element.expand(5000, -1)
     exact = layer.solve(x)
@@ -105,10 +117,10 @@ def test_sums_over_long_sets_keep_their_digits_in_half_precision(factored):
     assert_near(found.y.double() / exact.y.abs().max(), exact.y / exact.y.abs().max(), 0.1)
 
 
-@both_routes
+@each_route
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_without_gradients(batch, mode, factored):
-    layer = make_layer(factored=factored, start=LearnedStart(4))
+def test_without_gradients(batch, mode, route):
+    layer = layer_by(route, start=LearnedStart(4))
     x, index = batch
     x.requires_grad_()
     expected = layer(x, index)
@@ -123,9 +135,9 @@ def test_without_gradients(batch, mode, factored):
     assert expected.grad_fn is not None
 
 
-@both_routes
-def test_an_ensemble_by_vmap(batch, factored):
-    layers = [make_layer(seed=seed, factored=factored) for seed in range(3)]
+@each_route
+def test_an_ensemble_by_vmap(batch, route):
+    layers = [layer_by(route, seed=seed) for seed in range(3)]
     parameters, buffers = torch.func.stack_module_state(layers)
     x, index = batch
 
@@ -145,10 +157,10 @@ def test_an_ensemble_by_vmap(batch, factored):
             assert_near(gradients[name][i], parameter.grad, 1e-12)
 
 
-@both_routes
-def test_function_transforms_of_the_whole_layer(batch, factored):
+@each_route
+def test_function_transforms_of_the_whole_layer(batch, route):
     """`torch.func.grad` and `jacrev` agree with `backward`."""
-    layer = make_layer(factored=factored)
+    layer = layer_by(route)
     x, index = batch
     y = layer(x.requires_grad_(), index)
     y.square().sum().backward()
@@ -158,11 +170,11 @@ def test_function_transforms_of_the_whole_layer(batch, factored):
     assert_near(torch.einsum("bk,bknc->nc", 2 * y.detach(), jacobian), x.grad, 1e-12)
 
 
-def make_everything():
+def make_everything(potential=None):
     """A layer with every kind of part changed from its default."""
     layer = EquilibriumAggregation(
-        3, 4, solver=Nesterov(0.2, 0.6, gtol=1e-3, clip_value=2.0), regularizer=SquaredNorm(0.4),
-        start=LearnedStart(4, 0.1), steps=4, scaling="mean",
+        3, 4, potential=potential, solver=Nesterov(0.2, 0.6, gtol=1e-3, clip_value=2.0),
+        regularizer=SquaredNorm(0.4), start=LearnedStart(4, 0.1), steps=4, scaling="mean",
     )  # fmt: skip
     with torch.no_grad():
         for parameter in layer.parameters():
@@ -213,8 +225,9 @@ def test_state_dict_round_trip(batch):
     assert torch.equal(other.solver.learning_rate, layer.solver.learning_rate)
 
 
-def test_reset_parameters(batch):
-    layer = make_everything()
+@pytest.mark.parametrize("kind", [ResNetPotential, ConvexPotential])
+def test_reset_parameters(batch, kind):
+    layer = make_everything(kind(3, 4))
     values = {name: p.detach().clone() for name, p in layer.named_parameters()}
     torch.manual_seed(3)
     layer.reset_parameters()

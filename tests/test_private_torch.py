@@ -82,10 +82,6 @@ def test_dropouts_are_recognised():
     assert [isinstance(m, private_torch.Dropout) for m in modules] == [True, True, False]
 
 
-def test_scratch_memory_can_be_freed():
-    private_torch.clear_workspaces()
-
-
 def test_a_profile_sees_allocations():
     with torch.profiler.profile(
         activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True, acc_events=True

@@ -176,15 +176,6 @@ def test_the_readers_of_imports_see_them():
     assert len(CORE) > 15
 
 
-def test_only_the_adapter_and_the_rivals_import_pytorch_geometric():
-    importers = {
-        room_of(path)
-        for path in SOURCE.rglob("*.py")
-        if "torch_geometric" in packages_imported(path)
-    }
-    assert importers == {"baselines", "pyg"}
-
-
 def test_the_page_names_every_room():
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     table = set(re.findall(r"^\| `([a-z_]+)(?:\.py|/)` \|", page, re.MULTILINE))

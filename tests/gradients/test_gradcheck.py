@@ -5,7 +5,7 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 from cases import SCALINGS, flatten, make_layer, make_sets
-from equipool import LearnedStart
+from equipool import ConvexPotential, LearnedStart
 
 
 def as_function(layer, index, num_sets, outcome):
@@ -56,6 +56,16 @@ def test_gradcheck_of_other_depths(hidden):
     check(make_layer(2, 3, hidden, num_steps=2, reduction="sum"), OUTCOMES["y"])
 
 
+@pytest.mark.parametrize(
+    ("hidden", "scaling", "checker"),
+    [((3,), "sum", gradcheck), ((2, 2, 3), "mean", gradcheck), ((2, 2), "log", gradgradcheck)],
+)
+def test_convex(hidden, scaling, checker):
+    layer = make_layer(2, 2, num_steps=2, scaling=scaling)
+    layer.potential = ConvexPotential(2, 2, hidden).double()
+    check(layer, OUTCOMES["y"], checker)
+
+
 def test_gradcheck_with_clip():
     check(make_layer(2, 3, (4, 3), num_steps=4, clip_value=0.1), OUTCOMES["y"])
 
@@ -63,24 +73,6 @@ def test_gradcheck_with_clip():
 def test_second_order():
     """A gradient penalty or a meta-learner differentiates the layer's gradient once more."""
     check(make_layer(1, 2, (3, 2), num_steps=2, factored=False), OUTCOMES["y"], gradgradcheck)
-
-
-def test_second_order_of_the_fast_operation_says_what_to_do():
-    layer = make_layer()
-    x = make_sets((3,))[0].requires_grad_()
-    (gradient,) = torch.autograd.grad(layer(x).square().sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="factored=False"):
-        gradient.square().sum().backward()
-
-
-def test_every_parameter_receives_a_gradient_after_one_step_or_from_empty_sets():
-    """What a parameter cannot change has the gradient 0, not none: DDP waits for one."""
-    layer = make_layer(num_steps=1)
-    x, index = flatten(make_sets((3, 5)))
-    for batch in [(x, index), (x[:0], index[:0])]:
-        layer.zero_grad()
-        layer(*batch, dim_size=2).sum().backward()
-        assert all(p.grad is not None for p in layer.parameters())
 
 
 def test_x_without_gradient_and_frozen_parameters():

@@ -8,9 +8,6 @@ import equipool
 from cases import assert_near, first_seed, flatten, make_layer, make_sets
 from equipool import SquaredNorm
 from equipool.differentiation import Implicit
-from equipool.ops import momentum
-from equipool.ops.resnet_gradient import torch as torch_gradient
-from forced_kernels import force_kernels
 
 
 @pytest.mark.parametrize("factored", [True, False], ids=["factored", "autograd"])
@@ -47,26 +44,6 @@ def test_half_precision(kind, factored):
         for s, inputs in (solve(seed, dtype, short_method), solve(seed, torch.float64, Implicit()))
     )
     assert torch.cosine_similarity(found, expected, dim=0) > 0.98
-
-
-def test_with_the_kernels(monkeypatch):
-    """On a GPU where there is one, in Triton's interpreter elsewhere; one set falls back."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    layer = make_layer(
-        hidden=(5, 3), learning_rate=0.03, momentum=0.8, seed=2, num_steps=40, dtype=torch.float32
-    )
-    x, index = flatten(make_sets((3, 0, 5), dtype=torch.float32))
-    tolerance = float(layer.solve(x, index).residual[[0, 2]].mean())
-    layer.differentiation = Implicit(tolerance=tolerance, fallback_steps=2)
-    expected = gradients(layer, x, index)
-    solution = layer.solve(x, index)
-    solution.y.sin().sum().backward()
-    assert solution.fallback.sum() == 1
-    force_kernels(monkeypatch, torch_gradient, momentum)
-    layer, x, index = layer.to(device), x.to(device), index.to(device)
-    found = gradients(layer, x, index)
-    for name, gradient in expected.items():
-        assert_near(found[name].cpu(), gradient, 1e-3)
 
 
 @pytest.mark.gpu

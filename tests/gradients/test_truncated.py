@@ -168,13 +168,15 @@ class Kicked(equipool.GradientDescent):
         return state._replace(velocity=self.kick * torch.ones_like(y))
 
 
-@each_way
+@pytest.mark.parametrize("way", [*WAYS.values(), Unrolled()], ids=repr)
 def test_every_parameter_receives_a_gradient(way):
     """What a parameter cannot change has the gradient 0, not none: DDP waits for one."""
     kicked = make_layer()
     kicked.solver = Kicked(0.05, 0.7).double()
-    learned = make_layer(start=LearnedStart(4))
-    for layer in (learned, kicked, convex_layer(100), convex_layer(ToTolerance(max_steps=90))):
+    learned, short = make_layer(start=LearnedStart(4)), make_layer(num_steps=1)
+    for layer in (
+        learned, short, kicked, convex_layer(100), convex_layer(ToTolerance(max_steps=90)),
+    ):  # fmt: skip
         for sizes in ((3, 5), (0, 0)):
             _, gradients = run(layer, way, sizes)
             for name, gradient in gradients.items():

@@ -1,6 +1,5 @@
 """The convex network's operations against plain loops, autograd and exact eigenvalues."""
 
-import math
 from itertools import pairwise
 
 import pytest
@@ -36,30 +35,6 @@ def make_b(network, seed, scale=2.0):
     generator = torch.Generator().manual_seed(seed + 1)
     shape = network.gates.shape
     return scale * torch.randn(shape, generator=generator, dtype=torch.float64)
-
-
-def plain_value(network, gates, b):
-    """One element, number by number."""
-    starts = [sum(network.sizes[:layer]) for layer in range(len(network.sizes) + 1)]
-    z = []
-    for layer in range(len(network.sizes)):
-        below, z = z, []
-        for unit in range(network.sizes[layer]):
-            a = float(b[starts[layer] + unit])
-            for k, z_k in enumerate(below):
-                gate = float(gates[starts[layer - 1] + k])
-                a += float(network.mixes[layer - 1][unit, k]) * gate * z_k
-            z.append(max(a, 0.0) + math.log1p(math.exp(-abs(a))))
-    return sum(float(g) * z_k for g, z_k in zip(gates[starts[-2] :], z, strict=True))
-
-
-@each_depth
-def test_values_are_those_of_plain_loops(sizes):
-    network = make_network(sizes, 5)
-    b = make_b(network, 0)
-    expected = [plain_value(network, *element) for element in zip(network.gates, b, strict=True)]
-    found = element_values(network, b)
-    assert torch.allclose(found, torch.tensor(expected, dtype=found.dtype), rtol=1e-13, atol=0)
 
 
 @each_depth

@@ -108,34 +108,3 @@ def test_a_captured_training_step_trains_the_same():
         assert torch.allclose(loss, expected, rtol=1e-4)
     for a, b in zip(model.parameters(), eager.parameters(), strict=True):
         assert torch.allclose(a, b, rtol=1e-4, atol=1e-5)
-
-
-def peak(num_steps):
-    layer, x, index = make(512, num_steps=num_steps)
-    gradients(layer, x, index, 512)
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    gradients(layer, x, index, 512)
-    return torch.cuda.max_memory_allocated()
-
-
-def test_memory_does_not_grow_with_the_steps():
-    """Beside y, a step keeps its velocity and its gradient: one row per set, none per element."""
-    short, long = peak(5), peak(50)
-    per_step = 2 * 512 * 300 * 4
-    assert long - 45 * per_step < 1.1 * short
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_short_modules(dtype):
-    layer, x, index = make(8, channels=16, hidden=(32, 16, 8))
-    exact = layer(x, index, dim_size=8)
-    short = copy.deepcopy(layer).to(dtype)(x.to(dtype), index, dim_size=8)
-    assert short.dtype == dtype
-    assert error(short, exact) < 5e-2
-
-
-def test_one_large_set():
-    layer, x, _ = make(1, channels=8, hidden=(16, 8, 8), num_steps=3)
-    x = torch.randn(1_000_000, 8, device="cuda")
-    assert error(layer(x), copy.deepcopy(layer).double()(x.double())) < 1e-5

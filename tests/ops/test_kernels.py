@@ -71,6 +71,10 @@ CASES = {
     "from two steps": (from_two_steps, {}),
     "last steps": (EquilibriumAggregation.__call__, {"differentiation": Truncated(1)}),
     "not converged": (EquilibriumAggregation.__call__, {"differentiation": Implicit(tolerance=0)}),
+    "implicit": (
+        EquilibriumAggregation.__call__,
+        {"differentiation": Implicit(tolerance=0.1), "steps": 60, "regularizer": 2.0},
+    ),
     "stopping early": (EquilibriumAggregation.__call__, {"steps": ToTolerance(0.4, 4)}),
     "bounded steps": (
         EquilibriumAggregation.__call__,

@@ -83,33 +83,6 @@ def test_small_gradients_give_right_derivatives(kind, device, request):
     torch.testing.assert_close(found, -gradient.sum(), rtol=1e-4, atol=1e-14)
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numpy, in Triton's interpreter
-@pytest.mark.parametrize(
-    ("bad", "kind", "options"),
-    [(float("nan"), "kernel", OPTIONS[-1]), (float("inf"), "kernel", OPTIONS[0]),
-     (3e38, "kernel", OPTIONS[-1]), (float("nan"), "plain operations", OPTIONS[0]),
-     (3e38, "plain operations", OPTIONS[-1])],
-)  # fmt: skip
-def test_rows_left_out_of_the_loss_contribute_nothing(bad, kind, options, device, request):
-    if kind == "kernel":
-        request.getfixturevalue("forced")
-    moving, history = inputs((5, 7), device)
-    with torch.no_grad():
-        for tensor in (*moving[:3], *history):
-            tensor[2] = bad
-    kept = [0, 1, 3, 4]
-
-    def derivatives(rows):
-        y, velocity, gradient = (tensor[rows] for tensor in moving[:3])
-        mine = History(*(tensor[rows] for tensor in history)) if options[1] else None
-        step = momentum_step(y, velocity, gradient, *moving[3:], options[0], mine)
-        used = kept if len(rows) > len(kept) else list(range(len(kept)))
-        loss = (step.y + 2 * step.velocity + 3 * step.ahead)[used].square().sum()
-        return torch.autograd.grad(loss, moving)
-
-    assert_same(derivatives([0, 1, 2, 3, 4]), derivatives(kept), 1e-4)
-
-
 def test_second_derivatives(device, forced, monkeypatch):
     moving, history = inputs((5, 7), device)
 

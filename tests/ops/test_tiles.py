@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("triton")
-from equipool.ops.resnet_gradient.triton import LARGEST, SMALLEST, make_tiles, tile_size
+from equipool.ops.resnet_gradient.triton import make_tiles, tile_size
 
 
 def runs(tiles, row):
@@ -48,9 +48,3 @@ def test_tiles_partition_the_elements_of_each_set(counts, device):
 def test_sets_of_many_tiles(counts, device):
     """More than a program writes at once, of more than the smallest size."""
     assert_partition(counts, device)
-
-
-@pytest.mark.parametrize(("num_elements", "size"), [(0, 4), (2048, 4), (6656, 8), (10**7, 1024)])
-def test_tile_size(num_elements, size):
-    assert tile_size(num_elements) == size
-    assert SMALLEST <= size <= LARGEST

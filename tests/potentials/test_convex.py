@@ -108,30 +108,3 @@ def test_a_product_with_the_hessian_leaves_no_trace():
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(product(v), first)
         assert torch.equal(summed.hessian(y)(v), first)
-
-
-def test_some_rows_alone():
-    potential = make_potential()
-    x, sets = batch()
-    rows = torch.tensor([0, 2, 3])
-    whole, some = potential.bind(x, sets), potential.bind(x, sets).restrict(rows)
-    y = draw_y(sets.num_rows)
-    assert_near(some.value(y[rows]), whole.value(y)[rows], 1e-14)
-    assert_near(some.gradient(y[rows]), whole.gradient(y)[rows], 1e-14)
-    assert_near(some.bounds().upper, whole.bounds().upper[rows], 1e-14)
-
-
-class TestModule:
-    def test_reset_parameters(self):
-        potential = ConvexPotential(3, 4, (6, 4))
-        drawn = []
-        for _ in range(2):
-            with torch.no_grad():
-                for parameter in potential.parameters():
-                    parameter.fill_(7.0)
-            torch.manual_seed(0)
-            potential.reset_parameters()
-            drawn.append({name: p.detach().clone() for name, p in potential.named_parameters()})
-        for name, first in drawn[0].items():
-            assert (first != 7).all(), name
-            assert torch.equal(first, drawn[1][name]), name

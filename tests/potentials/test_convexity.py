@@ -2,13 +2,11 @@
 
 import pytest
 import torch
-from convex_cases import WEIGHT, batch, draw_y, each_depth, each_scaling, make_potential, seeds
+from convex_cases import batch, draw_y, each_depth, make_potential, seeds
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cases import assert_near
-from equipool import SquaredNorm
-from equipool.energy import RowEnergy, scaling_weights
 
 
 def hessians(summed, y):
@@ -71,56 +69,3 @@ class TestConvexity:
         x[0] = float("nan")
         found = potential.bind(x, sets).bounds().upper
         assert torch.equal(found[1:], expected[1:])
-
-
-def make_energy(scaling, hidden=(6, 4), seed=0, noise=0.5):
-    """The energy of a batch, and its curvature from below and above: `[num_rows, 1]` each."""
-    potential = make_potential(hidden, noise, seed)
-    x, sets = batch((3, 1, 8, 2), seed=seed)
-    weights = scaling_weights(scaling, sets.counts, torch.float64)
-    with torch.no_grad():
-        summed = potential.bind(x, sets)
-        regularizer = SquaredNorm(WEIGHT, learnable=False).double()
-        energy = RowEnergy(summed, regularizer, weights)
-    lower = 2 * WEIGHT * weights.regularizer
-    return energy, lower, lower + weights.potential * summed.bounds().upper.unsqueeze(-1)
-
-
-@torch.no_grad()
-def minimise_exactly(energy, y):
-    """Newton's method, whose steps are halved until the gradient shrinks, in float64."""
-    for _ in range(100):
-        g = energy.gradient(y)
-        size = g.norm(dim=-1, keepdim=True)
-        if size.max() < 1e-12:
-            return y
-        step = torch.linalg.solve(hessians(energy, y), g)
-        for _ in range(40):
-            worse = energy.gradient(y - step).norm(dim=-1, keepdim=True) >= size
-            if not worse.any():
-                break
-            step = torch.where(worse, step / 2, step)
-        y = y - step
-    raise AssertionError(f"Newton's method did not converge: {size.flatten()}")
-
-
-@each_scaling
-class TestOneMinimum:
-    @given(seeds, st.sampled_from([0.1, 1.0, 10.0]))
-    def test_every_step_lowers_the_energy_as_much_as_it_must(self, scaling, seed, scale):
-        energy, _, upper = make_energy(scaling, seed=seed, noise=1.0)
-        y = draw_y(4, scale=scale, seed=seed)
-        for _ in range(20):
-            g = energy.gradient(y).detach()
-            before, y = energy.value(y), y - g / upper
-            promised = g.square().sum(-1) / (2 * upper.squeeze(-1))
-            assert (energy.value(y) <= before - promised + 1e-12 * (1 + before.abs())).all()
-
-    @given(seeds, st.sampled_from([0.01, 1.0, 10.0]))
-    def test_the_certificate_holds(self, scaling, seed, scale):
-        energy, lower, _ = make_energy(scaling, seed=seed)
-        best = minimise_exactly(energy, draw_y(4))
-        y = best + draw_y(4, scale=scale, seed=seed)
-        distance = (y - best).norm(dim=-1)
-        promised = energy.gradient(y).norm(dim=-1) / lower.squeeze(-1)
-        assert (distance <= promised * (1 + 1e-9)).all()

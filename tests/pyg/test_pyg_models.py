@@ -5,7 +5,6 @@ import copy
 import pytest
 import torch
 from torch_geometric import EdgeIndex
-from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GATConv, GCNConv, GINConv, MessagePassing, SAGEConv, aggr
 from torch_geometric.nn.aggr import MultiAggregation
 
@@ -140,33 +139,3 @@ def test_in_a_multi_aggregation(graph):
 
 
 # As readout.
-
-
-class Network(torch.nn.Module):
-    """Two convolutions and a readout, equilibrium layers in two places."""
-
-    def __init__(self):
-        super().__init__()
-        self.first = GCNConv(CHANNELS, CHANNELS)
-        self.second = SAGEConv(CHANNELS, CHANNELS, aggr=make_aggregation())
-        self.readout = make_aggregation(CHANNELS, 4)
-
-    def forward(self, x, edge_index, batch=None, batch_size=None):
-        x = self.first(x, edge_index).relu()
-        x = self.second(x, edge_index).relu()
-        return self.readout(x, batch, dim_size=batch_size)
-
-
-def test_a_graph_is_read_out_alone_as_in_a_batch():
-    torch.manual_seed(2)
-    graphs = [
-        Data(x=torch.randn(n, CHANNELS).double(), edge_index=torch.randint(n, (2, 2 * n)))
-        for n in (4, 1, 7, 3)
-    ]
-    network, batch = Network().double(), Batch.from_data_list(graphs)
-    found = network(batch.x, batch.edge_index, batch.batch, batch.batch_size)
-    alone = [network(graph.x, graph.edge_index) for graph in graphs]
-    assert_near(found, torch.cat(alone), 1e-12)
-    assert found.std() > 1e-6
-    with torch.inference_mode():
-        assert_near(network(batch.x, batch.edge_index, batch.batch), found, 1e-12)

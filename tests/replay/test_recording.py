@@ -126,20 +126,6 @@ def test_hooks_of_all_modules_are_launched(layer):
         hook.remove()
 
 
-def test_dropout_inside_the_potential_is_not_recorded_and_none_drops_in_evaluation():
-    layer = make_layer()
-    layer.potential.dropout = 0.5
-    warm_up(layer)
-    assert len(layer._replays) == 0
-    warm_up(layer.eval())
-    assert len(layer._replays) == 2
-    batch = make_batch()
-    assert_same([layer(*batch)], [launched(layer)(*batch)])
-    layer.train()
-    ys = [layer(*batch) for _ in range(3)]
-    assert not torch.equal(ys[1], ys[2])
-
-
 def sizes(layer, *numbers):
     with torch.no_grad():
         for number in numbers:
@@ -229,7 +215,10 @@ def test_sets_that_are_not_finite_are_not_searched(steps):
         x[0] = torch.nan
         found, expected = (one.solve(x, index) for one in (layer, launched(layer)))
     assert len(layer._replays) == 1
-    assert_same([found.y[1:], found.aux_loss], [expected.y[1:], expected.aux_loss])
+    for name in ("y", "energy"):
+        assert_same([getattr(found, name)[1:]], [getattr(expected, name)[1:]], 1e-3)
+    assert_same([found.aux_loss], [expected.aux_loss])
+    assert torch.equal(found.converged, expected.converged)
     assert found.y[0].isnan().all()
     assert (found.num_steps - expected.num_steps).abs().max() <= 1  # rounding may decide
 

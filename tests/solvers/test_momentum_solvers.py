@@ -35,28 +35,3 @@ def test_steps_by_the_formula(kind, ahead):
         torch.testing.assert_close(state.gradient, g)
         torch.testing.assert_close(state.velocity, v)
         torch.testing.assert_close(state.y, y)
-
-
-@pytest.mark.parametrize("kind", [Nesterov, GradientDescent])
-def test_gtol_freezes_y_row_by_row_while_momentum_goes_on(kind):
-    start = CENTER + torch.tensor([[0.1, 0.01], [0.1, 0.4]])  # largest gradients 0.05 and 1.6
-    before, after = path_of(kind(0.1, 0.8, gtol=0.06), 1, start)
-    assert torch.equal(after.y[0], before.y[0])
-    assert not torch.equal(after.y[1], before.y[1])
-    torch.testing.assert_close(after.velocity, -0.1 * gradient(start))
-
-
-def test_a_frozen_row_moves_again_with_the_momentum_it_gathered():
-    """The look-ahead leaves the frozen y, and with so large a step its gradient grows over gtol."""
-    start = CENTER + torch.tensor([[0.0, 0.02], [0.0, 0.0]])  # largest gradient 0.04
-    ys = torch.stack([s.y for s in path_of(Nesterov(1.2, 0.9, gtol=0.06), 8, start)])
-    moves = ys.diff(dim=0).abs().amax(-1) > 0
-    assert not moves[0, 0]
-    assert moves[:, 0].any()
-    assert not moves[:, 1].any()
-
-
-def test_clip_keeps_every_component_within():
-    states = path_of(Nesterov(0.3, 0.8, clip_value=0.7), 30)
-    assert all(state.y.abs().max() <= 0.7 for state in states)
-    torch.testing.assert_close(states[-1].y, CENTER.clamp(-0.7, 0.7))

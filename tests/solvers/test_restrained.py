@@ -48,22 +48,6 @@ class TestBoundedSteps:
         assert not start.solve(x, index).residual.max() < 1e6
         assert safe.solve(x, index).residual.max() < 1e-3
 
-    def test_the_largest_curvature_on_the_way_is_kept(self):
-        class Quartic:
-            """Flatter and flatter towards its minimum at 0."""
-
-            def gradient(self, y):
-                return 4 * y**3
-
-        solver = Nesterov(learning_rate=0.01, momentum=0.0, curvature_safe=True)
-        state, secants = solver.init(torch.ones(1, 1), 5, Quartic()), []
-        for _ in range(5):
-            last, state = state, solver.step(Quartic(), state)
-            moved, bent = state.last_point - last.last_point, state.gradient - last.gradient
-            secants.append((bent / moved).item() if moved.item() else 0.0)
-            assert state.curvature.item() == pytest.approx(max(secants), rel=1e-4)
-        assert secants[-1] < max(secants)
-
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     def test_rounding_is_no_curvature(self, dtype):
         """Where a search has converged, its gradients are rounding, and so are their differences:

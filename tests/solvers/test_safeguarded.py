@@ -1,6 +1,5 @@
 """Nesterov's method with safeguards: its formula, its promise, and what it is needed for."""
 
-import itertools
 import math
 
 import pytest
@@ -117,27 +116,6 @@ def test_rounding_does_not_add_up(slope):
     states = states_of(SafeguardedNesterov(), objective, torch.zeros(1, 1).double(), 300)
     energies = torch.cat([objective.value(state.y) for state in states])
     assert 1 < energies.max() <= 1 + 33 * eps
-
-
-def test_step_sizes_and_decisions_are_constants_to_the_gradient():
-    """The gradient through the steps is that of the same steps written down as they were."""
-    objective = random_rugged(3, 2, 1.0, 5)
-    y = torch.full((3, 2), 0.4, dtype=torch.float64, requires_grad=True)
-    states = states_of(SafeguardedNesterov(1.0), objective, y, 12)
-    sizes = torch.stack([state.size for state in states])
-    assert bool((sizes.diff(dim=0) < 0).any(0).all())  # refused in every row
-    assert bool((sizes.diff(dim=0) > 0).any(0).all())  # and taken
-    (found,) = torch.autograd.grad(states[-1].y.sum(), y)
-
-    replayed, point, old = y, y, None
-    for before, after in itertools.pairwise(states):
-        moved = (after.y != before.y).any(-1, keepdim=True)
-        old, candidate = replayed, point - before.size * objective.gradient(point)
-        replayed = torch.where(moved, candidate, replayed)
-        ahead = replayed + after.age / (after.age + 3) * (replayed - old)
-        point = torch.where(moved, ahead, point)
-    (expected,) = torch.autograd.grad(replayed.sum(), y)
-    torch.testing.assert_close(found, expected)
 
 
 def test_further_steps_go_on_with_what_was_found_out():

@@ -107,24 +107,6 @@ def test_stopping_early_is_reported(name):
 
 
 @every_solver
-def test_empty_sets_padding_and_broken_sets_stay_apart(name):
-    sets = make_sets((3, 0, 4, 2))
-    x, index = flatten(sets)
-    layer = make(name, steps=7)
-    y = layer(x, index)
-    assert torch.equal(y[1], torch.zeros(4, dtype=torch.float64))
-    padded = torch.full((4, 6, 3), math.nan, dtype=torch.float64)
-    for row, elements in enumerate(sets):
-        padded[row, : len(elements)] = elements
-    mask = torch.arange(6) < torch.tensor([[len(elements)] for elements in sets])
-    torch.testing.assert_close(layer(padded, mask=mask), y)
-    x[-1] = math.nan
-    solution = layer.solve(x, index)
-    assert solution.finite.tolist() == [True, True, True, False]
-    torch.testing.assert_close(solution.y[:3], y[:3])
-
-
-@every_solver
 def test_every_way_to_run(name):
     x, index = flatten(make_sets((3, 5, 2), dtype=torch.float32))
     layer = make(name, torch.float32, steps=6)

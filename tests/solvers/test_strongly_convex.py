@@ -57,14 +57,6 @@ def convex_layer(weight=0.5, regularizer=None):
     ).double()  # fmt: skip
 
 
-def test_a_convex_potential_is_solved_whatever_the_size_of_the_set():
-    x, index = flatten(make_sets((1, 0, 40, 5)))
-    solution = convex_layer().solve(x, index)
-    assert bool(solution.converged.all())
-    assert solution.num_steps[1] == 1
-    assert torch.equal(solution.y[1], torch.zeros(4, dtype=torch.float64))
-
-
 def test_unknown_bounds_are_refused():
     layer = EquilibriumAggregation(3, 4, solver=StronglyConvexNesterov())
     with pytest.raises(ValueError, match=r"bounds .* are not known.* use a ConvexPotential"):
