@@ -73,7 +73,7 @@ CASES = {
     "not converged": (EquilibriumAggregation.__call__, {"differentiation": Implicit(tolerance=0)}),
     "implicit": (
         EquilibriumAggregation.__call__,
-        {"differentiation": Implicit(tolerance=0.1), "steps": 60, "regularizer": 2.0},
+        {"differentiation": Implicit(tolerance=0.1), "steps": 20, "regularizer": 2.0},
     ),
     "stopping early": (EquilibriumAggregation.__call__, {"steps": ToTolerance(0.4, 4)}),
     "bounded steps": (
