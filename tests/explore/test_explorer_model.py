@@ -105,21 +105,19 @@ def test_the_page_holds_the_data():
     close(data["elements"], bag, 1e-6)
 
 
-def test_wrong_bags_are_named():
-    estimator, bag = fitted("binary")
-    with pytest.raises(ValueError, match=r"bag has shape \[5, 2\], expected \[n, 3\]"):
-        model_page(estimator, np.zeros((5, 2)))
-    for size in (0, MOST_ELEMENTS + 1):
-        with pytest.raises(ValueError, match=f"the bag has {size:,} elements"):
-            model_page(estimator, np.zeros((size, 3)))
-    with pytest.raises(ValueError, match="names has 1 entries"):
-        model_page(estimator, bag, names=["one"])
-
-
-def test_a_model_that_the_page_cannot_compute_is_named():
-    estimator, bag = fitted("binary", aggregation="pna")
-    with pytest.raises(ValueError, match="cannot compute PNAPooling"):
-        model_page(estimator, bag)
+@pytest.mark.parametrize(
+    ("size", "settings", "more", "message"),
+    [
+        ((5, 2), {}, {}, r"bag has shape \[5, 2\], expected \[n, 3\]"),
+        ((0, 3), {}, {}, "the bag has 0 elements"),
+        ((MOST_ELEMENTS + 1, 3), {}, {}, "the bag has .* elements"),
+        ((5, 3), {}, {"names": ["one"]}, "names has 1 entries"),
+        ((5, 3), {"aggregation": "pna"}, {}, "cannot compute PNAPooling"),
+    ],
+)
+def test_what_the_page_cannot_show_is_named(size, settings, more, message):
+    with pytest.raises(ValueError, match=message):
+        model_page(fitted("binary", **settings)[0], np.zeros(size), **more)
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(7, 3), (1, 3), (4, 1), (2, 5)])
