@@ -17,23 +17,10 @@ TINY = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    """A folder with the tiny data set."""
-    folder = tmp_path_factory.mktemp("omniglot")
-    tiny.write_archive(folder)
-    return folder
-
-
-@pytest.fixture(autouse=True)
-def nowhere(monkeypatch, tmp_path):
-    """Unless it is said, there is no data, and nothing is downloaded."""
-    monkeypatch.setenv("EQUIPOOL_DATA", str(tmp_path / "nothing"))
-    monkeypatch.setattr("equipool.experiments.omniglot.data.fetch", None)
-
-
-def test_stopped_resumed_evaluated_and_reported(equipool, tmp_path, place, stop_at):
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
+def test_stopped_resumed_and_evaluated(equipool, tmp_path, stop_at):
+    whole, broken, place = tmp_path / "whole", tmp_path / "broken", tmp_path / "data"
+    place.mkdir()
+    tiny.write_archive(place)
     data = {"--data-dir": place}
     equipool("train", "omniglot", TINY | data, "--out", whole)
     stop_at(37)
@@ -42,9 +29,6 @@ def test_stopped_resumed_evaluated_and_reported(equipool, tmp_path, place, stop_
     assert how in stopped.output
     equipool(*how.split()[1:])
     assert numbers(broken) == numbers(whole)
-    swept = equipool("sweep", "omniglot", TINY | data, "--out", tmp_path)
-    assert "1 finished, 0 to train" in swept.output
-
     found = equipool("evaluate", broken, "--device", "cpu", data)
     stored = json.loads((broken / "evaluation-best.json").read_text())
     record = read_record(broken / "record.json")
@@ -52,5 +36,3 @@ def test_stopped_resumed_evaluated_and_reported(equipool, tmp_path, place, stop_
     assert stored["metrics"] == pytest.approx(record.best["metrics"])
     assert "Tables are in" in found.output
     assert list((broken / "results-best").glob("*.csv"))
-    shown = equipool("report", broken, whole, "--out", tmp_path / "page.html")
-    assert "validation_accuracy  best validation_accuracy  test_accuracy there" in shown.output

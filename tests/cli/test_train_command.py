@@ -7,11 +7,8 @@ import sys
 
 import pytest
 
-import equipool as package
 from equipool import extras
-from equipool.cli import COMMANDS
-from equipool.experiments.median import MedianTask
-from equipool.training import Loss, read_record
+from equipool.training import read_record
 from finished_runs import assert_same_run
 
 PARTS = {
@@ -22,15 +19,11 @@ PARTS = {
 
 def test_flags_reach_the_run_and_its_record(equipool, tiny, tmp_path):
     out = tmp_path / "run"
-    flags = tiny | {"--aggregation": "sum", "--seed": "3", "--learning-rate": "0.01",
-                    "--clip-norm": "none", "--out": out}  # fmt: skip
+    flags = tiny | {"--aggregation": "sum", "--seed": "3", "--clip-norm": "none", "--out": out}
     done = equipool("train", "median", flags)
     written = read_record(out / "record.json")
-    assert written.config["fields"]["aggregation"] == "sum"
-    assert written.config["fields"]["seed"] == written.seed == 3
-    assert written.config["training"]["learning_rate"] == 0.01
+    assert (written.config["fields"]["aggregation"], written.seed) == ("sum", 3)
     assert written.config["training"]["clip_norm"] is None
-    assert written.hardware["threads"] == 1
     assert f"{written.metrics['mse']:.6g}" in done.output
 
 
@@ -90,39 +83,21 @@ def test_a_missing_extra_is_named(equipool, tiny, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_run_that_learned_nothing_fails(equipool, tiny, tmp_path, monkeypatch):
-    loss = MedianTask.loss
-
-    def not_a_number(self, network, batch):
-        return Loss(loss(self, network, batch).value * float("nan"))
-
-    monkeypatch.setattr(MedianTask, "loss", not_a_number)
-    done = equipool("train", "median", tiny, "--out", tmp_path / "run", status=1)
-    assert "step 0: the loss is nan" in done.stderr
-
-
 def test_evaluation_is_that_of_the_run(equipool, tiny, tmp_path):
-    out = tmp_path / "run"
-    equipool("train", "median", tiny, "--out", out)
+    out, page = tmp_path / "run", tmp_path / "page.html"
+    steps = ("--inner-steps", "random:min_steps=1,max_steps=4")
+    equipool("train", "median", tiny, *steps, "--out", out)
     record = read_record(out / "record.json")
     for which, expected in (("best", record.best["metrics"]), ("last", record.metrics)):
         done = equipool("evaluate", out, "--which", which, "--device", "cpu")
         stored = json.loads((out / f"evaluation-{which}.json").read_text())
         assert stored["metrics"] == pytest.approx(expected)
         assert f"{stored['metrics']['mse']:.6g}" in done.output
-
-
-def test_metrics_over_the_inner_steps(equipool, tiny, tmp_path):
-    out, page = tmp_path / "run", tmp_path / "page.html"
-    equipool(
-        "train", "median", tiny, "--inner-steps", "random:min_steps=1,max_steps=4", "--out", out
-    )
     words = ("--over-steps", "8,4, 1", "--which", "last", "--device", "cpu")
-    done = equipool("evaluate", out, *words)
+    equipool("evaluate", out, *words)
     rows = json.loads((out / "over-steps-last.json").read_text())["over_steps"]
     assert [row["num_steps"] for row in rows] == [1, 4, 8]
-    assert rows[1]["metrics"] == pytest.approx(read_record(out / "record.json").metrics)
-    assert f"{rows[2]['metrics']['mse']:.6g}" in done.output
+    assert rows[1]["metrics"] == pytest.approx(record.metrics)
     equipool("report", out, "--out", page)
     assert "Inner steps in evaluation" in page.read_text()
 
@@ -131,19 +106,15 @@ TRAIN, SWEEP = ("train", "median"), ("sweep", "median")
 WRONG = {
     ("trian",): "No such command 'trian'",
     (*TRAIN, "--sed", "1"): "No such option: --sed",
-    (*TRAIN, "--preset", "slow"): "--preset is 'slow', expected one of quick, paper",
     TRAIN: "steps is missing",
     (*TRAIN, "--steps", 0): "--steps is 0, expected a whole number at least 1",
     (*TRAIN, "--steps", 1, "--aggregation", "summ"): "expected one of equilibrium, sum",
-    (*TRAIN, "--steps", 1, "--solver", "newton:momentum=1"): "it has damping",
     (*TRAIN, "--steps", 1, "--device", "abacus"): "expected 'cpu' or 'cuda'",
-    (*TRAIN, "--out", "RUN", "--resume"): "steps is missing",
     ("evaluate", "RUN"): "RUN holds no run",
     ("evaluate", "RUN", "--over-steps", "1,x"): "--over-steps is 'x', expected a whole number",
     (*TRAIN, "--resume"): "--resume requires --out, the directory of the run",
     ("train", "molecules", "--steps", 1, "--csv", "a.csv", "--dataset", "molhiv"): "contradicts",
     (*SWEEP, "--steps", 1, "--aggregation", "sum,summ"): "'summ', expected one of",
-    (*SWEEP, "--steps", 1, "--seed", "0,one"): "--seed is 'one', expected a whole number",
 }
 
 
@@ -156,12 +127,6 @@ def test_a_wrong_command_line_is_refused_and_leaves_nothing(
     assert done.exit_code == (1 if words[0] == "evaluate" else 2)
     assert message in " ".join(done.stderr.split())
     assert not list(tmp_path.iterdir())
-
-
-def test_the_version_and_the_list_of_commands(equipool):
-    assert equipool("--version").stdout == f"equipool {package.__version__}\n"
-    listed = equipool("--help").stdout
-    assert all(f"  {name} " in listed for name in COMMANDS)
 
 
 def test_only_help_of_experiments_imports_torch():
