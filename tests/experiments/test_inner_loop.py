@@ -43,12 +43,8 @@ def test_settings_reach_every_layer(name):
     ("settings", "message"),
     [
         ({"solver": "nesterov:learning_rate=0.0"}, "learning_rate is 0.0, expected"),
-        ({"solver": "newto"}, "solver is 'newto', expected one of"),
         ({"differentiation": "truncated"}, "truncated: .*num_steps"),
         ({"inner_steps": -1}, "inner_steps is -1, expected a whole number at least 0, or one of"),
-        ({"scaling": "max"}, "scaling is 'max', expected one of log, log-mean, sum, mean"),
-        ({"regularizer_weight": -0.1}, "regularizer_weight is -0.1, expected a number more than 0"),
-        ({"potential_dropout": 1.5}, "potential_dropout is 1.5, expected a number at least 0"),
     ],
 )
 def test_a_task_refuses_settings_that_no_layer_could_have(settings, message):
@@ -64,12 +60,10 @@ def test_the_recipe_is_that_of_the_library(name, preset):
     expected = equipool.converging()
     network = task.make_network(1, None) if name == "molecules" else task.network()
     for layer in layers(network):
-        assert repr(layer.solver) == repr(expected["solver"])
         assert layer.solver.learning_rate.item() == expected["solver"].learning_rate.item()
         assert layer.regularizer.weight.item() == expected["regularizer"].weight.item()
-        assert layer.scaling == expected["scaling"]
-        assert repr(layer.differentiation) == repr(expected["differentiation"])
-        assert layer.steps == expected["steps"]
+        for part in ("solver", "scaling", "differentiation", "steps"):
+            assert repr(getattr(layer, part)) == repr(expected[part])
     if name == "molecules":
         assert (task.readout_aux_weight, task.local_aux_weight) == (AUX_WEIGHT, AUX_WEIGHT)
     assert training.aux_weight == (0 if name == "molecules" else AUX_WEIGHT)

@@ -5,27 +5,24 @@ import importlib
 
 import numpy as np
 
+from generated_molecules import one
+
 ODD = (
     "C",  # one atom
     "[Na+].[Cl-]",  # a salt: no bonds
     "[H][H]",
     "[2H]O[2H]",
-    "[Og]",
     "C*",  # an unknown atom
     "[CH3]",  # a radical
     "[Fe+6]",
     "C[C@H](F)Cl",
-    "C[C@@H](F)Cl",
     r"F/C=C\F",
-    "F/C=C/F",
     "c1ccccc1-c1cc[nH]c1",
     "CC(=O)[O-].[NH3+]CC",
     "N->[Fe]",
-    "F[P-](F)(F)(F)(F)F",
     "C#CC=C=C",
     "[Cl][Pt@SP1]([Cl])([NH3])[NH3]",
     "O=C1c2ccccc2C(=O)N1[C@H]1CCC(=O)NC1=O",
-    "C1CCCCCCCCCCCCCC1",
 )
 BROKEN = {
     "C1CC": "unclosed ring",
@@ -42,6 +39,17 @@ def ogb(smiles):
     """The graph that `ogb` makes of a molecule: atoms, bonds and ends."""
     graph = importlib.import_module("ogb.utils.mol").smiles2graph(smiles)
     return graph["node_feat"], graph["edge_feat"], graph["edge_index"]
+
+
+def check_against_ogb(molecules, smiles):
+    """Every molecule has the atoms that `ogb` has, and the same bonds, sorted by target."""
+    assert len(molecules) == len(smiles)
+    for position, text in enumerate(smiles):
+        atoms, bonds, ends = ogb(text)
+        order = np.argsort(ends[1], kind="stable")
+        expected = atoms, bonds[order], ends[:, order]
+        for found, theirs in zip(one(molecules, position), expected, strict=True):
+            np.testing.assert_array_equal(found.numpy(), theirs, text)
 
 
 def write_packed(path, lines):

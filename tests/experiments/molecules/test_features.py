@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from molecule_files import BROKEN, ODD, ogb
+from molecule_files import BROKEN, ODD, check_against_ogb, ogb
 
 from equipool.experiments.molecules import features
 from equipool.experiments.molecules.features import (
@@ -16,19 +16,6 @@ from equipool.experiments.molecules.features import (
     scaffold_of,
     unsanitised,
 )
-from generated_molecules import one
-
-
-def check_against_ogb(molecules, smiles):
-    """Every molecule has the atoms that `ogb` has, and the same bonds, sorted by target."""
-    assert len(molecules) == len(smiles)
-    for position, text in enumerate(smiles):
-        atoms, bonds, ends = ogb(text)
-        order = np.argsort(ends[1], kind="stable")
-        for found, expected in zip(
-            one(molecules, position), (atoms, bonds[order], ends[:, order]), strict=True
-        ):
-            np.testing.assert_array_equal(found.numpy(), expected, text)
 
 
 def test_odd_molecules_are_as_ogb_has_them():
@@ -57,17 +44,6 @@ def test_what_can_be_parsed_may_be_kept():
         atoms, bonds, ends = features_of(unsanitised(text))
         for own, expected in zip((atoms, bonds, ends.T), ogb(text), strict=True):
             np.testing.assert_array_equal(own, expected)  # only the check of valences is left out
-
-
-def test_molecules_without_features_are_listed(monkeypatch):
-    def refuse(bond):
-        return ["SINGLE"].index(str(bond.GetBondType())), 0, 0
-
-    monkeypatch.setattr(features.ogb_features(), "bond_to_feature_vector", refuse)
-    found = featurise(["CCC", "C=C"], keep_unsanitised=True)
-    assert found.rows == [0]
-    (problem,) = found.problems
-    assert "DOUBLE" in problem.reason
 
 
 def scaffold(smiles):

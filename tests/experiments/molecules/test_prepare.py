@@ -99,17 +99,11 @@ def test_training_molecules_are_required(tmp_path):
         load_molecules(SmilesTable(table, labels=("A",), split="s"))
 
 
-def test_what_is_missing_is_named(folder, tmp_path, monkeypatch):
-    (folder / "molpcba" / "raw").mkdir(parents=True)
-    with pytest.raises(FileNotFoundError) as raised:
-        load_molecules("molpcba")
+def test_what_is_missing_is_named(folder):
     missing = folder / "molpcba" / "raw" / "num-node-list.csv.gz"
-    for words in (f"there is no {folder}/ogbg_molpcba/", f"no {missing}", "--data-dir",
-                  f"D('ogbg-molpcba', root='{folder}')"):  # fmt: skip
-        assert words in str(raised.value)
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(FileNotFoundError, match=rf"no {tmp_path}/nope.csv: check .*--csv"):
-        load_molecules(SmilesTable("nope.csv"))
+    missing.parent.mkdir(parents=True)
+    with pytest.raises(FileNotFoundError, match=f"(?s)no {missing}.*--data-dir"):
+        load_molecules("molpcba")
 
 
 def test_training_needs_neither_rdkit_nor_ogb(mine, tmp_path):

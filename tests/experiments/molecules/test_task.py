@@ -52,10 +52,8 @@ def network(task):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("depth", 0), ("inner_steps", -1), ("local_aux_weight", -1.0), ("dropout", 1.0),
-        ("batch_size", 1), ("convolution", "gat"), ("aggregation", "median"),
-        ("local_aggregation", "mean"), ("dataset", "zinc"), ("labels", "a,b"), ("smiles", "S"),
-        ("split", "random"), ("kind", "regression"),
+        ("batch_size", 1), ("convolution", "gat"), ("local_aggregation", "mean"), ("labels", "a,b"),
+        ("split", "random"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused(name, value):
@@ -84,15 +82,13 @@ def test_a_table_is_a_source(tmp_path, monkeypatch):
 
 def test_fields_reach_the_network(molecules):
     task = tiny(
-        **BOTH, convolution="gcn", inner_steps=7, local_steps=3, dropout=0.1,
-        readout_dropout=0.2, atom_dropout=0.3, potential_dropout=0.4, local_potential=(5, 4),
+        **BOTH, local_steps=3, dropout=0.1, readout_dropout=0.2, atom_dropout=0.3,
+        local_potential=(5, 4),
     )  # fmt: skip
     found = network(task)
     layers = [m for m in found.modules() if isinstance(m, EquilibriumAggregation)]
-    assert [layer.steps.max_steps for layer in layers] == [3, 3, 7]
+    assert [layer.steps.max_steps for layer in layers] == [3, 3, 2]
     assert [layer.potential.hidden for layer in layers] == [(5, 4), (5, 4), (8, 6, 3)]
-    assert all(layer.potential.dropout == 0.4 for layer in layers)
-    assert type(found.convolutions[0]).__name__ == "GCNConvolution"
     assert (found.dropout.p, found.readout_dropout.p, found.atom_dropout) == (0.1, 0.2, 0.3)
 
 
@@ -170,12 +166,6 @@ def test_it_trains_and_resumes(tmp_path, molecules, fields):
         run(task, TRAINING, tmp_path / "pieces", resume=True, **stop)
     assert len(read_record(tmp_path / "pieces" / "record.json").ran_on) > 1
     assert_same_run(tmp_path / "whole", tmp_path / "pieces")
-
-
-def test_short_products(tmp_path, molecules):
-    training = dataclasses.replace(TRAINING, precision="bf16-mixed", steps=4)
-    found = run(tiny(**BOTH, convolution="gcn"), training, tmp_path / "run")
-    assert math.isfinite(found.metrics["valid_loss"])
 
 
 @pytest.mark.parametrize(
