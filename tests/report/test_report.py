@@ -94,14 +94,10 @@ def test_the_effect_of_a_setting_is_drawn_in_the_order_of_its_values(make, runs,
 
 def test_the_page_is_one_file_with_what_there_is(make, runs, tmp_path):
     make("a", [2.0, 1.0], width=4)
-    folder = make("b", [2.0, 3.0], width=8)
-    row = {"num_steps": 7, "metrics": {"mse": 0.25}, "residual": 0.5, "residual_99": 1.0,
-           "converged": 1.0}  # fmt: skip
-    (folder / "over-steps-best.json").write_text(json.dumps({"step": 20, "over_steps": [row]}))
+    make("b", [2.0, 3.0], width=8)
     write_page(runs(), tmp_path / "pages" / "page.html")
     html = (tmp_path / "pages" / "page.html").read_text()
-    titles = ["Results", "By setting", "Inner steps in evaluation", "Runs", "Settings"]
+    titles = ["Results", "By setting", "Runs", "Settings"]
     assert re.findall("<h2>(.*?)</h2>", html) == titles
-    assert len(re.findall('<img src="data:image/png;base64,', html)) == html.count("<img") == 3
+    assert len(re.findall('<img src="data:image/png;base64,', html)) == html.count("<img") == 2
     assert not re.search(r"http|url\(|<(script|link|iframe)", html)
-    assert "<td>0.25</td>" in html

@@ -120,18 +120,3 @@ def draw_setting(runs: Runs, setting: str) -> bytes:
             if column == "cost" or runs.kind.lower_is_better:
                 use_log_scale(ax)
     return content.getvalue()
-
-
-def draw_over_steps(runs: Runs) -> bytes:
-    """The monitored metric and the residual over the number of inner steps in evaluation."""
-    found = runs.over_steps
-    lines = found.groupby(found["run"] + ", " + found["checkpoint"], sort=False)
-    looks = styles(lines.groups)
-    with panels() as (axes, content):
-        for ax, column in zip(axes, (runs.kind.monitor, "residual"), strict=True):
-            for line, rows in lines:
-                ax.plot(rows["num_steps"], rows[column], **looks[line])
-            ax.set(title=column, xlabel="inner steps in evaluation")
-            ax.set_xscale("symlog", linthresh=1)
-            use_log_scale(ax)
-    return content.getvalue()

@@ -69,22 +69,6 @@ def settings_section(runs: Runs) -> Section | None:
     )
 
 
-def over_steps_section(runs: Runs) -> Section | None:
-    """What `equipool evaluate --over-steps` stored."""
-    if runs.over_steps.empty:
-        return None
-    text = (
-        "Metrics with other numbers of inner steps than in training. If the search has found a "
-        "minimum, further steps change nothing. The residual is the largest component of the "
-        "gradient, as the median over all sets."
-    )
-    shown = runs.over_steps.drop(columns="metrics")
-    rounded = shown.rename(columns={"num_steps": "inner steps"}).map(
-        lambda cell: number(cell) if isinstance(cell, float) else cell
-    )
-    return Section("Inner steps in evaluation", text, rounded, [figures.draw_over_steps(runs)])
-
-
 def runs_section(runs: Runs) -> Section:
     """One row per run."""
     monitor, scores = runs.kind.monitor, {"last": runs.last(), "best": runs.best()}
@@ -105,5 +89,5 @@ def common_section(runs: Runs) -> Section:
 
 # In the order of the page.
 SECTIONS: tuple[Callable[[Runs], Section | None], ...] = (
-    results_section, settings_section, over_steps_section, runs_section, common_section,
+    results_section, settings_section, runs_section, common_section,
 )  # fmt: skip

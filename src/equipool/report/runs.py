@@ -12,7 +12,7 @@ import pandas as pd
 
 from equipool.experiments.common import import_task
 from equipool.settings import as_text
-from equipool.training import Task, read_over_steps, read_record
+from equipool.training import Task, read_record
 from equipool.training.config import FREE
 
 METHOD, SIZE = "aggregation", "embedding"
@@ -31,15 +31,13 @@ class Runs:
     """Runs of one task.
 
     `table` has a row per run: its `run` (a name), `method`, settings, and what was measured.
-    `curves` has a row per evaluation, with the `run` and its `method`; `over_steps` one per number
-    of inner steps in evaluation.
+    `curves` has a row per evaluation, with the `run` and its `method`.
     """
 
     kind: type[Task]
     settings: list[str]  # columns of the table
     table: pd.DataFrame
     curves: pd.DataFrame
-    over_steps: pd.DataFrame
     machines: list[str]  # hardware and versions
 
     @property
@@ -68,7 +66,8 @@ def read_runs(paths: Iterable[str | Path]) -> Runs:
     places = {place.resolve(): place for path in paths for place in _places(Path(path))}
     names = Counter(place.name for place in places.values())
     found = [
-        _read(place) | {"run": place.name if names[place.name] == 1 else str(place)}
+        asdict(read_record(place if place.is_file() else place / "record.json"))
+        | {"run": place.name if names[place.name] == 1 else str(place)}
         for place in places.values()
     ]
     tasks = sorted({one["task"] for one in found})
@@ -89,20 +88,8 @@ def _places(path: Path) -> list[Path]:
     return found
 
 
-def _read(place: Path) -> dict[str, Any]:
-    """The record of a run, and what was evaluated over steps in its directory."""
-    if place.is_file():
-        return asdict(read_record(place)) | {"over_steps": []}
-    over_steps = [
-        {"checkpoint": which, **asdict(row)}
-        for which in ("best", "last")
-        for row in read_over_steps(place / f"over-steps-{which}.json")
-    ]
-    return asdict(read_record(place / "record.json")) | {"over_steps": over_steps}
-
-
 def _frames(kind: type[Task], found: Sequence[dict[str, Any]]) -> Runs:
-    rows, curves, over_steps, machines = [], [], [], []
+    rows, curves, machines = [], [], []
     settings: dict[str, None] = {}
     for one in found:
         same = {"run": one["run"]}
@@ -111,7 +98,6 @@ def _frames(kind: type[Task], found: Sequence[dict[str, Any]]) -> Runs:
         measured = {name: one[key] for name, key in MEASURED.items()}
         rows.append(same | {name: _cell(value) for name, value in values.items()} | measured)
         curves += [entry | entry["metrics"] | same for entry in one["curve"]]
-        over_steps += [row | row["metrics"] | same for row in one["over_steps"]]
         pieces = one["ran_on"] or [one]
         machines += [str(piece.get(name)) for piece in pieces for name in ("hardware", "versions")]
     table = pd.DataFrame(rows)
@@ -121,7 +107,7 @@ def _frames(kind: type[Task], found: Sequence[dict[str, Any]]) -> Runs:
     drawn = pd.DataFrame(curves, columns=list(columns))
     drawn["method"] = drawn["run"].map(table.set_index("run")["method"])
     machines = list(dict.fromkeys(machines))
-    return Runs(kind, list(settings), table, drawn, pd.DataFrame(over_steps), machines)
+    return Runs(kind, list(settings), table, drawn, machines)
 
 
 def _cell(value: Any) -> Any:

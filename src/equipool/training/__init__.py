@@ -10,7 +10,6 @@ from equipool.training.evaluation import (
     evaluate,
     evaluate_over_steps,
     load_network,
-    read_over_steps,
 )
 from equipool.training.folder import (
     ConfigMismatchError,
@@ -24,5 +23,5 @@ from equipool.training.loop import Stop, train
 __all__ = [
     "AtSteps", "Batch", "ConfigMismatchError", "Loss", "Record", "RunFolder", "Shard", "Stop",
     "Task", "TrainingConfig", "evaluate", "evaluate_over_steps", "generator_for", "load_network",
-    "read_log", "read_over_steps", "read_record", "train",
+    "read_log", "read_record", "train",
 ]  # fmt: skip

@@ -4,10 +4,9 @@ of inner steps than it was trained with."""
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ import equipool
 from equipool import EquilibriumAggregation, FixedSteps
 from equipool.diagnostics.independence import quantiles
 from equipool.environment import resolve_device
-from equipool.files import FileError
 from equipool.training.config import (
     Task,
     TrainingConfig,
@@ -167,15 +165,3 @@ def _at_steps(task: Task, network: nn.Module, number: int, device: torch.device)
             metrics: Any = task.evaluate(network, device)
     middle, large = quantiles(torch.cat(residuals))
     return AtSteps(number, metrics, middle, large, float(torch.cat(converged).double().mean()))
-
-
-def read_over_steps(file: Path) -> list[AtSteps]:
-    """Read what `equipool evaluate --over-steps` stored; empty if there is no file."""
-    if not file.exists():
-        return []
-    names = [one.name for one in fields(AtSteps)]
-    try:
-        rows = json.loads(file.read_text(encoding="utf-8"))["over_steps"]
-        return [AtSteps(**{name: row[name] for name in names}) for row in rows]
-    except (ValueError, KeyError, TypeError) as error:
-        raise FileError(f"{file} does not hold evaluations over steps: {error!r}") from error
