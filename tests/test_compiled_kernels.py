@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from equipool import EquilibriumAggregation, Nesterov, ResNetPotential
-from equipool.ops import derivatives, momentum
+from equipool.ops import derivatives
 from equipool.ops.resnet_gradient import torch as torch_gradient
 from forced_kernels import force_kernels
 from kernel_launches import jitted, launches
@@ -24,7 +24,7 @@ pytestmark = [
 
 @pytest.fixture
 def forced(monkeypatch):
-    force_kernels(monkeypatch, torch_gradient, derivatives, momentum)
+    force_kernels(monkeypatch, torch_gradient, derivatives)
 
 
 def step(dtype=torch.float32, **settings):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from equipool.ops import derivatives, momentum
+from equipool.ops import derivatives
 from equipool.ops.resnet_gradient import torch as torch_gradient
 from forced_kernels import force_kernels
 
@@ -16,4 +16,4 @@ def device():
 @pytest.fixture
 def forced(monkeypatch):
     """Makes every layer in float32 or shorter use the kernels, on any device."""
-    force_kernels(monkeypatch, torch_gradient, momentum, derivatives)
+    force_kernels(monkeypatch, torch_gradient, derivatives)

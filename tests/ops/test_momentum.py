@@ -5,7 +5,7 @@ import torch
 
 from equipool import EquilibriumAggregation, Nesterov, ResNetPotential
 from equipool.ops import kernels
-from equipool.ops.momentum import History, momentum_step
+from equipool.ops.derivatives import History, momentum_step
 
 OPTIONS = [(None, False), (None, True), (0.5, False), (0.5, True)]
 CASES = [*(((5, 7), options) for options in OPTIONS), ((1, 1), OPTIONS[-1]), ((9, 16), OPTIONS[0])]
@@ -36,7 +36,7 @@ def run(moving, max_step, history, used=(0, 1, 2)):
 
 
 def plainly(monkeypatch):
-    monkeypatch.setattr("equipool.ops.momentum.kernels_serve", lambda x: False)
+    monkeypatch.setattr("equipool.ops.derivatives.kernels_serve", lambda x: False)
 
 
 def assert_same(fused, plain, tolerance=2e-5):

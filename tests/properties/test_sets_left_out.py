@@ -11,7 +11,7 @@ from torch import nn
 import equipool
 from cases import SCALINGS
 from equipool import Nesterov
-from equipool.ops import derivatives, momentum
+from equipool.ops import derivatives
 from equipool.ops.resnet_gradient import torch as torch_gradient
 from forced_kernels import force_kernels
 
@@ -179,7 +179,7 @@ def test_kernels(solver, trouble, monkeypatch):
         x[4] = 3.4e38  # finite, and more than sums of it
     expected = gradients(layer, x[index != 1], index[index != 1] // 2, [0, 1], energy=0)[1]
     layer, x = copy.deepcopy(layer).float(), x.float()
-    force_kernels(monkeypatch, torch_gradient, momentum, derivatives)
+    force_kernels(monkeypatch, torch_gradient, derivatives)
     monkeypatch.setattr("equipool.sets.values_are_at_hand", lambda x: False)
     solution, (by_x, *found) = gradients(layer, x, index, [0, 2], energy=0)
     assert not solution.finite[1]

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from equipool.learned_scalars import FractionScalar, PositiveScalar
 from equipool.objective import Objective
-from equipool.ops.derivatives import scaled
-from equipool.ops.momentum import History, momentum_step
+from equipool.ops.derivatives import History, momentum_step, scaled
 from equipool.solvers.base import Solver
 
 
