@@ -379,9 +379,12 @@ def write_file(table: pa.Table, path: str | Path) -> None:
 
 
 def write_csv(table: pa.Table, stream: TextIO, digits: int | None = None) -> None:
-    """Write a table as CSV, with so many significant digits, or as few as identify each number."""
+    """Write a table as CSV, with so many significant digits, or as few as identify each number.
+    Missing values become empty cells."""
 
     def cell(value: Any) -> str:
+        if value is None or value != value:
+            return ""
         is_float = isinstance(value, float | np.floating)
         return f"{value:.{digits}g}" if digits and is_float else str(value)
 

@@ -105,6 +105,7 @@ def test_columns_can_be_kept_and_chosen(place, predict, tmp_path):
     [
         (["table.csv", "--smiles", "C"], 2, "either --smiles or a FILE"),
         (["table.csv", "--out", "table.csv"], 2, "which is the input"),
+        (["table.csv", "--out", "table.xlsx"], 1, "expected the ending .csv"),
         (["table.csv", "--column", "molecule"], 1, "no column 'molecule': its columns are 'struct"),
         (["--smiles", BROKEN], 1, "1 of 1 molecules could not be read"),
         (["broken.csv"], 1, "broken.csv, line 3"),

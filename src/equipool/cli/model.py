@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,14 +30,21 @@ class Options:
     threads: Count = 1
 
     def load(self, model: Path) -> Any:
-        """The estimator in a file; refuses first an output that is no table."""
-        from equipool import tables
+        """The estimator in a file."""
         from equipool.estimators import load
 
-        if self.out is not None:
-            tables.check_ending(self.out, "--out")
         console.choose_device(self.device, self.threads)
         return load(model).set_params(device=self.device)
+
+    def check_output(self, source: Path | None) -> None:
+        """Refuse an output that is no table, or the input."""
+        from equipool.tables import check_ending
+
+        if self.out is None:
+            return
+        check_ending(self.out, "--out")
+        if source is not None and self.out.resolve() == source.resolve():
+            raise typer.BadParameter(f"--out is {self.out}, which is the input")
 
     def write(self, table: Any, digits: int | None = None) -> None:
         """Write a table to the output, or as CSV to stdout."""
@@ -47,6 +53,7 @@ class Options:
         if self.out is None:
             write_csv(table, sys.stdout, digits)
         else:
+            self.out.parent.mkdir(parents=True, exist_ok=True)
             write_file(table, self.out)
             console.note(f"Wrote {len(table):,} rows to {self.out}")
 
@@ -56,7 +63,6 @@ class PredictOptions(Options):
     """Flags of `equipool predict`.
 
     Args:
-        out: file to write (default: stdout).
         unknown: bags: categories that training did not have: stop, or treat as no category.
         column: molecules: SMILES column of the .csv (default: as in training).
         keep: molecules: input columns to copy to the output.
@@ -83,12 +89,6 @@ class ExploreOptions:
     unknown: Literal["error", "ignore"] = "error"
 
 
-def check_output(out: Path | None, source: Path) -> None:
-    """Refuse to write over the input."""
-    if out is not None and out.resolve() == source.resolve():
-        raise typer.BadParameter(f"--out is {out}, which is the input")
-
-
 def predict(
     model: Annotated[Path, typer.Argument(
         help="file of a model (equipool fit) or directory of a molecules run", metavar="MODEL",
@@ -109,8 +109,7 @@ def predict(
     in the units of the labels. Molecules that cannot be read have empty cells and are listed on
     stderr; if none can be read, the exit status is 1.
     """
-    if file is not None:
-        check_output(options.out, file)
+    options.check_output(file)
     if not model.is_file():
         _predict_molecules(model, file, smiles, options)
         return
@@ -123,28 +122,29 @@ def predict(
 def _predict_molecules(
     run: Path, file: Path | None, smiles: list[str] | None, options: PredictOptions
 ) -> None:
-    from equipool.experiments.molecules import predictor as molecules
-    from equipool.files import write_text
+    import pyarrow as pa
 
-    out, keep = options.out, list(options.keep or ())
+    from equipool.experiments.molecules.predictor import load_predictor, predict_table
+    from equipool.tables import open_table
+
+    keep = options.keep or ()
     if (file is None) == (smiles is None) or (smiles and keep):
         raise typer.BadParameter("give either --smiles or a FILE, which --keep requires")
     device = console.choose_device(options.device, options.threads)
-    predictor = molecules.load_predictor(run, options.which, device=device)
-    queries = [[text] for text in smiles or ()]
-    if file is not None:
-        queries = molecules.read_queries(str(file), options.column, predictor.smiles_column, keep)
-    table = io.StringIO(newline="")
-    unread = molecules.write_predictions(
-        predictor, queries, keep, sys.stdout if out is None else table
-    )
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_text(out, table.getvalue())
-        console.note(f"Wrote {len(queries):,} rows to {out}")
-    if unread:
-        console.note(f"{unread:,} of {len(queries):,} molecules could not be read")
-    if unread and unread == len(queries):
+    predictor = load_predictor(run, options.which, device=device)
+    column = options.column or predictor.smiles_column
+    if file is None:
+        queries = pa.table({column: smiles})
+    else:
+        names = [column, *keep]
+        queries = open_table(file).read(names, text=names).data
+    table, problems = predict_table(predictor, queries, column, keep)
+    options.write(table)
+    for problem in problems:
+        console.note(f"row {problem.row}: {problem.smiles!r}: {problem.reason}")
+    if problems:
+        console.note(f"{len(problems):,} of {len(table):,} molecules could not be read")
+    if len(problems) == len(table):
         raise typer.Exit(1)
 
 
@@ -162,7 +162,7 @@ def influence(
     score (logit). A positive influence on a class means that the element is evidence for it. With
     two classes, this is the second class.
     """
-    check_output(options.out, table)
+    options.check_output(table)
     estimator = options.load(model)
     effects = estimator.influence_table(table, bags=bag, unknown=options.unknown)
     options.write(effects, digits=3)

@@ -35,6 +35,13 @@ def test_rejected_molecules_are_listed_with_row_and_reason(capfd):
     assert capfd.readouterr().err == "", "RDKit prints nothing itself"
 
 
+def test_older_rdkit_rejects_the_same_without_a_reason(monkeypatch):
+    monkeypatch.delattr("rdkit.rdBase.CaptureErrorLog")
+    found = featurise(["CC", *BROKEN])
+    assert found.rows == [0]
+    assert {problem.reason for problem in found.problems[1:]} >= {"RDKit rejects it"}
+
+
 def test_what_can_be_parsed_may_be_kept():
     found = featurise(list(BROKEN), keep_unsanitised=True)
     kept = [problem.smiles for problem in found.problems if problem.kept]

@@ -110,10 +110,11 @@ def parse_smiles(smiles: str, keep_unsanitised: bool = False) -> tuple[Any | Non
         return None, "empty"
     if len(smiles.split()) > 1:
         return None, "contains white space; RDKit would ignore what follows it"
-    with rdBase.CaptureErrorLog() as log:
+    with getattr(rdBase, "CaptureErrorLog", rdBase.BlockLogs)() as log:  # since RDKit 2026.3
         molecule: Any = Chem.MolFromSmiles(smiles)
     if molecule is None:
-        reason = LOG_START.sub("", str(log.messages).split("\n", 1)[0])
+        messages = getattr(log, "messages", "RDKit rejects it")
+        reason = LOG_START.sub("", str(messages).split("\n", 1)[0])
         return unsanitised(smiles) if keep_unsanitised else None, reason
     return (molecule, "") if molecule.GetNumAtoms() else (None, "no atoms")
 

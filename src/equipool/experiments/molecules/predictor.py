@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import NamedTuple
 
+import numpy as np
+import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
@@ -16,7 +16,6 @@ from equipool.environment import resolve_device
 from equipool.experiments.molecules.features import Problem, featurise
 from equipool.experiments.molecules.network import Units
 from equipool.experiments.molecules.task import MoleculeTask, predict
-from equipool.tables import open_table
 from equipool.training import RunFolder
 from equipool.training.config import task_from_config, training_from_config
 from equipool.training.evaluation import in_precision, load_weights
@@ -96,39 +95,22 @@ def load_predictor(
     return MoleculePredictor(network, labels, kind, place, precision, task.smiles)
 
 
-def read_queries(
-    file: str | Path, column: str | None, usual_column: str, keep: Sequence[str] = ()
-) -> list[list[str]]:
-    """A row for each molecule of a table, its SMILES and the cells to copy.
+def predict_table(
+    predictor: MoleculePredictor, queries: pa.Table, column: str, keep: Sequence[str] = ()
+) -> tuple[pa.Table, tuple[Problem, ...]]:
+    """A row for each molecule: columns of the queries to keep, the SMILES, and the predictions,
+    null for a molecule that could not be read; and those molecules.
 
     Args:
-        file: a CSV file with names in its first line, a gzipped one, or a Parquet file.
-        column: of the SMILES.
-        usual_column: if `column` is not given.
-        keep: columns to copy; cells such as NA, without a value, are copied as empty.
+        predictor: of the labels.
+        queries: the molecules.
+        column: of their SMILES.
+        keep: other columns; one that is named like a column of the result becomes `given NAME`.
     """
-    names = [column or usual_column, *keep]
-    found = open_table(file).read(names, text=names).data
-    cells = ([cell or "" for cell in found[name].to_pylist()] for name in names)
-    return [list(row) for row in zip(*cells, strict=True)]
-
-
-def write_predictions(
-    predictor: MoleculePredictor, queries: Sequence[Sequence[str]], keep: Sequence[str], out: TextIO
-) -> int:
-    """Write a row for each molecule of `read_queries` after the names of the columns, those to
-    `keep` first. Returns the number of molecules that could not be read; their rows have empty
-    cells."""
-    found = predictor.predict([smiles for smiles, *_ in queries])
-    writer = csv.writer(out, lineterminator="\n")
-    written = ["smiles", *predictor.label_names]
-    writer.writerow([*(f"given {name}" if name in written else name for name in keep), *written])
-    unread = {problem.row for problem in found.problems}
-    for row, values in enumerate(found.values.numpy()):
-        smiles, *kept = queries[row]
-        # str gives as few digits as identify the number
-        cells = ("" if row in unread else str(value) for value in values)
-        writer.writerow([*kept, smiles, *cells])
-    for problem in found.problems:
-        print(f"row {problem.row}: {problem.smiles!r}: {problem.reason}", file=sys.stderr)
-    return len(unread)
+    smiles = [cell or "" for cell in queries[column].to_pylist()]
+    values, problems = predictor.predict(smiles)
+    unread = np.isin(np.arange(len(smiles)), [problem.row for problem in problems])
+    arrays = [pa.array(one, mask=unread) for one in values.numpy().T]
+    written = {"smiles": smiles, **dict(zip(predictor.label_names, arrays, strict=True))}
+    kept = {f"given {name}" if name in written else name: queries[name] for name in keep}
+    return pa.table(kept | written), problems
