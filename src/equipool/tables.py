@@ -69,10 +69,10 @@ class Table:
         return f"{self.name}, {where}" + ("" if bag is None else f" (bag {_as_text(bag)!r})")
 
     def is_text(self, name: str) -> bool:
-        """Whether a column has text, which may still look like numbers."""
+        """Whether a column has text, which may still look like numbers, or decimals of any size."""
         kind = self.data[name].type
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-        return kind in TEXT or pa.types.is_fixed_size_binary(kind)
+        return kind in TEXT or pa.types.is_fixed_size_binary(kind) or pa.types.is_decimal(kind)
 
     def has_dates(self, name: str) -> bool:
         """Whether a column has dates, times or durations."""
@@ -121,11 +121,9 @@ class Table:
         if self.has_dates(name):
             return _seconds(column)
         try:
-            if pa.types.is_decimal(column.type) and not column.type.scale:
-                column = column.cast(pa.int64())
             return np.asarray(pc.cast(column, pa.float64()).to_numpy())
         except pa.ArrowInvalid:
-            row = np.abs(pc.cast(column, pa.float64(), safe=False).to_numpy()).argmax()
+            row = np.nanargmax(np.abs(pc.cast(column, pa.float64(), safe=False).to_numpy()))
             raise TableError(
                 f"{self.place(int(row))}: column {name!r} has {column[int(row)].as_py()}, and "
                 f"whole numbers beyond 2^53 cannot be told apart as float64{advice}"
@@ -322,13 +320,11 @@ def _as_text(value: Any) -> str:
 
 def _seconds(column: pa.ChunkedArray) -> NDArray[np.float64]:
     """Dates, times and durations as seconds, since 1970 or midnight."""
-    kind = column.type
-    if pa.types.is_date(kind):
-        column = column.cast(pa.timestamp("s"))
-    unit = column.type.unit
-    ticks = column.cast(pa.int32() if pa.types.is_time32(kind) else pa.int64())
-    counts = pc.cast(ticks, pa.float64(), safe=False).to_numpy()
-    return np.asarray(counts / {"s": 1, "ms": 1e3, "us": 1e6, "ns": 1e9}[unit])
+    if pa.types.is_time(column.type):
+        column = column.cast(pa.time64("ns")).cast(pa.int64()).cast(pa.duration("ns"))
+    values = column.to_numpy()
+    since = values - np.datetime64(0, "s") if values.dtype.kind == "M" else values
+    return np.asarray(since / np.timedelta64(1, "s"))
 
 
 def number_from(text: str) -> float:

@@ -55,6 +55,9 @@ REFUSED = {
         table(x=["1", "2", "9007199254740993", "4"]), {},
         ["row 2 (bag 'v')", "column 'x' has '9007199254740993'", "2^53"],
     ),
+    "whole numbers beyond 2^53 beside missing ones": (
+        table(x=[None, 2, 2**53 + 1, 4]), {}, ["row 2 (bag 'v')", "has 9007199254740993"],
+    ),
     "lists": (table(x=[[1], [2], [3], [4]]), {}, ["column 'x'", "list", "--exclude x"]),
     **{
         f"{like} in {where}": (

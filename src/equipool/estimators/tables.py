@@ -395,9 +395,9 @@ def values_from(texts: Sequence[str]) -> Array:
         (array([1, 0]), array([1.5, nan]), array(['1', 'b'], dtype='<U1'))
     """
     if all(WHOLE.fullmatch(text) for text in texts):
-        integers = [int(text) for text in texts]
-        if max(map(abs, integers)) < 2**63:
-            return np.array(integers, np.int64)
+        integers = np.array([int(text) for text in texts])
+        if integers.dtype == np.int64:
+            return integers
     numbers = np.array([number_from(text) for text in texts])
     present = np.array(texts) != ""
     if any(map(is_beyond_floats, texts)) or not np.isfinite(numbers[present]).all():
@@ -534,15 +534,12 @@ class TableMethods:
 
 def fit_bags(estimator: Any, schema: TableSchema, found: TableBags) -> None:
     """Train an estimator on a table that `read_training_table` has read."""
-    y = found.y
-    if not is_classifier(estimator) and y is not None and y.dtype.kind not in "if":
-        numbers = np.array([number_from(one) for one in y])
-        if not (finite := np.isfinite(numbers)).all():
-            text = str(y[finite.argmin()])
-            raise TableError(
-                f"column {schema.labels[0]!r} has text such as {text!r}: a regressor needs numbers"
-            )
-        y = numbers  # whole ones that are too large for int64
+    y = np.asarray(found.y)
+    if not is_classifier(estimator) and y.dtype.kind not in "if":
+        text = next((one for one in y if not np.isfinite(number_from(one))), y[0])
+        raise TableError(
+            f"column {schema.labels[0]!r} has text such as {str(text)!r}: a regressor needs numbers"
+        )
     estimator.fit(found.bags, y, sample_weight=found.weight)
     estimator.table_schema_ = schema
 
