@@ -6,7 +6,7 @@ import resource
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from equipool.files import (
     FileError,
@@ -18,6 +18,7 @@ from equipool.files import (
 )
 
 KIND = "test 1"
+METADATA = {"step": 3, "loss": float("inf")}
 WEIGHT = torch.arange(6.0).view(2, 3)
 TENSORS = {
     "weight": WEIGHT,
@@ -30,7 +31,7 @@ TENSORS = {
 
 @pytest.fixture
 def file(tmp_path):
-    save_tensors(tmp_path / "some.safetensors", TENSORS, {"step": 3}, KIND)
+    save_tensors(tmp_path / "some.safetensors", TENSORS, METADATA, KIND)
     return tmp_path / "some.safetensors"
 
 
@@ -44,7 +45,7 @@ def full_disk():
 
 def test_tensors_and_metadata_come_back(file):
     tensors, metadata = load_tensors(file, KIND)
-    assert metadata == {"step": 3}
+    assert metadata == METADATA
     assert tensors.keys() == TENSORS.keys()
     for name, value in TENSORS.items():
         assert tensors[name].dtype == value.dtype
@@ -52,13 +53,8 @@ def test_tensors_and_metadata_come_back(file):
 
 
 def test_the_same_content_gives_the_same_bytes(file, tmp_path):
-    save_tensors(tmp_path / "again", TENSORS, {"step": 3}, KIND)
+    save_tensors(tmp_path / "again", TENSORS, METADATA, KIND)
     assert (tmp_path / "again").read_bytes() == file.read_bytes()
-
-
-def test_numbers_that_are_not_finite_are_kept(tmp_path):
-    save_tensors(tmp_path / "a", {}, {"loss": float("inf")}, KIND)
-    assert load_tensors(tmp_path / "a", KIND) == ({}, {"loss": float("inf")})
 
 
 def test_any_flipped_bit_is_noticed(file):
@@ -79,15 +75,9 @@ def test_a_file_cut_off_anywhere_is_noticed(file):
             load_tensors(file, KIND)
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"\x00" * 100, b"PK\x03\x04" * 50])
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"\x00" * 100, save({"weight": WEIGHT})])
 def test_a_foreign_file_is_refused(tmp_path, content):
     (tmp_path / "a").write_bytes(content)
-    with pytest.raises(FileError, match="not a file that equipool wrote"):
-        load_tensors(tmp_path / "a", KIND)
-
-
-def test_tensors_of_another_program_are_refused(tmp_path):
-    save_file({"weight": WEIGHT}, tmp_path / "a", metadata={"format": "pt"})
     with pytest.raises(FileError, match="not a file that equipool wrote"):
         load_tensors(tmp_path / "a", KIND)
 
@@ -100,7 +90,7 @@ def test_another_kind_is_refused(file):
 def test_a_full_disk_keeps_the_old_file(file, full_disk):
     with pytest.raises(StorageError, match=r"could not write some\.safetensors.*make room"):
         save_tensors(file, {"large": torch.zeros(1000)}, {"step": 4}, KIND)
-    assert load_tensors(file, KIND)[1] == {"step": 3}
+    assert load_tensors(file, KIND)[1] == METADATA
     assert os.listdir(file.parent) == [file.name]
 
 
@@ -113,7 +103,7 @@ def test_a_kill_while_writing_keeps_the_old_file(file, monkeypatch, call):
         patch.setattr(os, call, killed)
         with pytest.raises(KeyboardInterrupt):
             save_tensors(file, TENSORS, {"step": 4}, KIND)
-    assert load_tensors(file, KIND)[1] == {"step": 3}
+    assert load_tensors(file, KIND)[1] == METADATA
 
 
 def test_text_and_json_replace_what_was_there(tmp_path):

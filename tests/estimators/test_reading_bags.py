@@ -74,13 +74,10 @@ NAN = [np.zeros((2, 3)), np.array([[0, 1, 2], [0, np.nan, 2]])]
     ("X", "message"),
     [
         ([np.zeros((2, 3)), np.zeros((2, 4))], r"bag 1 of X has shape \[2, 4\], expected \[n, 3\]"),
-        ([np.zeros((2, 3)), np.zeros(3)], r"bag 1 of X has shape \[3\], expected \[n, 3\]"),
-        ([np.zeros((2, 3)), np.zeros((1, 2, 3))], r"bag 1 of X has shape \[1, 2, 3\]"),
         ([np.zeros((2, 3)), [["a", "b", "c"]]], "bag 1 of X has values that are not numbers"),
         (NAN, "X contains NaN: bag 1, element 1, feature 1"),
         ([np.full((1, 2), np.inf)], "X contains infinity: bag 0, element 0, feature 0"),
         ([np.zeros((2, 0))], r"bag 0 of X has shape \[2, 0\], expected \[n, d\]"),
-        ([np.zeros((2, 3), dtype=complex)], "bag 0 of X has dtype complex128"),
         ([np.array([["2024-01-31"]], "M8[s]")], "bag 0 of X has dtype datetime64"),
         (np.array([["2024-01-31"]], "M8[s]"), "X has dtype datetime64"),
         (pandas.DataFrame({"t": pandas.to_datetime(["2024-01-31"])}), "X has dtype datetime64"),

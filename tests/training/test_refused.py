@@ -7,8 +7,6 @@ import pytest
 from runs import run
 from toy import Toy, config
 
-from equipool.environment import resolve_device
-from equipool.files import FileError
 from equipool.training import ConfigMismatchError, load_network
 
 
@@ -26,15 +24,6 @@ def test_one_process_at_a_time_trains_in_a_directory(tmp_path):
     run(tmp_path, Twice(), resume=True)  # the lock is released
 
 
-def test_a_run_without_its_config_is_not_taken_over(tmp_path):
-    folder = run(tmp_path, stop_after=0)
-    (folder / "config.json").unlink()
-    with pytest.raises(FileExistsError, match="already holds a run"):
-        run(tmp_path, Toy(seed=1))
-    with pytest.raises(FileError, match=r"task.seed: 0 in the run, 1 here"):
-        run(tmp_path, Toy(seed=1), resume=True)
-
-
 def test_another_config_is_refused_and_the_difference_shown(tmp_path):
     folder = run(tmp_path)
     before = sorted(folder.rglob("*"))
@@ -42,12 +31,9 @@ def test_another_config_is_refused_and_the_difference_shown(tmp_path):
         run(tmp_path)
     with pytest.raises(ConfigMismatchError) as raised:
         run(tmp_path, Toy(seed=5), config(steps=40, capture=False), resume=True)
-    lines = str(raised.value).splitlines()
-    assert str(folder) in lines[0]
-    assert [line.strip() for line in lines[1:]] == [
-        "task.seed: 0 in the run, 5 here",
-        "training.steps: 20 in the run, 40 here",
-    ]
+    assert "task.seed: 0 in the run, 5 here" in str(raised.value)
+    assert "training.steps: 20 in the run, 40 here" in str(raised.value)
+    assert "capture" not in str(raised.value)
     assert sorted(folder.rglob("*")) == before
 
 
@@ -71,23 +57,11 @@ class Odd(Toy):
         extra = int(self.wrong == "chunk")
         return super().batches(first_step, num_steps + extra, device, shard)
 
-    def loss(self, network, batch):
-        if self.wrong == "step" and network.training:
-            raise ArithmeticError("the step failed")
-        return super().loss(network, batch)
 
-
-@pytest.mark.parametrize(
-    ("wrong", "error", "message"),
-    [
-        ("chunk", ValueError, r"Odd.batches gave 'x' of shape \(5, 4, 3, 1\), expected 4 first"),
-        ("step", ArithmeticError, "the step failed"),
-    ],
-)
-def test_a_start_that_fails_can_be_repeated(tmp_path, wrong, error, message):
+def test_a_start_that_fails_can_be_repeated(tmp_path):
     for _ in range(2):
-        with pytest.raises(error, match=message):
-            run(tmp_path, Odd(wrong=wrong))
+        with pytest.raises(ValueError, match=r"gave 'x' of shape \(5, 4, 3, 1\), expected 4 first"):
+            run(tmp_path, Odd(wrong="chunk"))
     run(tmp_path)
 
 
@@ -101,8 +75,6 @@ def test_a_run_that_fails_later_is_kept_and_its_lock_released(tmp_path):
 def test_wrong_values_are_named(tmp_path):
     with pytest.raises(ValueError, match=r"capture is True, expected None or False"):
         run(tmp_path, training=config(capture=True))
-    with pytest.raises(ValueError, match=r"device is 'meta', expected"):
-        resolve_device("meta")
     with pytest.raises(FileNotFoundError, match="holds no run"):
         load_network(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="which is 'newest', expected 'best' or 'last'"):

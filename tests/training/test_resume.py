@@ -90,15 +90,11 @@ def test_a_finished_run_is_left_as_it_is(tmp_path):
 
 
 def test_the_record_has_what_each_part_ran_on(tmp_path, monkeypatch):
-    folder = run(tmp_path, stop_after=0)
-    monkeypatch.setattr("equipool.training.loop.hardware", lambda device: {"cpu": "abacus"})
+    run(tmp_path, stop_after=0)
     monkeypatch.setattr("equipool.training.loop.versions", lambda: {"torch": "3.0"})
-    run(tmp_path, resume=True)
-    record = read_record(folder / "record.json")
-    first, second = record.ran_on
+    first, second = read_record(run(tmp_path, resume=True) / "record.json").ran_on
     assert (first["steps"], first["versions"]) == (1, environment.versions())
     assert (second["steps"], second["versions"]) == (19, {"torch": "3.0"})
-    assert first["hardware"] != second["hardware"] == record.hardware
 
 
 def test_the_last_two_and_the_best_checkpoint_are_kept(tmp_path, monkeypatch):
@@ -123,16 +119,6 @@ def test_the_newest_intact_checkpoint_is_used(tmp_path):
     with pytest.warns(UserWarning, match=r"its checksum.*Using the checkpoint of step 18"):
         run(tmp_path, resume=True)
     assert_same_run(whole, folder)  # and the lost steps are in the log once
-
-
-def test_where_the_best_is_damaged_the_last_is_suggested(tmp_path, monkeypatch):
-    scores = iter([0.1, 0.5, 0.9])
-    monkeypatch.setattr(Toy, "evaluate", lambda *given: {"error": next(scores)})
-    folder = run(tmp_path)
-    RunFolder(folder).checkpoint(8).write_bytes(b"")
-    with pytest.raises(FileError, match=r"step-.*--which last"):
-        load_network(folder)
-    load_network(folder, "last")
 
 
 def test_a_run_without_an_intact_checkpoint_does_not_start_again(tmp_path):

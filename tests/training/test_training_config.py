@@ -69,11 +69,6 @@ def test_it_rises_linearly_to_one_and_falls_as_the_formula_says(schedule):
     assert min(found) > 0
 
 
-@pytest.mark.parametrize("warmup", [STEPS, STEPS + 5])
-def test_a_warm_up_as_long_as_the_run_is_a_warm_up(warmup):
-    assert rates("cosine", warmup)[-1] == pytest.approx(STEPS / warmup)
-
-
 def aux_weights(**settings):
     made = TrainingConfig(steps=10, aux_weight=1e-2, **settings)
     return [made.aux_weight_at(step) for step in range(12)]

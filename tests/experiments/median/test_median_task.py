@@ -3,6 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from small_tasks import MEDIAN as SMALL
 from torch import nn
 
 from equipool.experiments.median import (
@@ -14,9 +15,6 @@ from equipool.experiments.median import (
 from equipool.training import Shard
 
 CPU = torch.device("cpu")
-SMALL = MedianTask(
-    aggregation="mean", embedding=4, batch_size=6, set_size=10, width=8, evaluation_sets=3000
-)
 
 
 def batches(task, first_step, num_steps):

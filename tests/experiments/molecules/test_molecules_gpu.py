@@ -6,14 +6,15 @@ import pytest
 import torch
 
 from equipool.experiments.molecules.task import MoleculeTask
+from equipool.training import Shard
 from generated_molecules import generated, serve
-from tasks_on_gpu import CUDA, first_batch
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 
+CUDA = torch.device("cuda")
 SMALL = MoleculeTask(
     "sum", batch_size=16, width=32, depth=3, dropout=0.2, potential=(64, 32, 8), inner_steps=4,
     local_steps=3,
@@ -38,8 +39,13 @@ def test_the_loss_is_that_of_the_cpu(case):
     task = dataclasses.replace(SMALL, **CASES[case])
     torch.manual_seed(0)
     network = task.network().eval()
-    here = task.loss(network, first_batch(task, torch.device("cpu")))
-    there = task.loss(network.to(CUDA), first_batch(task, CUDA))
+    here, there = (
+        task.loss(
+            network.to(device),
+            {name: value[0] for name, value in task.batches(0, 1, device, Shard()).items()},
+        )
+        for device in (torch.device("cpu"), CUDA)
+    )
     torch.testing.assert_close(there.value.cpu(), here.value, rtol=1e-3, atol=1e-4)
 
 

@@ -45,9 +45,7 @@ def no_preparation(monkeypatch):
 
 def test_a_data_set_is_prepared_once(qm9, folder, cache, no_preparation, capsys):
     before = load_molecules("qm9")
-    printed = capsys.readouterr().err
-    for words in ("regression", "8 train, 1 valid, 1 test", str(cache / "qm9.safetensors")):
-        assert words in printed
+    assert "8 train, 1 valid, 1 test" in capsys.readouterr().err
     assert [path.name for path in folder.iterdir()] == ["qm9.csv"]
     no_preparation()
     for _ in range(2):

@@ -34,8 +34,6 @@ def test_neither_the_order_nor_other_sets_matter(network):
     near = {"rtol": 1e-3, "atol": 1e-4}
     shuffled = network(images[:, torch.tensor([4, 2, 0, 5, 3, 1])])
     torch.testing.assert_close(shuffled, found, **near)
-    alone = torch.cat([network(images[i : i + 1]) for i in range(5)])
-    torch.testing.assert_close(alone, found, **near)
     among_others = network(torch.cat([images[:1], 255 - images[1:]]))
     torch.testing.assert_close(among_others[0], found[0], **near)
 

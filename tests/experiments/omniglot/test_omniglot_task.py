@@ -3,6 +3,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from small_tasks import OMNIGLOT as SMALL
 from torch import nn
 from torch.nn import functional
 
@@ -11,11 +12,6 @@ from equipool.experiments.omniglot.task import OmniglotTask, confusion
 from equipool.training import Shard
 
 CPU = torch.device("cpu")
-SMALL = OmniglotTask(
-    "mean", embedding=8, batch_size=6, set_size=5, max_classes=3, image_size=8,
-    validation_characters=6, encoder=(4, 4), head_width=8, potential=(8, 8, 4), inner_steps=2,
-    evaluation_sets=200,
-)  # fmt: skip
 
 
 @pytest.fixture(scope="module", autouse=True)
