@@ -93,13 +93,10 @@ def test_dim_size_agrees_with_every_layout(batch):
     layer = make_layer()
     x, index = flatten(batch)
     y = layer(x, index)
-    assert torch.equal(layer(x, index, dim_size=4), y)
     assert torch.equal(layer(x, index, dim_size=np.int64(4)), y)
-    assert torch.equal(layer(x, ptr=offsets(batch), dim_size=4), layer(x, ptr=offsets(batch)))
-    assert layer(x, dim_size=1).shape == (1, 4)
-    assert layer(torch.randn(4, 2, 3).double(), dim_size=4).shape == (4, 4)
+    assert torch.equal(layer(x, ptr=offsets(batch), dim_size=4), y)
     nested = torch.nested.nested_tensor(batch, layout=torch.jagged)
-    assert layer(nested, dim_size=4).shape == (4, 4)
+    assert torch.equal(layer(nested, dim_size=4), y)
 
 
 @pytest.mark.parametrize(

@@ -113,15 +113,6 @@ def test_an_optimizer_of_theirs_with_other_settings():
     }  # fmt: skip
 
 
-def test_reset_parameters_draws_the_potential_anew():
-    ours = from_pyg(make_theirs())
-    weight, step = ours.potential.last_skip.weight.clone(), ours.solver.learning_rate.clone()
-    ours.reset_parameters()
-    assert not torch.equal(ours.potential.last_skip.weight, weight)
-    assert ours.potential.norms[0].weight.eq(1).all()
-    assert ours.solver.learning_rate == step
-
-
 class Subclass(aggr.EquilibriumAggregation):
     pass
 

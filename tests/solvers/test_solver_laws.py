@@ -17,7 +17,7 @@ from energies import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cases import Quadratic, flatten, make_sets
+from cases import flatten, make_sets
 from equipool import EquilibriumAggregation, ResNetPotential, SquaredNorm, descent
 from equipool.differentiation import Truncated
 from equipool.objective import Bounds
@@ -166,17 +166,6 @@ def test_unrolled_gradients_are_those_of_finite_differences(name, seed):
         return states_of(solver, objective, y, 4)[-1].y
 
     assert torch.autograd.gradcheck(end, y.requires_grad_())
-
-
-@pytest.mark.parametrize("name", sorted(SOLVERS.keys() - {"StronglyConvexNesterov"}))
-def test_a_users_own_potential(name):
-    """It does not know bounds of its curvature."""
-    layer = EquilibriumAggregation(
-        3, 3, potential=Quadratic(), regularizer=0, solver=SOLVERS[name](),
-        scaling="mean", steps=200,
-    )  # fmt: skip
-    x = torch.randn(7, 3)
-    torch.testing.assert_close(layer(x)[0], x.mean(0), atol=1e-5, rtol=1e-5)
 
 
 # Solvers that look at the energy before they take a step.
