@@ -15,8 +15,7 @@ import pandas as pd
 
 from equipool.files import write_text
 from equipool.report import figures
-from equipool.report.runs import MEASURED, Runs
-from equipool.report.tables import number, results
+from equipool.report.runs import MEASURED, Runs, number, results
 
 TEMPLATE = Path(__file__).with_name("page.html.j2")
 
