@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -307,10 +308,7 @@ def _check_rows(path: Path, columns: Sequence[str]) -> None:
 
 def _line_of(path: Path, row: int) -> int:
     """The line of a CSV file where a row begins."""
-    for number, (line, _) in enumerate(_rows(path), -1):  # the header is row -1
-        if number == row:
-            return line
-    raise TableError(f"{path} changed while it was read")
+    return next(islice(_rows(path), row + 1, None))[0]  # the header comes first
 
 
 def _as_text(value: Any) -> str:

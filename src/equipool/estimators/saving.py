@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import astuple
+from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +42,7 @@ def save(estimator: SetEstimator, file: str | Path) -> None:
         "arrays": {name: _written(state[name]) for name in ARRAYS if name in state},
         "scaling": [mean.tolist(), scale.tolist(), clip],
         "networks": len(estimator.networks_),
-        "table": estimator.table_schema_.to_json() if "table_schema_" in state else None,
+        "table": asdict(estimator.table_schema_) if "table_schema_" in state else None,
     }
     tensors = {
         f"{number}.{name}": value

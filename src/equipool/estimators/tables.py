@@ -9,7 +9,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -118,11 +118,12 @@ class TableSchema:
         weight: column of the bags' weights.
 
     Example:
+        >>> from dataclasses import asdict
         >>> features = Feature("size"), Feature("colour", ("blue", "red"))
         >>> schema = TableSchema("bag", ("label",), features)
         >>> schema.channels
         ('size', 'colour=blue', 'colour=red')
-        >>> TableSchema.from_json(schema.to_json()) == schema
+        >>> TableSchema.from_json(asdict(schema)) == schema
         True
     """
 
@@ -136,13 +137,9 @@ class TableSchema:
         """Names of the numbers that describe an element."""
         return tuple(name for feature in self.features for name in feature.channels)
 
-    def to_json(self) -> dict[str, Any]:
-        """As a dictionary that JSON can hold."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> TableSchema:
-        """The schema that `to_json` described."""
+        """The schema that was written as JSON with `dataclasses.asdict`."""
         features = tuple(
             Feature(**one | {"categories": one["categories"] and tuple(one["categories"])})
             for one in content["features"]

@@ -120,9 +120,6 @@ class SharedDropout(nn.Module):
             return x
         return x * functional.dropout(x.new_ones(x.shape[-1]), self.rate)
 
-    def extra_repr(self) -> str:
-        return f"{self.rate:g}"
-
 
 def usual_batch_size(sizes: Array, max_elements: int) -> int:
     """Bags per step, so that a step has about `ELEMENTS` elements of bags of these sizes `[B]`."""

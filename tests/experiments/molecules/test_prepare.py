@@ -9,6 +9,7 @@ import torch
 
 from equipool.experiments.molecules.prepare import TENSORS, load_molecules
 from equipool.experiments.molecules.sources import SmilesTable
+from equipool.experiments.molecules.task import TrainingData
 
 TABLE = "smiles,NR-AR\nCC,0\nC1CC,1\nCCO,1\nCN,\n"
 
@@ -93,8 +94,8 @@ def test_a_private_table_stays_private(mine, folder, cache, capsys, no_preparati
 def test_training_molecules_are_required(tmp_path):
     table = tmp_path / "mine.csv"
     table.write_text("smiles,A,s\nCC,0,test\nCO,1,valid\n")
-    with pytest.raises(ValueError, match="the split left no training molecules"):
-        load_molecules(SmilesTable(table, labels=("A",), split="s"))
+    with pytest.raises(ValueError, match="none of the 0 training molecules has a label"):
+        TrainingData(SmilesTable(table, labels=("A",), split="s"))
 
 
 def test_what_is_missing_is_named(folder):

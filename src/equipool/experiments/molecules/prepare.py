@@ -6,7 +6,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from equipool.experiments.common import cache_folder, data_folder
@@ -102,7 +102,7 @@ def load_molecules(which: str | MoleculeSource) -> Prepared:
             `SmilesTable(path)`.
     """
     if isinstance(which, str):
-        forms = [form.inside(data_folder()) for form in DATASETS[which].forms]
+        forms = [replace(one, path=data_folder() / one.path) for one in DATASETS[which].forms]
     else:
         forms = [which]
     source = next((form for form in forms if not form.missing()), None)
@@ -122,9 +122,6 @@ def load_molecules(which: str | MoleculeSource) -> Prepared:
     if source is None or expected is None:
         raise FileNotFoundError(_advice(which, forms))
     prepared = Prepared(*source.read(), expected)
-    if not len(prepared.molecules.positions("train")):
-        advice = "try --split random or add rows"
-        raise ValueError(f"{source.location}: the split left no training molecules; {advice}")
     path = paths[-1]
     path.parent.mkdir(parents=True, exist_ok=True)
     _write(path, prepared)

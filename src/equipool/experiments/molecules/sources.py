@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -41,10 +41,6 @@ class MoleculeSource(ABC):
     """Files of molecules in one format."""
 
     path: str | Path
-
-    def inside(self, folder: Path) -> Self:
-        """The same source with its path relative to a folder."""
-        return replace(self, path=folder / self.path)
 
     @property
     def location(self) -> Path:
