@@ -47,11 +47,9 @@ def rows_of(text):
     return list(csv.reader(io.StringIO(text)))
 
 
-def alone(place, run, smiles, which="best"):
-    """The network's outputs for a molecule that is by itself."""
+def network_of(place, run):
     with using_data_folder(place / "data"):
-        network = load_network(place / run, which).eval()
-    return outputs(network, featurise([smiles]).molecules)[0]
+        return load_network(place / run).eval()
 
 
 def test_each_row_is_its_molecule_alone(place, predict):
@@ -59,10 +57,11 @@ def test_each_row_is_its_molecule_alone(place, predict):
     heading, *rows = rows_of(done.stdout)
     assert heading == ["smiles", "oxygen"]
     assert [row[0] for row in rows] == ASKED
+    network = network_of(place, "classes")
     for number, (smiles, cell) in enumerate(rows):
         assert (cell == "") == (number in UNREAD)
         if cell:
-            expected = alone(place, "classes", smiles)[0].sigmoid()
+            expected = outputs(network, featurise([smiles]).molecules)[0, 0].sigmoid()
             assert float(cell) == pytest.approx(float(expected), rel=1e-5)
     assert f"row 2: '{BROKEN}': unclosed ring" in done.stderr
     assert "2 of 8 molecules could not be read" in done.stderr
@@ -76,8 +75,7 @@ def test_numbers_are_in_the_labels_units(place, predict):
         for number, molecule in enumerate(molecule_table.MOLECULES)
         if molecule_table.PARTS[number % 5] == "train"
     ])  # fmt: skip
-    with using_data_folder(place / "data"):
-        network = load_network(place / "numbers").eval()
+    network = network_of(place, "numbers")
     network.units = torch.nn.Identity()
     for smiles, weight, _ in rows[1:]:
         standard = outputs(network, featurise([smiles]).molecules)[0, 0]

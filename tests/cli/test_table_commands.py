@@ -13,6 +13,9 @@ from test_documented_commands import PAGES
 from commands import call
 from equipool.cli.fit import choose_task
 from equipool.estimators import load, make_bags, write_table
+from equipool.estimators.tables import read_table
+from equipool.explore.model import model_page
+from equipool.explore.page import page_data
 from python_blocks import ROOT, run_page
 
 QUICK = {"--device": "cpu", "--max-iter": "4"}
@@ -66,6 +69,16 @@ def test_influence_is_that_of_the_estimator(place, tmp_path):
     )
     printed = rows_of(call("influence", model, table, ON, {"--bag": "7"}).stdout)[1:]
     assert [row[2] for row in printed] == [f"{value:.3g}" for value in expected["influence"]]
+
+
+def test_the_page_of_a_bag_is_that_of_the_model(place, tmp_path):
+    table, model, out = place / "bags.csv", load(place / "model"), tmp_path / "pages" / "bag.html"
+    call("explore", place / "model", table, {"--bag": "3", "--out": out})
+    found = read_table(table, model.table_schema_)
+    names = [f"row {row}" for row in found.rows[found.bags.ptr[3] : found.bags.ptr[4]]]
+    expected = model_page(model.set_params(device="cpu"), found.bags[3], title="bag 3", names=names)
+    assert page_data(out.read_text(encoding="utf-8")) == page_data(expected)
+    assert page_data(expected)["features"] == ["x0", "x1", "x2", "x3"]
 
 
 def test_flags_reach_the_model(frame, tmp_path):

@@ -71,11 +71,10 @@ def test_a_damaged_model_is_refused(tmp_path):
 def test_influence_is_the_change_when_an_element_is_left_out(case):
     estimator = fitted(case)
     bag = BAGS[1] if len(BAGS[1]) > 1 else BAGS[2]
-    other, found, none = estimator.influence([BAGS[0], bag, bag[:0]])
+    found, none = estimator.influence([bag, bag[:0]])
     method = getattr(estimator, "decision_function", estimator.predict)
     without = method([np.delete(bag, i, axis=0) for i in range(len(bag))])
     np.testing.assert_allclose(found, method([bag]) - without, rtol=1e-6, atol=1e-9)
-    assert len(other) == len(BAGS[0])
     assert len(none) == 0
 
 
@@ -90,8 +89,6 @@ def test_influence_by_newtons_method(monkeypatch):
     np.testing.assert_array_equal(estimator.influence([large])[0], exact)
     monkeypatch.setattr(prediction, "NEWTON_FROM", 30)
     np.testing.assert_array_equal(estimator.influence([large])[0], newton)
-    with pytest.raises(ValueError, match="expected 'exact': only an equilibrium"):
-        fitted("columns").influence([large], method="newton")
 
 
 @pytest.mark.compile

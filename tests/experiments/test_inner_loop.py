@@ -40,17 +40,22 @@ def test_settings_reach_every_layer(name):
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("task", "settings", "expected"),
     [
-        ({"solver": "nesterov:learning_rate=0.0"}, "learning_rate is 0.0, expected"),
-        ({"differentiation": "truncated"}, "truncated: .*num_steps"),
-        ({"inner_steps": -1}, "inner_steps is -1, expected a whole number at least 0, or one of"),
+        (MedianTask, {"solver": "nesterov:learning_rate=0.0"}, "learning_rate is 0.0"),
+        (MedianTask, {"differentiation": "truncated"}, "truncated: .*num_steps"),
+        (OmniglotTask, {"max_classes": 30}, "max_classes is 30, expected at most 16"),
+        (OmniglotTask, {"validation_characters": 2}, "validation_characters is 2"),
+        (MoleculeTask, {"batch_size": 1}, "batch_size is 1"),
+        (MoleculeTask, {"convolution": "gat"}, "convolution is 'gat'"),
+        (MoleculeTask, {"labels": "a,b"}, "labels is 'a,b'"),
+        (MoleculeTask, {"split": "random"}, "split is 'random'"),
     ],
 )
-def test_a_task_refuses_settings_that_no_layer_could_have(settings, message):
-    """Whatever pools, and before any data is read."""
-    with pytest.raises(ValueError, match=message):
-        MedianTask("sum", **settings)
+def test_a_task_refuses_what_cannot_be(task, settings, expected):
+    """Before any data is read."""
+    with pytest.raises(ValueError, match=expected):
+        task(**settings)
 
 
 @pytest.mark.parametrize("name", NETWORKS)

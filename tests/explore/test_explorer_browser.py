@@ -12,7 +12,7 @@ pytestmark = pytest.mark.processes
 STATE = """() => {
     const { state, scene } = equipool.explorer;
     return { elements: state.elements.map((x) => [...x]), y: [...scene.y],
-             answer: [...scene.answer], steps: scene.descent.path.length - 1 };
+             answer: [...scene.answer] };
 }"""
 SCROLLS = "() => document.documentElement.scrollWidth > document.documentElement.clientWidth"
 
@@ -98,14 +98,6 @@ def test_elements_are_added_moved_and_deleted(page):
     for _ in range(10):
         page.keyboard.press("Delete")
     assert len(state(page)["elements"]) == 1
-
-
-def test_the_slider_shows_the_path_step_by_step(page):
-    page.locator("#steps").focus()
-    page.keyboard.press("Home")
-    assert state(page)["steps"] == 0
-    page.keyboard.press("ArrowRight")
-    assert state(page)["steps"] == 1
 
 
 @pytest.mark.parametrize("space", ["Numbers", "Plane"])

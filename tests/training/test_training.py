@@ -1,7 +1,6 @@
 """The loop: what it computes, logs and shows, and where it stops."""
 
 import math
-import sys
 
 import pytest
 import torch
@@ -10,7 +9,6 @@ from toy import Toy, config
 
 import equipool
 from equipool.training import RunFolder, Shard, evaluate, load_network, read_record
-from equipool.training.loop import Progress
 from equipool.training.step import make_network
 from finished_runs import last_tensors, numbers
 
@@ -109,13 +107,3 @@ def test_the_progress_is_shown_unless_it_is_switched_off(tmp_path, capsys):
     shown = capsys.readouterr().out
     assert all(f"{step}/20," in shown for step in (5, 10, 15, 20))
     assert "evaluated error" in shown
-
-
-def test_a_terminal_shows_one_bar_that_moves(capsys, monkeypatch):
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    progress = Progress()
-    progress.begin("run", 0, 4)
-    progress.report(1, {"loss": 0.5})
-    progress.report(2, {"loss": None})
-    _, *bars = capsys.readouterr().out.split("\r\033[K")
-    assert [bar.count("#") for bar in bars] == [5, 10]

@@ -49,18 +49,6 @@ def network(task):
     return task.network()
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("batch_size", 1), ("convolution", "gat"), ("local_aggregation", "mean"), ("labels", "a,b"),
-        ("split", "random"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_is_refused(name, value):
-    with pytest.raises(ValueError, match=f"{name} is {value!r}, expected"):
-        MoleculeTask(**{name: value})
-
-
 def test_its_fields_survive_json(molecules):
     config = run_config(tiny(**BOTH), TRAINING)
     assert task_from_config(json.loads(json.dumps(config))) == tiny(**BOTH)

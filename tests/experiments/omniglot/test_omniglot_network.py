@@ -58,3 +58,5 @@ def test_an_encoder_starts_linear():
     a, b = torch.rand(2, 1, 1, 32, 32, dtype=torch.float64)
     zero = encoder(torch.zeros_like(a))
     torch.testing.assert_close(encoder(a + b) + zero, encoder(a) + encoder(b))
+    with pytest.raises(ValueError, match="image_size is 10, expected a multiple of 8"):
+        ImageEncoder(10, (16, 32, 64), 256)

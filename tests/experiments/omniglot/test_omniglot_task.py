@@ -90,19 +90,6 @@ def test_confusion_is_written(tmp_path):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"max_classes": 6}, "max_classes is 6, expected at most 5"),
-        ({"validation_characters": 2}, "validation_characters is 2, expected at least 3"),
-        ({"image_size": 10}, "image_size is 10, expected a multiple of 4"),
-    ],
-)
-def test_values_that_cannot_be_are_refused(changed, message):
-    with pytest.raises(ValueError, match=message):
-        dataclasses.replace(SMALL, **changed).network()
-
-
 def test_a_run_remembers_its_images(tmp_path, monkeypatch):
     """The same characters, one of them drawn otherwise, are other data."""
     known = SMALL.facts()
