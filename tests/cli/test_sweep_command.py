@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from itertools import product
+from unittest.mock import Mock
 
 import pytest
 import torch.distributed as dist
@@ -128,16 +129,11 @@ def test_one_failure_does_not_cost_the_others(equipool, tiny, tmp_path, monkeypa
 
 
 def test_a_full_disk_ends_the_sweep(equipool, tiny, tmp_path, monkeypatch):
-    calls = []
-
-    def full(*arguments, **options):
-        calls.append(arguments)
-        raise StorageError(28, "could not write model.safetensors: No space left")
-
+    full = Mock(side_effect=StorageError(28, "could not write model.safetensors: No space left"))
     monkeypatch.setattr(training, "train", full)
     done = equipool("sweep", "median", tiny | AXES, "--out", tmp_path, status=1)
     assert "could not write model.safetensors" in done.stderr
-    assert len(calls) == 1
+    full.assert_called_once()
 
 
 def test_a_preset_brings_its_methods_and_flags_change_it(equipool, tiny, tmp_path, monkeypatch):

@@ -7,7 +7,6 @@ import sys
 
 import pytest
 
-from equipool import extras
 from equipool.training import read_record
 from finished_runs import assert_same_run
 
@@ -72,15 +71,6 @@ def test_a_recipe_is_overridden_by_flags_and_resumed_without(equipool, tiny, tmp
     assert (config["fields"]["inner_steps"], config["fields"]["regularizer_weight"]) == (2, 0.5)
     assert config["fields"]["differentiation"] == "truncated:num_steps=5"
     assert config["training"]["aux_weight"] == 1e-3
-
-
-def test_a_missing_extra_is_named(equipool, tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr(extras, "find_spec", lambda name: None if "tensors" in name else object())
-    for command in ("train", "sweep"):
-        done = equipool(command, "median", tiny, "--out", tmp_path / "run", status=None)
-        assert done.exit_code in (1, 2)
-        assert 'pip install "equipool[train]"' in done.stderr
-    assert not list(tmp_path.iterdir())
 
 
 def test_evaluation_is_that_of_the_run(equipool, tiny, tmp_path):

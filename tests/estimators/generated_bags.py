@@ -11,9 +11,3 @@ def make_bags(count=60, seed=0, least=0, most=6, features=3):
     labels = np.array([bag[:, 0].max(initial=-1) > 0.8 for bag in bags]).astype(int)
     labels[:2] = 0, 1  # both occur
     return bags, labels
-
-
-def as_object_array(bags):
-    found = np.empty(len(bags), dtype=object)
-    found[:] = bags
-    return found

@@ -4,7 +4,7 @@ import numpy as np
 import pandas
 import pytest
 import torch
-from generated_bags import as_object_array, make_bags
+from generated_bags import make_bags
 
 from equipool.estimators import Bags, as_bags
 
@@ -23,7 +23,7 @@ def assert_same(bags, expected):
     [
         list,
         tuple,
-        as_object_array,
+        lambda bags: np.array(bags, dtype=object),
         lambda bags: [bag.tolist() for bag in bags],  # an empty bag is []
         lambda bags: [torch.from_numpy(bag) for bag in bags],
         as_bags,
