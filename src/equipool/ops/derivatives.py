@@ -128,9 +128,11 @@ def combine(
     """`weight * gradient + y_weight * factor * y`: the gradient of an energy from those of its two
     parts. A row with a zero cotangent adds nothing to the factor's, even if non-finite.
 
-    The rows, gradient and y, are `[num_rows, K]`; their weights, which are not differentiated,
-    `[num_rows, 1]`; the factor is a scalar.
+    The rows, gradient and y, are `[num_rows, K]`, their weights `[num_rows, 1]`; the factor is a
+    scalar.
     """
+    if weight.requires_grad or y_weight.requires_grad:
+        return scaled(weight, gradient) + scaled(y_weight, scaled(factor, y))
     if kernels_serve(y):
         return _Combine.apply(gradient.contiguous(), weight, y.contiguous(), y_weight, factor)
     return torch.addcmul(weight * gradient, y_weight, scaled(factor, y))

@@ -47,6 +47,17 @@ def kernels_serve(x: Tensor) -> bool:
     return usable and triton_is_installed()
 
 
+def kernels_are_on() -> bool:
+    """Whether this thread uses kernels, as `kernels` sets."""
+    return _switch.on
+
+
+def values_decide(x: Tensor) -> bool:
+    """Whether the values of x may decide what runs next: neither compiled, recorded nor
+    transformed."""
+    return not (shapes_are_fixed() or is_transforming() or stands_for_several(x))
+
+
 def is_eager_on_gpu(x: Tensor) -> bool:
     """Whether operations on x are run one by one on the current GPU, where kernels are launched."""
     return (
