@@ -52,6 +52,8 @@ MAY_IMPORT = {
 }  # fmt: skip
 PARTS = set(MAY_IMPORT) - {"reference"}
 MAY_IMPORT["aggregation"] = PARTS
+MAY_IMPORT["functional"] = {"ops", "sets"}
+MAY_IMPORT["pooling"] = PARTS | {"aggregation"}
 MAY_IMPORT["recipes"] = PARTS
 # What stands on the layer.
 MAY_IMPORT["live"] = PARTS | {"aggregation"}
@@ -86,7 +88,7 @@ AROUND = set(MAY_IMPORT_AROUND)
 
 # Packages that one room alone may import, beside torch.
 THIRD_PARTIES = {
-    "ops": {"triton"},
+    "ops": {"numba", "numpy", "triton"},
     "pyg": {"torch_geometric"},
     "torchmil": {"torchmil"},
 }

@@ -35,9 +35,9 @@ from equipool.regularizers import Regularizer, as_regularizer
 from equipool.replay import Program, Replays
 from equipool.sets import FLOATS, Sets, check_like, empty_invalid_sets, gather_sets
 from equipool.solution import Solution, make_solution, recorders
-from equipool.solvers import Nesterov, Solver
+from equipool.solvers import Exact, Nesterov, Solver
 from equipool.starts import Start, ZeroStart
-from equipool.steps import Budget, Steps, as_steps
+from equipool.steps import Budget, FixedSteps, Steps, as_steps
 
 
 class EquilibriumAggregation(nn.Module):
@@ -56,12 +56,13 @@ class EquilibriumAggregation(nn.Module):
             `y [N, K]`, to `[N]`. Default: the paper's `ResNetPotential`.
         regularizer: $R$: a `Regularizer`, or the initial weight of a `SquaredNorm`; 0 is none.
             Default: the potential's own, `SquaredNorm(0.1)`.
-        solver: the inner optimiser. Default: `Nesterov()`.
+        solver: the inner optimiser. Default: `Nesterov()`, or `Exact()` if the potential knows its
+            minimum.
         differentiation: how gradients pass through the search. Default: `Unrolled()`.
         start: where the search begins. Default: the zero vector.
         steps: how long to search: a number of steps, `FixedSteps(num_steps, tolerance)`,
             `RandomSteps(min_steps, max_steps)` or `ToTolerance(tolerance, max_steps)`. Default: 10
-            steps.
+            steps, with the solver `Exact` 80 passes.
         scaling: how the energy grows with the number of elements: `"log"` as in the paper,
             `"log-mean"` the same for the potential alone, `"sum"` without scaling, `"mean"`
             independent of that number.
@@ -74,7 +75,8 @@ class EquilibriumAggregation(nn.Module):
 
     Shapes:
         `x [N, C]` with `index [N]` or `ptr [B + 1]`, `x [B, L, C]` with `mask [B, L]`, a jagged
-        nested tensor `x [B, j, C]`, or one set `x [N, C]` -> `[B, out_channels]`.
+        nested tensor `x [B, j, C]`, or one set `x [N, C]` -> `[B, out_channels]`. With each,
+        `weight`, in the shape of x without channels.
 
     Example:
         >>> layer = EquilibriumAggregation(in_channels=3, out_channels=8)
@@ -111,15 +113,17 @@ class EquilibriumAggregation(nn.Module):
                 self.potential, "regularizer_weight", Potential.regularizer_weight
             )
         self.regularizer = as_regularizer(regularizer)
-        self.solver = solver if solver is not None else Nesterov()
+        if solver is None:
+            solver = Exact() if getattr(self.potential, "exact", False) else Nesterov()
+        self.solver = solver
         self.differentiation = differentiation if differentiation is not None else Unrolled()
         self.start = start if start is not None else ZeroStart(out_channels)
-        self.steps = as_steps(steps)
         self.scaling = scaling
         self.check_finite = check_finite
         self.cuda_graphs = cuda_graphs
         self._replays = Replays()
         self._check_parts()
+        self.steps = FixedSteps(self.solver.num_steps) if steps is None else as_steps(steps)
         if device is not None or dtype is not None:
             self.to(device=device, dtype=dtype)
 
@@ -188,6 +192,7 @@ class EquilibriumAggregation(nn.Module):
         ptr: Tensor | None = None,
         mask: Tensor | None = None,
         dim_size: SupportsIndex | None = None,
+        weight: Tensor | None = None,
     ) -> Tensor:
         """Pool each set.
 
@@ -197,12 +202,15 @@ class EquilibriumAggregation(nn.Module):
             ptr: instead of index, where each set begins and ends, `[B + 1]`.
             mask: True for real elements: `[B, L]` with a padded x, `[N]` with a flat one.
             dim_size: the number of sets. Needed if sets at the end may be empty.
+            weight: weights of the elements, 0 or more, in the shape of x without channels; nested
+                if x is. Weight 2 is the same as two copies, weight 0 as none. Default: 1 for all.
 
         Returns:
             `[B, out_channels]`. The output of an empty set is the start.
         """
         with outside_inference_mode():
-            x, sets = self._gather(x, index, ptr=ptr, mask=mask, dim_size=dim_size)
+            layout = {"ptr": ptr, "mask": mask, "dim_size": dim_size, "weight": weight}
+            x, sets = self._gather(x, index, **layout)
             budget, keep = self.steps.budget(self.training), Keep(bool(recorders.active))
             descent, energy = self._descend(x, sets, budget, keep)
             for recorder in recorders.active:
@@ -220,6 +228,7 @@ class EquilibriumAggregation(nn.Module):
         ptr: Tensor | None = None,
         mask: Tensor | None = None,
         dim_size: SupportsIndex | None = None,
+        weight: Tensor | None = None,
         start: Tensor | None = None,
         steps: Steps | int | None = None,
         trajectory: bool = False,
@@ -242,7 +251,8 @@ class EquilibriumAggregation(nn.Module):
             True
         """
         with outside_inference_mode():
-            x, sets = self._gather(x, index, ptr=ptr, mask=mask, dim_size=dim_size)
+            layout = {"ptr": ptr, "mask": mask, "dim_size": dim_size, "weight": weight}
+            x, sets = self._gather(x, index, **layout)
             steps = self.steps if steps is None else as_steps(steps)
             budget = steps.budget(self.training)
             descent, energy = self._descend(x, sets, budget, Keep(path=trajectory), start)
@@ -256,6 +266,7 @@ class EquilibriumAggregation(nn.Module):
         ptr: Tensor | None = None,
         mask: Tensor | None = None,
         dim_size: SupportsIndex | None = None,
+        weight: Tensor | None = None,
     ) -> Energy:
         """The energy of each set that the layer minimises, a function of y: `E(y)`,
         `E.gradient(y)`, `E.hessian(y)`. Takes the arguments of `forward`.
@@ -270,7 +281,8 @@ class EquilibriumAggregation(nn.Module):
             True
         """
         with outside_inference_mode():
-            x, sets = self._gather(x, index, ptr=ptr, mask=mask, dim_size=dim_size)
+            layout = {"ptr": ptr, "mask": mask, "dim_size": dim_size, "weight": weight}
+            x, sets = self._gather(x, index, **layout)
             return Energy(self._bind(x, sets), x, sets, self.out_channels)
 
     def _gather(self, x: Tensor, index: Tensor | Sets | None, **layout: Any) -> tuple[Tensor, Sets]:
@@ -284,7 +296,7 @@ class EquilibriumAggregation(nn.Module):
         self, x: Tensor, sets: Sets, budget: Budget, keep: Keep, start: Tensor | None = None
     ) -> tuple[Descent, Objective | None]:
         """Search, by a recorded graph if one serves. Returns the energy unless it did."""
-        ordinary = start is None and not keep.path and sets.group is None
+        ordinary = start is None and not keep.path and sets.group is None and sets.weight is None
         if self.cuda_graphs and ordinary and graphs_serve(x) and self._is_replayable():
             descent = self._replays.solve(self._program(budget, keep), x, sets)
             if descent is not None:
@@ -318,7 +330,7 @@ class EquilibriumAggregation(nn.Module):
         summed = sum_over(self.potential, x, sets)
         if sets.group is not None:
             summed = ShardedSum(summed, sets.group)
-        weights = scaling_weights(self.scaling, sets.counts, _dtype_of_outputs(x))
+        weights = scaling_weights(self.scaling, sets.totals, _dtype_of_outputs(x))
         return RowEnergy(summed, self.regularizer, weights)
 
     def _start_rows(self, x: Tensor, sets: Sets, given: Tensor | None = None) -> Tensor:
@@ -330,7 +342,7 @@ class EquilibriumAggregation(nn.Module):
         if given is None:
             return own
         check_like("start", given, x, (sets.num_sets, self.out_channels), FLOATS)
-        rows = nn.functional.pad(normal(given).to(own.dtype), (0, 0, 0, int(sets.padded)))
+        rows = sets.padded_rows(normal(given).to(own.dtype))
         return torch.where(torch.isfinite(rows).all(-1, keepdim=True), rows, own)
 
     def _search(
@@ -344,6 +356,11 @@ class EquilibriumAggregation(nn.Module):
         check_part("potential", self.potential, nn.Module, "ResNetPotential(in, out)")
         check_part("solver", self.solver, Solver, "Nesterov()")
         check_part("differentiation", self.differentiation, Differentiation, "Unrolled()")
+        if self.solver.in_one_step and type(self.differentiation) is not Unrolled:
+            raise ValueError(
+                f"the differentiation is {self.differentiation!r}, expected Unrolled() with the "
+                "solver Exact, which has a gradient of its own"
+            )
         check_part("start", self.start, Start, f"ZeroStart({self.out_channels})")
         for part, name in product(("potential", "start"), ("in_channels", "out_channels")):
             found, expected = getattr(getattr(self, part), name, None), getattr(self, name)

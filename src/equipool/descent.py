@@ -64,10 +64,11 @@ class Descent(NamedTuple):
 
     def finish(self) -> Descent:
         """The result if the search ends here."""
-        mean, taken = self.squared_gradient, self.num_steps
+        mean, taken = self.squared_gradient, getattr(self.state, "passes", None)
+        taken = self.num_steps if taken is None else taken
         if mean is not None:
             mean = mean / (taken.clamp(min=1) if isinstance(taken, Tensor) else max(taken, 1))
-        return self._replace(squared_gradient=mean).with_rows()
+        return self._replace(squared_gradient=mean, num_steps=taken).with_rows()
 
 
 class Search(NamedTuple):
@@ -85,6 +86,8 @@ class Search(NamedTuple):
 
     def solve(self) -> Descent:
         """Search from the start to the end of the budget."""
+        if self.solver.in_one_step:
+            return self.run(self.begin(), 1).finish()
         return self.run(self.begin(), self.budget.num_steps, self.budget.stop_at).finish()
 
     def begin(self) -> Descent:

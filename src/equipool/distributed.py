@@ -122,20 +122,23 @@ def over_processes(layer: Any, x: Tensor, sets: Sets) -> Sets:
         _check_agreement(group, layer, x, sets)
     valid = sets.valid.squeeze(-1) if sets.valid is not None else sets.counts >= 0
     counts, invalid = _total(torch.stack([sets.counts, (~valid).long()]), group)
+    totals = sets.totals if sets.weight is None else _AllReduce.apply(sets.totals, group)
     if values_are_at_hand(x) and not bool(invalid.any()):
-        return replace(sets, counts=counts, group=group)
+        return replace(sets.counted(counts, totals), group=group)
     valid = (invalid == 0).unsqueeze(-1)
     counts = torch.where(invalid == 0, counts, 0)
-    return replace(sets, counts=counts, valid=valid, group=group)
+    return replace(sets.counted(counts, totals), valid=valid, group=group)
 
 
 def _check_agreement(group: ProcessGroup, layer: Any, x: Tensor, sets: Sets) -> None:
     """Compare the calls of the processes: sums of other sizes would never end."""
     total = sum(float(p.detach().sum(dtype=torch.float64)) for p in layer.parameters())
+    weight = sets.weight
     own = {name: repr(value) for name, value in settings(layer).items()} | {
         "dim_size": f"{sets.num_sets}, in {sets.num_rows} rows",
         "x": f"{x.shape[-1]} channels of {x.dtype}",
         "requires_grad of x": repr(x.requires_grad),
+        "weight": "not given" if weight is None else f"given, requires_grad {weight.requires_grad}",
         "grad mode": repr(torch.is_grad_enabled()),
         "training mode": repr([module.training for module in layer.modules()]),
         "sum of the layer's parameters": repr(total),

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
-from equipool.objective import Bounds, LinearMap, assemble
-from equipool.ops.execution import is_exporting, normal, outside_inference_mode
+from equipool.objective import Bounds, LinearMap, Minimum, assemble
+from equipool.ops.execution import normal, outside_inference_mode
 from equipool.potentials.base import SummedPotential
-from equipool.regularizers import BoundRegularizer, Regularizer
+from equipool.regularizers import BoundRegularizer, QuadraticRegularizer, Regularizer, SquaredNorm
 from equipool.sets import FLOATS, Sets, check_like
 
 EPSILON = 1e-8
+LOG_2 = math.log(2)
 
 ScalingName = Literal["log", "log-mean", "sum", "mean"]
 SCALINGS: tuple[ScalingName, ...] = get_args(ScalingName)
@@ -27,8 +29,9 @@ class Weights(NamedTuple):
     potential: Tensor
 
 
-def scaling_weights(name: ScalingName, counts: Tensor, dtype: torch.dtype) -> Weights:
-    """Weights of each row's energy, from the rows' counts N of elements, `[num_rows]`.
+def scaling_weights(name: ScalingName, totals: Tensor, dtype: torch.dtype) -> Weights:
+    """Weights of each row's energy, from the number or the total weight N of its elements,
+    `[num_rows]`.
 
     - `"log"`, the paper's Eq. 8: the whole energy times `log2(N + 1) / (N + eps)`.
     - `"log-mean"`: `R + log2(N + 1) mean F`. In contrast to `"log"`, the curvature that `R` gives
@@ -39,17 +42,16 @@ def scaling_weights(name: ScalingName, counts: Tensor, dtype: torch.dtype) -> We
 
     An empty set has weights of 0: it has no energy, and its output is the start.
     """
-    counts = counts.to(dtype).unsqueeze(-1)
-    if name == "log":
-        weight = torch.log2(counts + 1) / (counts + EPSILON)
-        if is_exporting():  # ONNX takes so small a number for 0: an empty set's would be NaN
-            weight = torch.where(counts > 0, weight, 0)
-        return Weights(weight, weight)
-    occupied = counts.clamp(max=1)
+    totals = totals.to(dtype).unsqueeze(-1)
+    occupied = (totals > 0).to(dtype)
     if name == "sum":
         return Weights(occupied, occupied)
-    growth = occupied if name == "mean" else torch.log2(counts + 1)
-    return Weights(occupied, growth / counts.clamp(min=1))
+    small, divisor = totals < 1, torch.where(totals > 0, totals, 1)
+    growth = torch.where(small, torch.log1p(totals) / LOG_2, torch.log2(totals + 1))
+    if name == "log":
+        weight = growth / torch.where(small, divisor, totals + EPSILON)
+        return Weights(weight, weight)
+    return Weights(occupied, (occupied if name == "mean" else growth) / divisor)
 
 
 class RowEnergy:
@@ -93,6 +95,20 @@ class RowEnergy:
                 outer * regularizer.lower + inner * potential.lower,
                 outer * regularizer.upper + inner * potential.upper,
             )
+
+    def minimum(self, start: Tensor, max_passes: int) -> Minimum:
+        """The minimum of each row, if the potential knows it; an empty row is that of the start."""
+        if not isinstance(self.derivatives, QuadraticRegularizer):
+            raise TypeError(
+                f"the regularizer is {type(self.regularizer).__name__}, expected a SquaredNorm or "
+                "0 with the solver Exact: use another solver"
+            )
+        outer, inner = self.weights
+        occupied, pull = inner > 0, None
+        if not (isinstance(self.regularizer, SquaredNorm) and self.regularizer.is_zero):
+            pull = self.derivatives.factor * outer / torch.where(occupied, inner, 1)
+        found = self.potential.minimum(pull, max_passes)
+        return found._replace(y=torch.where(occupied, found.y, start))
 
     def restrict(self, rows: Tensor) -> RowEnergy | None:
         """The energy of some rows alone, given by ascending numbers, if the potential has it."""
@@ -171,7 +187,7 @@ class Energy:
 
     def reweighted(self, weights: Weights) -> Energy:
         """The same with other weights of the regulariser and of the potential, `[B, 1]` each."""
-        rows = Weights(*map(self._padded, weights))
+        rows = Weights(*map(self.sets.padded_rows, weights))
         return Energy(self._objective.reweighted(rows), self._x, self.sets, self._shape[1])
 
     def _evaluate(self, function: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
@@ -182,10 +198,7 @@ class Energy:
     def _rows(self, name: str, rows: Tensor) -> Tensor:
         """`[B, K]` as `[num_rows, K]`, in float32 at least."""
         check_like(name, rows, self._x, self._shape, FLOATS)
-        return self._padded(normal(rows).to(self._objective.weights.potential.dtype))
-
-    def _padded(self, rows: Tensor) -> Tensor:
-        return torch.nn.functional.pad(rows, (0, 0, 0, 1)) if self.sets.padded else rows
+        return self.sets.padded_rows(normal(rows).to(self._objective.weights.potential.dtype))
 
     def _of_sets(self, rows: Tensor) -> Tensor:
         return self.sets.real(self.sets.mark(rows))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import chain
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ from equipool.checks import check_part
 from equipool.objective import Bounds, LinearMap
 from equipool.ops.execution import normal, outside_inference_mode
 from equipool.potentials.base import Potential, SummedPotential, check_no_dropout, sum_over
-from equipool.sets import Sets, gather_sets
+from equipool.sets import Sets, gather_sets, without_padding
 from equipool.solution import Solution, record
 from equipool.starts import check_start
 
@@ -36,21 +37,29 @@ class chunked:  # noqa: N801, called like a function
         x: the elements, `[N, C]`.
         index: the set of each element, `[N]`; None if there is one set.
         size: elements per chunk.
+        weight: the weight of each element, `[N]`. Default: 1 for all.
 
     Example:
         >>> [len(chunk) for chunk in equipool.large.chunked(torch.randn(10, 3), size=4)]
         [4, 4, 2]
     """
 
-    def __init__(self, x: Any, index: Any = None, size: int = CHUNK_SIZE) -> None:
-        self.x, self.index, self.size = x, index, size
-        if index is not None and len(index) != len(x):
-            raise ValueError(f"index has {len(index)} elements, expected {len(x)}, as x has")
+    def __init__(
+        self, x: Any, index: Any = None, size: int = CHUNK_SIZE, weight: Any = None
+    ) -> None:
+        self.x, self.index, self.size, self.weight = x, index, size, weight
+        for name, given in {"index": index, "weight": weight}.items():
+            if given is not None and len(given) != len(x):
+                raise ValueError(f"{name} has {len(given)} elements, expected {len(x)}, as x has")
 
     def __iter__(self) -> Iterator[Any]:
         for start in range(0, len(self.x), self.size):
             rows = slice(start, start + self.size)
-            yield self.x[rows] if self.index is None else (self.x[rows], self.index[rows])
+            index = None if self.index is None else self.index[rows]
+            if self.weight is not None:
+                yield self.x[rows], index, self.weight[rows]
+            else:
+                yield self.x[rows] if index is None else (self.x[rows], index)
 
 
 def solve_chunks(
@@ -71,9 +80,10 @@ def solve_chunks(
 
     Args:
         layer: the layer. Its potential must have no dropout, and its start must not read elements.
-        chunks: yields `x [n, C]`, or pairs `(x, index)` with the set of each element, in any order;
-            tensors or NumPy arrays. Every iteration must give the same elements: a list,
-            `chunked(x, index)`, or any object whose `__iter__` begins again.
+        chunks: yields `x [n, C]`, or pairs `(x, index)` with the set of each element, in any order,
+            or `(x, index, weight)` with weights as well; tensors or NumPy arrays. Every iteration
+            must give the same elements: a list, `chunked(x, index)`, or any object whose `__iter__`
+            begins again.
         dim_size: the number of sets.
         encoder: applied to each chunk, `[n, D] -> [n, C]`, and trained with the layer. It must
             treat each element by itself.
@@ -141,9 +151,10 @@ class Passes:
             following = reader.submit(self._read, chunks)
             while (chunk := following.result()) is not None:
                 following = reader.submit(self._read, chunks)
-                x, index = chunk
+                x, index, weight = chunk
                 count += len(x)
-                yield gather_sets(x, index, dim_size=self.num_sets)
+                found = gather_sets(x, index, dim_size=self.num_sets, weight=weight)
+                yield without_padding(*found)
         if self.num_elements is None:
             self.num_elements = count
         if count != self.num_elements:
@@ -152,7 +163,7 @@ class Passes:
                 "expected the same in every pass: every step of the search reads them again"
             )
 
-    def _read(self, chunks: Iterator[Any]) -> tuple[Tensor, Tensor | None] | None:
+    def _read(self, chunks: Iterator[Any]) -> list[Any] | None:
         """The next chunk, on the device."""
         # In the thread that reads, where gradients would always be recorded, and in every pass, of
         # which most record none: the caller's chunks must not depend on it.
@@ -161,14 +172,15 @@ class Passes:
         chunk = next(chunks, None)
         if chunk is None:
             return None
-        x, index = chunk if isinstance(chunk, tuple | list) else (chunk, None)
+        x, *layout = chunk if isinstance(chunk, tuple | list) else (chunk,)
         x = _as_tensor(x)
         if x.requires_grad and self.recorded:
             raise ValueError(
                 "a chunk requires grad, but gradients do not reach the chunks: pass the module "
                 "that computes it as encoder=..., or call the layer itself"
             )
-        return x.to(self.device), None if index is None else _as_tensor(index).to(self.device)
+        given = (None if one is None else _as_tensor(one) for one in (*layout, None, None)[:2])
+        return [one if one is None else one.to(self.device) for one in (x, *given)]
 
 
 def _as_tensor(array: Any) -> Tensor:
@@ -183,6 +195,7 @@ def _count(
     """Read all chunks once. Returns no elements, `[0, C]`, of their dtype, and their sets."""
     counts = torch.zeros(passes.num_sets, dtype=torch.long, device=passes.device)
     invalid = torch.zeros_like(counts, dtype=torch.bool)
+    totals: Tensor | int = 0
     like = None
     for x, sets in passes:
         if like is not None and len(x) == 0:
@@ -196,13 +209,17 @@ def _count(
         layer._check_fits(encoded)
         like = encoded.new_empty(0, encoded.shape[1])  # no view, which would keep the chunk
         counts += sets.counts
+        totals = totals + sets.totals
         invalid[sets.index[~torch.isfinite(encoded).all(-1)]] = True
     if like is None:
         raise ValueError("chunks is empty, expected one chunk or more")
     valid = ~invalid.unsqueeze(-1) if bool(invalid.any()) else None
     counts = torch.where(invalid, 0, counts)
     nothing = counts.new_empty(0)
-    return like, Sets(nothing, counts, passes.num_sets, padded=False, blocks=None, valid=valid)
+    sets = Sets(nothing, counts, passes.num_sets, padded=False, blocks=None, valid=valid)
+    if isinstance(totals, Tensor) and totals.is_floating_point():
+        sets = replace(sets, weight=like.new_empty(0)).counted(counts, totals)
+    return like, sets
 
 
 def _device(layer: EquilibriumAggregation, encoder: nn.Module) -> torch.device:
@@ -303,7 +320,10 @@ class ChunkedSum(SummedPotential):
         for x, sets in self.passes:
             if self.valid is not None:
                 kept = self.valid.squeeze(-1)[sets.index]
-                x, sets = gather_sets(x[kept], sets.index[kept], dim_size=sets.num_sets)
+                weight = None if sets.weight is None else sets.weight[kept]
+                x, sets = without_padding(*gather_sets(
+                    x[kept], sets.index[kept], dim_size=sets.num_sets, weight=weight
+                ))  # fmt: skip
             if len(x):
                 yield x, sets
 

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, SupportsIndex
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from equipool.aggregation import EquilibriumAggregation
 from equipool.checks import check_part
 from equipool.distributed import refuse_sharded
 from equipool.inference import in_evaluation_mode, inference_context
 from equipool.layer_identity import LayerIdentity
-from equipool.sets import INTEGERS, Sets, check_like, check_range, gather_positions
+from equipool.sets import INTEGERS, Sets, check_like, check_range, gather_positions, gather_sets
 from equipool.solver_state import put_rows, take_rows
 from equipool.steps import Steps
 
@@ -54,7 +54,7 @@ class LiveSets:
 
     Args:
         layer: the layer. Once it has changed, the next read solves all sets from scratch.
-        x: elements; `index`, `ptr`, `mask` and `dim_size` describe the sets as in the layer's call.
+        x: elements; `index`, `ptr`, `mask`, `dim_size` and `weight` as in the layer's call.
             They get the ids 0, 1, 2, ... in the order in which they are given, padding left out.
             The number of sets is fixed.
         steps: how long to search, a rule with a tolerance such as `ToTolerance(1e-4)`. Default: the
@@ -84,6 +84,7 @@ class LiveSets:
         ptr: Tensor | None = None,
         mask: Tensor | None = None,
         dim_size: SupportsIndex | None = None,
+        weight: Tensor | None = None,
         steps: Steps | None = None,
     ) -> None:
         check_part("layer", layer, EquilibriumAggregation, "EquilibriumAggregation(3, 8)")
@@ -95,13 +96,18 @@ class LiveSets:
             flat = (x.values() if x.is_nested else x).detach().flatten(0, -2)
             layer._check_fits(flat)
             ids = positions.argsort().argsort()  # the order in which they are given
-            self._set(flat[positions], ids.cpu(), sets.counts.cpu(), len(ids))
+            self._weighted = weight is not None
+            if weight is not None and weight.is_nested:
+                weight = weight.values()
+            held = self._join(flat, None if weight is None else weight.detach().flatten())
+            self._like = flat[:0].clone()
+            self._set(held[positions], ids.cpu(), sets.counts.cpu(), len(ids))
         self._identity = LayerIdentity(layer, outputs=True)
 
     def _set(self, x: Tensor, ids: Tensor, counts: Tensor, next_id: int) -> None:
         """Hold these elements, in set order; nothing is solved yet."""
-        self._like = x[:0].clone()
-        self._x = list(x.split(counts.tolist()))  # of each set, [n, C]
+        # Of each set, [n, C]; with weights [n, C + 1], the last channel.
+        self._x = list(x.split(counts.tolist()))
         self._ids = list(ids.split(counts.tolist()))  # of each set, [n], ascending, on the CPU
         owners = torch.arange(len(counts)).repeat_interleave(counts)
         self._set_of = dict(zip(ids.tolist(), owners.tolist(), strict=True))
@@ -137,13 +143,14 @@ class LiveSets:
         self._changed.clear()
         return self._solution
 
-    def add(self, x: Tensor, index: Numbers | None = None) -> Tensor:
+    def add(self, x: Tensor, index: Numbers | None = None, weight: Tensor | None = None) -> Tensor:
         """Add elements.
 
         Args:
             x: new elements, `[n, C]`.
             index: the set of each, `[n]`, or one number for all of them. Not needed if there is one
                 set. It is read on the CPU.
+            weight: the weight of each, `[n]`, if the first elements have weights. Default: 1.
 
         Returns:
             `[n]` the ids of the new elements, on the CPU. An id is never used again.
@@ -156,6 +163,7 @@ class LiveSets:
         owners = _as_numbers("index", 0 if index is None else index).expand(len(x))
         if len(owners):
             check_range(int(owners.min()), int(owners.max()), self.num_sets)
+        x = self._join(x, weight)
         ids = torch.arange(self._next_id, self._next_id + len(x))
         self._next_id += len(x)
         self._set_of |= zip(ids.tolist(), owners.tolist(), strict=True)
@@ -178,7 +186,8 @@ class LiveSets:
             del self._set_of[one]
 
     def replace(self, ids: Numbers, x: Tensor) -> None:
-        """Replace the features of elements, which keep their ids and sets, by `x [n, C]`."""
+        """Replace the features of elements, which keep their ids, sets and weights, by
+        `x [n, C]`."""
         ids, owners = self._read_ids(ids)
         self._check_new(x)
         if len(x) != len(ids):
@@ -186,7 +195,7 @@ class LiveSets:
         with inference_context(x.device):
             for number, rows in _by_set(owners):
                 places = torch.searchsorted(self._ids[number], ids[rows])
-                self._x[number][places.to(x.device)] = x[rows.to(x.device)]
+                self._x[number][places.to(x.device), : x.shape[1]] = x[rows.to(x.device)]
                 self._changed.add(number)
 
     def elements(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -194,7 +203,29 @@ class LiveSets:
         counts = torch.tensor([len(ids) for ids in self._ids], dtype=torch.long)
         index = torch.arange(self.num_sets).repeat_interleave(counts).to(self._like.device)
         ids = torch.cat([torch.zeros(0, dtype=torch.long), *self._ids])
-        return torch.cat([self._like, *self._x]), index, ids
+        return self._elements(self._x)[0], index, ids
+
+    @property
+    def weight(self) -> Tensor | None:
+        """The weights `[N]` of the elements in set order; None if they have none."""
+        return self._elements(self._x)[1]
+
+    def _elements(self, held: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
+        """The elements of some sets, and their weights."""
+        if not self._weighted:
+            return torch.cat([self._like, *held]), None
+        both = torch.cat([nn.functional.pad(self._like, (0, 1)), *held])
+        return both[:, :-1], both[:, -1]
+
+    def _join(self, x: Tensor, weight: Tensor | None) -> Tensor:
+        """Elements as they are held, `[n, C]`, with a channel more for their weights."""
+        if not self._weighted:
+            if weight is not None:
+                raise ValueError("weight is given, expected none, as for the first elements")
+            return x
+        weight = x.new_ones(len(x)) if weight is None else weight.to(x.dtype)
+        gather_sets(x, weight=weight)  # checks it
+        return torch.cat([x, weight.unsqueeze(-1)], -1)
 
     def refresh(self) -> None:
         """Let the next read solve all sets from scratch, at the layer's start. A changed layer is
@@ -206,7 +237,8 @@ class LiveSets:
         before."""
         next_id = torch.tensor(self._next_id)
         names = ("x", "index", "ids", "y", "next_id")
-        return dict(zip(names, (*self.elements(), self.y.clone(), next_id), strict=True))
+        state = dict(zip(names, (*self.elements(), self.y.clone(), next_id), strict=True))
+        return state if self.weight is None else {**state, "weight": self.weight.clone()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Hold what `state_dict` gave instead, on the own device. Ids stay valid. All sets are
@@ -214,6 +246,9 @@ class LiveSets:
         with inference_context(self._like.device):
             x = state["x"].to(self._like.device, copy=True)
             self._check_new(x)
+            weight = state.get("weight")
+            self._weighted = weight is not None
+            x = self._join(x, None if weight is None else weight.to(x.device))
             counts = torch.bincount(state["index"].cpu(), minlength=len(state["y"]))
             self._set(x, state["ids"].cpu(), counts, int(state["next_id"]))
             self._solution = self._solve_from(range(self.num_sets), state["y"].to(x))
@@ -267,13 +302,14 @@ class LiveSets:
         """Solve some sets, given by ascending numbers, from y or from scratch."""
         refuse_sharded("the solve of LiveSets")
         with inference_context(self._like.device):
-            x = torch.cat([self._like, *(self._x[number] for number in numbers)])
-            sizes = [0, *(len(self._x[number]) for number in numbers)]
-            ptr = torch.tensor(sizes, device=x.device).cumsum(0)
+            held = [self._x[number] for number in numbers]
+            x, weight = self._elements(held)
+            ptr = torch.tensor([0, *map(len, held)], device=x.device).cumsum(0)
+            _, sets = gather_sets(x, ptr=ptr, weight=weight)
             if y is not None:  # an empty set has no energy: it stays where it starts
-                y = torch.where((ptr.diff() > 0).unsqueeze(-1), y, torch.nan)
+                y = torch.where((sets.real(sets.counts) > 0).unsqueeze(-1), y, torch.nan)
             layer = in_evaluation_mode(self.layer)
-            found = layer.solve(x, ptr=ptr, start=y, steps=self._steps)
+            found = layer.solve(x, ptr=ptr, weight=weight, start=y, steps=self._steps)
         return LiveSolution(
             found.y, found.residual, found.converged, found.num_steps, found.error_bound
         )

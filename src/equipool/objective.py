@@ -19,6 +19,14 @@ class Bounds(NamedTuple):
     upper: Tensor
 
 
+class Minimum(NamedTuple):
+    """The minimum of each row, found without a solver."""
+
+    y: Tensor  # [num_rows, K], differentiable
+    error: Tensor  # [num_rows] bound of every component's error; infinite if it was not reached
+    passes: Tensor  # [num_rows] how often the elements were read
+
+
 def assemble(product: LinearMap, like: Tensor) -> Tensor:
     """The symmetric matrix `[num_rows, K, K]` of each row, from its products with the unit vectors:
     `product` maps `[num_rows, K]`, the shape of `like`, to itself. Rounding is symmetrised."""
@@ -46,3 +54,6 @@ class Objective(Protocol):
 
     def restrict(self, rows: Tensor) -> Objective | None:
         """The same for some rows alone, given by ascending numbers, or None if not available."""
+
+    def minimum(self, start: Tensor, max_passes: int) -> Minimum:
+        """The minimum itself, if the objective knows it; an empty row is that of the start."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import NamedTuple, SupportsIndex
+from typing import Any, NamedTuple, SupportsIndex
 
 import torch
 from torch import Tensor
@@ -181,6 +181,7 @@ def laplace(
     ptr: Tensor | None = None,
     mask: Tensor | None = None,
     dim_size: SupportsIndex | None = None,
+    weight: Tensor | None = None,
     rank: int | None = None,
     temperature: float = 1.0,
 ) -> Laplace:
@@ -192,8 +193,9 @@ def laplace(
     $$p(y \mid X) \approx N(y, \; T H^{-1}), \qquad
       H = \nabla^2 R(y) + \sum_i \nabla^2 F(x_i, y).$$
 
-    Each element counts once, whatever the layer's scaling: a set with every element doubled has the
-    posterior of twice the observations. With the scaling `"mean"`, y minimises
+    Each element counts once, or as often as its weight, whatever the layer's scaling: a set with
+    every element doubled has the posterior of twice the observations. With the scaling `"mean"`, y
+    minimises
     $N R + \sum_i F$, and so the prior is $N R$ there; with `"log-mean"` it is
     $N R / \log_2(N + 1)$. For an empty set it is $R$.
 
@@ -203,7 +205,7 @@ def laplace(
 
     Args:
         layer: the layer, which is not changed.
-        x: elements; `index`, `ptr`, `mask` and `dim_size` describe the sets as in the layer's call.
+        x: elements; `index`, `ptr`, `mask`, `dim_size` and `weight` as in the layer's call.
         rank: with None, the full covariance is computed from K products with the Hessian if K is
             at most 128, and rank 64 is used above. With a rank, as many products find the largest
             and smallest curvatures with their directions (Lanczos), and up to 64 more the mean
@@ -231,9 +233,10 @@ def laplace(
     rank = as_count("rank", rank, least=1)
     refuse_sharded("laplace")
     layer = in_evaluation_mode(layer)
+    layout: dict[str, Any] = {"ptr": ptr, "mask": mask, "dim_size": dim_size, "weight": weight}
     with inference_context(x.device):
-        y = layer.solve(x, index, ptr=ptr, mask=mask, dim_size=dim_size).y
-        energy = _negative_log(layer.energy(x, index, ptr=ptr, mask=mask, dim_size=dim_size))
+        y = layer.solve(x, index, **layout).y
+        energy = _negative_log(layer.energy(x, index, **layout))
         finite = torch.isfinite(y).all(-1)
         point = torch.where(finite.unsqueeze(-1), y, 0).to(energy.weights.potential.dtype)
         if rank >= size:

@@ -112,6 +112,11 @@ class SquaredNorm(Regularizer):
     def weight(self) -> Tensor:
         return self.raw_weight()
 
+    @property
+    def is_zero(self) -> bool:
+        """Whether there is no regulariser: a weight of 0 is never learned."""
+        return self.raw_weight.given == 0
+
     def forward(self, y: Tensor) -> Tensor:
         return self.weight * y.square().sum(-1)
 

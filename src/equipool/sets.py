@@ -29,7 +29,8 @@ class Sets:
     calls and layers can share it, and x stays in your order. It is then sorted and counted once.
 
     A potential's `bind` and a start's `forward` receive it with elements in set order: `spread`
-    gives each element the row of its set, and `sum` adds up the elements of each set.
+    gives each element the row of its set, and `sum` adds up the elements of each set, times their
+    weights. `counts` says whether a set has elements, `totals` how many, or how much they weigh.
 
     There may be one row more than there are sets: the padding row, for elements that belong to no
     set. It counts as empty, so it has no energy, never moves and receives no gradient.
@@ -44,6 +45,8 @@ class Sets:
     group: ProcessGroup | None = None  # the processes that have elements; None if this one has all
     order: Tensor | None = None  # [N] where each element is in x; None if x is in set order
     shape: tuple[int, ...] | None = None  # of x without channels; None if x is in set order
+    weight: Tensor | None = None  # [N] of each element, positive; None if all are 1
+    total_weight: Tensor | None = None  # [num_rows] its sum over each row, where counts are
 
     @classmethod
     def from_index(cls, index: Tensor, dim_size: SupportsIndex | None = None) -> Sets:
@@ -88,6 +91,11 @@ class Sets:
         """Offsets `[num_rows + 1]` of the rows' elements."""
         return torch.nn.functional.pad(self.counts.cumsum(0), (1, 0))
 
+    @property
+    def totals(self) -> Tensor:
+        """Weight of each row, `[num_rows]`: the number of its elements if they have no weights."""
+        return self.counts if self.total_weight is None else self.total_weight
+
     def spread(self, rows: Tensor) -> Tensor:
         """Give each element the row of its set: `[num_rows, ...] -> [N, ...]`."""
         if self.blocks is None:
@@ -95,7 +103,10 @@ class Sets:
         return segments.block_spread(rows, self.blocks)
 
     def sum(self, values: Tensor) -> Tensor:
-        """Sum the elements of each set: `[N, ...] -> [num_rows, ...]`."""
+        """Sum the elements of each set, times their weights: `[N, ...] -> [num_rows, ...]`."""
+        if self.weight is not None:
+            dtype = values.dtype if values.is_floating_point() else self.weight.dtype
+            values = values * self.weight.to(dtype).view(-1, *(1 for _ in values.shape[1:]))
         if self.blocks is None:
             return segments.segment_sum(values, self.index, self.num_rows)
         return segments.block_sum(values, self.blocks, self.num_rows)
@@ -103,6 +114,10 @@ class Sets:
     def real(self, rows: Tensor) -> Tensor:
         """Drop the padding row: `[num_rows, ...] -> [num_sets, ...]`."""
         return rows[: self.num_sets] if self.padded else rows
+
+    def padded_rows(self, rows: Tensor) -> Tensor:
+        """Add zeros for the padding row: `[num_sets, K] -> [num_rows, K]`."""
+        return torch.nn.functional.pad(rows, (0, 0, 0, 1)) if self.padded else rows
 
     def mark(self, rows: Tensor) -> Tensor:
         """Fill the rows `[num_rows, ...]` of invalid sets with NaN, which also blocks their
@@ -119,7 +134,24 @@ class Sets:
         of_elements = number[self.index]
         (elements,) = (of_elements >= 0).nonzero(as_tuple=True)
         index, counts = of_elements[elements], self.counts[rows]
-        return elements, make_sets(index, counts, rows.shape[0], padded=False)
+        sets = make_sets(index, counts, rows.shape[0], padded=False)
+        if self.weight is None:
+            return elements, sets
+        return elements, replace(sets, weight=self.weight[elements], total_weight=self.totals[rows])
+
+    def weighted(self, weight: Tensor | None) -> Sets:
+        """The same with weights of the elements, `[N]`."""
+        if weight is None:
+            return self
+        weight = weight.to(torch.promote_types(weight.dtype, torch.float32))
+        sets = replace(self, weight=weight)
+        return sets.counted(self.counts, sets.sum(torch.ones_like(weight)))
+
+    def counted(self, counts: Tensor, totals: Tensor) -> Sets:
+        """The same with other counts; totals matter with weights, and are 0 where counts are."""
+        if self.weight is None:
+            return replace(self, counts=counts)
+        return replace(self, counts=counts, total_weight=torch.where(counts > 0, totals, 0))
 
 
 def make_sets(index: Tensor, counts: Tensor, num_sets: int, *, padded: bool) -> Sets:
@@ -148,12 +180,13 @@ def empty_invalid_sets(x: Tensor, sets: Sets) -> tuple[Tensor, Sets]:
     # The elements stay, as zeros, and count for nothing: other sets' rounding stays the same.
     x = torch.where((sizes < torch.inf).unsqueeze(-1), x, 0)
     counts = torch.where(valid, sets.counts, 0)
-    return x, replace(sets, counts=counts, valid=valid.unsqueeze(-1))
+    return x, replace(sets.counted(counts, sets.totals), valid=valid.unsqueeze(-1))
 
 
 def gather_sets(
     x: Tensor, index: Tensor | Sets | None = None, *, ptr: Tensor | None = None,
     mask: Tensor | None = None, dim_size: SupportsIndex | None = None,
+    weight: Tensor | None = None,
 ) -> tuple[Tensor, Sets]:  # fmt: skip
     """Read a batch of sets in any layout; return its elements `[N, C]` in set order, and the sets.
 
@@ -169,11 +202,74 @@ def gather_sets(
     With `[N, C]` a `mask [N]` marks the real elements; the others belong to no set and change
     nothing, so a batch can be padded to a fixed capacity.
 
+    `weight`, in the shape of x without channels, gives elements a weight: 2 is the same as two
+    copies. An element of weight 0 is absent, whatever it holds, and its weight receives no
+    gradient; it still counts for the largest index. With a nested x the weights are nested too, or
+    those of its values, `[N]`. On a GPU, where values are not read, a negative or non-finite weight
+    makes its set invalid.
+
     Values of `index` and `ptr` are checked where that is free: on the CPU, and wherever the number
     of sets must be read from `index` anyway. On a GPU with `dim_size` or `ptr` given, nothing waits
     for the device.
     """
     _check_elements(x)
+    if weight is None:
+        return _read(x, index, ptr, mask, dim_size)
+    if isinstance(index, Sets):
+        _refuse_with("sets that have weights", weight=weight if index.weight is not None else None)
+    if x.is_nested:
+        values, index = _read(x, index, ptr, mask, dim_size)
+        x, weight = values, _values_like(weight, x)
+        ptr = mask = None
+    check_like("weight", weight, x, x.shape[:-1], FLOATS)
+    both, sets = _read(torch.cat([x, weight.unsqueeze(-1)], -1), index, ptr, mask, dim_size)
+    both, found, sets = _leave_out(both, sets)
+    elements = both[:, :-1].to(x.dtype)
+    return (
+        elements if x.requires_grad else elements.detach(),
+        sets.weighted(found if weight.requires_grad else found.detach()),
+    )
+
+
+def _values_like(weight: Tensor, x: Tensor) -> Tensor:
+    """The weights `[N]` of a nested x, nested themselves or not."""
+    if not (isinstance(weight, Tensor) and weight.is_nested):
+        return weight
+    offsets, expected = weight.offsets(), x.offsets()  # type: ignore[attr-defined]
+    if weight.dim() != 2 or (values_are_at_hand(x) and not torch.equal(offsets, expected)):
+        raise ValueError("weight is nested unlike x, expected [B, j] with the sizes of the sets")
+    return weight.values()
+
+
+def _leave_out(both: Tensor, sets: Sets) -> tuple[Tensor, Tensor, Sets]:
+    """Leave out elements whose weight, the last channel, is 0. Returns the weights as well."""
+    weight, index = both[:, -1], sets.index
+    usable = (weight >= 0) & (weight < torch.inf)
+    present = weight != 0
+    if values_are_at_hand(both) and not is_batched(both):
+        if not bool(usable.all()):
+            raise ValueError(
+                f"weight has the value {float(weight[~usable][0])}, expected finite values of 0 or "
+                "more"
+            )
+        if not bool(present.all()):
+            both, index = both[present], index[present]
+            counts = segment_sum(torch.ones_like(index), index, sets.num_rows)
+            sets = make_sets(index, counts, sets.num_sets, padded=sets.padded)
+        return both, both[:, -1], sets
+    # Absent elements become padding.
+    both = torch.where(usable.unsqueeze(-1), both, torch.nan)
+    present = present & (index < sets.num_sets)
+    both, sets = _arrange(both, index, present, sets.num_sets, in_order=False)
+    real = (sets.index < sets.num_sets) & both[:, -1].isfinite()
+    return both, torch.where(real, both[:, -1], 1), sets
+
+
+def _read(
+    x: Tensor, index: Tensor | Sets | None, ptr: Tensor | None, mask: Tensor | None,
+    dim_size: SupportsIndex | None,
+) -> tuple[Tensor, Sets]:  # fmt: skip
+    """`gather_sets` without weights."""
     num_sets: int | None = dim_size  # type: ignore[assignment]
     if dim_size is not None and not isinstance(dim_size, torch.SymInt):
         expected = "the number of sets as an int of 0 or more"
@@ -207,16 +303,28 @@ def gather_sets(
 def gather_positions(
     x: Tensor, index: Tensor | Sets | None = None, *, ptr: Tensor | None = None,
     mask: Tensor | None = None, dim_size: SupportsIndex | None = None,
+    weight: Tensor | None = None,
 ) -> tuple[Tensor, Sets]:  # fmt: skip
     """Where the elements are in x, `[M]`, counted over its first dimensions, in set order and
     without padding; and their sets."""
     _check_elements(x)
     if x.is_nested:
+        weight = None if weight is None else _values_like(weight, x)
         x, ptr = x.values(), x.offsets()  # type: ignore[attr-defined]
-    places, sets = _places(x, x.shape[:-1], index=index, ptr=ptr, mask=mask, dim_size=dim_size)
+    layout = {"index": index, "ptr": ptr, "mask": mask, "dim_size": dim_size, "weight": weight}
+    places, sets = _places(x, x.shape[:-1], **layout)
+    return without_padding(places, sets)
+
+
+def without_padding(x: Tensor, sets: Sets) -> tuple[Tensor, Sets]:
+    """The elements that belong to a set, and the sets. Waits for the device."""
+    if not sets.padded:
+        return x, sets
     real = sets.index < sets.num_sets
+    weight = None if sets.weight is None else sets.weight[real]
     counts = sets.real(sets.counts)
-    return places[real], make_sets(sets.index[real], counts, sets.num_sets, padded=False)
+    found = make_sets(sets.index[real], counts, sets.num_sets, padded=False)
+    return x[real], found.weighted(weight)
 
 
 def _places(like: Tensor, shape: torch.Size, **layout: Any) -> tuple[Tensor, Sets]:

@@ -93,8 +93,8 @@ class Solution:
 
     @property
     def converged(self) -> Tensor:
-        """`[B]` whether the residual is within the tolerance of the layer's `steps`; False for a
-        non-finite set."""
+        """`[B]` whether the residual is within the tolerance of the layer's `steps`, or with the
+        solver `Exact` the minimum was reached; False for a non-finite set."""
         return self._diagnosed.converged
 
     @property
@@ -130,7 +130,8 @@ def make_solution(
     finite = sets.real(torch.isfinite(sets.mark(descent.y.detach())).all(-1))
     diagnostics = None
     if energy is not None:
-        diagnostics = _diagnose(x, sets, finite, budget, descent.y, energy)
+        error = getattr(descent.state, "error", None)
+        diagnostics = _diagnose(x, sets, finite, budget, descent.y, energy, error)
     y, squared_gradient, num_steps = outputs_of(descent)
     occupied = sets.counts > 0
     counted = occupied & torch.isfinite(squared_gradient)
@@ -158,18 +159,23 @@ def make_solution(
 
 
 def _diagnose(
-    x: Tensor, sets: Sets, finite: Tensor, budget: Budget, y: Tensor, energy: Objective
-) -> Diagnostics:
+    x: Tensor, sets: Sets, finite: Tensor, budget: Budget, y: Tensor, energy: Objective,
+    error: Tensor | None,
+) -> Diagnostics:  # fmt: skip
     with torch.no_grad():
         gradient = sets.mark(energy.gradient(y.detach()))
         residual = sets.real(gradient.abs().amax(-1))
-        bounds = None if _products_are_short(x) else energy.bounds()
-        error_bound = sets.real(_error_bound(gradient, y, bounds))
+        if error is None:
+            bounds = None if _products_are_short(x) else energy.bounds()
+            error_bound = sets.real(_error_bound(gradient, y, bounds))
+        else:
+            error_bound = sets.real(error)
     # No energy is taken where its gradient is non-finite: it would reach other sets'.
     known = torch.isfinite(gradient).all(-1)
     point = torch.where(known.unsqueeze(-1), y, 0)
     energies = sets.real(torch.where(known, energy.value(point), torch.nan))
-    converged = finite & (residual <= budget.converged_at)
+    reached = residual <= budget.converged_at if error is None else error_bound < torch.inf
+    converged = finite & reached
     return Diagnostics(energies, residual, converged, error_bound)
 
 

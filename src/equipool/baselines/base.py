@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 from torch import Tensor, nn
 
 from equipool.checks import check_sizes
@@ -22,6 +24,9 @@ class Rival(nn.Module):
         nested tensor `x [B, j, C]`, or one set `x [N, C]` -> `[B, out_channels]`.
     """
 
+    takes_weights = True
+    """Whether elements may have weights."""
+
     def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__()
         check_sizes(in_channels=in_channels, out_channels=out_channels)
@@ -30,11 +35,15 @@ class Rival(nn.Module):
 
     def forward(
         self, x: Tensor, index: Tensor | Sets | None = None, *, ptr: Tensor | None = None,
-        mask: Tensor | None = None, dim_size: int | None = None,
+        mask: Tensor | None = None, dim_size: int | None = None, weight: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         """Pool each set. The arguments are those of the layer."""
+        if weight is not None and not self.takes_weights:
+            raise ValueError(
+                f"weight is given, expected none: {type(self).__name__} cannot weigh elements"
+            )
         length = x.shape[1] if x.dim() == 3 and not x.is_nested else None
-        x, sets = gather_sets(x, index, ptr=ptr, mask=mask, dim_size=dim_size)
+        x, sets = gather_sets(x, index, ptr=ptr, mask=mask, dim_size=dim_size, weight=weight)
         if x.shape[-1] != self.in_channels:
             raise ValueError(
                 f"x has {x.shape[-1]} channels, expected in_channels = {self.in_channels}"
@@ -46,9 +55,9 @@ class Rival(nn.Module):
         `dim_size`, `ptr` or a padded `x` gives the number of sets, nothing waits for the device."""
         return sets.real(self.pool(x, sets))
 
+    @abstractmethod
     def pool(self, x: Tensor, sets: Sets) -> Tensor:
         """Pool elements that are in set order: `[N, in_channels] -> [num_rows, out_channels]`."""
-        raise NotImplementedError
 
     def extra_repr(self) -> str:
         return f"{self.in_channels}, {self.out_channels}"

@@ -37,6 +37,8 @@ class PNAPooling(Rival):
             not come from the batch, because no output may depend on other sets.
     """
 
+    takes_weights = False
+
     def __init__(
         self, in_channels: int, out_channels: int, *, sizes: Sequence[int] = (100,)
     ) -> None:
@@ -57,6 +59,8 @@ class Set2SetPooling(Rival):
     Args:
         num_steps: how often the set is read.
     """
+
+    takes_weights = False
 
     def __init__(self, in_channels: int, out_channels: int, *, num_steps: int = 3) -> None:
         super().__init__(in_channels, out_channels)
@@ -80,6 +84,8 @@ class SetTransformerPooling(Rival):
     Args:
         heads: the number of heads, reduced to the largest that divides both it and `in_channels`.
     """
+
+    takes_weights = False
 
     def __init__(self, in_channels: int, out_channels: int, *, heads: int = 4) -> None:
         super().__init__(in_channels, out_channels)

@@ -44,8 +44,8 @@ class MeanPooling(Rival):
         self.linear = match_channels(in_channels, out_channels)
 
     def pool(self, x: Tensor, sets: Sets) -> Tensor:
-        counts = sets.counts.clamp(min=1).unsqueeze(-1)
-        return self.linear((sum_wide(x, sets) / counts).to(x.dtype))
+        totals = torch.where(sets.counts > 0, sets.totals, 1).unsqueeze(-1)
+        return self.linear((sum_wide(x, sets) / totals).to(x.dtype))
 
 
 class MaxPooling(Rival):

@@ -65,6 +65,7 @@ class GradientRow:
 def compare_gradients(
     layer: EquilibriumAggregation, x: Tensor, index: Tensor | Sets | None = None, *,
     ptr: Tensor | None = None, mask: Tensor | None = None, dim_size: SupportsIndex | None = None,
+    weight: Tensor | None = None,
     methods: Mapping[str, Differentiation] | None = None, repeats: int = 3,
 ) -> tuple[GradientRow, ...]:  # fmt: skip
     """Accuracy and cost of each differentiation method on your batch. The gradients are those of a
@@ -83,7 +84,7 @@ def compare_gradients(
 
     Args:
         layer: with the steps, the solver and the potential to be compared.
-        x: elements; `index`, `ptr`, `mask` and `dim_size` describe the sets as in the layer's call.
+        x: elements; `index`, `ptr`, `mask`, `dim_size` and `weight` as in the layer's call.
         methods: by name. Default: `usual_methods(layer)`.
         repeats: how often each method is timed.
 
@@ -100,7 +101,9 @@ def compare_gradients(
         True
     """
     check_part("layer", layer, EquilibriumAggregation, "EquilibriumAggregation(3, 8)")
-    call: dict[str, Any] = {"index": index, "ptr": ptr, "mask": mask, "dim_size": dim_size}
+    call: dict[str, Any] = {
+        "index": index, "ptr": ptr, "mask": mask, "dim_size": dim_size, "weight": weight,
+    }  # fmt: skip
     with fixed_draws(x.device), torch.inference_mode(False), torch.enable_grad():
         wide = copy.deepcopy(layer).double()
         wide.differentiation = Unrolled()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, SupportsIndex
+from typing import Any, NamedTuple, SupportsIndex
 
 import torch
 from torch import Tensor
@@ -65,6 +65,7 @@ def path_independence(
     ptr: Tensor | None = None,
     mask: Tensor | None = None,
     dim_size: SupportsIndex | None = None,
+    weight: Tensor | None = None,
     steps: Sequence[int] = STEPS,
     num_starts: int = 10,
 ) -> PathIndependence:
@@ -76,7 +77,7 @@ def path_independence(
 
     Args:
         layer: the layer, which is not changed.
-        x: elements; `index`, `ptr`, `mask` and `dim_size` describe the sets as in the layer's call.
+        x: elements; `index`, `ptr`, `mask`, `dim_size` and `weight` as in the layer's call.
         steps: numbers of steps. Distances are to y after the largest.
         num_starts: number of random starts, 1 or more, always the same. Their standard deviation is
             the root mean square of y, so that they are as far from zero as the outputs.
@@ -94,11 +95,11 @@ def path_independence(
     numbers = sorted({*steps})
     layer = in_evaluation_mode(layer)
 
+    layout: dict[str, Any] = {"ptr": ptr, "mask": mask, "dim_size": dim_size, "weight": weight}
+
     def solve(num_steps: int, start: Tensor | None = None) -> Solution:
         steps = FixedSteps(num_steps, layer.steps.tolerance)
-        return layer.solve(
-            x, index, ptr=ptr, mask=mask, dim_size=dim_size, start=start, steps=steps
-        )
+        return layer.solve(x, index, **layout, start=start, steps=steps)
 
     solutions = [solve(number) for number in numbers]
     last = solutions[-1]

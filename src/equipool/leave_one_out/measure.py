@@ -111,6 +111,7 @@ def influence(
     ptr: Tensor | None = None,
     mask: Tensor | None = None,
     dim_size: SupportsIndex | None = None,
+    weight: Tensor | None = None,
     function: Function | None = None,
     groups: Tensor | None = None,
     method: Literal["newton", "exact"] = "newton",
@@ -138,7 +139,8 @@ def influence(
 
     Args:
         layer: the trained layer.
-        x: elements; `index`, `ptr`, `mask` and `dim_size` describe the sets as in the layer's call.
+        x: elements; `index`, `ptr`, `mask`, `dim_size` and `weight` as in the layer's call.
+            An element is left out with all of its weight; one of weight 0 is treated as padding.
         function: maps outputs `[rows, K]` to `[rows, ...]`, each row by itself: a head in
             evaluation mode, say, or one of its logits.
         groups: an integer for each element: the elements of a set that have the same one are left
@@ -163,8 +165,8 @@ def influence(
     layer = in_evaluation_mode(layer)
     with inference_context(x.device):
         x = x.clone() if x.is_inference() else x
-        solution = layer.solve(x, index, ptr=ptr, mask=mask, dim_size=dim_size)
-        removals = gather_removals(x, index, ptr, mask, dim_size, groups)
+        solution = layer.solve(x, index, ptr=ptr, mask=mask, dim_size=dim_size, weight=weight)
+        removals = gather_removals(x, index, ptr, mask, dim_size, weight, groups)
         set_of, emptied = removals.set_of, removals.left == 0
         finite = solution.finite[set_of]
         # Sets that are not finite are at zero, with elements of zero.

@@ -39,11 +39,11 @@ def newton_changes(
     """
     small = y.shape[-1] <= SMALL_OUTPUT
     solver: LinearSolver = Cholesky() if small else ConjugateGradients(tolerance=1e-5)
-    ratio = _ratio(layer, removals.sets.counts)
+    ratio = _ratio(layer, removals.sets.totals)
     whole = _weighted(layer.energy(removals.x, removals.sets), ratio.to(y.dtype))
     inverse_root, definite = _inverse_root(whole.hessian(y))
     step = -_times(_times(whole.gradient(y), inverse_root.mT), inverse_root)
-    lost_ratio = (ratio[removals.set_of] - _ratio(layer, removals.left)).to(y.dtype)
+    lost_ratio = (ratio[removals.set_of] - _ratio(layer, removals.left_weight)).to(y.dtype)
     lost_ratio = torch.where((removals.left == 0).unsqueeze(-1), 0, lost_ratio)
     per_removal = y.shape[-1] * (y.shape[-1] if small else TILE)
     costs = per_removal + FLOATS_PER_ELEMENT * removals.sizes
@@ -78,11 +78,11 @@ def _weighted(energy: Energy, ratio: Tensor) -> Energy:
     return energy.reweighted(Weights(ratio, torch.ones_like(ratio)))
 
 
-def _ratio(layer: EquilibriumAggregation, counts: Tensor) -> Tensor:
+def _ratio(layer: EquilibriumAggregation, totals: Tensor) -> Tensor:
     """The weight of the regulariser over that of the potential, `[B, 1]`; 1 for empty sets. In
     float64: the ratios of a large set with and without an element differ in their last digits."""
-    weights = scaling_weights(layer.scaling, counts, torch.float64)
-    return torch.where(counts.unsqueeze(-1) > 0, weights.regularizer / weights.potential, 1)
+    weights = scaling_weights(layer.scaling, totals, torch.float64)
+    return torch.where(totals.unsqueeze(-1) > 0, weights.regularizer / weights.potential, 1)
 
 
 def _inverse_root(matrix: Tensor) -> tuple[Tensor, Tensor]:

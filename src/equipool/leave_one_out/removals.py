@@ -28,6 +28,15 @@ class Removals:
     group_of: Tensor | None  # [P] group of each removal; None if each is an element
 
     @property
+    def left_weight(self) -> Tensor:
+        """`[P]` how much they weigh, or their number if they have no weights."""
+        if self.sets.weight is None:
+            return self.left
+        weight, num = self.sets.weight.double(), self.sets.num_sets
+        whole = segment_sum(weight, self.sets.index, num)[self.set_of]
+        return whole - segment_sum(weight, self.removal, len(self.set_of))
+
+    @property
     def left(self) -> Tensor:
         """`[P]` how many elements are left of the set."""
         return self.sets.counts[self.set_of] - self.sizes
@@ -41,7 +50,8 @@ class Removals:
         """The elements of the removals from `start` to `stop`, and sets that are these removals."""
         elements = slice(int(self.ends[start]), int(self.ends[stop]))
         removal, sizes = self.removal[elements] - start, self.sizes[start:stop]
-        return self.x[elements], make_sets(removal, sizes, stop - start, padded=False)
+        sets = make_sets(removal, sizes, stop - start, padded=False)
+        return self.x[elements], sets.weighted(self.weights_of(elements))
 
     def remainders(self, start: int, stop: int) -> tuple[Tensor, Sets]:
         """For each removal from `start` to `stop` the elements of its set without it, and the sets
@@ -53,7 +63,10 @@ class Removals:
         element = self.sets.ptr[set_of][row] + offset
         kept = self.removal[element] != row + start
         sets = make_sets(row[kept], self.left[start:stop], num, padded=False)
-        return self.x[element[kept]], sets
+        return self.x[element[kept]], sets.weighted(self.weights_of(element[kept]))
+
+    def weights_of(self, elements: Tensor | slice) -> Tensor | None:
+        return None if self.sets.weight is None else self.sets.weight[elements]
 
     def blocks(self, costs: Tensor, limit: int) -> Iterator[tuple[int, int]]:
         """Runs of removals whose costs `[P]` add up to the limit at most, or single removals."""
@@ -68,10 +81,12 @@ class Removals:
 
 def gather_removals(
     x: Tensor, index: Tensor | Sets | None, ptr: Tensor | None, mask: Tensor | None,
-    dim_size: SupportsIndex | None, groups: Tensor | None,
+    dim_size: SupportsIndex | None, weight: Tensor | None, groups: Tensor | None,
 ) -> Removals:  # fmt: skip
     """Read a batch of sets in any layout. Without groups each element is a removal."""
-    positions, sets = gather_positions(x, index, ptr=ptr, mask=mask, dim_size=dim_size)
+    positions, sets = gather_positions(
+        x, index, ptr=ptr, mask=mask, dim_size=dim_size, weight=weight
+    )
     flat = x.values() if x.is_nested else x
     elements = flat.detach().flatten(0, -2)[positions]
     if groups is None:
@@ -83,4 +98,5 @@ def gather_removals(
     (set_of, group_of), removal = torch.unique(pairs, dim=1, return_inverse=True)
     removal, order = torch.sort(removal, stable=True)
     sizes = segment_sum(torch.ones_like(removal), removal, len(set_of))
+    sets = sets.weighted(None if sets.weight is None else sets.weight[order])
     return Removals(elements[order], positions[order], sets, removal, sizes, set_of, group_of)

@@ -9,7 +9,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from equipool.objective import Bounds, LinearMap
+from equipool.objective import Bounds, LinearMap, Minimum
 from equipool.ops.derivatives import separate
 from equipool.ops.execution import is_batched, shapes_are_fixed
 from equipool.private_torch import GLOBAL_BACKWARD_HOOKS, Dropout
@@ -26,7 +26,8 @@ class SummedPotential(ABC):
     - `hessian`, if a product with the Hessian is cheaper than by automatic differentiation,
     - `restrict`, to save time when some sets of a batch have stopped: without it, the search
       computes all of them until the last has stopped,
-    - `bounds`, if bounds of the curvature are known, which `StronglyConvexNesterov` needs.
+    - `bounds`, if bounds of the curvature are known, which `StronglyConvexNesterov` needs,
+    - `minimum`, if the minimum itself can be computed, which `Exact` needs.
 
     Example:
         >>> class SummedDistance(equipool.potentials.SummedPotential):
@@ -67,6 +68,19 @@ class SummedPotential(ABC):
         """Bounds of the Hessian's eigenvalues over all y, or None if they are not known."""
         return None
 
+    def minimum(self, pull: Tensor | None, max_passes: int) -> Minimum:
+        r"""The minimum over y of this sum plus $\frac{1}{2} \sum_k p_k y_k^2$, with its gradient;
+        zero in rows without elements.
+
+        Args:
+            pull: $p \ge 0$, `[num_rows, 1]` or `[num_rows, K]`; None for zero.
+            max_passes: how often the elements may be read.
+        """
+        raise TypeError(
+            f"{type(self).__name__} has no minimum(), which the solver Exact asks for: use another "
+            "solver, or a LocationPotential"
+        )
+
 
 class Potential(nn.Module):
     """The disagreement `F(x, y) -> [N]` between an element and the output of its set.
@@ -87,6 +101,9 @@ class Potential(nn.Module):
 
     regularizer_weight = 0.1
     """Initial weight of the squared norm that a layer adds if it is given no regulariser."""
+
+    exact = False
+    """Whether the sum has a `minimum`: the default solver of a layer is then `Exact`."""
 
     @abstractmethod
     def forward(self, x: Tensor, y: Tensor) -> Tensor:

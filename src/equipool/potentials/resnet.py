@@ -52,7 +52,7 @@ class ResNetPotential(Potential):
         reduction: `"mean"` of the squares, as in the paper's listing, or `"sum"`, as in its text.
         factored: whether the gradient with respect to y is the hand-written operation, which is
             faster and keeps no activations, or by automatic differentiation, which allows higher
-            derivatives.
+            derivatives and serves wherever elements have weights.
         dropout: dropout rate of the hidden units in training: the next layer does not read dropped
             units, while an identity skip keeps them. They are drawn when the layer is called and
             are the same for all sets and all steps of the search, so that there is an energy to
@@ -147,7 +147,7 @@ class ResNetPotential(Potential):
                     "the potential"
                 )
             potential = Thinned(self, x)
-        factored = self.factored and _is_factorable(self)
+        factored = self.factored and sets.weight is None and _is_factorable(self)
         return (FactoredSum if factored else AutogradSum)(potential, x, sets)
 
     def extra_repr(self) -> str:

@@ -11,7 +11,7 @@ from torch_geometric import Index
 from torch_geometric.nn.aggr import Aggregation
 
 from equipool import aggregation
-from equipool.sets import Sets, gather_sets
+from equipool.sets import FLOATS, Sets, check_like, gather_sets
 
 
 class EquilibriumAggregation(aggregation.EquilibriumAggregation, Aggregation):
@@ -43,7 +43,7 @@ class EquilibriumAggregation(aggregation.EquilibriumAggregation, Aggregation):
     def forward(
         self, x: Tensor, index: Tensor | Sets | None = None, ptr: Tensor | None = None,
         dim_size: SupportsIndex | None = None, dim: int = -2, max_num_elements: int | None = None,
-        *, mask: Tensor | None = None,
+        *, mask: Tensor | None = None, weight: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         """Pool each set.
 
@@ -55,34 +55,42 @@ class EquilibriumAggregation(aggregation.EquilibriumAggregation, Aggregation):
             dim: the dimension of x that holds the elements; the last one holds the channels.
             max_num_elements: ignored, since nothing is padded.
             mask: True for real elements: `[B, L]` with a padded x.
+            weight: weights of the elements, `[N]`, or as in `equipool.EquilibriumAggregation`. A
+                convolution that calls the layer as its `aggr` passes none.
 
         Returns:
             `[*, B, out_channels]`, with the sets in the place of the elements.
         """
         if mask is not None or x.is_nested:
-            return super().forward(x, index, ptr=ptr, mask=mask, dim_size=dim_size)
+            return super().forward(x, index, ptr=ptr, mask=mask, dim_size=dim_size, weight=weight)
         check_dim(x, dim)
         if index is None and ptr is None:
             index = torch.zeros(x.shape[dim], dtype=torch.long, device=x.device)
             dim_size = min(x.shape[dim], 1) if dim_size is None else dim_size
         if x.dim() == 2:
-            return super().forward(x, index, ptr=ptr, dim_size=dim_size)
-        return self._forward_each(x, *one_layout(index, ptr), dim_size, dim)
+            return super().forward(x, index, ptr=ptr, dim_size=dim_size, weight=weight)
+        return self._forward_each(x, *one_layout(index, ptr), dim_size, dim, weight)
 
     def _forward_each(
         self, x: Tensor, index: Tensor | Sets | None, ptr: Tensor | None,
-        dim_size: SupportsIndex | None, dim: int,
+        dim_size: SupportsIndex | None, dim: int, weight: Tensor | None,
     ) -> Tensor:  # fmt: skip
         """Pool over `dim`, separately along every dimension that is neither it nor the channels."""
         x = x.movedim(dim, 0)
         num_elements, *others, channels = x.shape
-        rows, sets = gather_sets(x.flatten(1), index, ptr=ptr, dim_size=dim_size)
-        copies = prod(others)
+        rows, copies = x.flatten(1), prod(others)
+        if weight is not None:  # a channel more, to be sorted with x
+            check_like("weight", weight, x, x.shape[:1], FLOATS)
+            rows = torch.cat([rows, weight.unsqueeze(-1)], -1)
+        rows, sets = gather_sets(rows, index, ptr=ptr, dim_size=dim_size)
+        if weight is not None:
+            rows, weight = rows[:, :-1].to(x.dtype), rows[:, -1].repeat_interleave(copies)
         copy = torch.arange(copies, device=x.device)
         y = super().forward(
             rows.reshape(num_elements * copies, channels),
             (sets.index.unsqueeze(-1) * copies + copy).flatten(),
             dim_size=sets.num_sets * copies,
+            weight=weight,
         )
         return y.reshape(sets.num_sets, *others, self.out_channels).movedim(0, dim)
 

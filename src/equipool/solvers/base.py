@@ -71,6 +71,12 @@ class Solver(nn.Module, Generic[State]):
     capturable = True
     """Whether the steps can be recorded as a CUDA graph."""
 
+    in_one_step = False
+    """Whether one step ends the search."""
+
+    num_steps = 10
+    """How many steps a layer allows by default."""
+
     @abstractmethod
     def init(self, y: Tensor, num_steps: int, objective: Objective) -> State:
         """The state before the first of at most `num_steps` steps."""
