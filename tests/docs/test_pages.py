@@ -9,7 +9,7 @@ from python_blocks import ROOT, run_page
 
 DOCS = ROOT / "docs"
 EXAMPLES = ["index", "quickstart", "idea", "choosing", "stability", "large-sets", "uncertainty"]
-EXAMPLES += ["influence", "equilibrium", "streams"]
+EXAMPLES += ["influence", "equilibrium", "streams", "location"]
 NUMBER = re.compile(r"\d[\d.]*(?:e[+-]\d+)?")
 
 
