@@ -33,7 +33,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(BIN)/python -c 'import triton' 2>/dev/null || $(PIP) --no-deps '$(TRITON)'
 	@touch $@
 
-demo: $(READY)  ## Train the layer and sum pooling for a minute; writes demo-output/
+demo: $(READY)  ## Five poolings learn three functions of a set for a minute; writes demo-output/
 	@$(BIN)/python examples/demo.py --out demo-output
 
 bench: $(READY)  ## Time the layer and its alternatives on the CPU (two minutes)

@@ -134,12 +134,31 @@ def test_gradients_and_solvers_are_compared(monkeypatch):
     assert parts["stopping"]["largest_difference"] < 0.1
 
 
-def test_the_demo_writes_a_plot_and_the_explorer(tmp_path, monkeypatch, capsys):
+def test_the_demo_writes_a_page(tmp_path, monkeypatch, capsys):
     import demo
 
-    monkeypatch.setattr(sys, "argv", ["demo.py", "--seconds", "0.5", "--out", str(tmp_path)])
+    monkeypatch.setattr(sys, "argv", ["demo.py", "--seconds", "0.05", "--out", str(tmp_path)])
+    monkeypatch.setattr("functions.TEST_SIZES", {50: 20})
     threads = torch.get_num_threads()
     demo.main()
     torch.set_num_threads(threads)
-    assert {path.name for path in tmp_path.iterdir()} == {"learning-curves.png", "explorer.html"}
-    assert "equilibrium" in capsys.readouterr().out
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    results = json.loads(page.split('id="results">')[1].split("<")[0])
+    assert [one["name"] for one in results["functions"]] == list(demo.FUNCTIONS)
+    assert all(len(one["errors"]) == 5 for one in results["functions"])
+    assert "location" in capsys.readouterr().out
+
+
+def test_functions_of_a_set(tmp_path, monkeypatch):
+    import functions
+
+    file = tmp_path / "record.jsonl"
+    words = ["--seconds", "0.05", "--seeds", "1", "--functions", *functions.FUNCTIONS]
+    monkeypatch.setattr(
+        sys, "argv", ["functions.py", *words, "--poolings", "location", "--out", str(file)]
+    )
+    monkeypatch.setattr(functions, "TEST_SIZES", {50: 20})
+    functions.main()
+    _, *rows = map(json.loads, file.read_text(encoding="utf-8").splitlines())
+    assert {row["function"] for row in rows} == {*functions.FUNCTIONS}
+    assert all(row["errors"]["50"] > 0 for row in rows)

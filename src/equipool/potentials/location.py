@@ -19,8 +19,8 @@ from equipool.sets import Sets
 NARROWEST = 1e-3  # width: bounds the number of passes
 STEEPEST = 1e-5  # distance of an asymmetry from 0 and 1: keeps the minimum unique
 LARGEST_LOGIT = 8.0  # of a weight
-FAST = 4.0  # how much faster asymmetries and widths learn than other parameters
-LOGIT, WIDTH = 2.0, 0.3  # the outermost asymmetries at first, and all widths
+FAST = 8.0  # how much faster asymmetries and widths learn than other parameters
+LOGIT, WIDTH = 2.0, 0.1  # the outermost asymmetries at first, and all widths
 
 
 class LocationPotential(Potential):
