@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from equipool import EquilibriumAggregation, Nesterov, ResNetPotential
-from equipool.ops import derivatives
+from equipool import EquilibriumAggregation, LocationPotential, Nesterov, ResNetPotential
+from equipool.ops import derivatives, location
 from equipool.ops.resnet_gradient import torch as torch_gradient
 from forced_kernels import force_kernels
 from kernel_launches import jitted, launches
@@ -24,7 +24,7 @@ pytestmark = [
 
 @pytest.fixture
 def forced(monkeypatch):
-    force_kernels(monkeypatch, torch_gradient, derivatives)
+    force_kernels(monkeypatch, torch_gradient, derivatives, location)
 
 
 def step(dtype=torch.float32, **settings):
@@ -37,11 +37,22 @@ def step(dtype=torch.float32, **settings):
         (solution.y.sum() + solution.aux_loss).backward()
 
 
+def exact_step(heads, regularizer):
+    """The same with a minimum in closed form."""
+    potential = LocationPotential(5, 7, heads=heads)
+    layer = EquilibriumAggregation(5, 7, potential=potential, regularizer=regularizer)
+    layer(
+        torch.randn(20, 5, requires_grad=True), torch.arange(20) // 7, dim_size=3
+    ).sum().backward()
+
+
 def test_kernels_compile_for_a_gpu(forced, monkeypatch, tmp_path):
     with launches(monkeypatch) as found:
         step()
         step(dtype=torch.bfloat16)
         step(solver=Nesterov(max_step=0.5, curvature_safe=True))
+        exact_step(heads=0, regularizer=None)
+        exact_step(heads=2, regularizer=0.1)
     apart = os.environ | {"TRITON_CACHE_DIR": str(tmp_path)}  # nothing is there yet
     del apart["TRITON_INTERPRET"]
     done = subprocess.run(

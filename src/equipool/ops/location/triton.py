@@ -31,7 +31,7 @@ def solve(
     y = torch.empty(counts.shape[0], *tau.shape, dtype=torch.float32, device=x.device)
     error, passes = torch.empty_like(y), counts.new_zeros(counts.shape[0], blocks.count)
     if y.numel():
-        _search[counts.shape[0], blocks.count](
+        search[counts.shape[0], blocks.count](
             x, ptr, counts, blocks.bounds, tau, delta, weight, ridge, y, error, passes,
             max_passes, tau.shape[0], x.shape[1], blocks.heads, blocks.count, TILE=TILE,
             BLOCK=blocks.width,
@@ -50,11 +50,11 @@ def adjoint(
     parts = None if weight is None else by_x.new_zeros(x.shape[0], blocks.count)
     if y.numel():
         sizes = (tau.shape[0], x.shape[1], blocks.heads, blocks.count)
-        _curvatures[counts.shape[0], blocks.count, tau.shape[0]](
+        curvatures[counts.shape[0], blocks.count, tau.shape[0]](
             by_y.contiguous(), y, x, ptr, counts, blocks.bounds, tau, delta, weight, ridge, by_tau,
             by_delta, scaled, floored, floor, *sizes, TILE=TILE, BLOCK=blocks.width,
         )  # fmt: skip
-        _elements[counts.shape[0], blocks.count](
+        elements[counts.shape[0], blocks.count](
             y, x, ptr, counts, blocks.bounds, tau, delta, weight, scaled, floored, by_x, parts,
             *sizes, TILE=TILE, BLOCK=blocks.width,
         )  # fmt: skip
@@ -148,7 +148,7 @@ def _extent(v, a):
 
 
 @triton.jit
-def _search(
+def search(
     x, ptr, counts, bounds, tau, delta, weight, ridge, y, error, passes, max_passes,
     num_asymmetries, num_features, heads, num_blocks, TILE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -223,7 +223,7 @@ def _search(
 
 
 @triton.jit
-def _curvatures(
+def curvatures(
     by_y, y, x, ptr, counts, bounds, tau, delta, weight, ridge, by_tau, by_delta, scaled, floored,
     floor, num_asymmetries, num_features, heads, num_blocks,
     TILE: tl.constexpr, BLOCK: tl.constexpr,
@@ -267,7 +267,7 @@ def _curvatures(
 
 
 @triton.jit
-def _elements(
+def elements(
     y, x, ptr, counts, bounds, tau, delta, weight, scaled, floored, by_x, by_weight,
     num_asymmetries, num_features, heads, num_blocks, TILE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
