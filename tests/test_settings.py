@@ -168,5 +168,5 @@ def test_parts_in_parts() -> None:
     text = part.check("newton:after=(nesterov:momentum=0.5),num_steps=2")
     assert text == "newton:after=(nesterov:momentum=0.5),num_steps=2"
     assert part.build(text).after.momentum == 0.5
-    with pytest.raises(ValueError, match="after is 'lu', expected one of gradient-descent"):
+    with pytest.raises(ValueError, match="after is 'lu', expected one of exact, gradient-descent"):
         part.check("newton:after=lu")
