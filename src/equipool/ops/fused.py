@@ -45,7 +45,11 @@ def compiled(function: Any) -> Any:
     from numba import njit
 
     fastmath = {"contract", "arcp", "nsz", "afn"}
-    return njit(fastmath=fastmath, error_model="numpy", nogil=True, cache=True)(function)
+    options = {"fastmath": fastmath, "error_model": "numpy", "nogil": True}
+    try:
+        return njit(cache=True, **options)(function)
+    except RuntimeError:  # no folder can be written to
+        return njit(**options)(function)
 
 
 def ranges_of(counts: Tensor) -> list[tuple[int, int, int]]:
