@@ -8,8 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from equipool import EquilibriumAggregation, LocationPotential, Nesterov, ResNetPotential
-from equipool.ops import derivatives, location
+from equipool import (
+    EquilibriumAggregation,
+    LocationPotential,
+    Nesterov,
+    ResNetPotential,
+    functional,
+)
+from equipool.ops import derivatives, location, selection
 from equipool.ops.resnet_gradient import torch as torch_gradient
 from forced_kernels import force_kernels
 from kernel_launches import jitted, launches
@@ -24,7 +30,7 @@ pytestmark = [
 
 @pytest.fixture
 def forced(monkeypatch):
-    force_kernels(monkeypatch, torch_gradient, derivatives, location)
+    force_kernels(monkeypatch, torch_gradient, derivatives, location, selection)
 
 
 def step(dtype=torch.float32, **settings):
@@ -53,6 +59,8 @@ def test_kernels_compile_for_a_gpu(forced, monkeypatch, tmp_path):
         step(solver=Nesterov(max_step=0.5, curvature_safe=True))
         exact_step(heads=0, regularizer=None)
         exact_step(heads=2, regularizer=0.1)
+        functional.median(torch.randn(20, 5))
+        functional.median(torch.randn(20, 5), weight=torch.rand(20))
     apart = os.environ | {"TRITON_CACHE_DIR": str(tmp_path)}  # nothing is there yet
     del apart["TRITON_INTERPRET"]
     done = subprocess.run(

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from equipool.ops import selection
 from equipool.ops.execution import kernels
 from equipool.ops.selection import select
 
@@ -83,3 +84,29 @@ def test_the_first_of_equal_elements_receives_the_gradient(fused):
     found = select(x, index, counts, torch.tensor([2, 2]).view(2, 1, 1))
     found.sum().backward()
     assert x.grad.flatten().tolist() == [0, 1, 0, 1, 0]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_triton_selects_the_same(monkeypatch, weighted):
+    pytest.importorskip("triton")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    special = [[0.0, -0.0, 1e-42, -1.0], [torch.inf, -torch.inf, 3e38], [1.0, torch.nan], [], [2.0]]
+    x, index, counts = as_batch([*special, torch.randn(70).round(decimals=1).tolist()])
+    x = torch.cat([x, -x, x + 1], 1)
+    targets = torch.stack([counts.clamp(min=1), (counts + 1) // 2], 1).unsqueeze(-1)
+    weight = 0.5 + torch.rand(len(x), 1) if weighted else None
+    found = []
+    for serves in (True, False):
+        monkeypatch.setattr(selection, "kernels_serve", lambda x, serves=serves: serves)
+        given = (x, index, counts, targets, weight)
+        found.append(select(*[None if t is None else t.to(device) for t in given]).cpu())
+    assert same(*found)
+    assert found[0].shape == (6, 2, 3)
+
+
+def test_a_target_beyond_the_weight_is_the_largest(fused):
+    """Sums of weights are rounded, in one order or another."""
+    x = torch.randn(70, 40, generator=torch.Generator().manual_seed(0))
+    weight, one = torch.full((70, 1), 0.1), torch.zeros(70, dtype=torch.long)
+    found = select(x, one, torch.tensor([70]), torch.tensor([3.0, 7.5]).view(1, 2, 1), weight)
+    assert torch.equal(found[0, 1], x.amax(0))

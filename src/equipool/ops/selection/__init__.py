@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from equipool.ops.execution import kernels_serve
 from equipool.ops.fused import fused_loops_serve
 from equipool.ops.segments import segment_sum
 
@@ -33,7 +34,11 @@ def select(
         return x.new_zeros(targets.shape)
     if weight is not None:
         weight = weight.detach().to(x.dtype).expand_as(x)
-    if fused_loops_serve(x):
+    if kernels_serve(x):
+        from equipool.ops.selection import triton
+
+        position = triton.positions(detached, index, counts, targets, weight)
+    elif fused_loops_serve(x):
         from equipool.ops.selection import numba
 
         position = numba.positions(detached, index, counts, targets, weight)

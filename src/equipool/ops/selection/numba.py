@@ -55,24 +55,16 @@ def _choose(state, sums, weight):
     """Halve the brackets; how many of them hold more than one element."""
     going = 0
     for k in range(BLOCK):
-        left_k, right_k, pivot, total = (
-            state[LEFT + k],
-            state[RIGHT + k],
-            state[PIVOT + k],
-            sums[TOTAL + k],
-        )
-        under_k, upto_k, reached = sums[UNDER + k], sums[UPTO + k], total >= sums[TARGET + k]
-        left_k, right_k = left_k if reached else pivot + INT(1), pivot if reached else right_k
-        under_k, upto_k = under_k if reached else total, total if reached else upto_k
-        state[LEFT + k], state[RIGHT + k], sums[UNDER + k], sums[UPTO + k] = (
-            left_k,
-            right_k,
-            under_k,
-            upto_k,
-        )
-        several = left_k < right_k
+        left, right, pivot = state[LEFT + k], state[RIGHT + k], state[PIVOT + k]
+        total = sums[TOTAL + k]
+        if total >= sums[TARGET + k] or left >= right:  # the target may exceed all, by rounding
+            right, sums[UPTO + k] = pivot, total
+        else:
+            left, sums[UNDER + k] = pivot + INT(1), total
+        state[LEFT + k], state[RIGHT + k] = left, right
+        several = left < right
         if weight is None:
-            several = several & (upto_k - under_k > INT(1))
+            several = several & (sums[UPTO + k] - sums[UNDER + k] > INT(1))
         going += INT(several)
     return going
 
@@ -107,20 +99,16 @@ def _positions(
                     _count(keys, ws, state, sums, count, weight)
                 going = 0
                 for k in range(BLOCK):
-                    last_wanted, sums[TARGET + k] = (
-                        sums[TARGET + k],
-                        targets[b, q, c + min(k, width - 1)],
-                    )
+                    last_wanted = sums[TARGET + k]
+                    sums[TARGET + k] = targets[b, q, c + min(k, width - 1)]
                     state[LEFT + k] = HIGHEST if state[HIGH + k] == HIGHEST else state[LOW + k]
                     state[RIGHT + k], sums[UNDER + k], sums[UPTO + k] = state[HIGH + k], ZERO, count
                     if q > 0 and state[HIGH + k] < HIGHEST and sums[TARGET + k] >= last_wanted:
                         same = sums[TOTAL + k] >= sums[TARGET + k]
-                        state[LEFT + k] = (
-                            state[PIVOT + k] if same else min(state[ABOVE + k], state[HIGH + k])
-                        )
-                        if same or (
-                            weight is None and sums[TOTAL + k] + INT(1) >= sums[TARGET + k]
-                        ):
+                        after = min(state[ABOVE + k], state[HIGH + k])
+                        state[LEFT + k] = state[PIVOT + k] if same else after
+                        following = weight is None and sums[TOTAL + k] + INT(1) >= sums[TARGET + k]
+                        if same or following:
                             state[RIGHT + k] = state[LEFT + k]
                         sums[UNDER + k] = ZERO if same else sums[TOTAL + k]
                     going += INT(state[LEFT + k] < state[RIGHT + k])
