@@ -36,7 +36,7 @@ def sharded(group: ProcessGroup | None = None) -> Iterator[None]:
     give `dim_size`. Every step adds up the gradients of all processes, and every process gets the
     same y, to the bit. A process without elements of a set, or without any, takes part all the
     same. Works for the layer's call, `solve`, `energy` and `equipool.large.solve_chunks`, with any
-    solver and differentiation.
+    solver and differentiation. `Exact` takes two sums per pass over the elements.
 
     Gradients are those of the sum of the processes' losses, as with `DistributedDataParallel`
     before it averages. So wrap the model in it, or call `average_gradients` after the backward
@@ -166,6 +166,8 @@ class ShardedSum(SummedPotential):
         own: the sum over this process's elements.
         group: the processes.
     """
+
+    has_all = False
 
     def __init__(self, own: SummedPotential, group: ProcessGroup) -> None:
         self.own = own

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from equipool.objective import Bounds, LinearMap, Minimum, assemble
+from equipool.objective import Bounds, LinearMap, Minimum, assemble, separable_minimum
 from equipool.ops.execution import normal, outside_inference_mode
 from equipool.potentials.base import SummedPotential
 from equipool.regularizers import BoundRegularizer, QuadraticRegularizer, Regularizer, SquaredNorm
@@ -105,6 +105,8 @@ class RowEnergy:
             )
         outer, inner = self.weights
         occupied, pull = inner > 0, None
+        if not self.potential.has_all:
+            return separable_minimum(self, start, occupied, max_passes)
         if not (isinstance(self.regularizer, SquaredNorm) and self.regularizer.is_zero):
             pull = self.derivatives.factor * outer / torch.where(occupied, inner, 1)
         found = self.potential.minimum(pull, max_passes)

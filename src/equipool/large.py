@@ -275,6 +275,8 @@ class ChunkedSum(SummedPotential):
         valid: whether the elements of a set count, `[num_sets, 1]`; None if all do.
     """
 
+    has_all = False
+
     def __init__(self, potential: ChunkedPotential, valid: Tensor | None) -> None:
         self.potential = potential
         self.passes = potential.passes

@@ -257,7 +257,8 @@ class LiveSets:
     def _steps(self) -> Steps:
         """A rule that stops at a tolerance."""
         steps = self.layer.steps if self._own_steps is None else self._own_steps
-        if steps.budget(training=False).stop_at is None:
+        exact = self.layer.solver.in_one_step
+        if steps.budget(training=False).stop_at is None and not exact:
             raise ValueError(
                 f"steps is {steps!r}, expected a rule that stops at a tolerance, so that outputs "
                 "do not depend on earlier edits: pass steps=ToTolerance(1e-3, max_steps=1000)"

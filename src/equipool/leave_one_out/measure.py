@@ -114,7 +114,7 @@ def influence(
     weight: Tensor | None = None,
     function: Function | None = None,
     groups: Tensor | None = None,
-    method: Literal["newton", "exact"] = "newton",
+    method: Literal["newton", "exact"] | None = None,
 ) -> Influence:
     r"""What each element contributes to the output of its set, and to a function of it: the value
     with the element minus the value without it.
@@ -129,6 +129,9 @@ def influence(
     `"mean"` and `"log-mean"` the number of elements weighs R against F, which is taken into
     account. `"exact"` searches for the minimum without each element, beginning at y, with the
     layer's solver and steps.
+
+    With the solver `Exact` searches are cheap, and one Newton step may be far off where penalties
+    are narrow: there the default is `"exact"`. It reads a set of N elements N times.
 
     Both give the difference between two minima, with the element and without it. The remaining
     error of the layer's search does not count as a change. Both require a search that has
@@ -145,7 +148,8 @@ def influence(
             evaluation mode, say, or one of its logits.
         groups: an integer for each element: the elements of a set that have the same one are left
             out together, and the result has one row per set and group.
-        method: `"newton"` or `"exact"`.
+        method: `"newton"` or `"exact"`. Default: `"exact"` with the solver `Exact`, else
+            `"newton"`.
 
     Example:
         >>> mean = equipool.potentials.FrechetMean(torch.nn.PairwiseDistance())
@@ -159,6 +163,8 @@ def influence(
                 [ 1.5000]])
     """
     check_part("layer", layer, EquilibriumAggregation, "EquilibriumAggregation(3, 8)")
+    if method is None:
+        method = "exact" if layer.solver.in_one_step else "newton"
     if method not in UNSOLVED:
         raise ValueError(f"method is {method!r}, expected one of {list(UNSOLVED)}")
     refuse_sharded("influence")
@@ -224,5 +230,5 @@ def exact_changes(
         set_of = removals.set_of[start:stop]
         found = layer.solve(*removals.remainders(start, stop), start=y[set_of], steps=steps)
         changes.append(whole[set_of] - found.y)
-        reached.append(found.residual <= tolerance)
+        reached.append(found.converged | (found.residual <= tolerance))
     return torch.cat(changes), torch.cat(reached)

@@ -27,7 +27,8 @@ class SummedPotential(ABC):
     - `restrict`, to save time when some sets of a batch have stopped: without it, the search
       computes all of them until the last has stopped,
     - `bounds`, if bounds of the curvature are known, which `StronglyConvexNesterov` needs,
-    - `minimum`, if the minimum itself can be computed, which `Exact` needs.
+    - `minimum`, if the minimum itself can be computed, which `Exact` needs. Over chunks and
+      processes `Exact` uses `gradient` and `hessian` instead: channels must be independent there.
 
     Example:
         >>> class SummedDistance(equipool.potentials.SummedPotential):
@@ -46,6 +47,9 @@ class SummedPotential(ABC):
         >>> layer.solve(torch.randn(5, 3)).converged
         tensor([True])
     """
+
+    has_all = True
+    """Whether all elements of a set are here at once, as `minimum` needs them."""
 
     @abstractmethod
     def value(self, y: Tensor) -> Tensor:

@@ -31,6 +31,10 @@ class Exact(Solver[ExactState]):
     layer's `steps` limit the passes over a set. In a `Solution`, `num_steps` are the passes taken,
     and a set counts as converged if the bound of its error is finite.
 
+    Over chunks and processes the minimum is found from the energy's gradient and Hessian, in
+    float64, for potentials whose channels are independent. Its gradient with respect to asymmetries
+    is then not bounded between two elements far apart.
+
     Example:
         >>> potential = equipool.LocationPotential(3, 8)
         >>> layer = equipool.EquilibriumAggregation(3, 8, potential=potential, regularizer=0.1)
