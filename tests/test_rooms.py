@@ -62,8 +62,8 @@ for room in ("diagnostics", "leave_one_out", "posterior"):
     MAY_IMPORT[room] = PARTS | {"aggregation"}
 MAY_IMPORT["public"] = set(MAY_IMPORT) - {"reference"}
 MAY_IMPORT["__init__"] = {"public"}
-MAY_IMPORT["pyg"] = PARTS | {"aggregation", "__init__"}
-MAY_IMPORT["torchmil"] = PARTS | {"aggregation", "leave_one_out", "recipes"}
+MAY_IMPORT["pyg"] = PARTS | {"aggregation", "functional", "pooling", "__init__"}
+MAY_IMPORT["torchmil"] = PARTS | {"aggregation", "leave_one_out", "pooling", "recipes"}
 
 # Rooms around the core, and what each may import of the others around it. Each may import anything
 # of the core, and the core nothing of them.

@@ -10,8 +10,8 @@ from torchmil.models import ABMIL, MILModelWrapper
 from torchmil.nn import AttentionPool
 
 import equipool
-from cases import Quadratic
-from equipool.torchmil import EquilibriumMIL, EquilibriumPool
+from cases import Quadratic, assert_near
+from equipool.torchmil import EquilibriumMIL, EquilibriumPool, LocationPool
 
 MASK = torch.tensor([[1, 1, 1, 0], [1, 1, 1, 1], [0, 0, 0, 0], [1, 0, 0, 0]])
 
@@ -63,6 +63,16 @@ def test_attention_is_how_far_the_output_moves_without_the_element():
         kept = [one for one in range(size) if one != element]
         moved = x[bag, kept].mean(0) - z[bag]
         torch.testing.assert_close(attention[bag, element], moved.norm(), atol=1e-5, rtol=1e-4)
+
+
+def test_the_pool_of_locations():
+    torch.manual_seed(0)
+    pool, x = LocationPool(3).eval(), torch.randn(2, 6, 3)
+    mask = torch.tensor([[1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 1]])
+    z, attention = pool(X=x, mask=mask, return_att=True)
+    assert torch.equal(z, pool(x, mask))
+    assert_near(z[0], equipool.LocationPooling.forward(pool, x[0, :3])[0], 1e-5)
+    assert attention.bool().equal(mask.bool())
 
 
 def test_diagnostics_take_the_pooling():

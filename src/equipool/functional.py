@@ -19,6 +19,8 @@ from equipool.sets import Sets, gather_sets
 Index = Tensor | Sets | None
 TINY = 1e-30  # the weight that the smallest element has to exceed
 SHORT_OF = 1 - 1e-6  # sums of weights are rounded
+ROUND = {"lower": torch.floor, "higher": torch.ceil, "nearest": torch.round}
+INTERPOLATIONS = ("linear", *ROUND, "midpoint")
 
 
 class _Batch(NamedTuple):
@@ -57,7 +59,7 @@ def median(
         tensor([[2.]])
     """
     batch = _gather(x, index, ptr, mask, dim_size, weight)
-    if weight is None:
+    if batch.weight is None:
         return batch.select((batch.total + 1) // 2)[:, 0]
     return batch.select((0.5 * SHORT_OF * batch.total).clamp(min=TINY))[:, 0]
 
@@ -65,11 +67,11 @@ def median(
 def quantile(
     x: Tensor, q: float | Sequence[float], index: Index = None, *, ptr: Tensor | None = None,
     mask: Tensor | None = None, dim_size: SupportsIndex | None = None,
-    weight: Tensor | None = None,
+    weight: Tensor | None = None, interpolation: str = "linear",
 ) -> Tensor:  # fmt: skip
     """Quantiles of each channel, `[B, C]`, or `[B, R, C]` for several levels. Interpolated between
     elements as in `torch.quantile`; with a weight instead the smallest element up to which the
-    elements have at least q of the weight. Gradients as for `median`.
+    elements have at least q of the weight, whatever the interpolation. Gradients as for `median`.
 
     Example:
         >>> equipool.functional.quantile(torch.tensor([[0.0], [1.0], [2.0]]), [0.25, 1.0])
@@ -78,18 +80,22 @@ def quantile(
     """
     batch = _gather(x, index, ptr, mask, dim_size, weight)
     dtype = torch.promote_types(x.dtype, torch.float32)
-    levels = torch.tensor([q] if isinstance(q, float | int) else q, dtype=dtype, device=x.device)
+    levels = torch.tensor([q] if isinstance(q, float | int) else q, dtype=dtype)
     if levels.numel() == 0 or not bool(((levels >= 0) & (levels <= 1)).all()):
         raise ValueError(f"q is {q!r}, expected levels from 0 to 1")
-    levels = levels.view(-1, 1)
-    if weight is not None:
+    if interpolation not in INTERPOLATIONS:
+        raise ValueError(f"interpolation is {interpolation!r}, expected one of {INTERPOLATIONS}")
+    levels = levels.to(x.device).view(-1, 1)
+    if batch.weight is not None:
         found = batch.select((levels * SHORT_OF * batch.total).clamp(min=TINY))
     else:
         rank = levels * (batch.total - 1).clamp(min=0)
+        rank = ROUND.get(interpolation, torch.clone)(rank)
         below = rank.floor()
         both = torch.stack([below, rank.ceil()], 2).flatten(1, 2).long() + 1
         lower, upper = batch.select(both).unflatten(1, (-1, 2)).unbind(2)
-        found = torch.lerp(lower, upper, batch.sets.real(rank - below).to(x.dtype))
+        share = torch.full_like(rank, 0.5) if interpolation == "midpoint" else rank - below
+        found = torch.lerp(lower, upper, batch.sets.real(share).to(x.dtype))
     return found[:, 0] if isinstance(q, float | int) else found
 
 

@@ -67,6 +67,11 @@ class LocationPooling(nn.Module):
         read = locations + deviation * in_channels
         self.linear = nn.Linear(3 * read + 1 if scalers else read, out_channels)
 
+    def reset_parameters(self) -> None:
+        """Draw the linear map again and reset all others to their initial values."""
+        self.layer.reset_parameters()
+        self.linear.reset_parameters()
+
     def forward(
         self, x: Tensor, index: Tensor | Sets | None = None, *, ptr: Tensor | None = None,
         mask: Tensor | None = None, dim_size: SupportsIndex | None = None,
@@ -86,3 +91,6 @@ class LocationPooling(nn.Module):
             scale = log.clamp(min=1) / USUAL_LOG  # 1 is that of a single element
             y = torch.cat([y, y * scale, y / scale, log], -1)
         return self.linear(y.to(x.dtype))
+
+    def extra_repr(self) -> str:
+        return f"{self.in_channels}, {self.out_channels}"

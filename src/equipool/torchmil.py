@@ -1,4 +1,4 @@
-"""The layer for torchmil: a pooling with the call of its own, and a model for its trainer."""
+"""The layer for torchmil: poolings with the call of its own, and a model for its trainer."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torchmil.models import MILModel
 
 from equipool.aggregation import EquilibriumAggregation
 from equipool.leave_one_out import influence
+from equipool.pooling import LocationPooling
 from equipool.recipes import converging
 from equipool.solution import record
 
@@ -62,6 +63,36 @@ class EquilibriumPool(EquilibriumAggregation):
         if not return_att:
             return z
         return z, influence(self, X.detach(), mask=_as_bool(mask)).score.to(z.dtype)
+
+
+class LocationPool(LocationPooling):
+    """`equipool.LocationPooling` with the call of torchmil's poolings, `pool(X, mask, return_att)`.
+    The attention of an element is its influence on the locations.
+
+    Args:
+        in_dim: size of an element.
+        out_dim: size of the output. Default: `in_dim`, as in torchmil.
+        settings: those of `equipool.LocationPooling`.
+
+    Example:
+        >>> LocationPool(3, 8)(torch.randn(2, 5, 3)).shape
+        torch.Size([2, 8])
+    """
+
+    def __init__(self, in_dim: int, out_dim: int | None = None, **settings: Any) -> None:
+        super().__init__(in_dim, in_dim if out_dim is None else out_dim, **settings)
+
+    def forward(  # type: ignore[override]
+        self,
+        X: Tensor,  # noqa: N803
+        mask: Tensor | None = None,
+        return_att: bool = False,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Pool each bag. Takes and returns what `EquilibriumPool` does."""
+        z = super().forward(X, mask=_as_bool(mask))
+        if not return_att:
+            return z
+        return z, influence(self.layer, X.detach(), mask=_as_bool(mask)).score.to(z.dtype)
 
 
 class EquilibriumMIL(MILModel):

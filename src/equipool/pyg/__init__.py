@@ -1,4 +1,4 @@
-"""The layer as an aggregation of PyTorch Geometric, and the conversion of its own layer."""
+"""Aggregations for PyTorch Geometric, and the conversion of its own equilibrium layer."""
 
 try:
     import torch_geometric.nn.aggr  # noqa: F401
@@ -9,5 +9,13 @@ except ModuleNotFoundError as error:
 
 from equipool.pyg.adapter import EquilibriumAggregation
 from equipool.pyg.conversion import InputSkipPotential, from_pyg
+from equipool.pyg.statistics import (
+    LocationAggregation,
+    MedianAggregation,
+    QuantileAggregation,
+)
 
-__all__ = ["EquilibriumAggregation", "InputSkipPotential", "from_pyg"]
+__all__ = [
+    "EquilibriumAggregation", "InputSkipPotential", "LocationAggregation", "MedianAggregation",
+    "QuantileAggregation", "from_pyg",
+]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import Any, SupportsIndex
 
@@ -14,7 +15,74 @@ from equipool import aggregation
 from equipool.sets import FLOATS, Sets, check_like, gather_sets
 
 
-class EquilibriumAggregation(aggregation.EquilibriumAggregation, Aggregation):
+class Adapter(nn.Module):
+    """The call of PyTorch Geometric for a pooling with that of the layer."""
+
+    out_channels: int
+
+    # The base class would read the number of sets from the device, and knows neither mask nor Sets.
+    __call__ = nn.Module.__call__
+
+    def forward(
+        self, x: Tensor, index: Tensor | Sets | None = None, ptr: Tensor | None = None,
+        dim_size: SupportsIndex | None = None, dim: int = -2, max_num_elements: int | None = None,
+        *, mask: Tensor | None = None, weight: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        """Pool each set.
+
+        Args:
+            x: elements, `[*, N, C]`; with a mask, `[B, L, C]`; or a jagged nested tensor.
+            index: the set of each element, `[N]`, in any order; or `Sets`.
+            ptr: where each set begins and ends, `[B + 1]`; if given, index is not read.
+            dim_size: the number of sets. Needed if sets at the end may be empty.
+            dim: the dimension of x that holds the elements; the last one holds the channels.
+            max_num_elements: ignored, since nothing is padded.
+            mask: True for real elements: `[B, L]` with a padded x.
+            weight: weights of the elements, `[N]`, or as in `equipool.EquilibriumAggregation`. A
+                convolution passes none to its `aggr`.
+
+        Returns:
+            `[*, B, out_channels]`, with the sets in the place of the elements.
+        """
+        pool: Callable[..., Tensor] = super().forward
+        if mask is not None or x.is_nested:
+            index, ptr = only_ptr(index, ptr)
+            return pool(x, index, ptr=ptr, mask=mask, dim_size=dim_size, weight=weight)
+        check_dim(x, dim)
+        index, ptr, dim_size = one_layout(x, dim, index, ptr, dim_size)
+        if x.dim() == 2:
+            return pool(x, index, ptr=ptr, dim_size=dim_size, weight=weight)
+        return self._forward_each(pool, x, index, ptr, dim_size, dim, weight)
+
+    def _forward_each(
+        self, pool: Callable[..., Tensor], x: Tensor, index: Tensor | Sets | None,
+        ptr: Tensor | None, dim_size: SupportsIndex | None, dim: int, weight: Tensor | None,
+    ) -> Tensor:  # fmt: skip
+        """Pool over `dim`, separately along every dimension that is neither it nor the channels."""
+        x = x.movedim(dim, 0)
+        num_elements, *others, channels = x.shape
+        rows, copies = x.flatten(1), prod(others)
+        if weight is not None:  # a channel more, to be sorted with x
+            check_like("weight", weight, x, x.shape[:1], FLOATS)
+            rows = torch.cat([rows, weight.unsqueeze(-1)], -1)
+        rows, sets = gather_sets(rows, index, ptr=ptr, dim_size=dim_size)
+        if weight is not None:
+            rows, weight = rows[:, :-1].to(x.dtype), rows[:, -1].repeat_interleave(copies)
+        copy = torch.arange(copies, device=x.device)
+        y = pool(
+            rows.reshape(num_elements * copies, channels),
+            (sets.index.unsqueeze(-1) * copies + copy).flatten(),
+            dim_size=sets.num_sets * copies,
+            weight=weight,
+        )
+        return y.reshape(sets.num_sets, *others, self.out_channels).movedim(0, dim)
+
+    def __repr__(self) -> str:
+        """One line, because convolutions print their aggregation within theirs."""
+        return f"{type(self).__name__}({self.extra_repr()})"
+
+
+class EquilibriumAggregation(Adapter, aggregation.EquilibriumAggregation, Aggregation):
     r"""`equipool.EquilibriumAggregation` that is a `torch_geometric.nn.aggr.Aggregation` as well:
     a readout, the `aggr` of a convolution, a part of a `MultiAggregation`.
 
@@ -37,73 +105,23 @@ class EquilibriumAggregation(aggregation.EquilibriumAggregation, Aggregation):
         torch.Size([5, 16])
     """
 
-    # The base class would read the number of sets from the device, and knows neither mask nor Sets.
-    __call__ = nn.Module.__call__
-
-    def forward(
-        self, x: Tensor, index: Tensor | Sets | None = None, ptr: Tensor | None = None,
-        dim_size: SupportsIndex | None = None, dim: int = -2, max_num_elements: int | None = None,
-        *, mask: Tensor | None = None, weight: Tensor | None = None,
-    ) -> Tensor:  # fmt: skip
-        """Pool each set.
-
-        Args:
-            x: elements, `[*, N, C]`; with a mask, `[B, L, C]`; or a jagged nested tensor.
-            index: the set of each element, `[N]`, in any order; or `Sets`.
-            ptr: where each set begins and ends, `[B + 1]`; if given, index is not read.
-            dim_size: the number of sets. Needed if sets at the end may be empty.
-            dim: the dimension of x that holds the elements; the last one holds the channels.
-            max_num_elements: ignored, since nothing is padded.
-            mask: True for real elements: `[B, L]` with a padded x.
-            weight: weights of the elements, `[N]`, or as in `equipool.EquilibriumAggregation`. A
-                convolution that calls the layer as its `aggr` passes none.
-
-        Returns:
-            `[*, B, out_channels]`, with the sets in the place of the elements.
-        """
-        if mask is not None or x.is_nested:
-            return super().forward(x, index, ptr=ptr, mask=mask, dim_size=dim_size, weight=weight)
-        check_dim(x, dim)
-        if index is None and ptr is None:
-            index = torch.zeros(x.shape[dim], dtype=torch.long, device=x.device)
-            dim_size = min(x.shape[dim], 1) if dim_size is None else dim_size
-        if x.dim() == 2:
-            return super().forward(x, index, ptr=ptr, dim_size=dim_size, weight=weight)
-        return self._forward_each(x, *one_layout(index, ptr), dim_size, dim, weight)
-
-    def _forward_each(
-        self, x: Tensor, index: Tensor | Sets | None, ptr: Tensor | None,
-        dim_size: SupportsIndex | None, dim: int, weight: Tensor | None,
-    ) -> Tensor:  # fmt: skip
-        """Pool over `dim`, separately along every dimension that is neither it nor the channels."""
-        x = x.movedim(dim, 0)
-        num_elements, *others, channels = x.shape
-        rows, copies = x.flatten(1), prod(others)
-        if weight is not None:  # a channel more, to be sorted with x
-            check_like("weight", weight, x, x.shape[:1], FLOATS)
-            rows = torch.cat([rows, weight.unsqueeze(-1)], -1)
-        rows, sets = gather_sets(rows, index, ptr=ptr, dim_size=dim_size)
-        if weight is not None:
-            rows, weight = rows[:, :-1].to(x.dtype), rows[:, -1].repeat_interleave(copies)
-        copy = torch.arange(copies, device=x.device)
-        y = super().forward(
-            rows.reshape(num_elements * copies, channels),
-            (sets.index.unsqueeze(-1) * copies + copy).flatten(),
-            dim_size=sets.num_sets * copies,
-            weight=weight,
-        )
-        return y.reshape(sets.num_sets, *others, self.out_channels).movedim(0, dim)
-
     def _gather(self, x: Tensor, index: Tensor | Sets | None, **layout: Any) -> tuple[Tensor, Sets]:
-        index, layout["ptr"] = one_layout(index, layout["ptr"])
+        index, layout["ptr"] = only_ptr(index, layout["ptr"])
         return super()._gather(x, index, **layout)
-
-    def __repr__(self) -> str:
-        """One line, because convolutions print their aggregation within theirs."""
-        return f"EquilibriumAggregation({self.extra_repr()})"
 
 
 def one_layout(
+    x: Tensor, dim: int, index: Tensor | Sets | None, ptr: Tensor | None,
+    dim_size: SupportsIndex | None,
+) -> tuple[Tensor | Sets | None, Tensor | None, SupportsIndex | None]:  # fmt: skip
+    """As `only_ptr`; of elements without a set, one set if there are any."""
+    if index is None and ptr is None:
+        index = torch.zeros(x.shape[dim], dtype=torch.long, device=x.device)
+        dim_size = min(x.shape[dim], 1) if dim_size is None else dim_size
+    return *only_ptr(index, ptr), dim_size
+
+
+def only_ptr(
     index: Tensor | Sets | None, ptr: Tensor | None
 ) -> tuple[Tensor | Sets | None, Tensor | None]:
     """`ptr` alone if given, since a convolution over sorted edges gives both; otherwise `index` as
