@@ -383,10 +383,10 @@ class EquilibriumAggregation(nn.Module):
         learned = (one for one in self.parameters() if one.requires_grad)
         parameter = next(chain(self.potential.parameters(), learned), None)
         # Autocast converts between shorter dtypes, but never from or to float64.
-        autocast = torch.is_autocast_enabled(x.device.type) and torch.float64 not in (
-            x.dtype, parameter.dtype if parameter is not None else None
-        )  # fmt: skip
-        if parameter is not None and parameter.dtype != x.dtype and not autocast:
+        if parameter is not None and parameter.dtype != x.dtype and not (
+            torch.float64 not in (x.dtype, parameter.dtype)
+            and torch.is_autocast_enabled(x.device.type)
+        ):  # fmt: skip
             raise TypeError(
                 f"x has dtype {x.dtype}, expected {parameter.dtype}, that of the layer's "
                 "parameters: convert one of them, or use torch.autocast"

@@ -4,13 +4,14 @@ import math
 
 import pytest
 import torch
+from torch_geometric.nn import aggr
 
 from cases import assert_near, flatten, make_sets
 from equipool import EquilibriumAggregation
 from equipool.baselines import AGGREGATIONS, aggregation_from_name
-from equipool.baselines.learned import AttentionPooling, LAFPooling
+from equipool.baselines.learned import AttentionPooling, LAFPooling, SoftmaxPooling
 from equipool.baselines.packaged import PNAPooling, Set2SetPooling, SetTransformerPooling
-from equipool.baselines.reductions import MaxPooling, MeanPooling, SumPooling
+from equipool.baselines.reductions import MaxPooling, MeanPooling, QuantilePooling, SumPooling
 
 SIZES = [3, 1, 5, 2]
 
@@ -77,6 +78,16 @@ def test_laf_by_its_formula():
         return layer.linear((top / bottom).flatten())
 
     check(layer, 2, alone)
+
+
+def test_quantiles_and_softmax_are_those_of_pytorch_geometric():
+    theirs, layer = aggr.QuantileAggregation([0.1, 0.5, 0.9]).double(), QuantilePooling(3, 4)
+    check(layer, 3, lambda s: layer.linear(theirs(s, torch.zeros(len(s)).long())[0]), 1e-6)
+    theirs, soft = aggr.SoftmaxAggregation(learn=True, channels=3), SoftmaxPooling(3, 4)
+    with torch.no_grad():
+        soft.temperature.copy_(theirs.t.copy_(torch.tensor([-1.0, 0.5, 3.0])))
+    alone = torch.zeros(9).long()
+    check(soft, 3, lambda s: soft.linear(theirs(s, alone[: len(s)])[0]), 1e-6)
 
 
 def test_set2set_is_that_of_pytorch_geometric():

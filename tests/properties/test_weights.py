@@ -56,8 +56,10 @@ POTENTIALS = {
     "any module": lambda: First(Quadratic()),
     "own sum": Own,
 }
-RIVALS = ("sum", "mean", "max", "attention", "gated-attention", "laf")
-REFUSING = ("pna", "set2set", "set-transformer")
+RIVALS = (
+    "location", "sum", "mean", "max", "softmax", "attention", "gated-attention", "laf",
+)  # fmt: skip
+REFUSING = ("quantile", "pna", "set2set", "set-transformer")
 
 
 def make_layer(potential="resnet", scaling="log", **options):

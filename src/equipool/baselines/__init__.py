@@ -8,23 +8,37 @@ from typing import Any
 from torch import nn
 
 from equipool.aggregation import EquilibriumAggregation
-from equipool.baselines.learned import AttentionPooling, GatedAttentionPooling, LAFPooling
+from equipool.baselines.learned import (
+    AttentionPooling,
+    GatedAttentionPooling,
+    LAFPooling,
+    SoftmaxPooling,
+)
 from equipool.baselines.packaged import PNAPooling, Set2SetPooling, SetTransformerPooling
-from equipool.baselines.reductions import MaxPooling, MeanPooling, SumPooling
+from equipool.baselines.reductions import (
+    MaxPooling,
+    MeanPooling,
+    QuantilePooling,
+    SumPooling,
+)
 from equipool.checks import check_sizes
+from equipool.pooling import LocationPooling
 
 __all__ = [
     "AGGREGATIONS", "AttentionPooling", "GatedAttentionPooling", "LAFPooling", "MaxPooling",
-    "MeanPooling", "PNAPooling", "Set2SetPooling", "SetTransformerPooling", "SumPooling",
-    "aggregation_from_name",
+    "MeanPooling", "PNAPooling", "QuantilePooling", "Set2SetPooling", "SetTransformerPooling",
+    "SoftmaxPooling", "SumPooling", "aggregation_from_name",
 ]  # fmt: skip
 
 AGGREGATIONS: dict[str, Callable[..., nn.Module]] = {
     "equilibrium": EquilibriumAggregation,  # with its defaults
+    "location": LocationPooling,
     "sum": SumPooling,
     "scaled-sum": SumPooling,  # divided by the usual number of elements, a constant
     "mean": MeanPooling,
     "max": MaxPooling,
+    "quantile": QuantilePooling,
+    "softmax": SoftmaxPooling,
     "attention": AttentionPooling,
     "gated-attention": GatedAttentionPooling,
     "pna": PNAPooling,

@@ -1,4 +1,4 @@
-"""Poolings with parameters: attention, gated attention, learnable aggregation functions."""
+"""Poolings with parameters: attention, softmax, learnable aggregation functions."""
 
 from __future__ import annotations
 
@@ -73,6 +73,25 @@ class GatedAttentionPooling(Rival):
     def pool(self, x: Tensor, sets: Sets) -> Tensor:
         scores = self.score(torch.tanh(self.content(x)) * torch.sigmoid(self.gate(x)))
         return self.linear(sets.sum(softmax(scores, sets) * x).to(x.dtype))
+
+
+class SoftmaxPooling(Rival):
+    r"""Softmax aggregation, from [DeeperGCN](https://arxiv.org/abs/2006.07739): in each channel the
+    mean of the elements with weights of their own values, from the mean at $t = 0$ to the maximum,
+
+    $$y = \sum_i \mathrm{softmax}_i(t x_i) \, x_i,$$
+
+    where $t$ is learned for each channel and 1 at first, followed by a linear map of it. As PyTorch
+    Geometric's `SoftmaxAggregation`. The output of an empty set is that of zero.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__(in_channels, out_channels)
+        self.temperature = nn.Parameter(torch.ones(in_channels))
+        self.linear = nn.Linear(in_channels, out_channels)
+
+    def pool(self, x: Tensor, sets: Sets) -> Tensor:
+        return self.linear(sets.sum(softmax(self.temperature * x, sets) * x).to(x.dtype))
 
 
 def softmax(scores: Tensor, sets: Sets) -> Tensor:

@@ -55,7 +55,7 @@ def kernels_are_on() -> bool:
 def values_decide(x: Tensor) -> bool:
     """Whether the values of x may decide what runs next: neither compiled, recorded nor
     transformed."""
-    return not (shapes_are_fixed() or is_transforming() or stands_for_several(x))
+    return not (x.is_meta or shapes_are_fixed() or is_transforming() or stands_for_several(x))
 
 
 def is_eager_on_gpu(x: Tensor) -> bool:

@@ -109,7 +109,7 @@ class MoleculeTask(InnerLoop, Task):
         kind: classification (labels 0 and 1) or regression (default: classification if every label
             is 0 or 1).
         convolution: gin or gcn.
-        local_aggregation: aggregation of the messages to an atom, sum or equilibrium.
+        local_aggregation: aggregation of the messages to an atom: sum, equilibrium or location.
         depth: number of convolutions.
         width: channels per atom.
         dropout: dropout rate after each convolution.
@@ -144,7 +144,7 @@ class MoleculeTask(InnerLoop, Task):
     split: str = SCAFFOLD
     kind: Kind | None = None
     convolution: Annotated[str, OneOf(f"{__package__}.network.CONVOLUTIONS")] = "gin"
-    local_aggregation: Literal["sum", "equilibrium"] = "sum"
+    local_aggregation: Literal["sum", "equilibrium", "location"] = "sum"
     depth: Count = 5
     width: Count = 300
     dropout: Share = 0.5
@@ -230,6 +230,8 @@ class MoleculeTask(InnerLoop, Task):
     def _message_aggregation(self) -> nn.Module:
         if self.local_aggregation == "sum":
             return MessageSum()
+        if self.local_aggregation == "location":
+            return aggregation_from_name("location", self.width, self.width)
         potential = self.local_potential or self.potential
         return self.equilibrium_layer(self.width, self.width, potential, self.local_steps)
 
