@@ -143,6 +143,7 @@ def test_labels_without_a_score_are_named(monkeypatch, capsys):
 @pytest.mark.parametrize(
     "fields",
     [{"aggregation": "equilibrium", "atom_dropout": 0.1, "potential_dropout": 0.2},
+     {"aggregation": "location", "local_aggregation": "location"},
      BOTH | {"convolution": "gcn", "dropout": 0.2}],
 )  # fmt: skip
 def test_it_trains_and_resumes(tmp_path, molecules, fields):
