@@ -10,6 +10,7 @@ from cases import assert_near, flatten, make_sets
 from equipool import EquilibriumAggregation, LocationPotential
 from equipool.distributed import average_gradients, sharded
 from equipool.large import chunked, solve_chunks
+from seeds import shift_seeds
 
 X, INDEX = flatten(make_sets((9, 1, 0, 14), seed=3))
 
@@ -78,6 +79,8 @@ def test_chunks(options, scale):
 
 
 def work(rank, folder):
+    shift_seeds()
+    torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/all", rank=rank, world_size=2)
     layer = make_layer()
     with sharded():

@@ -257,8 +257,7 @@ class LiveSets:
     def _steps(self) -> Steps:
         """A rule that stops at a tolerance."""
         steps = self.layer.steps if self._own_steps is None else self._own_steps
-        exact = self.layer.solver.in_one_step
-        if steps.budget(training=False).stop_at is None and not exact:
+        if steps.budget(training=False).stop_at is None and not self.layer.solver.in_one_step:
             raise ValueError(
                 f"steps is {steps!r}, expected a rule that stops at a tolerance, so that outputs "
                 "do not depend on earlier edits: pass steps=ToTolerance(1e-3, max_steps=1000)"

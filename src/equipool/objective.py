@@ -62,9 +62,9 @@ def separable_minimum(
             step = torch.where(going, step, 0)
             y, reach, before, last = y + step, 4 * reach, last, step.abs()
             farthest, passes = torch.maximum(farthest, last), passes + going.any(-1)
-            final = last <= 1e-12 * torch.maximum(farthest, y.abs())
-            rounding = torch.finfo(start.dtype).eps * y.abs()
-            error = torch.where(going & final, last + rounding, error)
+            final = going & (last <= 1e-12 * torch.maximum(farthest, y.abs()))
+            bound = last + torch.finfo(start.dtype).eps * y.abs()
+            error = torch.where(final, bound, error)
     if torch.is_grad_enabled():  # of the implicit function
         slope = objective.gradient(y) / torch.where(occupied, curvature, 1)
         y = y - (slope - slope.detach())

@@ -16,7 +16,32 @@ from equipool.recipes import converging
 from equipool.solution import record
 
 
-class EquilibriumPool(EquilibriumAggregation):
+class _Pool(nn.Module):
+    """torchmil's call, of a pooling with that of the layer."""
+
+    def forward(
+        self, X: Tensor, mask: Tensor | None = None, return_att: bool = False  # noqa: N803
+    ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
+        """Pool each bag.
+
+        Args:
+            X: elements, `[batch_size, bag_size, in_dim]`.
+            mask: which of them are real, `[batch_size, bag_size]`. Default: all.
+            return_att: whether to return the influence as well.
+
+        Returns:
+            `[batch_size, out_dim]`, and with `return_att` the length of the change of this output
+            without each element, `[batch_size, bag_size]`: 0 for padding, NaN where the search has
+            no minimum without the element. No gradients pass through it.
+        """
+        z: Tensor = super().forward(X, mask=_as_bool(mask))
+        if not return_att:
+            return z
+        layer: Any = getattr(self, "layer", self)
+        return z, influence(layer, X.detach(), mask=_as_bool(mask)).score.to(z.dtype)
+
+
+class EquilibriumPool(_Pool, EquilibriumAggregation):  # type: ignore[misc]  # another call
     """`equipool.EquilibriumAggregation` with the call of torchmil's poolings,
     `pool(X, mask, return_att)`.
 
@@ -41,31 +66,8 @@ class EquilibriumPool(EquilibriumAggregation):
         arguments: dict[str, Any] = {**converging(), **settings}
         super().__init__(in_dim, in_dim if out_dim is None else out_dim, **arguments)
 
-    def forward(  # type: ignore[override]
-        self,
-        X: Tensor,  # noqa: N803, as torchmil spells it
-        mask: Tensor | None = None,
-        return_att: bool = False,
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        """Pool each bag.
 
-        Args:
-            X: elements, `[batch_size, bag_size, in_dim]`.
-            mask: which of them are real, `[batch_size, bag_size]`. Default: all.
-            return_att: whether to return the influence as well.
-
-        Returns:
-            `[batch_size, out_dim]`, and with `return_att` the length of the change of this output
-            without each element, `[batch_size, bag_size]`: 0 for padding, NaN where the search has
-            no minimum without the element. No gradients pass through it.
-        """
-        z = super().forward(X, mask=_as_bool(mask))
-        if not return_att:
-            return z
-        return z, influence(self, X.detach(), mask=_as_bool(mask)).score.to(z.dtype)
-
-
-class LocationPool(LocationPooling):
+class LocationPool(_Pool, LocationPooling):  # type: ignore[misc]
     """`equipool.LocationPooling` with the call of torchmil's poolings, `pool(X, mask, return_att)`.
     The attention of an element is its influence on the locations.
 
@@ -81,18 +83,6 @@ class LocationPool(LocationPooling):
 
     def __init__(self, in_dim: int, out_dim: int | None = None, **settings: Any) -> None:
         super().__init__(in_dim, in_dim if out_dim is None else out_dim, **settings)
-
-    def forward(  # type: ignore[override]
-        self,
-        X: Tensor,  # noqa: N803
-        mask: Tensor | None = None,
-        return_att: bool = False,
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        """Pool each bag. Takes and returns what `EquilibriumPool` does."""
-        z = super().forward(X, mask=_as_bool(mask))
-        if not return_att:
-            return z
-        return z, influence(self.layer, X.detach(), mask=_as_bool(mask)).score.to(z.dtype)
 
 
 class EquilibriumMIL(MILModel):

@@ -9,9 +9,14 @@ from torch_geometric.nn import aggr
 from cases import assert_near, flatten, make_sets
 from equipool import EquilibriumAggregation
 from equipool.baselines import AGGREGATIONS, aggregation_from_name
-from equipool.baselines.learned import AttentionPooling, LAFPooling, SoftmaxPooling
+from equipool.baselines.learned import (
+    AttentionPooling,
+    LAFPooling,
+    QuantilePooling,
+    SoftmaxPooling,
+)
 from equipool.baselines.packaged import PNAPooling, Set2SetPooling, SetTransformerPooling
-from equipool.baselines.reductions import MaxPooling, MeanPooling, QuantilePooling, SumPooling
+from equipool.baselines.reductions import MaxPooling, MeanPooling, SumPooling
 
 SIZES = [3, 1, 5, 2]
 

@@ -12,15 +12,11 @@ from equipool.baselines.learned import (
     AttentionPooling,
     GatedAttentionPooling,
     LAFPooling,
+    QuantilePooling,
     SoftmaxPooling,
 )
 from equipool.baselines.packaged import PNAPooling, Set2SetPooling, SetTransformerPooling
-from equipool.baselines.reductions import (
-    MaxPooling,
-    MeanPooling,
-    QuantilePooling,
-    SumPooling,
-)
+from equipool.baselines.reductions import MaxPooling, MeanPooling, SumPooling
 from equipool.checks import check_sizes
 from equipool.pooling import LocationPooling
 

@@ -1,4 +1,4 @@
-"""Poolings with parameters: attention, softmax, learnable aggregation functions."""
+"""Attention, softmax, quantiles and learnable aggregation functions, with linear maps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from torch.nn.functional import logsigmoid, softplus
 
 from equipool.baselines.base import Rival, match_channels
 from equipool.baselines.reductions import maximum, sum_wide
+from equipool.functional import quantile
 from equipool.sets import Sets
+
+LEVELS = 0.1, 0.5, 0.9
 
 
 class AttentionPooling(Rival):
@@ -92,6 +95,23 @@ class SoftmaxPooling(Rival):
 
     def pool(self, x: Tensor, sets: Sets) -> Tensor:
         return self.linear(sets.sum(softmax(self.temperature * x, sets) * x).to(x.dtype))
+
+
+class QuantilePooling(Rival):
+    """The quantiles 0.1, 0.5 and 0.9 of each channel, interpolated linearly, followed by a linear
+    map. They are those of PyTorch Geometric's `QuantileAggregation`, but computed by
+    `equipool.functional.quantile`, which is faster and takes empty sets, whose quantiles are zero.
+    """
+
+    takes_weights = False  # two copies of an element move what is interpolated
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__(in_channels, out_channels)
+        self.linear = nn.Linear(len(LEVELS) * in_channels, out_channels)
+
+    def pool(self, x: Tensor, sets: Sets) -> Tensor:
+        found = quantile(x, LEVELS, sets).flatten(1)  # of real sets alone
+        return self.linear(sets.padded_rows(found))
 
 
 def softmax(scores: Tensor, sets: Sets) -> Tensor:

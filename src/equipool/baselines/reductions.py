@@ -1,14 +1,11 @@
-"""Sum, mean, maximum and quantiles of a set."""
+"""Sum, mean and maximum of a set."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from equipool.baselines.base import Rival, match_channels
-from equipool.functional import quantile
 from equipool.sets import Sets
 
 
@@ -66,29 +63,6 @@ class MaxPooling(Rival):
 
     def pool(self, x: Tensor, sets: Sets) -> Tensor:
         return self.linear(maximum(x, sets))
-
-
-class QuantilePooling(Rival):
-    """Quantiles of each channel, interpolated linearly, followed by a linear map. They are those of
-    PyTorch Geometric's `QuantileAggregation`, but computed by `equipool.functional.quantile`, which
-    is faster and takes empty sets, whose quantiles are zero.
-
-    Args:
-        levels: the quantiles, from 0 to 1.
-    """
-
-    takes_weights = False  # two copies of an element move what is interpolated
-
-    def __init__(
-        self, in_channels: int, out_channels: int, *, levels: Sequence[float] = (0.1, 0.5, 0.9)
-    ) -> None:
-        super().__init__(in_channels, out_channels)
-        self.levels = levels
-        self.linear = nn.Linear(len(levels) * in_channels, out_channels)
-
-    def pool(self, x: Tensor, sets: Sets) -> Tensor:
-        found = quantile(x, self.levels, sets)  # of real sets alone
-        return self.linear(torch.nn.functional.pad(found.flatten(1), (0, 0, 0, sets.padded)))
 
 
 def sum_wide(x: Tensor, sets: Sets) -> Tensor:

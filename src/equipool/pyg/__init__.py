@@ -9,11 +9,7 @@ except ModuleNotFoundError as error:
 
 from equipool.pyg.adapter import EquilibriumAggregation
 from equipool.pyg.conversion import InputSkipPotential, from_pyg
-from equipool.pyg.statistics import (
-    LocationAggregation,
-    MedianAggregation,
-    QuantileAggregation,
-)
+from equipool.pyg.statistics import LocationAggregation, MedianAggregation, QuantileAggregation
 
 __all__ = [
     "EquilibriumAggregation", "InputSkipPotential", "LocationAggregation", "MedianAggregation",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 from torch import Tensor, nn
 from torch_geometric.nn import aggr
@@ -27,14 +27,10 @@ class LocationAggregation(Adapter, LocationPooling, aggr.Aggregation):
 
 
 class _Quantiles(nn.Module):
-    _q: float | list[float]  # as in PyTorch Geometric
-    interpolation: str
-    fill_value: float
-
     __call__ = nn.Module.__call__
 
     def forward(
-        self, x: Tensor, index: Tensor | Sets | None = None, ptr: Tensor | None = None,
+        self: Any, x: Tensor, index: Tensor | Sets | None = None, ptr: Tensor | None = None,
         dim_size: SupportsIndex | None = None, dim: int = -2, *, weight: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         """Pool each set: `[*, N, C] -> [*, B, C]`, or `[*, B, levels * C]`.
