@@ -18,7 +18,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 from functions import SIZE, Network, error, train
 
 FUNCTIONS = ("median", "90 % quantile", "maximum")
-POOLINGS = ("location", "pna", "attention", "mean", "equilibrium")
+POOLINGS = ("location without weights", "pna", "attention", "mean", "equilibrium")
+LABELS = [name.partition(" ")[0] for name in POOLINGS]
 PAGE = Path(__file__).with_name("demo_page.html")
 
 
@@ -38,16 +39,16 @@ def main() -> None:
     torch.set_num_threads(1)
     print(f"Each network learns a function of {SIZE} numbers for {chosen.seconds:g} CPU seconds.")
     print("Error on new sets, in % of the function's standard deviation:\n")
-    print(f"{'':14}" + "".join(f"{name:>13}" for name in POOLINGS))
+    print(f"{'':14}" + "".join(f"{name:>13}" for name in LABELS))
     functions: list[dict[str, Any]] = []
     for function in FUNCTIONS:
         print(f"{function:14}", end="", flush=True)
         found: dict[str, Any] = {"name": function, "errors": {}}
-        for pooling in POOLINGS:
+        for pooling, label in zip(POOLINGS, LABELS, strict=True):
             network, _ = train(function, pooling, chosen.seconds, seed=0)
-            found["errors"][pooling] = error(network, function, SIZE)
+            found["errors"][label] = error(network, function, SIZE)
             print(f"{found['errors'][pooling]:13.2g}", end="", flush=True)
-            if pooling == "location":
+            if label == "location":
                 found["penalty"] = learned_penalty(network)
         functions.append(found)
         print()
