@@ -47,7 +47,7 @@ def main() -> None:
         for pooling, label in zip(POOLINGS, LABELS, strict=True):
             network, _ = train(function, pooling, chosen.seconds, seed=0)
             found["errors"][label] = error(network, function, SIZE)
-            print(f"{found['errors'][pooling]:13.2g}", end="", flush=True)
+            print(f"{found['errors'][label]:13.2g}", end="", flush=True)
             if label == "location":
                 found["penalty"] = learned_penalty(network)
         functions.append(found)
