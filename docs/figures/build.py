@@ -7,6 +7,7 @@ from pathlib import Path
 import bags_page
 import closed_forms
 import equilibrium
+import functions_page
 import guides
 import idea
 import influence_page
@@ -18,7 +19,7 @@ import readme
 from tables import fill
 
 DOCS = Path(__file__).parents[1]
-SCRIPTS = (median, omniglot, molecules, bags_page, equilibrium, influence_page)
+SCRIPTS = (median, omniglot, molecules, bags_page, equilibrium, influence_page, functions_page)
 BLOCKS = {script.PAGE: script.blocks for script in (*SCRIPTS, readme)}
 BLOCKS |= guides.BLOCKS | dict.fromkeys(performance.PAGES, performance.blocks)
 
