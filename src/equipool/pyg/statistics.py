@@ -59,11 +59,9 @@ class QuantileAggregation(_Quantiles, aggr.QuantileAggregation):
     Values are those of `torch.quantile`, to the bit. PyTorch Geometric rounds the position of a
     quantile in the whole batch, which costs digits of an interpolation.
 
-    Args:
-        q: a level from 0 to 1, or a list of levels, whose outputs are concatenated.
-        interpolation: `"linear"`, `"lower"`, `"higher"`, `"nearest"` or `"midpoint"`, between the
-            two elements at a level.
-        fill_value: the output of an empty set.
+    Its arguments are theirs: `q`, a level from 0 to 1 or a list of levels, whose outputs are
+    concatenated; `interpolation` between the two elements at a level, `"linear"`, `"lower"`,
+    `"higher"`, `"nearest"` or `"midpoint"`; and `fill_value`, the output of an empty set.
 
     Example:
         >>> QuantileAggregation([0.5, 1.0])(torch.tensor([[1.0], [2.0], [4.0]]))
@@ -75,8 +73,7 @@ class MedianAggregation(_Quantiles, aggr.MedianAggregation):
     """PyTorch Geometric's `MedianAggregation`, computed like `equipool.pyg.QuantileAggregation`: of
     an even number of elements the lower middle one.
 
-    Args:
-        fill_value: the output of an empty set.
+    Its argument is theirs: `fill_value`, the output of an empty set.
 
     Example:
         >>> x, weight = torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([1.0, 1.0, 3.0])
