@@ -97,7 +97,7 @@ WRONG = {
     (*TRAIN, "--sed", "1"): "No such option: --sed",
     TRAIN: "steps is missing",
     (*TRAIN, "--steps", 0): "--steps is 0, expected a whole number at least 1",
-    (*TRAIN, "--steps", 1, "--aggregation", "summ"): "expected one of equilibrium, sum",
+    (*TRAIN, "--steps", 1, "--aggregation", "summ"): "expected one of equilibrium, location",
     (*TRAIN, "--steps", 1, "--device", "abacus"): "expected 'cpu' or 'cuda'",
     ("evaluate", "RUN"): "RUN holds no run",
     ("evaluate", "RUN", "--over-steps", "1,x"): "--over-steps is 'x', expected a whole number",
