@@ -162,3 +162,15 @@ def test_functions_of_a_set(tmp_path, monkeypatch):
     _, *rows = map(json.loads, file.read_text(encoding="utf-8").splitlines())
     assert {row["function"] for row in rows} == {*functions.FUNCTIONS}
     assert all(row["errors"]["50"] > 0 for row in rows)
+
+
+def test_times_of_the_convex_equilibrium(tmp_path, monkeypatch):
+    import location
+
+    file = tmp_path / "record.jsonl"
+    monkeypatch.setattr(location, "BATCHES", {"tiny": (4, 1, 5, 3)})
+    monkeypatch.setattr(sys, "argv", ["location.py", "--seconds", "0.01", "--out", str(file)])
+    location.main()
+    _, *rows = map(json.loads, file.read_text(encoding="utf-8").splitlines())
+    assert len({row["path"] for row in rows}) == 10
+    assert all(row["milliseconds"]["median"] > 0 for row in rows)
