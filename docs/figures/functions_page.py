@@ -41,6 +41,7 @@ def blocks() -> dict[str, str]:
         return three_digits(max(error for name, error in errors.items() if name != without))
 
     return {
+        "location times": times(),
         "functions": columns(at_50, {
             "pooling": str,
             **{name: lambda pooling, name=name: cell(pooling, name) for name in lowest},
@@ -52,6 +53,17 @@ def blocks() -> dict[str, str]:
                for size in SIZES},
         }),
     }  # fmt: skip
+
+
+def times() -> str:
+    """Median milliseconds of each path, for both batches."""
+    _, *rows = read_lines(MEASUREMENTS / "cpu-location.jsonl")
+    found: dict[str, dict[str, float]] = {}
+    for row in rows:
+        found.setdefault(row["path"], {})[row["batch"]] = row["milliseconds"]["median"]
+    batches = list(dict.fromkeys(row["batch"] for row in rows))
+    cells = {name: lambda path, name=name: three_digits(found[path][name]) for name in batches}
+    return columns(found, {"milliseconds on one core": str, **cells})
 
 
 def draw() -> None:
