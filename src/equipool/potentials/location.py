@@ -13,6 +13,7 @@ from equipool.checks import check_sizes
 from equipool.objective import LinearMap, Minimum
 from equipool.ops.derivatives import separate
 from equipool.ops.location import locate
+from equipool.ops.location.naive import heads_of
 from equipool.potentials.base import Potential, SummedPotential, wide
 from equipool.sets import Sets
 
@@ -155,9 +156,8 @@ class Penalties(NamedTuple):
         asymmetry, width = self.channels(self.asymmetry), self.channels(self.width)
         c = torch.where(u > 0, asymmetry, 1 - asymmetry)
         if self.weights is not None:
-            features = self.features.shape[1]
-            heads = torch.arange(features, device=u.device) * self.weights.shape[1] // features
-            of_channels = heads.repeat_interleave(asymmetries)[: self.out_channels]
+            of_features = heads_of(self.weights, self.features.shape[1])
+            of_channels = of_features.repeat_interleave(asymmetries)[: self.out_channels]
             c = c * self.weights.index_select(1, of_channels)
         return u, c, width
 

@@ -26,7 +26,7 @@ def _least(values: Tensor, index: Tensor, rows: int) -> Tensor:
     return found.scatter_reduce(0, index, values, "amin")
 
 
-def heads(weight: Tensor, features: int) -> Tensor:
+def heads_of(weight: Tensor, features: int) -> Tensor:
     """The head of each feature, `[F]`."""
     return torch.arange(features, device=weight.device) * weight.shape[1] // features
 
@@ -35,7 +35,7 @@ def _weights(x: Tensor, index: Tensor, counts: Tensor, weight: Tensor | None) ->
     """`[N, 1, F]`, 0 in rows that count as empty."""
     present = (counts > 0)[index].unsqueeze(-1).to(x.dtype)
     if weight is not None:
-        present = present * weight.index_select(1, heads(weight, x.shape[1]))
+        present = present * weight.index_select(1, heads_of(weight, x.shape[1]))
     return present.unsqueeze(1).expand(-1, 1, x.shape[1])
 
 
@@ -135,7 +135,7 @@ def adjoint(
     by_weight = None
     if weight is not None:
         of_features = (side * s * r * floored[index]).sum(1)
-        by_weight = torch.zeros_like(weight).index_add(1, heads(weight, x.shape[1]), of_features)
+        by_weight = torch.zeros_like(weight).index_add(1, heads_of(weight, x.shape[1]), of_features)
     by_ridge = None if ridge is None else -y * per_slope
     by_delta = -_sum(by_s * s, index, rows).sum(0)
     return by_s.sum(1), (pulled * floored).sum(0), by_delta, by_weight, by_ridge

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from equipool.ops.fused import BLOCK, compiled, ranges_of, run
-from equipool.ops.location.naive import heads
+from equipool.ops.location.naive import heads_of
 
 F = np.float32
 ZERO, HALF, ONE, INF, NAN = F(0), F(0.5), F(1), F(np.inf), F(np.nan)
@@ -277,7 +277,7 @@ def solve(
     ridge: Tensor | None, max_passes: int,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """`naive.solve`, in loops."""
-    weight = None if weight is None else weight.index_select(1, heads(weight, x.shape[1]))
+    weight = None if weight is None else weight.index_select(1, heads_of(weight, x.shape[1]))
     begins = torch.searchsorted(index, torch.arange(counts.shape[0]))
     y = x.new_empty(counts.shape[0], *tau.shape)
     error, passes = torch.empty_like(y), counts.new_zeros(-(-x.shape[1] // BLOCK), y.shape[0])
@@ -295,7 +295,7 @@ def adjoint(
     by_x, by_tau = torch.zeros_like(x), tau.new_zeros(len(ranges), *tau.shape)
     by_delta, by_weight = torch.zeros_like(by_tau), None
     if weight is not None:
-        of_features = heads(weight, x.shape[1])
+        of_features = heads_of(weight, x.shape[1])
         by_heads, weight = torch.zeros_like(weight), weight.index_select(1, of_features)
         by_weight = torch.zeros_like(weight)
     by_ridge = None if ridge is None else torch.zeros_like(ridge)
